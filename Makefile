@@ -1,0 +1,57 @@
+# Everything a person or CI runs. `make help` lists it.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format types contracts unit local docs bench golden clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+install: $(STAMP) ## Make .venv with everything pinned by constraints.txt
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; ok = (3, 10) <= sys.version_info < (3, 13); sys.exit(0 if ok else f"Python 3.10 to 3.12 is needed, found {sys.version.split()[0]}; try make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+	VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,docs]'
+	@touch $(STAMP)
+
+demo: $(STAMP) ## Train, export, gate, serve and query LeNet on digits, on this machine
+	$(BIN)/kfp-mindspore demo
+
+test: lint types contracts unit local ## Everything CI checks
+
+lint: $(STAMP) ## Format and lint check
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+format: $(STAMP) ## Format and fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+types: $(STAMP) ## Strict type check
+	$(BIN)/mypy
+
+contracts: $(STAMP) ## Import contracts
+	$(BIN)/lint-imports
+
+unit: $(STAMP) ## Fast tests: unit, golden
+	$(BIN)/python -m pytest -m 'not lifecycle and not wheel'
+
+local: $(STAMP) ## Whole lifecycles on this machine, the notebook and the wheel
+	$(BIN)/python -m pytest -m 'lifecycle or wheel'
+
+golden: $(STAMP) ## Regenerate compiled YAML and component READMEs
+	$(BIN)/python -m tests.golden.regenerate
+
+docs: $(STAMP) ## Build the documentation into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+bench: $(STAMP) ## Run every benchmark, print JSON
+	for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file || exit 1; done
+
+clean: ## Remove what make made
+	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

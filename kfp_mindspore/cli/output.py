@@ -1,0 +1,44 @@
+"""How every command prints: a table or text for people, one JSON object as the last line for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def add_json_option(command: Command) -> Command:
+    """Add `--json`, passed to the command as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")(command)
+
+
+def add_backend_option(command: Command) -> Command:
+    """Add `--backend`, passed to the command as `backend`: `local`, `kubernetes` or, when absent, None."""
+    return click.option(
+        "--backend",
+        type=click.Choice(["local", "kubernetes"]),
+        envvar="KFP_MINDSPORE_BACKEND",
+        help="Where it runs. [default: local on a machine, kubernetes in a pod]",
+    )(command)
+
+
+def print_json(value: Any) -> None:
+    """Print `value` as one line of JSON."""
+    click.echo(json.dumps(value, sort_keys=True))
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Print rows under upper-case headings, columns aligned, as kubectl does."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="")
+    for column in columns:
+        table.add_column(column.upper(), no_wrap=True)
+    for row in rows:
+        table.add_row(*("" if row.get(column) is None else str(row.get(column)) for column in columns))
+    Console(soft_wrap=True, highlight=False).print(table)

@@ -1,0 +1,60 @@
+"""Progress events: one JSON object a line, appended by every process of a run to one file.
+
+A run sets `KFP_MINDSPORE_EVENTS` (the file) and, for each step, `KFP_MINDSPORE_STEP` (its name). Without the first,
+as in a pod, nothing is written. Kinds: `begin` and `end` (a span of work; `end` has `seconds`), `progress` (such as
+epoch, epochs, loss) and `gate` (metric, value, threshold, passed).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+FILE_VARIABLE = "KFP_MINDSPORE_EVENTS"
+STEP_VARIABLE = "KFP_MINDSPORE_STEP"
+
+
+def emit(kind: str, name: str, **fields: Any) -> None:
+    """Append one event; a no-op when no run listens.
+
+    Args:
+        kind: `begin`, `end`, `progress` or `gate`.
+        name: What it is about, such as `training.fit`.
+        **fields: Further values, JSON types only.
+    """
+    path = os.environ.get(FILE_VARIABLE)
+    if not path:
+        return
+    event = {
+        "time": time.time(),
+        "step": os.environ.get(STEP_VARIABLE, ""),
+        "pid": os.getpid(),
+        "kind": kind,
+        "name": name,
+        **fields,
+    }
+    # One write to an O_APPEND descriptor: lines of several processes do not mix.
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(descriptor, (json.dumps(event) + "\n").encode())
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def span(name: str) -> Iterator[None]:
+    """Record the seconds that a piece of work takes.
+
+    Open it after the imports that the work needs: what a run reports as its overhead is the wall clock minus the
+    outermost spans of its steps.
+    """
+    emit("begin", name)
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        emit("end", name, seconds=time.perf_counter() - start)

@@ -1,0 +1,127 @@
+"""Files written whole or not at all, digests, and the directory that holds local state."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore.errors import UserError
+
+HOME_VARIABLE = "KFP_MINDSPORE_HOME"
+_CHUNK_BYTES = 1 << 20
+
+
+def find_home() -> Path:
+    """Return the directory of local state: jobs, services, runs and the cache.
+
+    Returns:
+        `$KFP_MINDSPORE_HOME`, or `~/.kfp-mindspore`. It may not exist yet.
+    """
+    return Path(os.environ.get(HOME_VARIABLE) or Path.home() / ".kfp-mindspore").expanduser().absolute()
+
+
+def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write a file by a temporary sibling and a rename, so that a reader sees the old or the new content.
+
+    Args:
+        path: The file; its directory is made when missing.
+        data: The content.
+        mode: Permission bits, whatever the umask is.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(mode)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text as `write_bytes` does."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON with sorted keys, as `write_bytes` does."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        UserError: The file is missing, unreadable or no JSON; the message names it.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON ({error})") from error
+
+
+@contextlib.contextmanager
+def replace_directory(path: Path) -> Iterator[Path]:
+    """Yield a new temporary sibling directory that takes `path`'s place when the block succeeds.
+
+    When the block raises, the temporary directory is removed and what stood at `path` is untouched.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+    try:
+        temporary.chmod(0o755)
+        yield temporary
+        if path.exists():
+            retired = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
+            os.replace(path, retired / path.name)
+            os.replace(temporary, path)
+            shutil.rmtree(retired)
+        else:
+            os.replace(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def digest_file(path: Path) -> str:
+    """Return the sha256 of a file's content, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def digest_tree(path: Path, pattern: str = "*") -> str:
+    """Return the sha256 over the sorted relative paths and contents below a directory.
+
+    Args:
+        path: A directory, or one file.
+        pattern: A glob that file names must match; hidden and `__pycache__` folders are left out.
+    """
+    if path.is_file():
+        return digest_file(path)
+    digest = hashlib.sha256()
+    for root, folders, names in os.walk(path, followlinks=True):
+        folders[:] = sorted(name for name in folders if name != "__pycache__" and not name.startswith("."))
+        for name in sorted(names):
+            file = Path(root, name)
+            if file.match(pattern) and file.is_file():
+                digest.update(f"{file.relative_to(path)}\0{digest_file(file)}\n".encode())
+    return digest.hexdigest()
