@@ -1,0 +1,119 @@
+"""The `kfp-mindspore` command: a group whose subcommands are imported only when they are used."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from kfp_mindspore import __version__
+from kfp_mindspore.errors import KfpMindSporeError
+
+# One line of help a noun, so that `kfp-mindspore --help` imports none of them.
+COMMANDS = {
+    "demo": "Train, export, gate, serve and query LeNet on digits, on this machine.",
+    "init": "Write a small runnable project of your own.",
+    "run": "Run a pipeline on this machine.",
+    "pipeline": "List and compile pipelines; upload and run them on a cluster.",
+    "job": "Submit, follow and delete training jobs (MSJob).",
+    "model": "Export, inspect and verify model bundles (MindIR).",
+    "serve": "Serve a model bundle over HTTP and gRPC.",
+    "service": "List, describe and stop services.",
+}
+INTERRUPTED_EXIT_CODE = 130
+
+
+class LazyGroup(click.Group):
+    """A group that reads its subcommands' help from a table and imports `kfp_mindspore.cli.<noun>` on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the nouns, in the order of a first visit."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a noun's module and return its click object, or None when there is no such noun."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"kfp_mindspore.cli.{cmd_name}")
+        command = getattr(module, cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of nouns without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog="Example: kfp-mindspore demo",
+)
+@click.version_option(__version__, prog_name="kfp-mindspore")
+@click.option("--debug", is_flag=True, envvar="KFP_MINDSPORE_DEBUG", help="Show a stack trace with an error.")
+def cli(debug: bool) -> None:
+    """Take MindSpore from a notebook to a served model, on this machine or on Kubeflow."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit code.
+
+    A `KfpMindSporeError` is printed as `Error: …` on standard error and leaves with its own exit code (2 for a user's
+    mistake, 1 for a failure, 3 for a gate that is not met), Ctrl-C with 130; there is no stack trace without `--debug`.
+
+    Args:
+        arguments: The words after the program's name; `sys.argv` by default.
+    """
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line as `main` does and return the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = _asks_for_debug(words)
+    try:
+        result: Any = cli.main(args=words, prog_name="kfp-mindspore", standalone_mode=False)
+        sys.stdout.flush()
+    except KfpMindSporeError as error:
+        if debug:
+            raise
+        click.echo(f"Error: {error}", err=True)
+        return error.exit_code
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("\nInterrupted.", err=True)
+        return INTERRUPTED_EXIT_CODE
+    except BrokenPipeError:
+        # The reader of a pipe (`… | head`) is gone; keep the interpreter from failing once more when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        if debug:
+            raise
+        click.echo(f"Error: {error}", err=True)
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def _asks_for_debug(words: Sequence[str]) -> bool:
+    """Tell whether `--debug` stands before the subcommand, or the environment asks for it."""
+    for word in words:
+        if not word.startswith("-"):
+            break
+        if word == "--debug":
+            return True
+    return os.environ.get("KFP_MINDSPORE_DEBUG", "").lower() in {"1", "true", "yes", "on"}
+
+
+if __name__ == "__main__":
+    main()
