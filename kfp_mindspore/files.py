@@ -43,7 +43,7 @@ def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).chmod(mode)
-        os.replace(temporary, path)
+        Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
@@ -89,11 +89,11 @@ def replace_directory(path: Path) -> Iterator[Path]:
         yield temporary
         if path.exists():
             retired = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
-            os.replace(path, retired / path.name)
-            os.replace(temporary, path)
+            path.replace(retired / path.name)
+            temporary.replace(path)
             shutil.rmtree(retired)
         else:
-            os.replace(temporary, path)
+            temporary.replace(path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

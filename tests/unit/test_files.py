@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kfp_mindspore import files
+from kfp_mindspore.errors import UserError
+
+
+class Interrupted(BaseException):
+    pass
+
+
+def test_home_is_the_variable_or_a_folder_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KFP_MINDSPORE_HOME", str(tmp_path / "state"))
+    assert files.find_home() == tmp_path / "state"
+    monkeypatch.delenv("KFP_MINDSPORE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert files.find_home() == tmp_path / ".kfp-mindspore"
+
+
+def test_a_write_makes_folders_and_leaves_no_sibling(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b.json"
+    files.write_json(path, {"b": 1, "a": [1, 2]})
+    assert json.loads(path.read_text()) == {"a": [1, 2], "b": 1}
+    assert [entry.name for entry in path.parent.iterdir()] == ["b.json"]
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    files.write_text(path, "old")
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        files.write_text(path, "new")
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "no such file"), (b"{", "not valid JSON"), (b"\xff\xfe{}", "not valid JSON")],
+    ids=["missing", "truncated", "binary"],
+)
+def test_reading_bad_json_names_the_file(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "signature.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        files.read_json(path)
+    assert str(path) in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_directory_is_replaced_whole(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    for generation in ("first", "second"):
+        with files.replace_directory(target) as directory:
+            (directory / generation).touch()
+    assert [entry.name for entry in target.iterdir()] == ["second"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
+def test_an_interrupted_replacement_changes_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    with files.replace_directory(target) as directory:
+        (directory / "weights").write_text("old")
+
+    def replace_and_fail() -> None:
+        with files.replace_directory(target) as directory:
+            (directory / "weights").write_text("half")
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        replace_and_fail()
+    assert (target / "weights").read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
+@given(content=st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.binary(max_size=64), max_size=5))
+def test_a_tree_digest_depends_on_names_and_contents_alone(
+    content: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    first, second = tmp_path_factory.mktemp("first"), tmp_path_factory.mktemp("second")
+    for name, data in content.items():
+        (first / name).write_bytes(data)
+    for name, data in reversed(content.items()):
+        (second / name).write_bytes(data)
+    (second / "__pycache__").mkdir()
+    (second / "__pycache__" / "x.pyc").touch()
+    assert files.digest_tree(first) == files.digest_tree(second)
+    (second / "zzzzzzzzz").touch()
+    assert files.digest_tree(first) != files.digest_tree(second)
