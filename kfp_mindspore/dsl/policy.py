@@ -1,0 +1,86 @@
+"""Setters of when a task's MSJob ends, restarts, succeeds and is cleaned up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kfp_mindspore.dsl.task import check_choice, check_count, update_options
+
+if TYPE_CHECKING:
+    from kfp.dsl import PipelineTask
+
+CLEAN_POD_POLICIES = ("Running", "All", "None")
+RESTART_POLICIES = ("Always", "OnFailure", "Never", "ExitCode")
+SUCCESS_POLICIES = ("Default", "AllWorkers")
+
+
+def set_run_policy(
+    task: PipelineTask,
+    *,
+    backoff_limit: int | None = None,
+    active_deadline_seconds: int | None = None,
+    ttl_seconds_after_finished: int | None = None,
+    clean_pod_policy: str | None = None,
+) -> PipelineTask:
+    """Set the run policy of the task's MSJob; what is None stays as it was.
+
+    Args:
+        task: The task of train_msjob or of an msjob_component.
+        backoff_limit: Number of restarts after which the job fails, ≥ 0.
+        active_deadline_seconds: Seconds after which the job is ended and fails, ≥ 1.
+        ttl_seconds_after_finished: Seconds after its end when the job is deleted, ≥ 0.
+        clean_pod_policy: Which processes or pods are removed at the end: `Running`, `All` or `None`.
+
+    Returns:
+        The task.
+
+    Raises:
+        ValidationError: A value is out of range; the message names it.
+    """
+    name = "set_run_policy"
+    check_count(name, "backoff_limit", backoff_limit, 0)
+    check_count(name, "active_deadline_seconds", active_deadline_seconds, 1)
+    check_count(name, "ttl_seconds_after_finished", ttl_seconds_after_finished, 0)
+    check_choice(name, "clean_pod_policy", clean_pod_policy, CLEAN_POD_POLICIES)
+    return update_options(
+        task,
+        name,
+        backoff_limit=backoff_limit,
+        active_deadline_seconds=active_deadline_seconds,
+        ttl_seconds_after_finished=ttl_seconds_after_finished,
+        clean_pod_policy=clean_pod_policy,
+    )
+
+
+def set_restart_policy(task: PipelineTask, policy: str) -> PipelineTask:
+    """Set when the task's MSJob starts its workers again.
+
+    Args:
+        task: The task of train_msjob or of an msjob_component.
+        policy: `OnFailure`, `Never`, `Always`, or `ExitCode`: only after an exit code that promises to pass, as 143.
+
+    Returns:
+        The task.
+
+    Raises:
+        ValidationError: The policy is none of these.
+    """
+    check_choice("set_restart_policy", "policy", policy, RESTART_POLICIES)
+    return update_options(task, "set_restart_policy", restart_policy=policy)
+
+
+def set_success_policy(task: PipelineTask, policy: str) -> PipelineTask:
+    """Set which workers must succeed for the task's MSJob to succeed.
+
+    Args:
+        task: The task of train_msjob or of an msjob_component.
+        policy: `AllWorkers`, or `Default` for worker 0 alone.
+
+    Returns:
+        The task.
+
+    Raises:
+        ValidationError: The policy is neither.
+    """
+    check_choice("set_success_policy", "policy", policy, SUCCESS_POLICIES)
+    return update_options(task, "set_success_policy", success_policy=policy)

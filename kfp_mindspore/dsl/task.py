@@ -1,0 +1,96 @@
+"""How a setter reads and writes the options of a pipeline task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.dsl.options import OPTIONS_VARIABLE, JobOptions
+from kfp_mindspore.errors import UserError, ValidationError
+
+if TYPE_CHECKING:
+    from kfp.dsl import PipelineTask
+
+
+def get_options(task: PipelineTask) -> JobOptions:
+    """Return what setters have set on a task.
+
+    Raises:
+        UserError: The task runs no container of its own, such as a nested pipeline.
+    """
+    container = task.container_spec
+    if container is None:
+        raise UserError(f"{task.name}: makes no MSJob", hint="Set it on the task of train_msjob or an msjob_component.")
+    return JobOptions.from_json((container.env or {}).get(OPTIONS_VARIABLE, ""))
+
+
+def update_options(task: PipelineTask, setter: str, **changes: Any) -> PipelineTask:
+    """Merge changes into a task's options.
+
+    Args:
+        task: The task of a step that makes an MSJob.
+        setter: Name of the setter, for messages.
+        **changes: Fields of `JobOptions`.
+
+    Returns:
+        The task.
+
+    Raises:
+        UserError: A value is an output of another task or a parameter of the pipeline.
+    """
+    for name, value in changes.items():
+        for entry in _list_leaves(value):
+            if _is_channel(entry):
+                raise UserError(
+                    f"{setter}: {name}: must be known when the pipeline is compiled, got {entry}",
+                    hint="Give a value that varies from run to run as a parameter of the component.",
+                )
+    options = get_options(task).merge(**changes)
+    task.set_env_variable(OPTIONS_VARIABLE, options.to_json())
+    return task
+
+
+def check_count(setter: str, field: str, value: Any, minimum: int) -> None:
+    """Check a whole number.
+
+    Raises:
+        ValidationError: It is none, or below the minimum.
+    """
+    if value is None or _is_channel(value):
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise ValidationError([f"{field}: must be a whole number ≥ {minimum}, got {value!r}"], subject=setter)
+
+
+def check_choice(setter: str, field: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Check a text against the ones allowed.
+
+    Raises:
+        ValidationError: It is none of them.
+    """
+    if value is not None and not _is_channel(value) and value not in choices:
+        raise ValidationError([f"{field}: must be one of {', '.join(choices)}, got {value!r}"], subject=setter)
+
+
+def check_text(setter: str, field: str, value: Any) -> None:
+    """Check that a value is a text that is not empty.
+
+    Raises:
+        ValidationError: It is not.
+    """
+    if not _is_channel(value) and (not isinstance(value, str) or not value):
+        raise ValidationError([f"{field}: must be a text, got {value!r}"], subject=setter)
+
+
+def _list_leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        for entry in value.values():
+            yield from _list_leaves(entry)
+    else:
+        yield value
+
+
+def _is_channel(value: Any) -> bool:
+    from kfp.dsl.pipeline_channel import PipelineChannel
+
+    return isinstance(value, PipelineChannel) or (isinstance(value, str) and "{{channel:" in value)
