@@ -52,10 +52,8 @@ def build_target(
         at_least: Whether more is better.
         worst: Judge the worst round instead of the median.
     """
-    if worst:
-        value = min(values) if at_least else max(values)
-    else:
-        value = statistics.median(values)
+    worst_value = min(values) if at_least else max(values)
+    value = worst_value if worst else statistics.median(values)
     met = None if goal is None else (value >= goal if at_least else value <= goal)
     return Target(name, round(value, 4), goal, met, (round(min(values), 4), round(max(values), 4)))
 
