@@ -1,0 +1,239 @@
+"""From a checkpoint to a model bundle: exported, loaded again, compared on real inputs, then written whole."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore import events
+from kfp_mindspore.bundle import (
+    MODEL_FILE,
+    ModelBundle,
+    Signature,
+    TensorSpec,
+    VerifiedSamples,
+    write_bundle,
+)
+from kfp_mindspore.checkpoint import Checkpoint
+from kfp_mindspore.dataset import Dataset
+from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, UserError
+from kfp_mindspore.mindir.metadata import inspect_mindir
+from kfp_mindspore.mindir.verify import TOLERANCE, measure_difference
+
+if TYPE_CHECKING:
+    import numpy as np
+    from mindspore import nn
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
+
+FREE = "free"
+_SPLIT = "test"
+
+
+def export_mindir(
+    checkpoint_dir: Path | str,
+    output_dir: Path | str,
+    *,
+    dataset_dir: Path | str | None = None,
+    samples: NDArray[Any] | Mapping[str, NDArray[Any]] | None = None,
+    batch: str | int = FREE,
+    network: str | nn.Cell | None = None,
+    network_arguments: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, str] | None = None,
+    sample_count: int = 64,
+    tolerance: float = TOLERANCE,
+) -> ModelBundle:
+    """Export a trained network as a model bundle.
+
+    The exported graph is loaded again and must compute what the network computes. When anything fails nothing is
+    written, and what stood at `output_dir` is untouched.
+
+    Args:
+        checkpoint_dir: A checkpoint directory.
+        output_dir: The bundle directory to write; replaced when it exists.
+        dataset_dir: A dataset directory; the first samples of its test split are compared, its labels are recorded.
+        samples: Real inputs to compare instead: an array of shape (N, …), or one an input by its parameter's name.
+        batch: `free`, or the number of rows that the graph takes.
+        network: `module:factory`, or the network itself; default what the checkpoint records.
+        network_arguments: Keyword arguments of the factory; default what the checkpoint records.
+        metadata: Texts to keep in the signature.
+        sample_count: How many samples of the dataset to compare and to keep in the bundle.
+        tolerance: Largest absolute difference allowed.
+
+    Returns:
+        The bundle, opened.
+
+    Raises:
+        UserError: The checkpoint, the network or the samples are missing or do not fit together.
+        KfpMindSporeError: MindSpore cannot export the network, or the exported graph computes something else.
+        MissingExtraError: MindSpore is not installed.
+    """
+    if batch != FREE and (isinstance(batch, str) or batch < 1):
+        raise UserError(f"batch: must be 'free' or a number of at least 1, got {batch!r}")
+    checkpoint = Checkpoint.open(checkpoint_dir)
+    inputs, labels, origin = _read_samples(dataset_dir, samples, sample_count)
+    try:
+        import mindspore
+    except ImportError:
+        raise MissingExtraError("mindspore", "train") from None
+    from kfp_mindspore.mindir.network import load_parameters, scratch_directory
+
+    with events.span("mindir.export"), scratch_directory() as scratch, _graph_mode():
+        cell = _build(checkpoint, network, network_arguments)
+        load_parameters(cell, checkpoint)
+        cell.set_train(False)
+        fixed = None if batch == FREE else int(batch)
+        file = _export(cell, scratch, list(inputs.values()), fixed)
+        named = dict(zip((spec.name for spec in inspect_mindir(file).inputs), inputs.values(), strict=False))
+        if isinstance(samples, Mapping) and set(samples) != set(named):
+            raise UserError(f"samples: must be named {', '.join(named)}, got {', '.join(samples)}")
+        outputs = _run_network(cell, list(named.values()), fixed)
+        signature = Signature(
+            inputs=tuple(TensorSpec(name, array.dtype.name, _shape(array, fixed)) for name, array in named.items()),
+            outputs=tuple(TensorSpec(name, array.dtype.name, _shape(array, fixed)) for name, array in outputs.items()),
+            mindspore_version=mindspore.__version__,
+            metadata=_describe(checkpoint, dataset_dir, metadata),
+        )
+        with write_bundle(output_dir) as writer:
+            shutil.copyfile(file, writer.directory / MODEL_FILE)
+            kept = VerifiedSamples(named, outputs, labels)
+            writer.write_verified(kept)
+            difference = _compare(writer.directory, signature, kept, tolerance)
+            verified = {**origin, "samples": len(kept), "max_abs_diff": difference, "tolerance": tolerance}
+            writer.sign(Signature(**{**vars(signature), "verified": verified}))
+    return ModelBundle.open(output_dir)
+
+
+def _read_samples(
+    dataset_dir: Path | str | None, samples: NDArray[Any] | Mapping[str, NDArray[Any]] | None, count: int
+) -> tuple[Arrays, NDArray[np.int32] | None, dict[str, Any]]:
+    import numpy as np
+
+    if samples is not None:
+        arrays = dict(samples) if isinstance(samples, Mapping) else {"input": samples}
+        if not arrays or len({len(array) if array.ndim else 0 for array in arrays.values()} | {0}) != 2:
+            raise UserError("samples: must be arrays of the same number of rows, at least 1")
+        return {name: np.ascontiguousarray(array) for name, array in arrays.items()}, None, {"dataset": "samples"}
+    if dataset_dir is None:
+        raise UserError(
+            "export needs real inputs to compare the exported graph with the network",
+            hint="Give a dataset directory (--dataset, dataset_dir=…) or arrays (samples=…).",
+        )
+    if count < 1:
+        raise UserError(f"sample_count: must be at least 1, got {count}")
+    dataset = Dataset.open(dataset_dir)
+    features, labels = dataset.read(_SPLIT)
+    origin = {"dataset": dataset.name, "split": _SPLIT, "sha256": dataset.digests[f"{_SPLIT}.npz"]}
+    return {dataset.features.name: features[:count]}, labels[:count], origin
+
+
+def _build(checkpoint: Checkpoint, network: str | nn.Cell | None, arguments: Mapping[str, Any] | None) -> nn.Cell:
+    from kfp_mindspore.mindir.network import build_network
+
+    if network is not None and not isinstance(network, str):
+        return network
+    factory = network or checkpoint.network.factory
+    if not factory:
+        raise UserError(
+            f"{checkpoint.path}: does not record how the network is built",
+            hint="Name it: --network module:factory, or network=….",
+        )
+    return build_network(factory, checkpoint.network.arguments if arguments is None else arguments)
+
+
+@contextlib.contextmanager
+def _graph_mode() -> Iterator[None]:
+    import mindspore
+
+    mode = mindspore.get_context("mode")
+    mindspore.set_context(mode=mindspore.GRAPH_MODE)
+    try:
+        yield
+    finally:
+        mindspore.set_context(mode=mode)
+
+
+def _export(cell: nn.Cell, scratch: Path, arrays: list[NDArray[Any]], fixed: int | None) -> Path:
+    import mindspore
+
+    if fixed is None:
+        rows = [mindspore.Tensor(array[:1]) for array in arrays]
+        inputs = [mindspore.Tensor(shape=[None, *row.shape[1:]], dtype=row.dtype) for row in rows]
+    else:
+        inputs = [mindspore.Tensor(array[:1].repeat(fixed, axis=0)) for array in arrays]
+    file = scratch / MODEL_FILE
+    try:
+        mindspore.export(cell, *inputs, file_name=str(file.with_suffix("")), file_format="MINDIR")
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError, NotImplementedError) as error:
+        shapes = ", ".join(str((fixed or -1, *array.shape[1:])) for array in arrays)
+        raise KfpMindSporeError(
+            f"{type(cell).__name__} cannot be exported for inputs of shape {shapes}: {_shorten(error)}",
+            hint="A network that cannot take a free batch may take a fixed one: --batch N." if fixed is None else "",
+        ) from error
+    if not file.is_file():
+        raise KfpMindSporeError(f"{type(cell).__name__}: MindSpore wrote no {MODEL_FILE}; over 1 GB it splits the file")
+    return file
+
+
+def _run_network(cell: nn.Cell, arrays: list[NDArray[Any]], fixed: int | None) -> Arrays:
+    """Run the network itself, in the batches that the graph will see."""
+    import mindspore
+    import numpy as np
+
+    from kfp_mindspore.mindir.graph import flatten_outputs
+
+    rows = len(arrays[0])
+    step = fixed or rows
+    parts = []
+    for start in range(0, rows, step):
+        indexes = np.minimum(np.arange(start, start + step), rows - 1)
+        results = flatten_outputs(cell(*(mindspore.Tensor(array[indexes]) for array in arrays)))
+        if any(array.ndim == 0 or len(array) != step for array in results):
+            raise UserError(
+                f"{type(cell).__name__}: outputs must have one row a sample, got shapes "
+                f"{', '.join(str(array.shape) for array in results)} for {step} samples"
+            )
+        parts.append([array[: rows - start] for array in results])
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    names = ["output"] if len(columns) == 1 else [f"output_{index}" for index in range(len(columns))]
+    return dict(zip(names, columns, strict=True))
+
+
+def _shape(array: NDArray[Any], fixed: int | None) -> tuple[int, ...]:
+    return (fixed or -1, *array.shape[1:])
+
+
+def _describe(
+    checkpoint: Checkpoint, dataset_dir: Path | str | None, metadata: Mapping[str, str] | None
+) -> dict[str, str]:
+    described = {"epoch": str(checkpoint.epoch), "step": str(checkpoint.step), "seed": str(checkpoint.seed)}
+    if checkpoint.network.factory:
+        described["network"] = checkpoint.network.factory
+        described["network_arguments"] = json.dumps(dict(checkpoint.network.arguments), sort_keys=True)
+    if dataset_dir is not None:
+        described["labels"] = json.dumps(list(Dataset.open(dataset_dir).labels))
+    return {**described, **{name: str(text) for name, text in (metadata or {}).items()}}
+
+
+def _compare(directory: Path, signature: Signature, samples: VerifiedSamples, tolerance: float) -> float:
+    from kfp_mindspore.mindir.graph import GraphRunner
+
+    with GraphRunner(ModelBundle(directory, signature), warm=()) as runner:
+        difference = measure_difference(samples.outputs, runner.predict(dict(samples.inputs)))
+    if not difference <= tolerance:
+        raise KfpMindSporeError(
+            f"the exported graph must compute what the network does within {tolerance}, differs by {difference} on "
+            f"{len(samples)} samples"
+        )
+    return difference
+
+
+def _shorten(error: Exception) -> str:
+    """Return what MindSpore says before it shows its own call stack."""
+    text = str(error).partition("\n----")[0].strip()
+    return text or type(error).__name__

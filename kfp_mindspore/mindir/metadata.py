@@ -1,0 +1,137 @@
+"""What a MindIR file says about itself, read in 0.1 s without loading MindSpore."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore.bundle import MODEL_FILE, TensorSpec
+from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.protobuf import load_standalone
+
+# The graph's own bookkeeping, which computes nothing.
+_BOOKKEEPING = frozenset({"Constant", "Depend", "Load", "MakeTuple", "Return", "TupleGetItem", "UpdateState"})
+_DTYPES = {
+    "FLOAT": "float32",
+    "FLOAT16": "float16",
+    "BFLOAT16": "bfloat16",
+    "DOUBLE": "float64",
+    "FLOAT64": "float64",
+    "BOOL": "bool",
+    **{f"{kind}{bits}": f"{kind.lower()}{bits}" for kind in ("INT", "UINT") for bits in (8, 16, 32, 64)},
+    "COMPLEX64": "complex64",
+    "COMPLEX128": "complex128",
+}
+
+
+@dataclass(frozen=True)
+class MindIRInfo:
+    """A MindIR file's own metadata.
+
+    Args:
+        path: The file.
+        size: Its size in bytes.
+        producer: What wrote it, `MindSpore`.
+        mindspore_version: The version that wrote it.
+        inputs: Name, dtype and shape, -1 for a free dimension.
+        outputs: The same; MindIR's names of outputs are made up, and those inside a tuple have none.
+        parameters: Number of weights (tensors).
+        parameter_values: Number of values in them.
+        operators: How often each operator occurs, most frequent first.
+    """
+
+    path: Path
+    size: int
+    producer: str
+    mindspore_version: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    parameters: int
+    parameter_values: int
+    operators: Mapping[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the information as JSON types."""
+        return {
+            "path": str(self.path),
+            "size": self.size,
+            "producer": self.producer,
+            "mindspore_version": self.mindspore_version,
+            "inputs": [spec.to_dict() for spec in self.inputs],
+            "outputs": [spec.to_dict() for spec in self.outputs],
+            "parameters": self.parameters,
+            "parameter_values": self.parameter_values,
+            "operators": dict(self.operators),
+        }
+
+
+def inspect_mindir(path: Path | str) -> MindIRInfo:
+    """Read a MindIR file.
+
+    Args:
+        path: The file, or the bundle directory that holds it; digests are not checked.
+
+    Raises:
+        NotFoundError: There is no such file.
+        UserError: It is no MindIR file.
+        MissingExtraError: MindSpore, whose format description is read, is not installed.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file = file / MODEL_FILE
+    if not file.is_file():
+        raise NotFoundError(f"{file}: no such file")
+    from google.protobuf.message import DecodeError
+
+    messages = _load_messages()
+    try:
+        model = messages.ModelProto.FromString(file.read_bytes())
+    except DecodeError:
+        raise UserError(f"{file}: not a MindIR file, or an encrypted one") from None
+    graph = model.graph
+    if not graph.node or not graph.input:
+        raise UserError(f"{file}: not a MindIR file: it holds no graph")
+    primitives = {primitive.name: primitive.op_type for primitive in model.primitives}
+    operators: Counter[str] = Counter()
+    for part in (graph, *model.functions):
+        for node in part.node:
+            name = node.op_type.removeprefix("REF::")
+            operators[primitives.get(name, name.partition(":")[0])] += 1
+    weights = [tensor for part in (graph, *model.functions) for tensor in part.parameter]
+    return MindIRInfo(
+        path=file,
+        size=file.stat().st_size,
+        producer=model.producer_name,
+        mindspore_version=model.model_version,
+        inputs=tuple(_read_value(value) for value in graph.input),
+        outputs=tuple(_read_value(value) for value in graph.output),
+        parameters=len(weights),
+        parameter_values=sum(_multiply(tensor.dims) for tensor in weights),
+        operators={name: count for name, count in operators.most_common() if name not in _BOOKKEEPING},
+    )
+
+
+@lru_cache(maxsize=1)
+def _load_messages() -> Any:
+    return load_standalone("mindspore.train.mind_ir_pb2")
+
+
+def _read_value(value: Any) -> TensorSpec:
+    # Names are `<graph>:<name>`.
+    name = value.name.rpartition(":")[2] if value.name.count(":") < 2 else value.name.split(":", 1)[1]
+    if not value.tensor:
+        return TensorSpec(name, value.denotation.lower() or "unknown", ())
+    tensor = value.tensor[0]
+    kind = _load_messages().TensorProto.DataType.Name(tensor.data_type)
+    return TensorSpec(name, _DTYPES.get(kind, kind.lower()), tuple(tensor.dims))
+
+
+def _multiply(dimensions: Any) -> int:
+    product = 1
+    for size in dimensions:
+        product *= size
+    return product

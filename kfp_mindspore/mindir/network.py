@@ -1,0 +1,108 @@
+"""Networks named `module:factory`: imported, built and filled from a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.checkpoint import Checkpoint
+from kfp_mindspore.errors import UserError
+
+if TYPE_CHECKING:
+    from mindspore import nn
+
+_OM_VARIABLE = "MS_OM_PATH"
+
+
+def build_network(factory: str, arguments: Mapping[str, Any]) -> nn.Cell:
+    """Import a factory and call it.
+
+    Args:
+        factory: `module:callable`; the module is also looked for in the working directory.
+        arguments: The callable's keyword arguments.
+
+    Raises:
+        UserError: There is no such module or callable, or it returns no network; the message names it.
+    """
+    from mindspore import nn
+
+    module_name, _, name = factory.partition(":")
+    if not module_name or not name:
+        raise UserError(f"network: must be 'module:factory', got {factory!r}")
+    module = _import_module(module_name)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise UserError(f"network {factory!r}: {module_name} has no callable {name!r}")
+    try:
+        network = function(**arguments)
+    except TypeError as error:
+        raise UserError(f"network {factory!r} cannot be built with arguments {dict(arguments)}: {error}") from error
+    if not isinstance(network, nn.Cell):
+        raise UserError(f"network {factory!r}: must return a mindspore.nn.Cell, got {type(network).__name__}")
+    return network
+
+
+def load_parameters(network: nn.Cell, checkpoint: Checkpoint) -> None:
+    """Fill a network's parameters; each of them must be in the checkpoint with the same shape.
+
+    Raises:
+        UserError: A parameter is missing or has another shape; the message names it.
+    """
+    import mindspore
+
+    stored = mindspore.load_checkpoint(str(checkpoint.network_file))
+    try:
+        missing, _ = mindspore.load_param_into_net(network, stored, strict_load=True)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise UserError(f"{checkpoint.network_file} does not fit the network: {_first_line(error)}") from error
+    if missing:
+        raise UserError(
+            f"{checkpoint.network_file} does not fit the network: no value for {', '.join(missing)}",
+            hint="Name the network that was trained, with the arguments it was trained with.",
+        )
+
+
+@contextlib.contextmanager
+def scratch_directory() -> Iterator[Path]:
+    """Yield a temporary directory, which also takes what MindSpore's compiler would leave in the working directory.
+
+    Its path has none of the characters that MindSpore refuses in file names.
+    """
+    chosen = os.environ.get(_OM_VARIABLE)
+    with tempfile.TemporaryDirectory(prefix="kfp-mindspore-") as name:
+        os.environ[_OM_VARIABLE] = chosen or name
+        try:
+            yield Path(name)
+        finally:
+            if chosen is None:
+                del os.environ[_OM_VARIABLE]
+
+
+def _import_module(name: str) -> Any:
+    # A console script has its own folder in sys.path, not the working directory as `python -m` has.
+    here = str(Path.cwd())
+    added = here not in sys.path and "" not in sys.path
+    if added:
+        sys.path.append(here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise UserError(
+            f"network: no module {error.name!r} in {here} or among the installed packages",
+            hint="Run it from the folder that holds the module, or install the package.",
+        ) from None
+    finally:
+        if added:
+            sys.path.remove(here)
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

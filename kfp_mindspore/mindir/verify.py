@@ -1,0 +1,92 @@
+"""Checking a bundle: its digests and, on request, what its graph computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.bundle import ModelBundle
+from kfp_mindspore.errors import KfpMindSporeError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was checked and found right.
+
+    Args:
+        path: The bundle's directory.
+        files: Names of the files whose digests are right.
+        samples: Number of samples whose outputs were compared; 0 when they were not.
+        max_abs_diff: Largest difference between the graph's outputs and the network's, or None.
+        tolerance: The difference that was allowed.
+    """
+
+    path: Path
+    files: tuple[str, ...]
+    samples: int = 0
+    max_abs_diff: float | None = None
+    tolerance: float = TOLERANCE
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON types."""
+        return {
+            "path": str(self.path),
+            "files": list(self.files),
+            "samples": self.samples,
+            "max_abs_diff": self.max_abs_diff,
+            "tolerance": self.tolerance,
+        }
+
+
+def verify_bundle(path: Path | str, *, outputs: bool = False, tolerance: float = TOLERANCE) -> Verification:
+    """Check a bundle's digests and, if asked, run its graph on the samples it was verified with.
+
+    Args:
+        path: The bundle's directory.
+        outputs: Also load the graph and compare its outputs; takes some seconds and needs MindSpore.
+        tolerance: Largest absolute difference allowed.
+
+    Raises:
+        UserError: It is no bundle.
+        CorruptBundleError: A file was changed.
+        KfpMindSporeError: The outputs differ by more than the tolerance; the message says by how much.
+    """
+    bundle = ModelBundle.open(path)
+    names = tuple(sorted(bundle.signature.files))
+    if not outputs:
+        return Verification(bundle.path, names, tolerance=tolerance)
+    from kfp_mindspore.mindir.graph import GraphRunner
+
+    samples = bundle.read_verified()
+    with GraphRunner(bundle, warm=()) as runner:
+        found = runner.predict(dict(samples.inputs))
+    difference = measure_difference(samples.outputs, found)
+    if not difference <= tolerance:
+        raise KfpMindSporeError(
+            f"{bundle.path}: the graph's outputs must be within {tolerance} of the network's, differ by {difference}"
+        )
+    return Verification(bundle.path, names, len(samples), difference, tolerance)
+
+
+def measure_difference(expected: Mapping[str, NDArray[Any]], found: Mapping[str, NDArray[Any]]) -> float:
+    """Return the largest absolute difference over all outputs; infinite when shapes differ or one has NaN alone."""
+    import numpy as np
+
+    worst = 0.0
+    for name, array in expected.items():
+        other = found[name]
+        if array.shape != other.shape:
+            return float("inf")
+        # Equal values include equal infinities, whose difference would be NaN; NaN where both have it is equal too.
+        same = (array == other) | ((array != array) & (other != other))
+        if not same.all():
+            gaps = np.abs(array.astype(np.float64) - other.astype(np.float64))[~same]
+            worst = max(worst, float(np.nan_to_num(gaps, nan=np.inf, posinf=np.inf).max()))
+    return worst
