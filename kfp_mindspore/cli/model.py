@@ -1,0 +1,166 @@
+"""`kfp-mindspore model`: export, inspect and verify model bundles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kfp_mindspore.bundle import ModelBundle, Signature, TensorSpec
+from kfp_mindspore.cli.output import add_json_option, print_json, print_table
+from kfp_mindspore.errors import UserError
+
+
+@click.group(epilog="Example: kfp-mindspore model verify out/model --outputs")
+def model() -> None:
+    """Export, inspect and verify model bundles (MindIR)."""
+
+
+class _Batch(click.ParamType[Any]):
+    name = "free|N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return `free`, or the number of rows as an integer."""
+        if value == "free" or isinstance(value, int):
+            return value
+        if str(value).isdigit() and int(value) > 0:
+            return int(value)
+        return self.fail(f"must be 'free' or a number of at least 1, got {value!r}", param, ctx)
+
+
+def _parse_pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for value in values:
+        name, separator, text = value.partition("=")
+        if not separator or not name:
+            raise click.BadParameter(f"must be NAME=VALUE, got {value!r}", ctx, param)
+        pairs[name] = text
+    return pairs
+
+
+@model.command(
+    epilog="Example: kfp-mindspore model export out/checkpoint --dataset data/digits -o out/model",
+)
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Bundle directory to write.")
+@click.option(
+    "--dataset",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Dataset directory: samples of its test split are compared.",
+)
+@click.option("--network", help="module:factory. [default: what the checkpoint records]")
+@click.option("--network-arguments", help="The factory's arguments, as a JSON object.")
+@click.option("--batch", type=_Batch(), default="free", show_default=True, help="Rows that the graph takes.")
+@click.option("--samples", type=click.IntRange(min=1), default=64, show_default=True, help="Samples to compare.")
+@click.option("--metadata", multiple=True, metavar="NAME=TEXT", callback=_parse_pairs, help="Text to keep; repeatable.")
+@add_json_option
+def export(
+    checkpoint: Path,
+    output: Path,
+    dataset: Path,
+    network: str | None,
+    network_arguments: str | None,
+    batch: str | int,
+    samples: int,
+    metadata: dict[str, str],
+    as_json: bool,
+) -> None:
+    """Export the network in CHECKPOINT as a model bundle.
+
+    The exported graph is loaded again and compared with the network; a bundle appears only when they agree.
+    """
+    from kfp_mindspore.mindir import export_mindir
+
+    bundle = export_mindir(
+        checkpoint,
+        output,
+        dataset_dir=dataset,
+        network=network,
+        network_arguments=_parse_object(network_arguments),
+        batch=batch,
+        sample_count=samples,
+        metadata=metadata,
+    )
+    if as_json:
+        print_json(_describe(bundle))
+    else:
+        verified = bundle.signature.verified
+        click.echo(
+            f"{bundle.path}: exported; {verified['samples']} samples differ by at most {verified['max_abs_diff']:g}"
+        )
+
+
+@model.command(epilog="Example: kfp-mindspore model inspect out/model")
+@click.argument("path", type=click.Path(path_type=Path))
+@add_json_option
+def inspect(path: Path, as_json: bool) -> None:
+    """Show what is in a bundle (or a bare .mindir file), without loading MindSpore."""
+    from kfp_mindspore.mindir import inspect_mindir
+
+    bundle = None if path.is_file() else ModelBundle.open(path)
+    info = inspect_mindir(path if bundle is None else bundle.mindir)
+    if as_json:
+        print_json({**({} if bundle is None else _describe(bundle)), "mindir": info.to_dict()})
+        return
+    click.echo(f"{info.path}: {info.size} bytes, {info.producer} {info.mindspore_version}")
+    click.echo(f"{info.parameters} weights with {info.parameter_values} values")
+    click.echo("operators: " + ", ".join(f"{count} {name}" for name, count in info.operators.items()) + "\n")
+    if bundle is None:
+        _print_specs(info.inputs, info.outputs)
+        return
+    signature = bundle.signature
+    _print_specs(signature.inputs, signature.outputs)
+    for title, table in (("verified", signature.verified), ("metadata", signature.metadata)):
+        if table:
+            click.echo(f"\n{title}:")
+            for name, value in table.items():
+                click.echo(f"  {name}: {value}")
+
+
+@model.command(epilog="Example: kfp-mindspore model verify out/model --outputs")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--outputs", is_flag=True, help="Also run the graph and compare its outputs with the network's.")
+@click.option("--tolerance", type=click.FloatRange(min=0), default=1e-5, show_default=True, help="Allowed difference.")
+@add_json_option
+def verify(path: Path, outputs: bool, tolerance: float, as_json: bool) -> None:
+    """Check a bundle's digests and, with --outputs, what its graph computes."""
+    from kfp_mindspore.mindir import verify_bundle
+
+    result = verify_bundle(path, outputs=outputs, tolerance=tolerance)
+    if as_json:
+        print_json(result.to_dict())
+        return
+    message = f"{path}: {', '.join(result.files)} and signature.json have their digests"
+    if outputs:
+        message += f"; outputs of {result.samples} samples differ by at most {result.max_abs_diff:g}"
+    click.echo(message)
+
+
+def _describe(bundle: ModelBundle) -> dict[str, Any]:
+    signature: Signature = bundle.signature
+    return {"path": str(bundle.path), **signature.to_dict()}
+
+
+def _print_specs(inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> None:
+    rows = [
+        {"kind": kind, "name": spec.name, "dtype": spec.dtype, "shape": f"({', '.join(map(str, spec.shape))})"}
+        for kind, specs in (("input", inputs), ("output", outputs))
+        for spec in specs
+    ]
+    print_table(rows, ["kind", "name", "dtype", "shape"])
+
+
+def _parse_object(text: str | None) -> dict[str, Any] | None:
+    import json
+
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"--network-arguments: not valid JSON ({error}): {text}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"--network-arguments: must be a JSON object, got {text}")
+    return value
