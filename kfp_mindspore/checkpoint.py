@@ -146,22 +146,13 @@ def write_checkpoint(
         seed: Seed of the run.
         network: How the network is built again.
         metrics: Newest metrics by name.
-        training: What training needs to go on besides, JSON types only.
+        training: What training needs to go on besides, JSON types only; read when the block ends.
         mindspore_version: The version that writes it.
 
     Raises:
         UserError: The disk is full or the directory cannot be written; the message names it.
     """
     path = Path(path)
-    description = {
-        "epoch": epoch,
-        "step": step,
-        "seed": seed,
-        "network": {"factory": network.factory, "arguments": dict(network.arguments)},
-        "metrics": dict(metrics or {}),
-        "training": dict(training or {}),
-        "mindspore_version": mindspore_version,
-    }
     try:
         with files.replace_directory(path) as directory:
             yield directory
@@ -170,7 +161,17 @@ def write_checkpoint(
                 file.chmod(0o644)
                 _synchronise(file)
                 described[file.name] = {"sha256": files.digest_file(file), "size": file.stat().st_size}
-            files.write_json(directory / DESCRIPTION, {**description, "files": described})
+            description = {
+                "epoch": epoch,
+                "step": step,
+                "seed": seed,
+                "network": {"factory": network.factory, "arguments": dict(network.arguments)},
+                "metrics": dict(metrics or {}),
+                "training": dict(training or {}),
+                "files": described,
+                "mindspore_version": mindspore_version,
+            }
+            files.write_json(directory / DESCRIPTION, description)
     except OSError as error:
         raise UserError(
             f"{path}: the checkpoint cannot be written ({error.strerror or error})",

@@ -1,0 +1,168 @@
+"""MindSpore's callbacks, run as Model.fit runs them, and their state in a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mindspore import load_checkpoint, save_checkpoint
+from mindspore.train import Callback, EarlyStopping, History, LambdaCallback, ReduceLROnPlateau, TimeMonitor
+from mindspore.train import callback as _builtin
+
+from kfp_mindspore.errors import UserError
+
+_logger = logging.getLogger(__name__)
+
+# What a callback of MindSpore remembers from one epoch to the next.
+_STATE = {
+    EarlyStopping: ("best", "stopped_epoch", "wait"),
+    ReduceLROnPlateau: ("best", "cooldown_counter", "wait"),
+    History: ("epoch", "history"),
+}
+_GENERAL_HOOKS = ("begin", "end", "epoch_begin", "epoch_end", "step_begin", "step_end")
+
+
+class CallbackParams(dict[str, Any]):
+    """What a run context hands to callbacks: a dict whose entries are attributes too."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+
+class CallbackList(contextlib.ExitStack):
+    """The callbacks of a run, called in their order; entered and left with the block.
+
+    Args:
+        callbacks: One callback or several.
+
+    Raises:
+        UserError: One of them is no mindspore.train.Callback.
+    """
+
+    def __init__(self, callbacks: Any) -> None:
+        super().__init__()
+        self.callbacks: list[Any] = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
+        for index, callback in enumerate(self.callbacks):
+            if not isinstance(callback, Callback):
+                raise UserError(
+                    f"callbacks[{index}]: must be a mindspore.train.Callback, got {type(callback).__name__}"
+                )
+
+    def __enter__(self) -> CallbackList:
+        super().__enter__()
+        for callback in self.callbacks:
+            self.enter_context(callback)
+        return self
+
+    def call(self, hook: str, context: Any) -> None:
+        """Call one hook of all callbacks, such as `on_train_step_end`."""
+        for callback in self.callbacks:
+            getattr(callback, hook)(context)
+
+    def select_for_evaluation(self) -> CallbackList:
+        """Return those that Model.fit also runs during evaluation.
+
+        Not MindSpore's own, except the ones that time or are made of the user's functions; and not those that have
+        only hooks without `train` or `eval` in their names, which Model.fit refuses: they are for training here.
+        """
+        return CallbackList([callback for callback in self.callbacks if _is_for_evaluation(callback)])
+
+
+def _is_for_evaluation(callback: Any) -> bool:
+    if isinstance(callback, (TimeMonitor, LambdaCallback)):
+        return True
+    kind = type(callback)
+    if kind.__name__ in _builtin.__all__:
+        return False
+    return not any(getattr(kind, hook) is not getattr(Callback, hook) for hook in _GENERAL_HOOKS)
+
+
+def save_callbacks(callbacks: Sequence[Any], directory: Path) -> list[dict[str, Any]]:
+    """Describe what callbacks remember; the best weights of EarlyStopping become files in `directory`.
+
+    A user's callback takes part when it has `state_dict()` and `load_state_dict(state)`; the state is JSON.
+
+    Args:
+        callbacks: The run's callbacks.
+        directory: The checkpoint being written.
+
+    Returns:
+        One JSON object a callback, in their order.
+    """
+    described = []
+    for index, callback in enumerate(callbacks):
+        entry: dict[str, Any] = {"class": type(callback).__name__}
+        names = _find_attributes(callback)
+        if hasattr(callback, "state_dict"):
+            entry["state"] = callback.state_dict()
+        elif names:
+            entry["state"] = {name: _to_plain(getattr(callback, name)) for name in names}
+        weights = getattr(callback, "best_weights_param_dict", None) if isinstance(callback, EarlyStopping) else None
+        if weights:
+            entry["weights"] = f"callback-{index}.ckpt"
+            parameters = [{"name": name, "data": parameter} for name, parameter in weights.items()]
+            save_checkpoint(parameters, str(directory / entry["weights"]))
+        described.append(entry)
+    return described
+
+
+def restore_callbacks(callbacks: Sequence[Any], described: Sequence[dict[str, Any]], directory: Path) -> None:
+    """Give callbacks back what `save_callbacks` wrote; call it after `on_train_begin`, which resets them."""
+    kinds = [type(callback).__name__ for callback in callbacks]
+    recorded = [entry["class"] for entry in described]
+    if kinds != recorded:
+        _logger.warning(
+            "the callbacks are %s, the checkpoint was written with %s: they begin anew",
+            ", ".join(kinds) or "none",
+            ", ".join(recorded) or "none",
+        )
+        return
+    for callback, entry in zip(callbacks, described, strict=True):
+        state = entry.get("state", {})
+        if hasattr(callback, "load_state_dict"):
+            callback.load_state_dict(state)
+        else:
+            for name in _find_attributes(callback):
+                setattr(callback, name, _from_plain(state[name]))
+        if "weights" in entry:
+            callback.best_weights_param_dict = load_checkpoint(str(directory / entry["weights"]))
+
+
+def _find_attributes(callback: Any) -> tuple[str, ...]:
+    for kind, names in _STATE.items():
+        if isinstance(callback, kind):
+            return names
+    return ()
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    if isinstance(value, dict):
+        return {str(name): _to_plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_to_plain(item) for item in value]
+    return value
+
+
+def _from_plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {"float"}:
+            return float(value["float"])
+        return {name: _from_plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_from_plain(item) for item in value]
+    return value

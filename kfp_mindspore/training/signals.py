@@ -1,0 +1,35 @@
+"""SIGTERM while training: remembered, and acted on between two steps."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+EXIT_CODE = 128 + signal.SIGTERM
+
+
+class Termination:
+    """Within the block SIGTERM only sets `requested`; afterwards the former handler is back.
+
+    Outside the main thread Python allows no handler: then `requested` stays False.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._before: Any = None
+
+    def __enter__(self) -> Termination:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._remember)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True

@@ -1,0 +1,85 @@
+"""What a checkpoint holds: written from, and loaded into, a network, its optimizer and the callbacks."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import mindspore
+
+from kfp_mindspore.checkpoint import NETWORK_FILE, OPTIMIZER_FILE, Checkpoint, NetworkSpec
+from kfp_mindspore.errors import CorruptBundleError, UserError
+
+_FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def describe_network(network: Any, factory: str | None, arguments: Mapping[str, Any] | None) -> NetworkSpec:
+    """Return how the network is built again; without a factory its class is it, when that can be imported.
+
+    Raises:
+        UserError: The factory is not `module:name`, or the arguments are not JSON.
+    """
+    if factory is None:
+        kind = type(network)
+        module = kind.__module__
+        if module == "__main__":
+            specification = getattr(sys.modules["__main__"], "__spec__", None)
+            module = specification.name if specification is not None else ""
+        factory = f"{module}:{kind.__qualname__}" if module and "<locals>" not in kind.__qualname__ else ""
+    elif not _FACTORY.fullmatch(factory):
+        raise UserError(f"network_factory: must be 'module:name', got {factory!r}")
+    try:
+        plain = json.loads(json.dumps(dict(arguments or {})))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"network_arguments: must be JSON types ({error})") from None
+    return NetworkSpec(factory, plain)
+
+
+def save_parameters(network: Any, optimizer: Any, directory: Path) -> None:
+    """Write network.ckpt and optimizer.ckpt into a directory."""
+    own = list(network.get_parameters())
+    known = {id(parameter) for parameter in own}
+    state = [parameter for parameter in optimizer.get_parameters() if id(parameter) not in known]
+    _save(own, directory / NETWORK_FILE)
+    _save(state, directory / OPTIMIZER_FILE)
+
+
+def load_parameters(checkpoint: Checkpoint, network: Any, optimizer: Any) -> None:
+    """Load a checkpoint's parameters and optimizer state.
+
+    Raises:
+        UserError: A parameter is missing or has another shape: the checkpoint is of another network or optimizer.
+        CorruptBundleError: A file is no MindSpore checkpoint.
+    """
+    own = list(network.get_parameters())
+    known = {id(parameter) for parameter in own}
+    state = [parameter for parameter in optimizer.get_parameters() if id(parameter) not in known]
+    _load(own, checkpoint.network_file)
+    _load(state, checkpoint.optimizer_file)
+
+
+def _save(parameters: Iterable[Any], path: Path) -> None:
+    mindspore.save_checkpoint([{"name": parameter.name, "data": parameter} for parameter in parameters], str(path))
+
+
+def _load(parameters: list[Any], path: Path) -> None:
+    try:
+        loaded = mindspore.load_checkpoint(str(path))
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise CorruptBundleError(f"{path}: MindSpore cannot read it ({str(error).splitlines()[0]})") from error
+    hint = "Resume needs the same network and optimizer; give a new run a checkpoint directory of its own."
+    for parameter in parameters:
+        if parameter.name not in loaded:
+            raise UserError(f"{path}: has no parameter {parameter.name!r}", hint=hint)
+        if tuple(loaded[parameter.name].shape) != tuple(parameter.shape):
+            raise UserError(
+                f"{path}: {parameter.name!r} has shape {tuple(loaded[parameter.name].shape)}, "
+                f"the network's has {tuple(parameter.shape)}",
+                hint=hint,
+            )
+    for parameter in parameters:
+        parameter.set_data(loaded[parameter.name])
