@@ -2,7 +2,7 @@
 
 A run sets `KFP_MINDSPORE_EVENTS` (the file) and, for each step, `KFP_MINDSPORE_STEP` (its name). Without the first,
 as in a pod, nothing is written. Kinds: `begin` and `end` (a span of work; `end` has `seconds`), `progress` (such as
-epoch, epochs, loss) and `gate` (metric, value, threshold, passed).
+epoch, epochs, step, steps, loss) and `gate` (metric, value, threshold, passed).
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def emit(kind: str, name: str, **fields: Any) -> None:
         return
     event = {
         "time": time.time(),
-        "step": os.environ.get(STEP_VARIABLE, ""),
+        # Named as in KFP: a training loop's own `step` is among the fields.
+        "task": os.environ.get(STEP_VARIABLE, ""),
         "pid": os.getpid(),
         "kind": kind,
         "name": name,

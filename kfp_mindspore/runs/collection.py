@@ -53,7 +53,7 @@ class Collection:
 
     def _apply(self, event: Event) -> None:
         kind, name = event.get("kind"), str(event.get("name", ""))
-        step = str(event.get("step") or "")
+        step = str(event.get("task") or "")
         if kind == "plan":
             self.result.pipeline = name
             self.result.arguments = event["arguments"]

@@ -31,7 +31,7 @@ def test_a_span_records_its_step_and_seconds_also_when_it_fails(
         raise ZeroDivisionError
     begin, end = read(path)
     assert (begin["kind"], end["kind"]) == ("begin", "end")
-    assert begin["step"] == end["step"] == "export-mindir"
+    assert begin["task"] == end["task"] == "export-mindir"
     assert isinstance(end["seconds"], float)
 
 
