@@ -150,7 +150,7 @@ def _build_component(
 _FOOTER = """
 
 
-from kfp_mindspore.dsl.launcher import launch_function
+from kfp_mindspore.dsl.function import launch_function
 
 {name} = launch_function({name}, {options!r})
 """
