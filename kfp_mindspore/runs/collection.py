@@ -79,7 +79,6 @@ class Collection:
         step.arguments = event.get("arguments", step.arguments)
         step.outputs = event.get("outputs", step.outputs)
         step.seconds += float(event.get("seconds", 0.0))
-        step.body_seconds = sum_intervals(self._spans.get(step.name, ()))
 
     def _finish(self) -> None:
         for step in self.result.steps.values():
@@ -87,7 +86,11 @@ class Collection:
                 step.state = "failed"
             elif step.state == "pending":
                 step.state = "skipped"
-            step.body_seconds = min(sum_intervals(self._spans.get(step.name, ())), step.seconds or float("inf"))
+            if step.name in self._spans:
+                step.body_seconds = min(sum_intervals(self._spans[step.name]), step.seconds)
+            elif step.state != "cached":
+                # A component that tells nothing about itself: all of it counts as work.
+                step.body_seconds = step.seconds
 
 
 def sum_intervals(intervals: Iterable[tuple[float, float]]) -> float:

@@ -106,6 +106,10 @@ def run_local(
         finally:
             result.seconds = time.perf_counter() - begin
             shutil.rmtree(directory / "tmp", ignore_errors=True)
+    if isinstance(result.error, UserError) and not result.steps:
+        # Nothing ran: no directory is left that looks as if something had.
+        shutil.rmtree(directory, ignore_errors=True)
+        return result.check() if raise_on_error else result
     if report:
         from kfp_mindspore.runs.report import write_report
 

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from kfp_mindspore.runs.result import RunResult, StepResult
 
-_MARKS = {"succeeded": "✓", "cached": "✓", "failed": "✗", "skipped": "–"}
+_MARKS = {"succeeded": "✓", "cached": "✓", "failed": "✗", "skipped": "-"}
 _COLORS = {"succeeded": "green", "cached": "green", "failed": "red", "skipped": "dim"}
 _LINE_SECONDS = 2.0
 

@@ -129,9 +129,9 @@ class RunResult:
         """The gates that were decided, from the steps with an output named `passed`."""
         return [gate for step in self.steps.values() if (gate := find_gate(step)) is not None]
 
-    def find(self, name: str) -> Any:
-        """Return the output parameter of that name of the last step that has one, else None."""
-        for step in reversed(self.steps.values()):
+    def find(self, name: str, *, last: bool = True) -> Any:
+        """Return the output parameter of that name of the last step that has one, or of the first, else None."""
+        for step in reversed(self.steps.values()) if last else self.steps.values():
             value = step.outputs.get(name)
             if value is not None and not _is_artifact(value):
                 return value
@@ -170,7 +170,7 @@ class RunResult:
             "prediction": self.find("prediction"),
             "label": self.find("label"),
             "url": self.find("url"),
-            "max_abs_diff": self.find("max_abs_diff"),
+            "max_abs_diff": self.find("max_abs_diff", last=False),
             "gates": [
                 {"step": g.step, "metric": g.metric, "value": g.value, "threshold": g.threshold, "passed": g.passed}
                 for g in self.gates

@@ -1,0 +1,112 @@
+"""`kfp-mindspore run`: a pipeline on this machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kfp_mindspore.cli.output import add_json_option, print_json
+
+if TYPE_CHECKING:
+    from kfp_mindspore.runs import RunResult
+
+
+class _Parameter(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    name = "KEY=VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        key, equals, text = str(value).partition("=")
+        if not equals or not key.strip():
+            self.fail(f"expected KEY=VALUE, such as epochs=5, got {value!r}", param, ctx)
+        return key.strip(), text
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kfp-mindspore run digits_lifecycle
+  kfp-mindspore run digits_lifecycle --param epochs=5 --param threshold=0.9 --json
+  kfp-mindspore run my-project/pipeline.py:train_and_serve --keep
+  kfp-mindspore run compiled.yaml --no-cache"""
+)
+@click.argument("source", metavar="NAME|FILE.py[:FUNCTION]|FILE.yaml")
+@click.option("-p", "--param", "parameters", type=_Parameter(), multiple=True, help="An argument of the pipeline.")
+@click.option("--keep", is_flag=True, help="Let services and jobs outlive the run; stop one with `service stop`.")
+@click.option("--no-cache", is_flag=True, help="Run every step, also those with the same inputs and code as before.")
+@click.option("-v", "--verbose", is_flag=True, help="Print everything that the steps print.")
+@add_json_option
+def run(
+    source: str, parameters: tuple[tuple[str, str], ...], keep: bool, no_cache: bool, verbose: bool, as_json: bool
+) -> None:
+    """Run a pipeline on this machine: each step is a process, no cluster is needed.
+
+    Exit code 0: the pipeline ran to its end; 1: a step failed; 2: a mistake in what was asked for; 3: a gate was not
+    met, so that nothing was deployed.
+    """
+    result = run_and_show(source, parameters, keep=keep, cache=not no_cache, verbose=verbose, as_json=as_json)
+    if not result.steps:
+        result.check()
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        print_summary(result)
+    result.check()
+
+
+def run_and_show(
+    source: str,
+    parameters: Sequence[tuple[str, str]] = (),
+    *,
+    keep: bool = False,
+    cache: bool = True,
+    verbose: bool = False,
+    as_json: bool = False,
+) -> RunResult:
+    """Run a pipeline with its progress shown: on standard output, or on standard error when that is for JSON."""
+    from kfp_mindspore.runs.local import run_local
+    from kfp_mindspore.runs.progress import ProgressDisplay
+
+    stream = sys.stderr if as_json else sys.stdout
+    with ProgressDisplay(stream, bar=False if verbose else None) as display:
+        return run_local(
+            source,
+            dict(parameters),
+            keep=keep,
+            cache=cache,
+            on_progress=display,
+            on_log=(lambda line: print(line, file=stream, flush=True)) if verbose else None,
+            raise_on_error=False,
+        )
+
+
+def print_summary(result: RunResult) -> None:
+    """Print the table of steps and where the report is."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("STEP", no_wrap=True)
+    table.add_column("SECONDS", justify="right", no_wrap=True)
+    table.add_column("RESULT", overflow="fold")
+    for step in result.steps.values():
+        outcome = step.describe()
+        if step.state == "cached":
+            outcome = "cached" if outcome == "cached" else f"cached: {outcome}"
+        table.add_row(step.name, "" if step.state == "skipped" else f"{step.seconds:.1f}", outcome)
+    console.print()
+    if result.steps:
+        console.print(table)
+        console.print()
+    prediction = result.find("prediction")
+    if prediction is not None:
+        url = result.find("url") or "the service"
+        console.print(f"{url} answered {prediction} for a test image with the label {result.find('label')}.")
+    console.print(f"{result.seconds:.1f} s in all, {result.overhead_seconds:.1f} s of them start-up and imports.")
+    if result.report:
+        console.print(f"Report: {result.report}")

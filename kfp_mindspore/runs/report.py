@@ -1,0 +1,223 @@
+"""Writes a run's report: one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import platform
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore import files
+from kfp_mindspore.runs.chart import draw_chart
+from kfp_mindspore.runs.result import RunResult, StepResult
+
+_LIBRARIES = ("kfp-mindspore", "mindspore", "kfp", "kserve", "numpy", "scikit-learn")
+_MAXIMUM_PIXELS = 64 * 64
+
+
+def write_report(result: RunResult, path: Path) -> Path:
+    """Write the report of a run, whatever its state is.
+
+    Args:
+        result: The run.
+        path: The HTML file.
+
+    Returns:
+        The file.
+    """
+    files.write_text(path, render_report(result))
+    return path
+
+
+def render_report(result: RunResult) -> str:
+    """Return the report as HTML: summary, steps, training curves, confusion matrix, the served answer, versions."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    history = find_history(result)
+    return environment.get_template("report.html.j2").render(
+        run=result,
+        error=result.error,
+        started=time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(result.started)),
+        tiles=_list_tiles(result),
+        steps=_list_steps(result),
+        charts=[chart for chart in (_draw_loss(history), _draw_accuracy(history)) if chart],
+        matrix=find_matrix(result),
+        sample=find_sample(result),
+        parameters=[(name, _shorten(value)) for name, value in sorted(result.arguments.items())],
+        versions=_list_versions(),
+    )
+
+
+def find_history(result: RunResult) -> list[dict[str, Any]]:
+    """Return the training's records, one an epoch, from the `metrics.jsonl` of a step's artifact."""
+    for _, _, artifact in result.list_artifacts():
+        path = Path(artifact["uri"], "metrics.jsonl")
+        if path.is_file():
+            records = []
+            for line in path.read_text(errors="replace").splitlines():
+                try:
+                    record = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(record, dict) and isinstance(record.get("epoch"), int):
+                    records.append(record)
+            return records
+    return []
+
+
+def find_matrix(result: RunResult) -> dict[str, Any] | None:
+    """Return the last confusion matrix that a step logged, ready to draw, or None."""
+    found = None
+    for _, _, artifact in result.list_artifacts("system.ClassificationMetrics"):
+        content = artifact["metadata"].get("confusionMatrix")
+        if isinstance(content, str):
+            content = json.loads(content)
+        content = content.get("struct", content) if isinstance(content, dict) else None
+        if content and content.get("rows"):
+            found = content
+    if found is None:
+        return None
+    labels = [str(entry.get("displayName", "")) for entry in found["annotationSpecs"]]
+    counts = [[int(count) for count in row["row"]] for row in found["rows"]]
+    largest = max(max(row) for row in counts) or 1
+    wrong = sum(count for i, row in enumerate(counts) for j, count in enumerate(row) if i != j)
+    rows = [
+        {
+            "label": labels[i],
+            "cells": [
+                {
+                    "label": labels[j],
+                    "count": count,
+                    "right": i == j,
+                    # A single mistake among dozens must still be seen.
+                    "shade": f"{0.12 + 0.48 * math.sqrt(count / largest):.2f}",
+                }
+                for j, count in enumerate(row)
+            ],
+        }
+        for i, row in enumerate(counts)
+    ]
+    return {"labels": labels, "rows": rows, "wrong": wrong, "total": sum(map(sum, counts))}
+
+
+def find_sample(result: RunResult) -> dict[str, Any] | None:
+    """Return what the service answered for one sample and, for a small image, its pixels; None when nobody asked."""
+    prediction, label = result.find("prediction"), result.find("label")
+    if prediction is None or label is None:
+        return None
+    sample: dict[str, Any] = {"prediction": str(prediction), "label": str(label), "pixels": []}
+    image = _read_image(result, int(result.find("sample_index") or 0))
+    if image is not None:
+        low, high = min(map(min, image)), max(map(max, image))
+        scale = 255 / (high - low) if high > low else 0.0
+        sample["rows"], sample["columns"] = len(image), len(image[0])
+        sample["pixels"] = [
+            {"x": x, "y": y, "shade": round((value - low) * scale)}
+            for y, row in enumerate(image)
+            for x, value in enumerate(row)
+        ]
+    return sample
+
+
+def _read_image(result: RunResult, index: int) -> list[list[float]] | None:
+    """Return a sample of the bundle as rows of grey values, or None when it is no image of one channel."""
+    import numpy as np
+
+    for _, _, artifact in result.list_artifacts("system.Model"):
+        path = Path(artifact["uri"], "verified.npz")
+        if not path.is_file():
+            continue
+        with np.load(path) as content:
+            inputs = [content[name] for name in content.files if name.startswith("input.")]
+        if len(inputs) != 1 or index >= len(inputs[0]):
+            continue
+        image = np.squeeze(inputs[0][index])
+        if image.ndim == 2 and image.size <= _MAXIMUM_PIXELS and min(image.shape) > 1:
+            rows: list[list[float]] = image.astype(float).tolist()
+            return rows
+    return None
+
+
+def _list_tiles(result: RunResult) -> list[dict[str, str]]:
+    tiles = []
+    gate = next(iter(result.gates), None)
+    accuracy = result.find("accuracy")
+    if isinstance(accuracy, (int, float)):
+        note = ""
+        if gate is not None and gate.threshold is not None:
+            note = f"gate {gate.threshold:.3f}: {'passed' if gate.passed else 'not met'}"
+        tiles.append({"name": "accuracy", "value": f"{accuracy:.4f}", "note": note})
+    images = result.find("test_images")
+    if isinstance(images, (int, float)):
+        tiles.append({"name": "test images", "value": f"{images:.0f}", "note": "held out"})
+    difference = result.find("max_abs_diff", last=False)
+    if isinstance(difference, (int, float)):
+        tiles.append(
+            {"name": "largest difference", "value": f"{difference:.1e}", "note": "exported graph against network"}
+        )
+    prediction = result.find("prediction")
+    if prediction is not None:
+        tiles.append({"name": "served answer", "value": str(prediction), "note": f"label {result.find('label')}"})
+    return tiles
+
+
+def _list_steps(result: RunResult) -> list[dict[str, Any]]:
+    longest = max([step.seconds for step in result.steps.values()], default=0.0) or 1.0
+    return [_describe_step(step, longest) for step in result.steps.values()]
+
+
+def _describe_step(step: StepResult, longest: float) -> dict[str, Any]:
+    body = min(step.body_seconds, step.seconds)
+    return {
+        "name": step.name,
+        "state": step.state,
+        "seconds": step.seconds,
+        "body_seconds": step.body_seconds,
+        "body_width": round(100 * body / longest, 1),
+        "rest_width": round(100 * (step.seconds - body) / longest, 1),
+        "result": step.describe() if step.describe() != step.state else "",
+    }
+
+
+def _draw_loss(history: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    series = {
+        "training": [(record["epoch"], record.get("loss")) for record in history],
+        "validation": [(record["epoch"], _find_validation(record, "eval_loss", "loss")) for record in history],
+    }
+    return draw_chart("Loss", series, logarithmic=True)
+
+
+def _draw_accuracy(history: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    series = {"validation": [(record["epoch"], _find_validation(record, "accuracy", "Accuracy")) for record in history]}
+    return draw_chart("Accuracy", series)
+
+
+def _find_validation(record: dict[str, Any], *names: str) -> float | None:
+    values = record.get("validation") or {}
+    return next((values[name] for name in names if isinstance(values.get(name), (int, float))), None)
+
+
+def _list_versions() -> list[tuple[str, str]]:
+    versions = [("Python", platform.python_version())]
+    for library in _LIBRARIES:
+        try:
+            versions.append((library, importlib.metadata.version(library)))
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _shorten(value: Any, limit: int = 200) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
