@@ -1,0 +1,1 @@
+"""Digits from training to a served prediction."""

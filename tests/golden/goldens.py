@@ -1,0 +1,73 @@
+"""The files that are generated and committed: compiled components and pipelines, and their READMEs."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.golden.readme import render_readme
+
+ROOT = Path(__file__).parents[2]
+DSL = Path(__file__).parent / "dsl"
+
+
+def list_components() -> list[Path]:
+    """Return the folders of all components."""
+    return sorted(file.parent for file in (ROOT / "components").glob("*/*/component.py"))
+
+
+def list_pipelines() -> list[Path]:
+    """Return the folders of all pipelines."""
+    return sorted(file.parent for file in (ROOT / "pipelines").glob("*/pipeline.py"))
+
+
+def name_module(folder: Path) -> str:
+    """Return the package that holds a component or pipeline."""
+    return ".".join(("kfp_mindspore", *folder.relative_to(ROOT).parts))
+
+
+def load(folder: Path) -> Any:
+    """Import a component or pipeline."""
+    kind = "component" if folder.parts[-3] == "components" else "pipeline"
+    return getattr(importlib.import_module(f"{name_module(folder)}.{kind}"), folder.name)
+
+
+def list_goldens() -> dict[Path, Callable[[], str]]:
+    """Return each golden file with the function that renders it."""
+    goldens: dict[Path, Callable[[], str]] = {}
+    for folder, name in [
+        *((folder, "component.yaml") for folder in list_components()),
+        *((folder, "pipeline.yaml") for folder in list_pipelines()),
+    ]:
+        goldens[folder / name] = lambda folder=folder: compile_text(load(folder))  # type: ignore[misc]
+        goldens[folder / "README.md"] = lambda folder=folder: render_readme(  # type: ignore[misc]
+            folder, load(folder), name_module(folder)
+        )
+    for file in sorted(DSL.glob("*.py")):
+        goldens[file.with_suffix(".yaml")] = partial(compile_file, file)
+    return goldens
+
+
+def compile_text(pipeline: Any) -> str:
+    """Compile a component or pipeline of kfp."""
+    from kfp import compiler
+
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory, "compiled.yaml")
+        compiler.Compiler().compile(pipeline, str(file))
+        return file.read_text()
+
+
+def compile_file(file: Path) -> str:
+    """Compile what a file names `golden`."""
+    spec = importlib.util.spec_from_file_location(f"golden_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return compile_text(module.golden)

@@ -1,0 +1,21 @@
+"""Rewrites the golden files that are no longer what they should be: `make golden`."""
+
+from __future__ import annotations
+
+from tests.golden.goldens import ROOT, list_goldens
+
+
+def main() -> None:
+    """Write each file whose content differs, and name it."""
+    changed = 0
+    for file, render in list_goldens().items():
+        text = render()
+        if not file.is_file() or file.read_text() != text:
+            file.write_text(text)
+            print(file.relative_to(ROOT))
+            changed += 1
+    print(f"{changed} files rewritten" if changed else "all files are up to date")
+
+
+if __name__ == "__main__":
+    main()

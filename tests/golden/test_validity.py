@@ -1,0 +1,102 @@
+"""What the compiled files hold is valid for a cluster, and the folders keep the convention."""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import inspect
+from pathlib import Path
+from typing import Any
+
+import docstring_parser
+import pytest
+import yaml
+
+from kfp_mindspore.dsl import PLACEHOLDER_IMAGE
+from tests.golden.goldens import DSL, ROOT, list_components, list_pipelines, load, name_module
+from tests.golden.readme import CUSTOM_CONTENT, METADATA_KEYS, read_metadata
+
+COMPONENTS = list_components()
+PIPELINES = list_pipelines()
+COMPILED = [
+    *(folder / "component.yaml" for folder in COMPONENTS),
+    *(folder / "pipeline.yaml" for folder in PIPELINES),
+    *(file.with_suffix(".yaml") for file in sorted(DSL.glob("*.py"))),
+]
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _read(file: Path) -> list[dict[str, Any]]:
+    return [document for document in yaml.safe_load_all(file.read_text()) if document]
+
+
+@pytest.mark.parametrize("file", COMPILED, ids=_name)
+def test_compiled_file_is_a_pipeline_spec(file: Path) -> None:
+    from google.protobuf import json_format
+    from kfp.kubernetes.kubernetes_executor_config_pb2 import KubernetesExecutorConfig
+    from kfp.pipeline_spec.pipeline_spec_pb2 import PipelineSpec, PlatformSpec
+
+    document, *platforms = _read(file)
+    spec = json_format.ParseDict(document, PipelineSpec())
+    assert spec.root.dag.tasks
+    for platform in platforms:
+        json_format.ParseDict(platform, PlatformSpec())
+        for executor in platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values():
+            json_format.ParseDict(executor, KubernetesExecutorConfig())
+
+
+@pytest.mark.parametrize("file", COMPILED, ids=_name)
+def test_every_step_has_the_placeholder_image_and_installs_nothing(file: Path) -> None:
+    for executor in _read(file)[0]["deploymentSpec"]["executors"].values():
+        assert executor["container"]["image"] == PLACEHOLDER_IMAGE
+        assert "pip install" not in " ".join(executor["container"]["command"])
+
+
+@pytest.mark.parametrize("folder", [*COMPONENTS, *PIPELINES], ids=_name)
+def test_folder_keeps_the_convention(folder: Path) -> None:
+    metadata = read_metadata(folder)
+    assert tuple(metadata) == METADATA_KEYS
+    assert metadata["name"] == folder.name
+    assert metadata["stability"] in ("experimental", "alpha", "beta", "stable")
+    assert set(metadata["dependencies"]) == {"kubeflow", "external_services"}
+    verified = metadata["lastVerified"]
+    assert isinstance(verified, datetime.datetime)
+    assert verified.tzinfo is not None
+    assert yaml.safe_load((folder / "OWNERS").read_text())["approvers"]
+    assert CUSTOM_CONTENT in (folder / "README.md").read_text()
+    if folder in COMPONENTS:
+        assert (folder / "tests" / "test_component_unit.py").is_file()
+        assert (folder / "tests" / "test_component_local.py").is_file()
+
+
+@pytest.mark.parametrize("folder", COMPONENTS, ids=_name)
+def test_component_module_imports_only_kfp_and_the_standard_library_at_its_top(folder: Path) -> None:
+    import sys
+
+    for node in ast.parse((folder / "component.py").read_text()).body:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            assert name.partition(".")[0] in {"kfp", *sys.stdlib_module_names}, name
+
+
+@pytest.mark.parametrize("folder", [*COMPONENTS, *PIPELINES], ids=_name)
+def test_every_input_and_output_is_described(folder: Path) -> None:
+    component = load(folder)
+    function = getattr(component, "python_func", None) or component.pipeline_func
+    described = {param.arg_name for param in docstring_parser.parse(inspect.getdoc(function) or "").params}
+    assert set(inspect.signature(function).parameters) == described, name_module(folder)
+    for name, output in (component.component_spec.outputs or {}).items():
+        assert name in described or output.description, name
+
+
+def test_what_must_be_live_is_never_cached() -> None:
+    spec = _read(ROOT / "pipelines" / "digits_lifecycle" / "pipeline.yaml")[0]
+    gated = spec["components"]["comp-condition-1"]["dag"]["tasks"]
+    assert set(gated) == {"deploy-kserve", "smoke-test"}
+    assert all("enableCache" not in task.get("cachingOptions", {}) for task in gated.values())
+    always = {name: task for name, task in spec["root"]["dag"]["tasks"].items() if name != "condition-1"}
+    assert all(task["cachingOptions"]["enableCache"] for task in always.values())
