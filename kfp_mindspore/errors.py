@@ -71,9 +71,7 @@ class MissingExtraError(UserError):
     """
 
     def __init__(self, library: str, extra: str) -> None:
-        super().__init__(
-            f"{library} is not installed", hint=f"Install it with: pip install 'kfp-mindspore[{extra}]'"
-        )
+        super().__init__(f"{library} is not installed", hint=f"Install it with: pip install 'kfp-mindspore[{extra}]'")
 
 
 class CorruptBundleError(UserError):
