@@ -1,9 +1,10 @@
 """LeNet-5 for the 8×8 images of scikit-learn's digits.
 
-What was adapted from the network for 32×32 images: the kernels are 3×3 with padding instead of 5×5 without (8×8 would
-shrink to nothing), ReLU and max pooling take the place of the scaled tanh and the trainable average pooling, and the
-output layer is a plain dense one. Six and sixteen maps and dense layers of 120, 84 and 10 are LeNet-5's own, times
-`width`.
+What was adapted from the network for 32×32 images: the kernels are 3×3 with padding instead of 5×5 without, and there
+is one pooling instead of two, since 8×8 pixels would shrink to nothing; ReLU and max pooling take the place of the
+scaled tanh and the trainable averages, and the output layer is a plain dense one. Six and sixteen maps and dense layers
+of 120, 84 and as many as there are classes are LeNet-5's own. He's initialisation makes the accuracy depend less on
+the seed than MindSpore's default.
 """
 
 from __future__ import annotations
@@ -16,28 +17,36 @@ class LeNet5(nn.Cell):  # type: ignore[misc]
 
     Args:
         classes: Number of classes.
-        width: Factor on the number of maps of both convolutions.
     """
 
-    def __init__(self, classes: int = 10, width: int = 1) -> None:
+    def __init__(self, classes: int = 10) -> None:
         super().__init__()
         self.features = nn.SequentialCell(
-            nn.Conv2d(1, 6 * width, 3, pad_mode="same", has_bias=True),
+            _build_convolution(1, 6),
             nn.ReLU(),
-            nn.MaxPool2d(2, 2),
-            nn.Conv2d(6 * width, 16 * width, 3, pad_mode="same", has_bias=True),
+            nn.MaxPool2d(kernel_size=2, stride=2),
+            _build_convolution(6, 16),
             nn.ReLU(),
-            nn.MaxPool2d(2, 2),
-            nn.Flatten(),
         )
         self.classifier = nn.SequentialCell(
-            nn.Dense(16 * width * 2 * 2, 120),
+            nn.Flatten(),
+            _build_dense(16 * 4 * 4, 120),
             nn.ReLU(),
-            nn.Dense(120, 84),
+            _build_dense(120, 84),
             nn.ReLU(),
-            nn.Dense(84, classes),
+            _build_dense(84, classes),
         )
 
     def construct(self, image: Tensor) -> Tensor:
         """Return the logits."""
         return self.classifier(self.features(image))
+
+
+def _build_convolution(inputs: int, outputs: int) -> nn.Conv2d:
+    return nn.Conv2d(
+        inputs, outputs, kernel_size=3, pad_mode="same", has_bias=True, weight_init="HeUniform", bias_init="zeros"
+    )
+
+
+def _build_dense(inputs: int, outputs: int) -> nn.Dense:
+    return nn.Dense(inputs, outputs, weight_init="HeUniform", bias_init="zeros")
