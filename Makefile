@@ -50,8 +50,8 @@ golden: $(STAMP) ## Regenerate compiled YAML and component READMEs
 docs: $(STAMP) ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet
 
-bench: $(STAMP) ## Run every benchmark, print JSON
-	for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file || exit 1; done
+bench: $(STAMP) ## Run every benchmark and redraw docs/benchmarks.md
+	$(BIN)/python benchmarks/redraw.py
 
 clean: ## Remove what make made
 	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
