@@ -129,6 +129,12 @@ def _build_component(
 
     if not inspect.isfunction(function) or inspect.iscoroutinefunction(function) or function.__name__ == "<lambda>":
         raise UserError(f"{_NAME}: expected a plain function, got {function!r}")
+    texts = [name for name, annotation in function.__annotations__.items() if isinstance(annotation, str)]
+    if texts:
+        raise UserError(
+            f"{_NAME}: {function.__name__}: the type of {texts[0]!r} is a text, {function.__annotations__[texts[0]]!r}",
+            hint="KFP needs the types themselves: take out `from __future__ import annotations`.",
+        )
     try:
         component = dsl.component(
             function, base_image=base_image, install_kfp_package=False, additional_funcs=list(additional_funcs) or None

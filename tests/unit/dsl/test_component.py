@@ -1,0 +1,84 @@
+from typing import Any
+
+import pytest
+from kfp import dsl
+
+from kfp_mindspore.dsl import PLACEHOLDER_IMAGE, JobOptions, msjob_component
+from kfp_mindspore.errors import UserError, ValidationError
+
+
+@msjob_component
+def double(value: int) -> int:
+    """Double a number."""
+    return 2 * value
+
+
+@msjob_component(workers=3, base_image="registry/python:1", env={"A": "1"})
+def train(data: dsl.Input[dsl.Dataset], model: dsl.Output[dsl.Model], epochs: int = 1) -> float:
+    return 1.0
+
+
+def _source(component: Any) -> str:
+    return component.component_spec.implementation.container.command[-1]
+
+
+def test_function_itself_stays_callable() -> None:
+    assert double.python_func(value=4) == 8
+
+
+def test_interface_is_the_function_s() -> None:
+    spec = train.component_spec
+    assert list(spec.inputs) == ["data", "epochs"]
+    assert list(spec.outputs) == ["model", "Output"]
+    assert spec.implementation.container.image == "registry/python:1"
+    assert double.component_spec.implementation.container.image == PLACEHOLDER_IMAGE
+    assert double.component_spec.description == "Double a number."
+
+
+def test_source_is_shipped_without_the_decorator_and_ends_with_the_launcher() -> None:
+    source = _source(train)
+    assert "@msjob_component" not in source
+    *_, last = source.strip().splitlines()
+    assert last.startswith("train = launch_function(train, '{")
+    options = JobOptions.from_json(last.partition(", ")[2].removesuffix(")").strip("'"))
+    assert options.workers == 3
+    assert options.env == {"A": "1"}
+    compile(source, "component.py", "exec")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"workers": 0}, "msjob_component is invalid: workers: must be a whole number ≥ 1, got 0"),
+        ({"backoff_limit": -1}, "backoff_limit: must be a whole number ≥ 0"),
+        ({"restart_policy": "Maybe"}, "restart_policy: must be one of Always, OnFailure, Never, ExitCode"),
+        ({"success_policy": "All"}, "success_policy: must be one of Default, AllWorkers"),
+        ({"clean_pod_policy": ""}, "clean_pod_policy: must be one of Running, All, None"),
+        ({"active_deadline_seconds": 0}, "active_deadline_seconds: must be a whole number ≥ 1"),
+    ],
+)
+def test_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        msjob_component(**arguments)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("function", [lambda: None, print, int, "train"])
+def test_what_is_no_plain_function_is_refused(function: Any) -> None:
+    with pytest.raises(UserError, match="expected a plain function"):
+        msjob_component(function)
+
+
+def test_types_as_texts_are_refused() -> None:
+    def work(value: "int") -> int:
+        return value
+
+    with pytest.raises(UserError, match=r"work: the type of 'value' is a text, 'int'"):
+        msjob_component(work)
+
+
+def test_function_without_a_source_is_refused() -> None:
+    namespace: dict[str, Any] = {}
+    exec("def hidden() -> int:\n    return 1\n", namespace)
+    with pytest.raises(UserError, match="the source of hidden cannot be found"):
+        msjob_component(namespace["hidden"])
