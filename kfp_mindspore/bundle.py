@@ -63,7 +63,7 @@ class TensorSpec:
         if dtype != self.dtype:
             return f"dtype must be {self.dtype}, got {dtype}"
         fits = len(shape) == len(self.shape) and all(
-            size == wanted or (wanted == -1 and size > 0) for size, wanted in zip(shape, self.shape, strict=True)
+            size == wanted >= 0 or (wanted == -1 and size > 0) for size, wanted in zip(shape, self.shape, strict=True)
         )
         return "" if fits else f"shape must be {self.shape}, got {tuple(shape)}"
 

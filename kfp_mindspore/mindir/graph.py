@@ -45,6 +45,7 @@ class GraphRunner:
         self.bundle = bundle if isinstance(bundle, ModelBundle) else ModelBundle.open(bundle)
         self.signature = self.bundle.signature
         self.batch = find_batch(self.signature)
+        self._expected = {spec.name: spec for spec in widen_inputs(self.signature)}
         self.sizes = self._choose_sizes(max_batch, warm)
         self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = ThreadPoolExecutor(1, thread_name_prefix="graph")
@@ -69,7 +70,7 @@ class GraphRunner:
         Raises:
             ValidationError: Such as `input 'image': shape must be (-1, 1, 8, 8), got (3, 8, 8)`; all mistakes at once.
         """
-        expected = {spec.name: self._widen(spec) for spec in self.signature.inputs}
+        expected = self._expected
         errors = [
             f"input {name!r}: missing, got {', '.join(map(repr, inputs)) or 'none'}"
             for name in expected
@@ -144,10 +145,6 @@ class GraphRunner:
             warm = [1 << power for power in range(max_batch.bit_length())]
         return tuple(sorted({size for size in warm if size < max_batch} | {max_batch}))
 
-    def _widen(self, spec: TensorSpec) -> TensorSpec:
-        # Any number of rows fits a fixed batch: it is split and padded.
-        return TensorSpec(spec.name, spec.dtype, (-1, *spec.shape[1:])) if self.batch else spec
-
     def _load(self) -> None:
         try:
             import mindspore
@@ -191,6 +188,13 @@ def find_batch(signature: Signature) -> int:
     """Return what the first dimension of every input and output is: -1 for a free batch, N for a fixed one, else 0."""
     leading = {spec.shape[0] if spec.shape else 0 for spec in (*signature.inputs, *signature.outputs)}
     return leading.pop() if len(leading) == 1 else 0
+
+
+def widen_inputs(signature: Signature) -> tuple[TensorSpec, ...]:
+    """Return what a runner accepts: any number of rows, since a fixed batch is filled by padding and splitting."""
+    if not find_batch(signature):
+        return signature.inputs
+    return tuple(TensorSpec(spec.name, spec.dtype, (-1, *spec.shape[1:])) for spec in signature.inputs)
 
 
 def flatten_outputs(outputs: Any) -> list[NDArray[Any]]:
