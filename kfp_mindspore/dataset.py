@@ -7,6 +7,7 @@ dataset.json                            name, features {name, dtype, shape of on
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 import zipfile
@@ -236,15 +237,16 @@ def _split(
         from sklearn.model_selection import train_test_split
     except ImportError:
         raise MissingExtraError("sklearn", "train") from None
-    validation_fraction, test_fraction = fractions
+    # Counts, not shares of the rest: 0.1 of 90 is 9 whatever the test split takes.
+    validation_count, test_count = (math.ceil(round(fraction * len(features), 6)) for fraction in fractions)
     try:
         rest, test, rest_labels, test_labels = train_test_split(
-            features, labels, test_size=test_fraction, stratify=labels, random_state=seed
+            features, labels, test_size=test_count, stratify=labels, random_state=seed
         )
         train, validation, train_labels, validation_labels = train_test_split(
             rest,
             rest_labels,
-            test_size=validation_fraction / (1 - test_fraction),
+            test_size=validation_count,
             stratify=rest_labels,
             random_state=seed,
         )
