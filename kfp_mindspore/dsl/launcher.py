@@ -229,5 +229,15 @@ def _read_metrics(output: Path) -> dict[str, float]:
 
     newest: dict[str, float] = {}
     for record in read_history(output / METRICS_FILE):
-        newest.update({name: value for name, value in record.items() if type(value) in (int, float)})
+        newest.update(_flatten(record))
     return newest
+
+
+def _flatten(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    values: dict[str, float] = {}
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            values.update(_flatten(value, f"{prefix}{name}."))
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            values[prefix + name] = value
+    return values

@@ -22,7 +22,7 @@ TRAINING_COMMAND = ["python", "-m", "kfp_mindspore.pipelines.digits_lifecycle.tr
     "images and, if it is accurate enough, deploy it behind KServe's protocols and ask it for predictions.",
 )
 def digits_lifecycle(
-    epochs: int = 30,
+    epochs: int = 20,
     threshold: float = 0.95,
     seed: int = 42,
     workers: int = 1,
@@ -34,7 +34,7 @@ def digits_lifecycle(
     """Take the digits from training to a served prediction.
 
     Args:
-        epochs: Most epochs to train for; training stops earlier when validation accuracy no longer rises.
+        epochs: Passes over the training split.
         threshold: Least accuracy on the test split, 0 to 1, for the model to be deployed.
         seed: Seed of the split, the network's parameters and the order of the samples.
         workers: Number of workers that train.

@@ -1,0 +1,17 @@
+import pytest
+
+from kfp_mindspore.components.data_processing.load_dataset import load_dataset
+from kfp_mindspore.dataset import Dataset
+
+
+def test_digits_are_loaded_by_a_step(run_component) -> None:
+    outputs = run_component(load_dataset, name="digits")
+    assert outputs.parameters == {"train_samples": 1167, "validation_samples": 270, "test_samples": 360}
+    features, labels = Dataset.open(outputs.artifacts["dataset"]["uri"]).read("test")
+    assert features.shape == (360, 1, 8, 8)
+    assert labels.shape == (360,)
+
+
+def test_step_fails_with_the_field_s_name(run_component) -> None:
+    with pytest.raises(RuntimeError, match="test_fraction: must be between 0 and 1, got 2"):
+        run_component(load_dataset, name="digits", test_fraction=2.0)

@@ -1,0 +1,31 @@
+import json
+from pathlib import Path
+
+import pytest
+from kfp import dsl
+
+from kfp_mindspore.components.data_processing.load_dataset import load_dataset
+from kfp_mindspore.dataset import Dataset
+from kfp_mindspore.errors import NotFoundError
+
+
+def test_splits_are_counted_and_described(tmp_path: Path) -> None:
+    artifact = dsl.Dataset(uri=str(tmp_path / "dataset"), metadata={})
+    counts = load_dataset.python_func(dataset=artifact, name="wine", seed=7, test_fraction=0.25)
+    dataset = Dataset.open(artifact.path)
+    assert dict(zip(("train", "validation", "test"), counts, strict=True)) == dict(dataset.splits)
+    assert sum(counts) == 178
+    assert counts[2] == 45
+    assert artifact.metadata["name"] == "wine"
+    assert artifact.metadata["seed"] == 7
+    assert json.loads(artifact.metadata["splits"]) == dict(dataset.splits)
+    assert json.loads(artifact.metadata["labels"]) == list(dataset.labels)
+    assert json.loads(artifact.metadata["features"])["shape"] == [13]
+    assert all(isinstance(value, (str, int, float)) for value in artifact.metadata.values())
+
+
+def test_unknown_name_is_an_error(tmp_path: Path) -> None:
+    artifact = dsl.Dataset(uri=str(tmp_path / "dataset"), metadata={})
+    with pytest.raises(NotFoundError, match="no_such_set"):
+        load_dataset.python_func(dataset=artifact, name="no_such_set")
+    assert not Path(artifact.path).exists()

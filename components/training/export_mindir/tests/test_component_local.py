@@ -1,0 +1,26 @@
+import pytest
+from kfp import dsl
+
+from kfp_mindspore.bundle import ModelBundle
+from kfp_mindspore.components.training.export_mindir import export_mindir
+
+
+def test_checkpoint_becomes_a_verified_bundle(run_component, lifecycle) -> None:
+    outputs = run_component(
+        export_mindir,
+        {"model": (dsl.Model, lifecycle.model), "dataset": (dsl.Dataset, lifecycle.dataset)},
+        samples=32,
+    )
+    assert outputs.parameters["max_abs_diff"] <= 1e-5
+    bundle = ModelBundle.open(outputs.artifacts["bundle"]["uri"])
+    assert bundle.signature.verified["samples"] == 32
+    assert outputs.artifacts["bundle"]["metadata"]["format"] == "mindir"
+
+
+def test_model_without_a_checkpoint_is_named(run_component, lifecycle, tmp_path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RuntimeError, match="empty/checkpoint: no such checkpoint directory"):
+        run_component(
+            export_mindir,
+            {"model": (dsl.Model, tmp_path / "empty"), "dataset": (dsl.Dataset, lifecycle.dataset)},
+        )

@@ -1,0 +1,46 @@
+import json
+
+import pytest
+from kfp import dsl
+
+from kfp_mindspore import mindir
+from kfp_mindspore.bundle import ModelBundle
+from kfp_mindspore.components.training.export_mindir import export_mindir
+
+
+@pytest.mark.parametrize(
+    ("arguments", "passed_on"),
+    [
+        ({}, {"batch": "free", "sample_count": 64, "network": None, "network_arguments": None}),
+        (
+            {"batch": 8, "samples": 40, "network": "net:build", "network_arguments": {"classes": 3}},
+            {"batch": 8, "sample_count": 40, "network": "net:build", "network_arguments": {"classes": 3}},
+        ),
+    ],
+)
+def test_arguments_reach_the_export_and_the_bundle_is_described(
+    lifecycle, tmp_path, monkeypatch, arguments, passed_on
+) -> None:
+    calls = []
+
+    def export(*positional, **named):
+        calls.append((positional, named))
+        return ModelBundle.open(lifecycle.bundle)
+
+    monkeypatch.setattr(mindir, "export_mindir", export, raising=False)
+    bundle = dsl.Model(uri=str(tmp_path / "bundle"), metadata={})
+    (difference,) = export_mindir.python_func(
+        model=dsl.Model(uri=str(lifecycle.model)),
+        dataset=dsl.Dataset(uri=str(lifecycle.dataset)),
+        bundle=bundle,
+        **arguments,
+    )
+    assert calls == [
+        ((f"{lifecycle.model}/checkpoint", bundle.path), {"dataset_dir": str(lifecycle.dataset), **passed_on})
+    ]
+    assert 0 <= difference <= 1e-5
+    assert bundle.metadata["max_abs_diff"] == difference
+    assert json.loads(bundle.metadata["inputs"])[0]["shape"] == [-1, 1, 8, 8]
+    assert json.loads(bundle.metadata["labels"]) == [str(digit) for digit in range(10)]
+    assert set(json.loads(bundle.metadata["files"])) == {"model.mindir", "verified.npz"}
+    assert all(isinstance(value, (str, int, float)) for value in bundle.metadata.values())
