@@ -1,0 +1,42 @@
+"""Makes a dataset, a checkpoint and real bundles in a directory: `python make_models.py DIRECTORY`.
+
+The classifier's one layer is solved by least squares: a true model of digits without a training run.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import mindspore
+import numpy as np
+import small_networks
+
+from kfp_mindspore.checkpoint import NetworkSpec, write_checkpoint
+from kfp_mindspore.dataset import load_dataset
+from kfp_mindspore.mindir import export_mindir
+
+
+def main(root: Path) -> None:
+    dataset = load_dataset("digits", root / "dataset")
+    features, labels = dataset.read("train")
+    flat = np.hstack([features.reshape(len(features), -1), np.ones((len(features), 1), np.float32)])
+    solution = np.linalg.lstsq(flat, np.eye(10, dtype=np.float32)[labels], rcond=None)[0]
+    network = small_networks.make_classifier()
+    network.dense.weight.set_data(mindspore.Tensor(solution[:-1].T.astype(np.float32)))
+    network.dense.bias.set_data(mindspore.Tensor(solution[-1].astype(np.float32)))
+    write(root / "checkpoint", network, NetworkSpec("small_networks:make_classifier", {"classes": 10}))
+    export_mindir(root / "checkpoint", root / "free", dataset_dir=root / "dataset")
+    export_mindir(root / "checkpoint", root / "fixed", dataset_dir=root / "dataset", batch=8)
+    write(root / "pair_checkpoint", small_networks.Pair(), NetworkSpec("small_networks:Pair"))
+    samples = {"values": np.random.default_rng(1).random((6, 3), np.float32), "index": np.arange(6, dtype=np.int32)}
+    export_mindir(root / "pair_checkpoint", root / "pair", samples=samples)
+
+
+def write(path: Path, network: mindspore.nn.Cell, spec: NetworkSpec) -> None:
+    with write_checkpoint(path, epoch=3, step=99, seed=7, network=spec) as directory:
+        mindspore.save_checkpoint(network, str(directory / "network.ckpt"))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

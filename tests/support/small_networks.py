@@ -1,0 +1,57 @@
+"""Networks for tests, importable by name as a user's are."""
+
+from __future__ import annotations
+
+import mindspore
+from mindspore import nn, ops
+
+
+class Classifier(nn.Cell):
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.flatten = nn.Flatten()
+        self.dense = nn.Dense(64, classes)
+
+    def construct(self, image):
+        return self.dense(self.flatten(image))
+
+
+class Pair(nn.Cell):
+    """Two inputs of different types, two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = mindspore.Parameter(mindspore.Tensor([2.0], mindspore.float32), name="scale")
+
+    def construct(self, values, index):
+        return values * self.scale, index + 1
+
+
+class Broken(Classifier):
+    """Does not compile: the image is not flattened."""
+
+    def construct(self, image):
+        return self.dense(image)
+
+
+class Noisy(Classifier):
+    """Computes something else each time."""
+
+    def construct(self, image):
+        logits = self.dense(self.flatten(image))
+        return logits + ops.standard_normal(logits.shape)
+
+
+class Summed(Classifier):
+    """Has no row a sample."""
+
+    def construct(self, image):
+        return self.dense(self.flatten(image)).sum()
+
+
+def make_classifier(classes: int = 10) -> Classifier:
+    return Classifier(classes)
+
+
+def make_nothing() -> None:
+    return None

@@ -1,0 +1,184 @@
+"""Export, verification and evaluation with real networks."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kfp_mindspore.bundle import MODEL_FILE, VERIFIED_FILE, ModelBundle, VerifiedSamples, write_bundle
+from kfp_mindspore.checkpoint import NetworkSpec, write_checkpoint
+from kfp_mindspore.dataset import Dataset
+from kfp_mindspore.errors import CorruptBundleError, KfpMindSporeError, NotFoundError, UserError
+from kfp_mindspore.mindir import evaluate_bundle, export_mindir, verify_bundle
+from kfp_mindspore.mindir.verify import measure_difference
+
+pytestmark = pytest.mark.mindspore
+
+
+@pytest.fixture(autouse=True)
+def _where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "support"))
+
+
+def test_the_bundle_tells_where_it_came_from(models: Path) -> None:
+    bundle = ModelBundle.open(models / "free")
+    signature, dataset = bundle.signature, Dataset.open(models / "dataset")
+    assert [spec.to_dict() for spec in signature.inputs] == [
+        {"name": "image", "dtype": "float32", "shape": [-1, 1, 8, 8]}
+    ]
+    assert [spec.to_dict() for spec in signature.outputs] == [{"name": "output", "dtype": "float32", "shape": [-1, 10]}]
+    assert signature.labels == dataset.labels
+    assert signature.metadata["network"] == "small_networks:make_classifier"
+    assert (signature.metadata["epoch"], signature.metadata["step"], signature.metadata["seed"]) == ("3", "99", "7")
+    assert (signature.verified["samples"], signature.verified["dataset"]) == (64, "digits")
+    assert signature.verified["max_abs_diff"] <= 1e-6
+    assert signature.verified["sha256"] == dataset.digests["test.npz"]
+    features, labels = dataset.read("test")
+    samples = bundle.read_verified()
+    np.testing.assert_array_equal(samples.inputs["image"], features[:64])
+    np.testing.assert_array_equal(samples.labels, labels[:64])
+
+
+def test_options(models: Path, tmp_path: Path) -> None:
+    output = tmp_path / "a b é" / "model"
+    bundle = export_mindir(
+        models / "checkpoint",
+        output,
+        dataset_dir=models / "dataset",
+        batch=5,
+        network="small_networks:Classifier",
+        network_arguments={"classes": 10},
+        metadata={"author": "me", "epoch": "last"},
+        sample_count=32,
+    )
+    assert bundle.signature.inputs[0].shape == (5, 1, 8, 8)
+    assert (bundle.signature.metadata["author"], bundle.signature.metadata["epoch"]) == ("me", "last")
+    assert len(bundle.read_verified()) == 32
+    assert verify_bundle(output, outputs=True).max_abs_diff == 0
+    assert sorted(path.name for path in output.iterdir()) == [MODEL_FILE, "signature.json", VERIFIED_FILE]
+    assert list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"network": "small_networks:Broken"}, KfpMindSporeError, "Broken cannot be exported .*-1, 1, 8, 8"),
+        ({"network": "small_networks:Noisy"}, KfpMindSporeError, "must compute what the network does within 1e-05"),
+        ({"network": "small_networks:Summed"}, UserError, "outputs must have one row a sample"),
+        ({"network": "small_networks:nope"}, UserError, "small_networks has no callable 'nope'"),
+        ({"network": "nowhere.net:make"}, UserError, "no module 'nowhere' in"),
+        ({"network": "make"}, UserError, "must be 'module:factory', got 'make'"),
+        (
+            {"network": "small_networks:make_nothing", "network_arguments": {}},
+            UserError,
+            "must return a mindspore.nn.Cell, got NoneType",
+        ),
+        ({"network_arguments": {"depth": 3}}, UserError, "cannot be built with arguments {'depth': 3}"),
+        ({"network_arguments": {"classes": 9}}, UserError, "network.ckpt does not fit the network"),
+        ({"network": "small_networks:Pair", "network_arguments": {}}, UserError, "no value for scale"),
+        ({"batch": 0}, UserError, "batch: must be 'free' or a number of at least 1, got 0"),
+        ({"batch": "some"}, UserError, "batch: must be 'free' or a number of at least 1, got 'some'"),
+        ({"sample_count": 0}, UserError, "sample_count: must be at least 1, got 0"),
+        ({"dataset_dir": None}, UserError, "needs real inputs"),
+        ({"dataset_dir": "nowhere"}, NotFoundError, "nowhere: no such dataset directory"),
+        ({"samples": {"picture": np.ones((3, 1, 8, 8), np.float32)}}, UserError, "named image, got picture"),
+        ({"samples": {}}, UserError, "samples: must be arrays of the same number of rows"),
+    ],
+)
+def test_failures_leave_nothing_behind(
+    models: Path, tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    target = tmp_path / "out" / "model"
+    shutil.copytree(models / "fixed", target)
+    before = ModelBundle.open(target).signature
+    with pytest.raises(error, match=message):
+        export_mindir(models / "checkpoint", target, **{"dataset_dir": models / "dataset", **options})
+    assert ModelBundle.open(target).signature == before
+    assert [path.name for path in target.parent.iterdir()] == ["model"]
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_a_checkpoint_that_names_no_network_needs_one(models: Path, tmp_path: Path) -> None:
+    import small_networks
+
+    with write_checkpoint(tmp_path / "checkpoint", epoch=1, step=1, seed=1, network=NetworkSpec("")) as directory:
+        shutil.copy(models / "checkpoint" / "network.ckpt", directory)
+    with pytest.raises(UserError, match="does not record how the network is built"):
+        export_mindir(tmp_path / "checkpoint", tmp_path / "model", dataset_dir=models / "dataset")
+    bundle = export_mindir(
+        tmp_path / "checkpoint",
+        tmp_path / "model",
+        network=small_networks.make_classifier(),
+        samples=Dataset.open(models / "dataset").read("test")[0][:3],
+    )
+    assert (len(bundle.read_verified()), bundle.read_verified().labels, bundle.signature.labels) == (3, None, ())
+
+
+def test_a_missing_checkpoint_is_named(models: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="nowhere: no such checkpoint"):
+        export_mindir(tmp_path / "nowhere", tmp_path / "model", dataset_dir=models / "dataset")
+
+
+def test_verification_finds_other_outputs(models: Path, tmp_path: Path) -> None:
+    bundle = ModelBundle.open(models / "free")
+    samples = bundle.read_verified()
+    with write_bundle(tmp_path / "other") as writer:
+        shutil.copy(bundle.mindir, writer.directory)
+        moved = {"output": samples.outputs["output"] + np.float32(0.01)}
+        writer.write_verified(VerifiedSamples(samples.inputs, moved, samples.labels))
+        writer.sign(bundle.signature)
+    assert verify_bundle(tmp_path / "other").samples == 0
+    with pytest.raises(KfpMindSporeError, match=r"must be within 1e-05 of the network.s, differ by 0\.0"):
+        verify_bundle(tmp_path / "other", outputs=True)
+    assert verify_bundle(tmp_path / "other", outputs=True, tolerance=0.1).samples == 64
+
+
+def test_verification_refuses_a_flipped_bit(models: Path, tmp_path: Path) -> None:
+    damaged = Path(shutil.copytree(models / "free", tmp_path / "model"))
+    content = bytearray((damaged / VERIFIED_FILE).read_bytes())
+    content[-1] ^= 128
+    (damaged / VERIFIED_FILE).write_bytes(content)
+    with pytest.raises(CorruptBundleError, match=r"verified\.npz"):
+        verify_bundle(damaged)
+
+
+@pytest.mark.parametrize("kind", ["free", "fixed"])
+def test_evaluation(models: Path, kind: str) -> None:
+    result = evaluate_bundle(models / kind, models / "dataset")
+    _, labels = Dataset.open(models / "dataset").read("test")
+    assert result.count == len(labels) == 360
+    assert 0.9 < result.accuracy < 1
+    assert result.accuracy == pytest.approx(np.mean(result.predictions == labels))
+    assert result.confusion.shape == (10, 10)
+    assert result.confusion.sum() == 360
+    assert np.trace(result.confusion) == round(result.accuracy * 360)
+    np.testing.assert_array_equal(result.confusion.sum(axis=1), np.bincount(labels, minlength=10))
+    assert result.labels == tuple("0123456789")
+
+
+def test_evaluation_needs_a_classifier(models: Path) -> None:
+    with pytest.raises(UserError, match=r"needs one input and scores of shape \(N, K\)"):
+        evaluate_bundle(models / "pair", models / "dataset")
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "difference"),
+    [
+        ([1.0, 2.0], [1.0, 2.5], 0.5),
+        ([np.nan, np.inf, -np.inf], [np.nan, np.inf, -np.inf], 0.0),
+        ([np.nan], [1.0], np.inf),
+        ([np.inf], [-np.inf], np.inf),
+        ([1.0], [1.0, 1.0], np.inf),
+        ([], [], 0.0),
+    ],
+)
+def test_measure_difference(expected: list[float], found: list[float], difference: float) -> None:
+    arrays = ({"y": np.array(values, np.float32)} for values in (expected, found))
+    assert measure_difference(*arrays) == difference
