@@ -21,10 +21,10 @@ from kfp_mindspore.process import Lease, is_group_alive, kill_group, read_last_l
 from kfp_mindspore.runs import sources
 from kfp_mindspore.runs.code import DIGEST_VARIABLE, digest_code
 from kfp_mindspore.runs.collection import Collection
+from kfp_mindspore.runs.log import LAST_LINES, find_last_lines
 from kfp_mindspore.runs.result import RunResult, explain
 
 BACKEND_VARIABLE = "KFP_MINDSPORE_BACKEND"
-LAST_LINES = 15
 STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 
@@ -144,9 +144,7 @@ def _execute(
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     worker.wait(_POLL_SECONDS)
     last_lines = {
-        step.name: _clean_lines(read_last_lines(step.log, 4 * LAST_LINES))
-        for step in result.steps.values()
-        if step.state == "failed" and step.log
+        step.name: find_last_lines(step.log) for step in result.steps.values() if step.state == "failed" and step.log
     }
     result.error = _find_error(result, collection, worker.returncode, last_lines)
     if result.error is None:
@@ -265,11 +263,3 @@ def _find_module_directory(pipeline: Any) -> Path:
     function = getattr(pipeline, "pipeline_func", None) or getattr(pipeline, "python_func", None)
     file = getattr(sys.modules.get(getattr(function, "__module__", ""), None), "__file__", None)
     return Path(file).absolute().parent if file else Path.cwd()
-
-
-def _clean_lines(lines: list[str]) -> list[str]:
-    """Take kfp's own lines and its indentation out of a step's last lines."""
-    own = [line.removeprefix("    ") for line in lines if "[KFP Executor" not in line]
-    while own and (not own[-1].strip() or "finished with status" in own[-1]):
-        own.pop()
-    return [line for line in own if line.strip()][-LAST_LINES:]

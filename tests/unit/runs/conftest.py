@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+SAMPLES = Path(__file__).with_name("samples")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A user's project of its own, so that a test can change its code."""
+    return Path(shutil.copytree(SAMPLES, tmp_path / "project", ignore=shutil.ignore_patterns("__pycache__")))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "home"
+    monkeypatch.setenv("KFP_MINDSPORE_HOME", str(home))
+    return home

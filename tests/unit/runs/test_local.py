@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kfp_mindspore.errors import GateNotMetError, NotFoundError, ProcessFailedError, UserError, ValidationError
+from kfp_mindspore.process import ProcessIdentity
+from kfp_mindspore.runs import RunResult, compile_pipeline, load_spec, run_local
+from kfp_mindspore.runs.spec import convert_arguments
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def states(result: RunResult) -> dict[str, str]:
+    return {step.name: step.state for step in result.steps.values()}
+
+
+def test_a_run_tells_steps_outputs_and_progress_and_a_rerun_is_cached(project: Path, home: Path) -> None:
+    source = f"{project}/steps.py:toy_lifecycle"
+    seen: list[dict[str, object]] = []
+    lines: list[str] = []
+    result = run_local(source, {"count": "3"}, on_progress=lambda _, events: seen.extend(events), on_log=lines.append)
+    assert result.state == "succeeded"
+    assert states(result) == dict.fromkeys(["load", "train", "evaluate", "serve", "ask"], "succeeded")
+    assert result.pipeline == "toy-lifecycle"
+    assert result.arguments == {"count": 3, "accuracy": 0.97, "threshold": 0.95}
+    assert [event["step"] for event in seen if event["kind"] == "progress"] == [10, 20, 30, 40, 50]
+    assert any("wrote 3 values" in line for line in lines)
+    train = result.steps["train"]
+    assert 0.1 <= train.body_seconds < train.seconds < result.seconds
+    assert train.outputs["model"]["metadata"] == {"helper": "1"}
+    assert len(train.outputs["digest"]) == 64
+    assert 0 < result.overhead_seconds < result.seconds
+    value = result.to_dict()
+    assert (value["accuracy"], value["test_images"], value["prediction"], value["label"]) == (0.97, 90, "1", "1")
+    assert value["url"] == "http://127.0.0.1:8080"
+    assert result.gates[0].describe() == "accuracy 0.970 is 0.020 above the gate of 0.950"
+    assert json.loads((result.directory / "result.json").read_text()) == value
+    assert "wrote 3 values" in (result.directory / "logs" / "load.log").read_text()
+    assert not (result.directory / "tmp").exists()
+    assert not (result.directory / "workspace").exists()
+
+    again = run_local(source, {"count": 3})
+    assert states(again) == {
+        "load": "cached", "train": "cached", "evaluate": "cached", "serve": "succeeded", "ask": "succeeded"
+    }  # fmt: skip
+    assert again.steps["train"].outputs == train.outputs
+    assert again.gates == result.gates
+    assert sum(step.seconds for step in again.steps.values() if step.state == "cached") < 1.0
+    assert again.steps["serve"].outputs["pid"] != result.steps["serve"].outputs["pid"]
+
+    (project / "helper.py").write_text('VERSION = "2"\n')
+    changed = run_local(source, {"count": 3})
+    assert states(changed)["train"] == "succeeded"
+    assert changed.steps["train"].outputs["model"]["metadata"] == {"helper": "2"}
+    uncached = run_local(source, {"count": 3}, cache=False)
+    assert "cached" not in states(uncached).values()
+
+
+def test_a_gate_that_is_not_met_ends_the_pipeline_and_keeps_what_was_made(project: Path, home: Path) -> None:
+    with pytest.raises(GateNotMetError, match=r"accuracy 0\.931 is 0\.019 below the gate of 0\.950") as caught:
+        run_local(f"{project}/steps.py:toy_lifecycle", {"accuracy": 0.931})
+    assert caught.value.exit_code == 3
+    assert "Not run: serve, ask" in str(caught.value)
+    directory = next((home / "runs").iterdir())
+    assert json.loads((directory / "result.json").read_text())["states"]["serve"] == "skipped"
+    assert "below the gate" in (directory / "report.html").read_text()
+    assert list(directory.glob("artifacts/*/train/model/metrics.jsonl"))
+
+
+def test_a_failing_step_is_named_with_its_own_last_lines(project: Path, home: Path) -> None:
+    result = run_local(f"{project}/steps.py:failing", raise_on_error=False)
+    assert states(result) == {"load": "succeeded", "fail": "failed", "load-2": "skipped"}
+    assert isinstance(result.error, ProcessFailedError)
+    assert result.error.message.startswith("step fail failed after")
+    assert result.error.log == ("about to fail", "no more paper")
+    with pytest.raises(ProcessFailedError):
+        result.check()
+
+
+def test_a_function_runs_with_loops_and_outputs(home: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(project))
+    import steps
+
+    result = run_local(steps.looping, project=project)
+    assert result.outputs == {"Output": 3}
+    assert states(result) == {"add": "succeeded", "add-2": "succeeded"}
+
+
+def test_a_mistake_that_the_worker_finds_is_told_and_leaves_no_run(project: Path, home: Path) -> None:
+    with pytest.raises(UserError, match="mesage: no such parameter, did you mean message"):
+        run_local(f"{project}/steps.py:failing", {"mesage": "x"})
+    with pytest.raises(NotFoundError, match="no_such: no such pipeline"):
+        run_local("no_such")
+    assert not list(home.glob("runs/*"))
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "message"),
+    [
+        ("no_such", NotFoundError, "no_such: no such pipeline"),
+        ("no/such/file.py", NotFoundError, "no such file"),
+        ("steps.py", UserError, "holds several pipelines: toy_lifecycle, failing, hanging, looping"),
+        ("steps.py:absent", NotFoundError, "no pipeline named absent"),
+        ("helper.py", UserError, "holds no pipeline"),
+        ("raising.py", UserError, "raising.py: cannot be imported: ImportError: no such friend"),
+        ("broken.yaml", UserError, "broken.yaml: not valid YAML"),
+        ("other.yaml", UserError, "other.yaml: not a compiled pipeline"),
+        ("list.yaml", UserError, "list.yaml: expected a compiled pipeline"),
+    ],
+)
+def test_a_source_that_is_no_pipeline_is_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch, source: str, kind: type[UserError], message: str
+) -> None:
+    monkeypatch.chdir(project)
+    Path("raising.py").write_text("raise ImportError('no such friend')")
+    Path("broken.yaml").write_text("a: [1,\nb")
+    Path("other.yaml").write_text("a: 1")
+    Path("list.yaml").write_text("- 1")
+    with pytest.raises(kind, match=message):
+        load_spec(source)
+
+
+def test_a_missing_argument_is_named(project: Path, home: Path) -> None:
+    with pytest.raises(UserError, match="print: expected a function with"):
+        compile_pipeline(print)
+    with pytest.raises(ValidationError, match="marker: must be given"):
+        convert_arguments(load_spec(f"{project}/steps.py:hanging"), {})
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_outlives_a_run_that_is_ended(project: Path, home: Path, tmp_path: Path, number: int) -> None:
+    marker = tmp_path / "marker"
+    run = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "kfp_mindspore.cli.main",
+            "run",
+            f"{project}/steps.py:hanging",
+            "-p",
+            f"marker={marker}",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert wait_for(marker.exists, 30)
+    processes = [ProcessIdentity.of(int(pid)) for pid in marker.read_text().split()]
+    os.kill(run.pid, number)
+    _, errors = run.communicate(timeout=30)
+    assert wait_for(lambda: not any(process and process.is_alive() for process in processes), 15)
+    assert Path(f"{marker}.terminated").exists()
+    if number == signal.SIGINT:
+        assert run.returncode == 130
+        assert "Traceback" not in errors
+    events = next((home / "runs").iterdir()) / "events.jsonl"
+    assert '"load"' not in [line for line in events.read_text().splitlines() if '"task"' in line][-1]
