@@ -20,7 +20,8 @@ RESULTS = HERE.parent / "docs" / "benchmarks"
 BENCHMARKS = ("startup", "training", "accuracy", "distributed", "lifecycle")
 INTRODUCTION = """# Benchmarks
 
-Made by `make bench`: each benchmark runs its peer beside it, in turn, in the same run. What is quoted is the median of the
+Made by `make bench`: each benchmark runs its peer beside it, in turn, in the same run. What is quoted is the median of
+the
 rounds' ratios, with the smallest and the largest. The machine had {cores} cores and was shared and noisy; versions:
 {versions}.
 """
