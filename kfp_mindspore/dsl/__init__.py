@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from kfp_mindspore.dsl.steps import shorten_errors as _shorten_errors
+
 if TYPE_CHECKING:
     from kfp_mindspore.dsl.component import msjob_component
     from kfp_mindspore.dsl.image import PLACEHOLDER_IMAGE
@@ -40,6 +42,9 @@ _MODULES = {
     "set_worker_count": "worker",
     "set_worker_resources": "worker",
 }
+
+# Every step imports this package when it starts its work.
+_shorten_errors()
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kfp_mindspore.bundle import ModelBundle
     from kfp_mindspore.dataset import Dataset
     from kfp_mindspore.dsl.launcher import TrainingResult
+    from kfp_mindspore.inference import SmokeReport
     from kfp_mindspore.mindir import Evaluation
 
 
@@ -110,6 +111,11 @@ def record_evaluation(
     with open(report.path, "w", encoding="utf-8") as file:  # noqa: PTH123 - kfp gives the path as text
         file.write(render_evaluation(evaluation.labels, matrix, evaluation.accuracy, threshold))
     return passed
+
+
+def record_smoke_test(report: SmokeReport) -> tuple[str, str, float, int]:
+    """Return what a smoke test found as a step's outputs: prediction, label, largest difference, samples."""
+    return str(report.prediction), str(report.label), float(report.max_abs_diff), int(report.samples)
 
 
 def _to_text(value: Any) -> str:

@@ -1,0 +1,218 @@
+"""The wheel alone, in a clean environment, runs the exact command that each compiled step holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kfp_mindspore.process import Lease
+
+pytestmark = [pytest.mark.wheel, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parents[2]
+UV = Path(sys.executable).with_name("uv")
+TYPES = {"NUMBER_INTEGER": int, "NUMBER_DOUBLE": float}
+
+
+def _call(argv: list[str], **options: Any) -> str:
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options)
+    assert done.returncode == 0, f"{argv[:4]} left with {done.returncode}:\n{done.stdout[-6000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # A copy: setuptools takes what an earlier build left beside its source.
+    source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copyfile(ROOT / name, source / name)
+    for name in ("kfp_mindspore", "components", "pipelines", "serving"):
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    _call([str(UV), "build", "--quiet", "--wheel", "--python", sys.executable, "--out-dir", str(output), str(source)])
+    (file,) = output.glob("*.whl")
+    return file
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment that holds the wheel and the pinned dependencies of its extras, nothing of the checkout."""
+    venv = tmp_path_factory.mktemp("clean") / "venv"
+    _call([str(UV), "venv", "--quiet", "--python", sys.executable, str(venv)])
+    _call(
+        [
+            *(str(UV), "pip", "install", "--quiet", "--python", str(venv / "bin" / "python")),
+            *("--constraint", str(ROOT / "constraints.txt"), f"{wheel}[all]"),
+        ]
+    )
+    return venv
+
+
+class Pipeline:
+    """Runs the steps of a compiled pipeline one by one, as a runner of KFP would, by their own commands.
+
+    Args:
+        spec: The compiled pipeline.
+        root: Directory of the outputs.
+        environment: The steps' environment.
+    """
+
+    def __init__(self, spec: Mapping[str, Any], root: Path, environment: Mapping[str, str]) -> None:
+        self.spec = spec
+        self.root = root
+        self.environment = environment
+        self.outputs: dict[str, dict[str, Any]] = {}
+
+    def run(self, dag: Mapping[str, Any], scope: Mapping[str, Any]) -> None:
+        """Run a graph's tasks in order; `scope` holds its inputs by name."""
+        done: set[str] = set()
+        tasks = dict(dag["tasks"])
+        while tasks:
+            name = next(name for name, task in tasks.items() if done.issuperset(task.get("dependentTasks", [])))
+            task = tasks.pop(name)
+            component = self.spec["components"][task["componentRef"]["name"]]
+            inputs = self._resolve_inputs(task.get("inputs", {}), component, scope)
+            if "dag" in component:
+                self.run(component["dag"], inputs)
+            else:
+                self.outputs[name] = self._execute(name, component, inputs)
+            done.add(name)
+
+    def _resolve_inputs(
+        self, given: Mapping[str, Any], component: Mapping[str, Any], scope: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        definitions = component.get("inputDefinitions", {}).get("parameters", {})
+        values = {name: entry["defaultValue"] for name, entry in definitions.items() if "defaultValue" in entry}
+        for name, source in {**given.get("parameters", {}), **given.get("artifacts", {})}.items():
+            values[name] = self._resolve(source, scope)
+        for name, value in values.items():
+            values[name] = self._substitute(value, values)
+            if definitions.get(name, {}).get("parameterType") == "NUMBER_INTEGER":
+                values[name] = int(values[name])
+        return values
+
+    def _resolve(self, source: Mapping[str, Any], scope: Mapping[str, Any]) -> Any:
+        match source:
+            case {"runtimeValue": {"constant": value}}:
+                return value
+            case {"componentInputParameter": name} | {"componentInputArtifact": name}:
+                return scope[name]
+            case {"taskOutputParameter": {"producerTask": task, "outputParameterKey": key}}:
+                return self.outputs[task][key]
+            case {"taskOutputArtifact": {"producerTask": task, "outputArtifactKey": key}}:
+                return self.outputs[task][key]
+        raise AssertionError(source)
+
+    def _substitute(self, value: Any, values: Mapping[str, Any]) -> Any:
+        if isinstance(value, dict):
+            return {key: self._substitute(entry, values) for key, entry in value.items()}
+        if isinstance(value, list):
+            return [self._substitute(entry, values) for entry in value]
+        if isinstance(value, str):
+            return re.sub(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}", lambda it: str(values[it[1]]), value)
+        return value
+
+    def _execute(self, name: str, component: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+        root = self.root / name
+        declared = component.get("outputDefinitions", {})
+        artifacts = {
+            key: {"name": key, "type": entry["artifactType"], "uri": str(root / key), "metadata": {}}
+            for key, entry in declared.get("artifacts", {}).items()
+        }
+        given = component.get("inputDefinitions", {})
+        executor_input = {
+            "inputs": {
+                "parameterValues": {key: value for key, value in inputs.items() if key not in given["artifacts"]}
+                if "artifacts" in given
+                else dict(inputs),
+                "artifacts": {key: {"artifacts": [inputs[key]]} for key in given.get("artifacts", {}) if key in inputs},
+            },
+            "outputs": {
+                "parameters": {key: {"outputFile": str(root / key)} for key in declared.get("parameters", {})},
+                "artifacts": {key: {"artifacts": [entry]} for key, entry in artifacts.items()},
+                "outputFile": str(root / "executor_output.json"),
+            },
+        }
+        container = self.spec["deploymentSpec"]["executors"][component["executorLabel"]]["container"]
+        argv = [part.replace("{{$}}", json.dumps(executor_input)) for part in container["command"] + container["args"]]
+        work = self.root / "work"
+        work.mkdir(parents=True, exist_ok=True)
+        _call(argv, env=self.environment, cwd=work)
+        answer = json.loads((root / "executor_output.json").read_text())
+        for key, entry in answer.get("artifacts", {}).items():
+            artifacts[key] |= {"uri": entry["artifacts"][0]["uri"], "metadata": entry["artifacts"][0]["metadata"]}
+        return {**artifacts, **answer.get("parameterValues", {})}
+
+
+@pytest.fixture
+def steps_environment(environment: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """What a pod gives a step: a PATH, a home, and nothing of this checkout."""
+    with Lease.hold(tmp_path / "lease") as lease:
+        yield {
+            "PATH": os.pathsep.join([str(environment / "bin"), os.defpath]),
+            "HOME": str(tmp_path),
+            "KFP_MINDSPORE_HOME": str(tmp_path / "home"),
+            "KFP_MINDSPORE_BACKEND": "local",
+            **lease.environment,
+        }
+
+
+def test_wheel_holds_the_package_and_no_tests(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    for name in (
+        "kfp_mindspore/py.typed",
+        "kfp_mindspore/components/training/train_msjob/component.py",
+        "kfp_mindspore/components/training/train_msjob/component.yaml",
+        "kfp_mindspore/components/training/train_msjob/metadata.yaml",
+        "kfp_mindspore/components/training/train_msjob/README.md",
+        "kfp_mindspore/pipelines/digits_lifecycle/pipeline.yaml",
+        "kfp_mindspore/dsl/templates/evaluation.html.j2",
+        "mindsporeserver/__main__.py",
+    ):
+        assert name in names
+    assert not [name for name in names if "tests/" in name or "conftest" in name]
+
+
+def test_every_compiled_step_runs_by_its_own_command(
+    environment: Path, steps_environment: dict[str, str], tmp_path: Path
+) -> None:
+    python = str(environment / "bin" / "python")
+    package = Path(
+        _call([python, "-c", "import kfp_mindspore; print(kfp_mindspore.__path__[0])"], cwd=tmp_path).strip()
+    )
+    assert package.is_relative_to(environment.resolve()) or package.is_relative_to(environment)
+    spec = yaml.safe_load((package / "pipelines" / "digits_lifecycle" / "pipeline.yaml").read_text())
+    root = spec["root"]
+    arguments = {
+        name: TYPES.get(entry["parameterType"], str)(entry["defaultValue"])
+        for name, entry in root["inputDefinitions"]["parameters"].items()
+    }
+    pipeline = Pipeline(spec, tmp_path / "run", steps_environment)
+    pipeline.run(root["dag"], {**arguments, "epochs": 3, "threshold": 0.5, "service_name": "from-the-wheel"})
+
+    outputs = pipeline.outputs
+    assert list(outputs) == [
+        *("load-dataset", "train-msjob", "export-mindir", "evaluate-mindir"),
+        *("deploy-kserve", "smoke-test"),
+    ]
+    assert outputs["load-dataset"]["test_samples"] == 360
+    assert outputs["train-msjob"]["metrics"]["metadata"]["epoch"] == 3
+    assert outputs["export-mindir"]["max_abs_diff"] <= 1e-5
+    assert outputs["evaluate-mindir"]["accuracy"] > 0.8
+    assert outputs["evaluate-mindir"]["passed"] is True
+    assert outputs["deploy-kserve"]["url"].startswith("http://")
+    assert outputs["deploy-kserve"]["name"] == "from-the-wheel"
+    assert outputs["smoke-test"]["samples"] == 32
+    assert outputs["smoke-test"]["max_abs_diff"] <= 1e-5
+    assert outputs["smoke-test"]["prediction"] in [str(digit) for digit in range(10)]
+    assert outputs["smoke-test"]["label"] in [str(digit) for digit in range(10)]
