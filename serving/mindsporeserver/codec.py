@@ -104,24 +104,22 @@ def decode_v2(request: InferRequest, specs: Sequence[TensorSpec], outputs: Seque
 def encode_v2(outputs: Arrays, request: InferRequest, model_name: str) -> InferResponse:
     """Return a V2 response with the outputs that were asked for, in the form that was asked for."""
     wanted = {output.name for output in request.request_outputs or ()} or set(outputs)
-    # A gRPC client that sent typed contents expects them back; kserve sends arrays as raw bytes.
-    typed = request.from_grpc and not request.use_binary_outputs
     return InferResponse(
         response_id=request.id or "",
         model_name=model_name,
-        infer_outputs=[
-            InferOutput(
-                name=name,
-                shape=list(array.shape),
-                datatype=name_datatype(array.dtype.name),
-                data=array.ravel().tolist() if typed and array.dtype != np.float16 else array,
-            )
-            for name, array in outputs.items()
-            if name in wanted
-        ],
+        infer_outputs=[_make_output(name, array, request) for name, array in outputs.items() if name in wanted],
         use_binary_outputs=request.use_binary_outputs,
         requested_outputs=request.request_outputs,
     )
+
+
+def _make_output(name: str, array: NDArray[Any], request: InferRequest) -> InferOutput:
+    output = InferOutput(name=name, shape=list(array.shape), datatype=name_datatype(array.dtype.name), data=array)
+    if request.from_grpc:
+        # A gRPC client gets back the form that it sent: raw bytes, or typed contents, which do not exist for float16.
+        # (kserve 0.21 cannot turn an array into bytes itself here; over HTTP it can.)
+        output.set_data_from_numpy(array, binary_data=request.use_binary_outputs or array.dtype == np.float16)
+    return output
 
 
 def _read_tensor(tensor: InferInput, spec: TensorSpec) -> NDArray[Any]:

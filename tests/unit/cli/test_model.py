@@ -1,0 +1,100 @@
+"""`kfp-mindspore model`, as a process would run it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kfp_mindspore.bundle import ModelBundle
+from kfp_mindspore.cli.main import run
+
+
+@pytest.fixture(autouse=True)
+def _where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_inspect_a_bundle(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["model", "inspect", str(models / "free")]) == 0
+    text = capsys.readouterr().out
+    for part in ("2 weights with 650 values", "1 MatMul", "(-1, 1, 8, 8)", "dataset: digits", "network_arguments:"):
+        assert part in text
+    assert run(["model", "inspect", str(models / "free"), "--json"]) == 0
+    value = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert value["outputs"] == [{"name": "output", "dtype": "float32", "shape": [-1, 10]}]
+    assert value["mindir"]["parameters"] == 2
+
+
+def test_inspect_a_bare_file(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["model", "inspect", str(models / "free" / "model.mindir")]) == 0
+    assert "verified" not in capsys.readouterr().out
+
+
+def test_verify(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["model", "verify", str(models / "free")]) == 0
+    assert "model.mindir, verified.npz and signature.json have their digests" in capsys.readouterr().out
+
+
+@pytest.mark.mindspore
+def test_verify_outputs(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["model", "verify", str(models / "free"), "--outputs"]) == 0
+    assert "outputs of 64 samples differ by at most 0" in capsys.readouterr().out
+    assert run(["model", "verify", str(models / "free"), "--outputs", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (value["samples"], value["max_abs_diff"]) == (64, 0.0)
+
+
+@pytest.mark.mindspore
+def test_export(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "support"))
+    base = ["model", "export", str(models / "checkpoint"), "--dataset", str(models / "dataset"), "-o", "model"]
+    assert run([*base, "--batch", "4", "--samples", "40", "--metadata", "author=a=b", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out.splitlines()[-1])
+    bundle = ModelBundle.open(tmp_path / "model")
+    assert value == {"path": "model", **bundle.signature.to_dict()}
+    assert (value["inputs"][0]["shape"], value["verified"]["samples"]) == ([4, 1, 8, 8], 40)
+    assert value["metadata"]["author"] == "a=b"
+    assert run([*base, "--network-arguments", '{"classes": 10}']) == 0
+    assert "model: exported; 64 samples differ by at most" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["inspect", "nowhere"], "nowhere: no such model directory"),
+        (["verify", "empty"], "empty: an empty directory: signature.json and model.mindir missing"),
+        (["verify", "flipped"], "flipped/model.mindir: sha256 must be"),
+        (["inspect", "flipped/signature.json"], "not a MindIR file"),
+        (["export", "empty", "--dataset", "empty", "-o", "out"], "checkpoint.json is missing"),
+        (["export", "x", "--dataset", "x", "-o", "out", "--batch", "some"], "must be 'free' or a number"),
+        (["export", "x", "--dataset", "x", "-o", "out", "--metadata", "author"], "must be NAME=VALUE, got 'author'"),
+        (["export", "x", "--dataset", "x", "-o", "out", "--network-arguments", "{"], "not valid JSON"),
+        (["export", "x", "--dataset", "x", "-o", "out", "--network-arguments", "[]"], "must be a JSON object, got []"),
+        (["export", "x", "-o", "out"], "Missing option '--dataset'"),
+    ],
+)
+def test_mistakes_leave_with_2_and_say_what_is_wrong(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    shutil.copytree(models / "free", tmp_path / "flipped")
+    file = tmp_path / "flipped" / "model.mindir"
+    content = bytearray(file.read_bytes())
+    content[100] ^= 4
+    file.write_bytes(content)
+    assert run(["model", *arguments]) == 2
+    output = capsys.readouterr()
+    assert message in output.err
+    assert "Traceback" not in output.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", [[], ["export"], ["inspect"], ["verify"]])
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    assert run(["model", *command, "--help"]) == 0
+    assert "Example: kfp-mindspore model" in capsys.readouterr().out
