@@ -11,6 +11,21 @@ import click
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+class ParameterType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """`KEY=VALUE`, converted to the pair; the value stays text."""
+
+    name = "KEY=VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Return key and value."""
+        if isinstance(value, tuple):
+            return value
+        key, equals, text = str(value).partition("=")
+        if not equals or not key.strip():
+            self.fail(f"expected KEY=VALUE, such as epochs=5, got {value!r}", param, ctx)
+        return key.strip(), text
+
+
 def add_json_option(command: Command) -> Command:
     """Add `--json`, passed to the command as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")(command)
@@ -41,4 +56,5 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> No
         table.add_column(column.upper(), no_wrap=True)
     for row in rows:
         table.add_row(*("" if row.get(column) is None else str(row.get(column)) for column in columns))
-    Console(soft_wrap=True, highlight=False).print(table)
+    # Wider than any terminal: a name that is cut short cannot be copied.
+    Console(soft_wrap=True, highlight=False, markup=False, emoji=False, width=4096).print(table)

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from kfp_mindspore.cli.output import add_json_option, print_json
+from kfp_mindspore.cli.output import ParameterType, add_json_option, print_json
 
 if TYPE_CHECKING:
     from kfp_mindspore.runs import RunResult
-
-
-class _Parameter(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    name = "KEY=VALUE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        key, equals, text = str(value).partition("=")
-        if not equals or not key.strip():
-            self.fail(f"expected KEY=VALUE, such as epochs=5, got {value!r}", param, ctx)
-        return key.strip(), text
 
 
 @click.command(
@@ -35,7 +23,7 @@ Examples:
   kfp-mindspore run compiled.yaml --no-cache"""
 )
 @click.argument("source", metavar="NAME|FILE.py[:FUNCTION]|FILE.yaml")
-@click.option("-p", "--param", "parameters", type=_Parameter(), multiple=True, help="An argument of the pipeline.")
+@click.option("-p", "--param", "parameters", type=ParameterType(), multiple=True, help="An argument of the pipeline.")
 @click.option("--keep", is_flag=True, help="Let services and jobs outlive the run; stop one with `service stop`.")
 @click.option("--no-cache", is_flag=True, help="Run every step, also those with the same inputs and code as before.")
 @click.option("-v", "--verbose", is_flag=True, help="Print everything that the steps print.")

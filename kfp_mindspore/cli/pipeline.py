@@ -1,0 +1,202 @@
+"""`kfp-mindspore pipeline`: list and compile pipelines; upload and run them on a cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kfp_mindspore.cli.output import ParameterType, add_json_option, print_json, print_table
+from kfp_mindspore.errors import KfpMindSporeError, UserError
+
+if TYPE_CHECKING:
+    from kfp_mindspore.runs.remote import RemoteClient, RemoteRun
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_SOURCE = "NAME|FILE.py[:FUNCTION]|FILE.yaml"
+
+
+@click.group(epilog="Example: kfp-mindspore pipeline compile digits_lifecycle -o pipeline.yaml")
+def pipeline() -> None:
+    """List and compile pipelines; upload and run them on a cluster."""
+
+
+def _add_source(command: Command) -> Command:
+    image = click.option(
+        "--image",
+        envvar="KFP_MINDSPORE_IMAGE",
+        default="",
+        help="Image of the steps and of the jobs' pods, best by digest. [env: KFP_MINDSPORE_IMAGE]",
+    )
+    return click.argument("source", metavar=_SOURCE)(image(command))
+
+
+def _add_server_options(command: Command) -> Command:
+    options = (
+        click.option(
+            "--host",
+            envvar=["KFP_ENDPOINT", "KF_PIPELINES_ENDPOINT"],
+            default="",
+            help="Address of Kubeflow Pipelines. [env: KFP_ENDPOINT]",
+        ),
+        click.option("--namespace", default="", help="Your namespace, on a server with several users."),
+        click.option("--token", envvar="KFP_TOKEN", default="", help="Bearer token. [env: KFP_TOKEN]"),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@pipeline.command("list", epilog="Example: kfp-mindspore pipeline list")
+@add_json_option
+def list_(as_json: bool) -> None:
+    """List the pipelines that come with this package."""
+    from kfp_mindspore.runs.sources import list_pipelines
+
+    rows = [{"name": name, "description": description} for name, description in list_pipelines().items()]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(rows, ["name", "description"])
+
+
+@pipeline.command(
+    "compile",
+    epilog="""\b
+Examples:
+  kfp-mindspore pipeline compile digits_lifecycle -o pipeline.yaml
+  kfp-mindspore pipeline compile my-project/pipeline.py -o mine.yaml --image registry/mine@sha256:…""",
+)
+@_add_source
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="File to write; .yaml or .yml.")
+@add_json_option
+def compile_(source: str, output: Path, image: str, as_json: bool) -> None:
+    """Compile a pipeline into the YAML that Kubeflow Pipelines takes in its page for uploads."""
+    from kfp_mindspore import files
+    from kfp_mindspore.runs.image import find_placeholders
+    from kfp_mindspore.runs.sources import compile_text
+    from kfp_mindspore.runs.spec import find_name, list_steps, parse_spec
+
+    if output.suffix not in (".yaml", ".yml"):
+        raise UserError(f"output: must end in .yaml or .yml, which Kubeflow Pipelines asks for, got {output}")
+    if output.is_dir():
+        raise UserError(f"output: {output} is a directory, expected a file to write")
+    text = compile_text(source, image)
+    spec = parse_spec(text, subject=source)
+    try:
+        files.write_text(output, text)
+    except OSError as error:
+        raise KfpMindSporeError(f"{output}: cannot be written: {error.strerror or error}") from error
+    placeholders = find_placeholders(spec)
+    if as_json:
+        print_json({"file": str(output), "name": find_name(spec), "steps": list_steps(spec), "image": image or None})
+    else:
+        click.echo(f"{output}: {find_name(spec)}, {len(list_steps(spec))} steps")
+    if placeholders:
+        click.echo(
+            f"Its steps have the placeholder image {placeholders[0]}: name the real one with --image before a cluster "
+            "runs it.",
+            err=True,
+        )
+
+
+@pipeline.command(epilog="Example: kfp-mindspore pipeline upload my-project/pipeline.py --host http://127.0.0.1:8888")
+@_add_source
+@click.option("--name", default="", help="Name on the server. [default: the pipeline's]")
+@click.option(
+    "--version", default="", help="Name of the version, when there is the pipeline. [default: by its content]"
+)
+@click.option("--description", default="", help="What the server shows.")
+@_add_server_options
+@add_json_option
+def upload(
+    source: str,
+    image: str,
+    name: str,
+    version: str,
+    description: str,
+    host: str,
+    namespace: str,
+    token: str,
+    as_json: bool,
+) -> None:
+    """Upload a pipeline to Kubeflow Pipelines; as a new version when there is one of its name."""
+    client, text = _prepare(source, image, host, namespace, token)
+    uploaded = client.upload(text, name=name, version=version, description=description)
+    if as_json:
+        print_json(dataclasses.asdict(uploaded))
+        return
+    click.echo(f"{uploaded.name}: uploaded{f' as version {uploaded.version}' if uploaded.version else ''}")
+    click.echo(uploaded.url)
+
+
+@pipeline.command(
+    epilog="""\b
+Examples:
+  kfp-mindspore pipeline run digits_lifecycle --host http://127.0.0.1:8888 --image registry/image@sha256:…
+  kfp-mindspore pipeline run my-project/pipeline.py -p epochs=40 --wait"""
+)
+@_add_source
+@click.option("-p", "--param", "parameters", type=ParameterType(), multiple=True, help="An argument of the pipeline.")
+@click.option("--name", default="", help="Name of the run. [default: the pipeline's with the time]")
+@click.option("--experiment", default="Default", show_default=True, help="Experiment to put it into.")
+@click.option("--pipeline-root", default="", help="Where artifacts go, such as s3://bucket/runs.")
+@click.option("--service-account", default="", help="Service account of the steps.")
+@click.option("--no-cache", is_flag=True, help="Run every step.")
+@click.option("--wait", is_flag=True, help="Wait for its end; exit code 1 when it fails.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds to wait. [default: for ever]")
+@_add_server_options
+@add_json_option
+def run(
+    source: str,
+    image: str,
+    parameters: tuple[tuple[str, str], ...],
+    name: str,
+    experiment: str,
+    pipeline_root: str,
+    service_account: str,
+    no_cache: bool,
+    wait: bool,
+    timeout: float | None,
+    host: str,
+    namespace: str,
+    token: str,
+    as_json: bool,
+) -> None:
+    """Start a pipeline on Kubeflow Pipelines; `kfp-mindspore run` runs it on this machine."""
+    client, text = _prepare(source, image, host, namespace, token)
+    started = client.run(
+        text,
+        dict(parameters),
+        name=name,
+        experiment=experiment,
+        cache=not no_cache,
+        pipeline_root=pipeline_root,
+        service_account=service_account,
+    )
+    click.echo(f"{started.name}: {started.url}", err=as_json)
+
+    def show(run: RemoteRun) -> None:
+        click.echo(run.state, err=as_json)
+
+    if wait or timeout is not None:
+        started = client.wait(started.run_id, timeout=timeout, on_state=show)
+    if as_json:
+        print_json(dataclasses.asdict(started))
+
+
+def _prepare(source: str, image: str, host: str, namespace: str, token: str) -> tuple[RemoteClient, str]:
+    """Compile first: what is wrong with the pipeline needs no server to tell."""
+    from kfp_mindspore.runs.remote import RemoteClient, check_package
+    from kfp_mindspore.runs.server import check_host
+    from kfp_mindspore.runs.sources import check_source, compile_text
+
+    check_source(source)
+    check_host(host)
+    text = compile_text(source, image)
+    check_package(text)
+    return RemoteClient(host, namespace=namespace, token=token), text
