@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kfp_mindspore.bundle import ModelBundle
     from kfp_mindspore.dataset import Dataset
     from kfp_mindspore.dsl.launcher import TrainingResult
-    from kfp_mindspore.inference import SmokeReport
+    from kfp_mindspore.inference import ServiceStatus, SmokeReport
     from kfp_mindspore.mindir import Evaluation
 
 
@@ -111,6 +111,13 @@ def record_evaluation(
     with open(report.path, "w", encoding="utf-8") as file:  # noqa: PTH123 - kfp gives the path as text
         file.write(render_evaluation(evaluation.labels, matrix, evaluation.accuracy, threshold))
     return passed
+
+
+def record_deployment(status: ServiceStatus) -> tuple[str, str, str]:
+    """Print what the backend does not honour and return a deployment's outputs: URL, gRPC address, name."""
+    for warning in status.warnings:
+        print(f"warning: {warning}", flush=True)
+    return status.url, status.grpc_url, status.name
 
 
 def record_smoke_test(report: SmokeReport) -> tuple[str, str, float, int]:

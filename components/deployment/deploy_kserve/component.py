@@ -33,6 +33,7 @@ def deploy_kserve(
         grpc_url: Address of the service over gRPC (V2), host and port.
         name: Name of the service and of the model in its URLs.
     """
+    from kfp_mindspore.dsl.artifacts import record_deployment
     from kfp_mindspore.dsl.launcher import find_namespace
     from kfp_mindspore.inference import InferenceClient, Service
 
@@ -40,7 +41,7 @@ def deploy_kserve(
         service_name, bundle.path, replicas=replicas, resources=resources, namespace=namespace or find_namespace()
     )
     status = InferenceClient().deploy(service, wait_seconds=wait_seconds)
-    return status.url, status.grpc_url or "", status.name
+    return record_deployment(status)
 
 
 if __name__ == "__main__":
