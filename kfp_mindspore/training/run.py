@@ -91,7 +91,6 @@ class Run:
         self._evaluator = Evaluator(network, loss, metrics, validation) if validation is not None else None
         self._params = CallbackParams(
             batch_num=source.steps,
-            cur_epoch_num=0,
             cur_step_num=0,
             dataset_sink_mode=False,
             device_number=membership.size,
@@ -159,7 +158,8 @@ class Run:
     def train(self) -> None:
         """Run the epochs that are left."""
         self._params.cur_step_num = self.step
-        self._params.cur_epoch_num = self.epoch
+        if self.resumed_from is not None:
+            self._params.cur_epoch_num = self.epoch
         with self._callbacks:
             self._callbacks.call("on_train_begin", self._context)
             if self.resumed_from is not None:

@@ -1,0 +1,192 @@
+"""Judges what scenarios.py did in one MindSpore process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.mindspore
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    root = tmp_path_factory.mktemp("scenarios")
+    argv = [sys.executable, str(Path(__file__).with_name("scenarios.py")), str(root)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    found: dict[str, Any] = json.loads((root / "results.json").read_text())
+    return found
+
+
+def test_a_step_is_the_bare_loop_s(results: dict[str, Any]) -> None:
+    found = results["same_as_a_bare_loop"]
+    assert found["difference"] == 0
+    assert found["steps"] == 20
+    assert found["mode_after"], "the mode that the caller had set is back"
+
+
+def test_callbacks_see_and_do_what_they_do_under_model_fit(results: dict[str, Any]) -> None:
+    ours, theirs = results["same_as_model_fit"]["fit"], results["same_as_model_fit"]["Model.fit"]
+    assert ours["calls"] == theirs["calls"]
+    assert ours["keys"] == theirs["keys"]
+    assert ours["rate"] == theirs["rate"] < 0.01
+    assert ours["stopped_epoch"] == theirs["stopped_epoch"] > 0
+    assert ours["history"] == theirs["history"]
+    assert ours["entered"] == 0
+    assert results["same_as_model_fit"]["difference"] == 0
+
+
+@pytest.mark.parametrize("way", ["parts", "cut", "again"])
+def test_a_resumed_run_ends_as_an_uninterrupted_one(results: dict[str, Any], way: str) -> None:
+    whole, resumed = results["resume"]["whole"], results["resume"][way]
+    assert resumed["difference"] == 0
+    assert resumed["optimizer"] == 0
+    for field in ("epochs", "steps", "metrics", "losses", "rates", "wait", "best", "remembered"):
+        assert resumed[field] == whole[field], field
+    assert whole["remembered"] == list(range(1, 9))
+    assert whole["rates"][-1] < whole["rates"][0], "ReduceLROnPlateau had its say"
+
+
+def test_it_goes_on_from_the_newest_checkpoint(results: dict[str, Any]) -> None:
+    found = results["resume"]
+    assert found["whole"]["resumed_from"] is None
+    assert found["parts"]["resumed_from"] == "00003-30"
+    assert found["cut"]["resumed_from"] == "00006-60"
+    assert found["again"]["resumed_from"] == "00008-80"
+    assert found["kept"] == ["00008-80", "00007-70", "00006-60"]
+
+
+def test_sigterm_finishes_the_step_saves_and_leaves_with_143(results: dict[str, Any]) -> None:
+    interruptions = results["resume"]["interruptions"]
+    assert [found["code"] for found in interruptions] == [143, 143, 143]
+    # Asked at step 34 and 57: the flag is seen with the next step. At the last step of an epoch, the epoch is ended.
+    assert [found["checkpoints"][0] for found in interruptions] == ["00003-35", "00005-58", "00006-60"]
+    assert "SIGTERM after step 35: saved" in interruptions[0]["errors"]
+
+
+def test_early_stopping_puts_the_best_weights_into_the_output(results: dict[str, Any]) -> None:
+    found = results["early_stopping"]
+    assert found["stopped_early"]
+    assert found["epochs"] == len(found["accuracies"]) < 40
+    assert found["final"]["accuracy"] == found["recorded"]["accuracy"] == max(found["accuracies"][:-2])
+    assert found["difference"] == 0
+    assert found["files"] == ["metrics.jsonl", "network.ckpt", "optimizer.ckpt"]
+    assert found["again"] == [found["epochs"], True, 0.0, found["final"]], "a restarted job finds its work done"
+
+
+def test_every_callback_of_mindspore_works(results: dict[str, Any]) -> None:
+    found = results["every_callback"]
+    assert found["seen"] == ["begin", "eval", "eval", "end"]
+    assert found["own"] == ["lenet-1_10.ckpt", "lenet-2_10.ckpt", "lenet-graph.meta"]
+    assert {"global_step", "hidden.weight", "moment1.hidden.weight"} <= set(found["loaded"])
+    assert found["backup"] == ["backup.ckpt"]
+    assert found["rate"] == pytest.approx(0.005)
+    assert found["rates"] == pytest.approx([0.005, 0.005])
+    output = found["output"]
+    assert "epoch: 2 step: 10, loss is" in output
+    assert "Train epoch time" in output
+    assert "Eval result: epoch 2, metrics: {'accuracy'" in output
+
+
+def test_general_hooks_run_in_training_only(results: dict[str, Any]) -> None:
+    assert results["hooks_without_a_phase"] == ["train"] * 10
+
+
+def test_a_callback_stops_within_an_epoch(results: dict[str, Any]) -> None:
+    assert results["stop_within_an_epoch"] == [2, 14, True, ["accuracy", "eval_loss", "loss"]]
+
+
+def test_the_environment_names_data_checkpoints_and_output(results: dict[str, Any]) -> None:
+    found = results["what_a_run_writes"]
+    assert found["checkpoints"] == ["00005-180", "00004-144"]
+    assert found["network"] == ["scenarios:Small", {"hidden": 8}]
+    epoch, step, seed, metrics, version = found["final"]
+    assert (epoch, step, seed) == (5, 180, 3)
+    assert version.startswith("2.")
+    assert found["result"][0].endswith("/output/checkpoint")
+    assert found["result"][1] == metrics
+    assert "epoch 5/5: loss" in found["output"]
+
+
+def test_metrics_jsonl_has_a_line_an_epoch(results: dict[str, Any]) -> None:
+    lines = results["what_a_run_writes"]["lines"]
+    assert [(line["epoch"], line["step"]) for line in lines] == [(epoch, 36 * epoch) for epoch in range(1, 6)]
+    for line in lines:
+        assert set(line) == {"epoch", "step", "loss", "learning_rate", "images_per_second", "validation"}
+        assert set(line["validation"]) == {"eval_loss", "accuracy"}
+        assert line["learning_rate"] == pytest.approx(0.01)
+        assert line["images_per_second"] > 0
+    assert lines[-1]["loss"] < lines[0]["loss"]
+
+
+def test_progress_is_told_each_epoch(results: dict[str, Any]) -> None:
+    events = results["what_a_run_writes"]["events"]
+    assert [event["kind"] for event in (events[0], events[-1])] == ["begin", "end"]
+    progress = [event for event in events if event["kind"] == "progress"]
+    assert {event["name"] for event in events} == {"training.fit"}
+    assert {(event["epochs"], event["steps"]) for event in progress} == {(5, 180)}
+    assert [event["epoch"] for event in progress if event["step"] % 36 == 0] == [1, 2, 3, 4, 5]
+    assert set(progress[-1]["metrics"]) == {"loss", "eval_loss", "accuracy"}
+
+
+def test_every_form_of_data_trains_alike(results: dict[str, Any]) -> None:
+    found = results["other_sources"]
+    assert found["dict"] == found["arrays"]
+    assert found["pipeline"] == pytest.approx(found["arrays"], abs=1e-5)
+    assert found["dataset"] == 2
+
+
+def test_the_learning_rate_is_the_last_step_s(results: dict[str, Any]) -> None:
+    found = results["learning_rates"]
+    assert found["table"] == pytest.approx([0.005, 0.01])
+    assert found["schedule"] == pytest.approx([0.01, 0.005])
+    assert sorted(set(found["groups"][0])) == pytest.approx([0.01, 0.02])
+
+
+def test_a_network_may_return_its_loss(results: dict[str, Any]) -> None:
+    metrics, path = results["a_network_with_its_loss"]
+    assert set(metrics) == {"loss", "eval_loss"}
+    assert path is None
+
+
+def test_a_seed_repeats_a_run(results: dict[str, Any]) -> None:
+    first, again, other = results["seeds"]
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize(
+    ("mistake", "kind", "message"),
+    [
+        ("epochs", "ValidationError", "epochs: must be at least 1, got 0"),
+        ("several", "ValidationError", "epochs: must be at least 1, got 0; batch_size: must be at least 1, got 0"),
+        ("too large a batch", "UserError", "batch_size: must be 1 to 320, the training samples, got 321"),
+        ("lengths", "UserError", "features and labels must be as many, got 320 and 319"),
+        ("kind of data", "UserError", "train: must be (features, labels)"),
+        ("no dataset", "UserError", "train: not given, and KFP_MINDSPORE_DATASET_DIR is not set"),
+        ("no such directory", "NotFoundError", "no such dataset directory"),
+        ("metric", "UserError", "MindSpore has no metric 'accurracy'"),
+        ("metric object", "UserError", "metrics.accuracy: must be a mindspore.train.Metric, got int"),
+        ("callback", "UserError", "callbacks[0]: must be a mindspore.train.Callback"),
+        ("factory", "UserError", "network_factory: must be 'module:name', got 'no colon'"),
+        ("arguments", "UserError", "network_arguments: must be JSON types"),
+        ("augment", "UserError", "augment: works on arrays"),
+        ("loss is gone", "KfpMindSporeError", "training cannot go on"),
+        ("another network", "UserError", "'hidden.weight' has shape (8, 64), the network's has (16, 64)"),
+    ],
+)
+def test_a_mistake_is_named(results: dict[str, Any], mistake: str, kind: str, message: str) -> None:
+    found_kind, found_message, exit_code = results["refusals"][mistake]
+    assert found_kind == kind
+    assert message in found_message
+    assert exit_code == (1 if kind == "KfpMindSporeError" else 2)
+
+
+def test_a_failed_compile_leaves_nothing_in_the_working_directory(results: dict[str, Any]) -> None:
+    assert "nowhere_defined" in results["failed_compile"]["error"]
+    assert results["failed_compile"]["left"] == []
