@@ -77,7 +77,11 @@ def choose_ticks(low: float, high: float, count: int = 5) -> list[float]:
         high: Its upper end, not below `low`.
         count: About how many steps between them.
     """
-    span = high - low or abs(high) or 1.0
+    size = max(abs(low), abs(high))
+    span = high - low
+    if span <= 1e-9 * size or size < 1e-30:
+        # Flat, but for rounding.
+        span = size if size >= 1e-30 else 1.0
     power = 10 ** math.floor(math.log10(span / count))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= span / count)
     first, last = math.floor(low / step), math.ceil(high / step)

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from kfp_mindspore import __version__
+from kfp_mindspore.cli import main
+from kfp_mindspore.errors import GateNotMetError, KfpMindSporeError, NotFoundError, ProcessFailedError
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kfp_mindspore.cli.main", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def use(monkeypatch: pytest.MonkeyPatch, body: Callable[[], None]) -> None:
+    command = click.Command("job", callback=body)
+    monkeypatch.setattr(main.LazyGroup, "get_command", lambda self, ctx, name: command)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "expected"),
+    [
+        (KfpMindSporeError("it broke"), 1, "Error: it broke\n"),
+        (NotFoundError("x: no such job", hint="List them."), 2, "Error: x: no such job\nList them.\n"),
+        (GateNotMetError("accuracy is low"), 3, "Error: accuracy is low\n"),
+        (ProcessFailedError("step a failed", log=["one", "two"]), 1, "Error: step a failed\n  | one\n  | two\n"),
+        (KeyboardInterrupt(), 130, "\nInterrupted.\n"),
+        (click.UsageError("no"), 2, "Error: no\n"),
+        (OSError(28, "No space left on device"), 1, "Error: [Errno 28] No space left on device\n"),
+    ],
+)
+def test_an_error_has_its_message_and_exit_code_and_no_trace(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, expected: str
+) -> None:
+    def fail() -> None:
+        raise error
+
+    use(monkeypatch, fail)
+    monkeypatch.delenv("KFP_MINDSPORE_DEBUG", raising=False)
+    assert main.run(["job"]) == code
+    captured = capsys.readouterr()
+    assert captured.err.endswith(expected)
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(("words", "variable"), [(["--debug", "job"], ""), (["job"], "1")])
+def test_debug_shows_the_trace(monkeypatch: pytest.MonkeyPatch, words: list[str], variable: str) -> None:
+    def fail() -> None:
+        raise NotFoundError("x")
+
+    use(monkeypatch, fail)
+    monkeypatch.setenv("KFP_MINDSPORE_DEBUG", variable or "0")
+    with pytest.raises(NotFoundError):
+        main.run(words)
+
+
+def test_the_words_after_a_subcommand_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not main._asks_for_debug(["job", "--debug"])
+
+
+def test_help_and_version_import_no_subcommand() -> None:
+    code = (
+        "import sys; from kfp_mindspore.cli import main; assert main.run(['--help']) == 0; "
+        "heavy = {'kfp', 'mindspore', 'kserve', 'numpy', 'rich', 'yaml'} & set(sys.modules); "
+        "nouns = [name for name in sys.modules if name.startswith('kfp_mindspore.cli.') and name[18:] != 'main']; "
+        "assert not heavy and not nouns, (heavy, nouns)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all(f"  {noun} " in done.stdout for noun in main.COMMANDS)
+    assert __version__ in run("--version").stdout
+
+
+@pytest.mark.parametrize("noun", list(main.COMMANDS))
+def test_every_noun_has_a_command_with_an_example(noun: str) -> None:
+    command = getattr(importlib.import_module(f"kfp_mindspore.cli.{noun}"), noun)
+    commands = list(command.commands.values()) if isinstance(command, click.Group) else [command]
+    for one in commands:
+        context = click.Context(one, info_name=one.name)
+        assert "xample" in one.get_help(context), f"{noun} {one.name}: no example"
+        assert one.help, f"{noun} {one.name}: no help"
+
+
+def test_the_table_of_help_says_what_the_commands_say() -> None:
+    for noun, text in main.COMMANDS.items():
+        assert text.endswith(".")
+        assert len(text) < 80, noun
+
+
+@pytest.mark.parametrize("words", [["nope"], ["run"], ["run", "x", "--param", "novalue"], ["--nope"]])
+def test_wrong_usage_is_a_mistake_of_the_user(words: list[str]) -> None:
+    done = run(*words)
+    assert done.returncode == 2
+    assert "Error: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "kfp_mindspore.cli.main", "--help"], stdout=write, stderr=subprocess.PIPE, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    os.close(write)
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (1, 141)
+
+
+def test_run_as_a_script(tmp_path: Path) -> None:
+    script = Path(sys.executable).with_name("kfp-mindspore")
+    done = subprocess.run(
+        [script, "run", "no_such"], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: no_such: no such pipeline")

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kfp_mindspore.errors import GateNotMetError, ProcessFailedError
+from kfp_mindspore.runs.chart import BOTTOM, LEFT, RIGHT, TOP, choose_ticks, draw_chart
+from kfp_mindspore.runs.report import find_history, find_matrix, find_sample, render_report, write_report
+from kfp_mindspore.runs.result import RunResult, StepResult
+
+
+class Page(HTMLParser):
+    """Collects tags, checks that they close, and refuses anything that comes from elsewhere."""
+
+    VOID = frozenset({"meta", "line", "rect", "circle", "path"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        assert not {"src", "href"} & {name for name, _ in attrs}, "the report must stand alone"
+        if tag not in self.VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.words.append(" ".join(data.split()))
+
+
+def make_artifact(uri: Path, kind: str, **metadata: Any) -> dict[str, Any]:
+    return {"uri": str(uri), "type": f"system.{kind}", "metadata": metadata}
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> RunResult:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "metrics.jsonl").write_text(
+        '{"epoch": 1, "loss": 2.0, "validation": {"eval_loss": 1.0, "accuracy": 0.5}}\n'
+        '{"epoch": 2, "loss": 0.05, "validation": {"eval_loss": null, "accuracy": 0.9}}\nnot json\n'
+    )
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    image = np.zeros((2, 1, 8, 8), np.float32)
+    image[0, 0, 3, 4] = 1.0
+    np.savez(bundle / "verified.npz", **{"input.image": image, "output.scores": np.zeros((2, 3)), "labels": [1, 2]})
+    matrix = {
+        "annotationSpecs": [{"displayName": name} for name in ("cat", "dog")],
+        "rows": [{"row": [8.0, 2.0]}, {"row": [0.0, 10.0]}],
+    }
+    steps = [
+        StepResult("train", "succeeded", 4.0, 3.0, outputs={"model": make_artifact(model, "Model")}),
+        StepResult("export", "cached", 0.0, 0.0, outputs={"b": make_artifact(bundle, "Model"), "max_abs_diff": 1e-7}),
+        StepResult(
+            "evaluate",
+            "succeeded",
+            1.0,
+            0.5,
+            arguments={"threshold": 0.8},
+            outputs={
+                "accuracy": 0.9,
+                "passed": True,
+                "test_images": 20,
+                "confusion": make_artifact(tmp_path / "c", "ClassificationMetrics", confusionMatrix=matrix),
+            },
+        ),
+        StepResult("smoke", "succeeded", 1.0, 1.0, outputs={"prediction": "<b>cat", "label": "dog", "url": "http://x"}),
+    ]
+    return RunResult(
+        id="toy-1",
+        pipeline="toy & co",
+        directory=tmp_path,
+        state="succeeded",
+        arguments={"epochs": 2},
+        seconds=9.0,
+        steps={step.name: step for step in steps},
+        started=1.7e9,
+    )
+
+
+def test_a_report_shows_all_that_a_run_did(result: RunResult, tmp_path: Path) -> None:
+    text = write_report(result, tmp_path / "report.html").read_text()
+    page = Page(text)
+    for word in ("toy & co:", "0.9000", "gate 0.800: passed", "20", "1.0e-07", "<b>cat", "epochs", "Confusion matrix"):
+        assert word in page.words, word
+    assert "Rows: label. Columns: prediction. Held-out samples, 2 of 20 wrong." in page.words
+    assert page.tags.count("svg") == 3
+    assert page.tags.count("rect") == 64
+    assert "url(" not in text
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_a_failed_run_shows_the_last_lines(tmp_path: Path) -> None:
+    run = RunResult(
+        id="x", pipeline="p", directory=tmp_path, state="failed", steps={"a": StepResult("a", "failed", 1.0)}
+    )
+    run.error = ProcessFailedError("step a failed after 1.0 s", log=["one <script>", "two"], hint="Its whole log: x")
+    page = Page(render_report(run))
+    assert "one <script> two" in page.words
+    assert "script" not in page.tags
+    run.error, run.state = GateNotMetError("accuracy 0.1 is 0.8 below the gate of 0.9"), "refused"
+    assert "The gate" in Page(render_report(run)).words
+
+
+def test_history_matrix_and_sample_are_found_in_artifacts(result: RunResult) -> None:
+    assert [record["epoch"] for record in find_history(result)] == [1, 2]
+    matrix = find_matrix(result)
+    assert matrix is not None
+    assert (matrix["total"], matrix["wrong"], matrix["labels"]) == (20, 2, ["cat", "dog"])
+    sample = find_sample(result)
+    assert sample is not None
+    assert {"x": 4, "y": 3, "shade": 255} in sample["pixels"]
+    empty = RunResult(id="x", pipeline="p", directory=result.directory)
+    assert (find_history(empty), find_matrix(empty), find_sample(empty)) == ([], None, None)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 500), st.one_of(st.none(), st.just(float("nan")), st.floats(-1e9, 1e9))),
+        max_size=30,
+    ),
+    st.booleans(),
+)
+def test_every_point_lies_inside_the_chart(points: list[tuple[int, float | None]], logarithmic: bool) -> None:
+    chart = draw_chart("Loss", {"training": points}, logarithmic=logarithmic)
+    if chart is None:
+        return
+    for x, y in re.findall(r"([-\d.]+) ([-\d.]+)", chart["series"][0]["path"]):
+        assert LEFT <= float(x) <= RIGHT
+        assert TOP <= float(y) <= BOTTOM
+
+
+@given(st.floats(-1e6, 1e6), st.floats(0, 1e6))
+def test_ticks_enclose_the_range_and_are_few(low: float, span: float) -> None:
+    ticks = choose_ticks(low, low + span)
+    assert ticks[0] <= low + 1e-6
+    assert ticks[-1] >= low + span - 1e-6
+    assert 2 <= len(ticks) <= 8

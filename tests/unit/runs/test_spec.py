@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.runs import set_image
+from kfp_mindspore.runs.image import find_placeholders
+from kfp_mindspore.runs.spec import (
+    convert_arguments,
+    find_groups,
+    find_name,
+    list_parameters,
+    list_steps,
+    parse_spec,
+    set_environment,
+)
+
+PLACEHOLDER = "kfp-mindspore.invalid/python:placeholder"
+
+
+def make_spec() -> dict[str, Any]:
+    def make_executor(image: str, **more: Any) -> dict[str, Any]:
+        return {"container": {"image": image, "command": ["sh"], "args": ["-c"], **more}}
+
+    kinds = ("NUMBER_INTEGER", "NUMBER_DOUBLE", "BOOLEAN", "STRING", "LIST", "STRUCT")
+    parameters: dict[str, Any] = {kind.lower(): {"parameterType": kind, "isOptional": True} for kind in kinds}
+    parameters["number_integer"]["defaultValue"] = 2.0
+    parameters["needed"] = {"parameterType": "STRING"}
+    return {
+        "pipelineInfo": {"name": "sample"},
+        "deploymentSpec": {
+            "executors": {
+                "exec-a": make_executor(PLACEHOLDER, env=[{"name": "OWN", "value": "1"}]),
+                "exec-b": make_executor("registry/user:1"),
+                "exec-c": make_executor(PLACEHOLDER),
+                "exec-i": {"importer": {"artifactUri": {"constant": "s3://bucket/key"}}},
+            }
+        },
+        "components": {
+            "comp-a": {"executorLabel": "exec-a"},
+            "comp-b": {"executorLabel": "exec-b"},
+            "comp-c": {"executorLabel": "exec-c"},
+            "comp-i": {"executorLabel": "exec-i"},
+            "comp-condition-1": {
+                "dag": {
+                    "tasks": {
+                        "c": {
+                            "componentRef": {"name": "comp-c"},
+                            "inputs": {"parameters": {"image": {"runtimeValue": {"constant": PLACEHOLDER}}}},
+                        }
+                    }
+                }
+            },
+        },
+        "root": {
+            "inputDefinitions": {"parameters": parameters},
+            "dag": {
+                "tasks": {
+                    "a": {"componentRef": {"name": "comp-a"}, "dependentTasks": ["b"]},
+                    "condition-1": {"componentRef": {"name": "comp-condition-1"}, "dependentTasks": ["a"]},
+                    "i": {"componentRef": {"name": "comp-i"}},
+                    "b": {"componentRef": {"name": "comp-b"}, "dependentTasks": ["i"]},
+                }
+            },
+        },
+    }
+
+
+def test_steps_stand_after_those_they_depend_on() -> None:
+    assert find_name(make_spec()) == "sample"
+    assert list_steps(make_spec()) == ["i", "b", "a", "c"]
+    assert find_groups(make_spec())["c"] == ("condition-1",)
+
+
+def test_environment_reaches_every_container_and_nothing_else_changes() -> None:
+    spec = make_spec()
+    before = copy.deepcopy(spec)
+    changed = set_environment(spec, {"DIGEST": "d", "OWN": "2"}, "STEP")
+    assert spec == before
+    executors = changed["deploymentSpec"]["executors"]
+    assert executors["exec-a"]["container"]["env"] == [
+        {"name": "OWN", "value": "1"},
+        {"name": "DIGEST", "value": "d"},
+        {"name": "STEP", "value": "a"},
+    ]
+    assert {"name": "STEP", "value": "c"} in executors["exec-c"]["container"]["env"]
+    assert executors["exec-i"] == before["deploymentSpec"]["executors"]["exec-i"]
+    for executor in executors.values():
+        executor.get("container", {}).pop("env", None)
+    before["deploymentSpec"]["executors"]["exec-a"]["container"].pop("env")
+    assert changed == before
+
+
+def test_the_image_takes_the_place_of_placeholders_only() -> None:
+    spec = make_spec()
+    before = copy.deepcopy(spec)
+    changed = set_image(spec, "registry/mindspore@sha256:abc")
+    assert spec == before
+    images = [
+        entry["container"]["image"] for entry in changed["deploymentSpec"]["executors"].values() if "container" in entry
+    ]
+    assert images == ["registry/mindspore@sha256:abc", "registry/user:1", "registry/mindspore@sha256:abc"]
+    assert find_placeholders(spec) == [PLACEHOLDER]
+    assert find_placeholders(changed) == []
+    assert json.dumps(changed).replace("registry/mindspore@sha256:abc", PLACEHOLDER) == json.dumps(before)
+    assert find_placeholders(set_image(spec, "x/y", placeholder="registry/user:1")) == [PLACEHOLDER]
+    assert set_image(changed, "other") == changed
+
+
+@pytest.mark.parametrize("image", ["", "a b", "a\n"])
+def test_an_image_without_a_name_is_refused(image: str) -> None:
+    with pytest.raises(UserError, match="image: must be the name of an image"):
+        set_image(make_spec(), image)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("number_integer", "3", 3),
+        ("number_integer", 3.0, 3),
+        ("number_double", "3", 3.0),
+        ("number_double", "1e-3", 0.001),
+        ("number_double", 2, 2.0),
+        ("boolean", "True", True),
+        ("boolean", "false", False),
+        ("string", "3", "3"),
+        ("string", "", ""),
+        ("list", "[1, 2]", [1, 2]),
+        ("list", (1,), [1]),
+        ("struct", '{"a": 1}', {"a": 1}),
+    ],
+)
+def test_arguments_are_brought_into_their_types(name: str, given: Any, expected: Any) -> None:
+    converted = convert_arguments(make_spec(), {"needed": "x", name: given})[name]
+    assert converted == expected
+    assert type(converted) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"number_integer": "3.5"}, "number_integer: must be a whole number, got '3.5'"),
+        ({"number_integer": True}, "number_integer: must be a whole number, got True"),
+        ({"number_integer": "true"}, "number_integer: must be a whole number"),
+        ({"number_double": "much"}, "number_double: must be a number, got 'much'"),
+        ({"boolean": "1"}, "boolean: must be true or false"),
+        ({"list": "{}"}, "list: must be a JSON list"),
+        ({"struct": "["}, "struct: must be a JSON object"),
+        ({"string": 3}, "string: must be text, got 3"),
+        ({"sting": "3"}, "sting: no such parameter, did you mean string?"),
+        ({"zzz": "3"}, "zzz: no such parameter, known are number_integer"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        convert_arguments(make_spec(), {"needed": "x", **arguments})
+    assert any(error.startswith(message) for error in caught.value.errors)
+
+
+def test_all_wrong_arguments_are_told_at_once() -> None:
+    with pytest.raises(ValidationError) as caught:
+        convert_arguments(make_spec(), {"boolean": "x", "zzz": "1"})
+    assert len(caught.value.errors) == 3
+    assert "needed: must be given" in caught.value.errors
+
+
+def test_defaults_keep_their_type() -> None:
+    default = {parameter.name: parameter.default for parameter in list_parameters(make_spec())}["number_integer"]
+    assert (default, type(default)) == (2, int)
+
+
+def test_only_the_first_document_is_the_pipeline() -> None:
+    assert parse_spec(json.dumps(make_spec()) + "\n---\nplatforms: {}\n") == make_spec()
+
+
+@given(st.text(max_size=80))
+def test_any_other_text_is_refused_with_its_subject(text: str) -> None:
+    with pytest.raises(UserError, match=r"^file\.yaml: "):
+        parse_spec(text, subject="file.yaml")
