@@ -79,7 +79,9 @@ def export_mindir(
     inputs, labels, origin = _read_samples(dataset_dir, samples, sample_count)
     try:
         import mindspore
-    except ImportError:
+    except ModuleNotFoundError as error:
+        if error.name != "mindspore":
+            raise
         raise MissingExtraError("mindspore", "train") from None
     from kfp_mindspore.mindir.network import load_parameters, scratch_directory
 

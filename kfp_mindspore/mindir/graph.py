@@ -149,7 +149,9 @@ class GraphRunner:
         try:
             import mindspore
             from mindspore import nn
-        except ImportError:
+        except ModuleNotFoundError as error:
+            if error.name != "mindspore":
+                raise
             raise MissingExtraError("mindspore", "serving") from None
         try:
             self._cell = nn.GraphCell(mindspore.load(str(self.bundle.mindir)))

@@ -32,6 +32,11 @@ def main() -> int:
         bundle = ModelBundle.open(arguments.model_dir, verify=False)
         if arguments.max_batch < 1:
             raise UserError(f"--max_batch: must be at least 1, got {arguments.max_batch}")
+        if arguments.workers != 1:
+            raise UserError(
+                f"--workers: must be 1, got {arguments.workers}: one process holds the graph",
+                hint="For more throughput run more replicas.",
+            )
         _check_port("--http_port", arguments.http_port)
         if arguments.enable_grpc:
             _check_port("--grpc_port", arguments.grpc_port)

@@ -166,7 +166,7 @@ BAD = [
     (V1, {"instances": [[[1, 2], [3]]]}, "shape must be (-1, 1, 8, 8), got rows of different lengths"),
     (V1, {"instances": [{"picture": ROW}]}, "instances[0]: input 'image' missing, got 'picture'"),
     (V1, {"instances": [{"image": ROW}, {"image": ROW, "x": 1}]}, "instances[1]: input 'x' unknown, expected 'image'"),
-    (V1, {"instances": 3}, 'Expected "instances" to be a list'),
+    (V1, {"instances": 3}, "instances: must be a list, got a number"),
     (V2, {}, "body.inputs: Field required"),
     (V2, [], "valid dictionary"),
     (V2, b"{", "JSON decode error"),
@@ -314,9 +314,8 @@ def cut(path: Path) -> None:
             lambda path: [file.unlink() for file in path.iterdir()],
             "an empty directory: signature.json and model.mindir",
         ),
-        (shutil.rmtree, "no such model directory"),
     ],
-    ids=["flip", "cut", "empty", "missing"],
+    ids=["flip", "cut", "empty"],
 )
 def test_a_bad_bundle_ends_it_with_one_line(
     models: Path, tmp_path: Path, start_server: Callable[..., Any], damage: Callable[[Path], Any], message: str
@@ -336,6 +335,7 @@ def test_a_bad_bundle_ends_it_with_one_line(
     ("flag", "message"),
     [
         ("--http_port=70000", "--http_port: must be 1 to 65535, got 70000"),
+        ("--workers=2", "--workers: must be 1, got 2"),
         ("--max_batch=0", "--max_batch: must be at least 1, got 0"),
     ],
 )
