@@ -1,1 +1,1 @@
-"""Placeholder docstring: replaced by the room."""
+"""Where jobs run: one backend a module, behind the same abstract base."""

@@ -1,0 +1,95 @@
+"""Makes an MSJob of a command, for those who write no YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kfp_mindspore.msjob.names import CONTAINER_NAME, DEFAULT_BACKOFF_LIMIT, WORKER
+from kfp_mindspore.msjob.types import MSJob, ReplicaSpec, RunPolicy
+from kfp_mindspore.msjob.validation import validate_msjob
+from kfp_mindspore.msjob.wire import to_wire
+
+DEFAULT_IMAGE = "kfp-mindspore.invalid/python:placeholder"
+
+
+def build_msjob(
+    name: str,
+    *,
+    command: Sequence[str],
+    args: Sequence[str] = (),
+    image: str = DEFAULT_IMAGE,
+    workers: int = 1,
+    namespace: str = "default",
+    env: Mapping[str, str] | Sequence[Any] | None = None,
+    restart_policy: str = "OnFailure",
+    backoff_limit: int = DEFAULT_BACKOFF_LIMIT,
+    active_deadline_seconds: int | None = None,
+    ttl_seconds_after_finished: int | None = None,
+    clean_pod_policy: str | None = None,
+    resources: Any = None,
+    working_dir: str | None = None,
+) -> MSJob:
+    """Describe a job whose workers all run one command.
+
+    Args:
+        name: A DNS label of at most 51 characters.
+        command: The workers' command, such as `["python", "train.py"]`.
+        args: Its arguments.
+        image: Image of the workers; the local backend runs in the present environment instead.
+        workers: How many. From 2 on a scheduler runs beside them, which `MS_ROLE` tells from the workers.
+        namespace: Namespace of the job.
+        env: Variables by name, or a list of Kubernetes EnvVars.
+        restart_policy: `Always`, `OnFailure`, `Never` or `ExitCode`.
+        backoff_limit: How often the job may be restarted.
+        active_deadline_seconds: The job fails when it runs longer; None for no limit.
+        ttl_seconds_after_finished: The job is deleted this long after its end; None for never.
+        clean_pod_policy: `Running` (the default), `All` or `None`.
+        resources: A worker's ResourceRequirements, or the resources it is limited to, such as `{"cpu": 2}`.
+        working_dir: Directory the command runs in.
+
+    Raises:
+        ValidationError: An argument is wrong; the message names the field it fills.
+    """
+    container: dict[str, Any] = {"name": CONTAINER_NAME, "image": image, "command": list(command)}
+    if args:
+        container["args"] = list(args)
+    if env:
+        container["env"] = spell_env(env)
+    if resources:
+        container["resources"] = spell_resources(resources)
+    if working_dir:
+        container["workingDir"] = working_dir
+    job = MSJob(
+        metadata={"name": name, "namespace": namespace},
+        ms_replica_specs={WORKER: ReplicaSpec(workers, restart_policy, {"spec": {"containers": [container]}})},
+        run_policy=RunPolicy(
+            active_deadline_seconds=active_deadline_seconds,
+            backoff_limit=backoff_limit,
+            clean_pod_policy=clean_pod_policy,
+            ttl_seconds_after_finished=ttl_seconds_after_finished,
+        ),
+    )
+    validate_msjob(job)
+    return job
+
+
+def spell_env(env: Mapping[str, Any] | Sequence[Any]) -> list[dict[str, Any]]:
+    """Return Kubernetes EnvVars for variables by name, or for a list of EnvVars, dicts or models."""
+    if isinstance(env, Mapping):
+        return [{"name": name, "value": str(value)} for name, value in env.items()]
+    items: list[dict[str, Any]] = to_wire(list(env))
+    return items
+
+
+def spell_resources(resources: Any) -> dict[str, Any]:
+    """Return ResourceRequirements: as they are, or equal requests and limits for resources by name.
+
+    As in TrainingClient, `gpu` stands for `nvidia.com/gpu`.
+    """
+    wire = to_wire(resources)
+    if {"limits", "requests", "claims"} & wire.keys():
+        requirements: dict[str, Any] = wire
+        return requirements
+    amounts = {"nvidia.com/gpu" if name == "gpu" else name: str(amount) for name, amount in wire.items()}
+    return {"requests": amounts, "limits": dict(amounts)}

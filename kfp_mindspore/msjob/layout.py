@@ -1,0 +1,155 @@
+"""From a job to its members: names, ranks, ports and MS_* variables. Pure; all backends build by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kfp_mindspore.msjob.names import (
+    DEFAULT_PORT,
+    JOB_LABEL,
+    OPERATOR_LABEL,
+    PARAMETER_SERVER,
+    PORT_NAME,
+    REPLICA_INDEX_LABEL,
+    REPLICA_TYPE_LABEL,
+    REPLICA_TYPES,
+    ROLE_LABEL,
+    SCHEDULER,
+    WORKER,
+)
+from kfp_mindspore.msjob.types import MSJob, ReplicaSpec
+
+ROLES = {SCHEDULER: "MS_SCHED", PARAMETER_SERVER: "MS_PSERVER", WORKER: "MS_WORKER"}
+VARIABLES = (
+    "MS_ROLE",
+    "MS_SCHED_HOST",
+    "MS_SCHED_PORT",
+    "MS_WORKER_NUM",
+    "MS_SERVER_NUM",
+    "MS_NODE_ID",
+)
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """Where the scheduler is found.
+
+    Attributes:
+        host: An IP address; MindSpore accepts no name.
+        port: 1024–65535.
+        bind_host: The address the scheduler itself binds, when it is not `host`.
+    """
+
+    host: str
+    port: int
+    bind_host: str = ""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One process of a job, a pod on a cluster.
+
+    Attributes:
+        name: `<job>-<scheduler|ps|worker>-<index>`.
+        replica_type: `Scheduler`, `PS` or `Worker`.
+        index: Index within the type. A worker's index is its rank.
+        environment: The MS_* variables; empty for a job of one worker.
+        labels: The pod's labels.
+        spec: What it runs.
+    """
+
+    name: str
+    replica_type: str
+    index: int
+    environment: dict[str, str]
+    labels: dict[str, str]
+    spec: ReplicaSpec
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The members of a job.
+
+    Attributes:
+        members: Scheduler first, then parameter servers, then workers by rank.
+        scheduler_port: The port the scheduler listens on; None for a job of one worker.
+    """
+
+    members: tuple[Member, ...]
+    scheduler_port: int | None
+
+
+def is_standalone(job: MSJob) -> bool:
+    """Tell whether a job is one plain process: one worker and no parameter server."""
+    return job.workers == 1 and PARAMETER_SERVER not in job.ms_replica_specs
+
+
+def find_port(job: MSJob) -> int:
+    """Return the scheduler's port on a cluster: the container port `msjob-port` of its template, or 2222."""
+    spec = job.ms_replica_specs.get(SCHEDULER) or job.ms_replica_specs[WORKER]
+    for port in spec.container.get("ports") or []:
+        if port.get("name") == PORT_NAME:
+            return int(port["containerPort"])
+    return DEFAULT_PORT
+
+
+def topology(spec: MSJob, endpoints: Endpoints) -> Topology:
+    """Lay a job out.
+
+    A job of one worker is one process without MS_*. Otherwise a scheduler is added; without a template of its own it
+    runs the workers' template, which is what MindSpore expects: the same script in all roles.
+
+    Args:
+        spec: A valid job.
+        endpoints: Where its scheduler will be.
+    """
+    standalone = is_standalone(spec)
+    replicas = dict(spec.ms_replica_specs)
+    if standalone:
+        replicas = {WORKER: replicas[WORKER]}
+    elif SCHEDULER not in replicas:
+        worker = replicas[WORKER]
+        replicas[SCHEDULER] = ReplicaSpec(1, worker.restart_policy, worker.template)
+    servers = _count(replicas.get(PARAMETER_SERVER))
+    members = []
+    for kind in (kind for kind in REPLICA_TYPES if kind in replicas):
+        for index in range(_count(replicas[kind])):
+            environment: dict[str, str] = {}
+            if not standalone:
+                host = endpoints.bind_host or endpoints.host if kind == SCHEDULER else endpoints.host
+                environment = {
+                    "MS_ROLE": ROLES[kind],
+                    "MS_SCHED_HOST": host,
+                    "MS_SCHED_PORT": str(endpoints.port),
+                    "MS_WORKER_NUM": str(spec.workers),
+                }
+                if servers:
+                    environment["MS_SERVER_NUM"] = str(servers)
+                # An integer fixes the rank; workers keep theirs over restarts. The others only need a unique one.
+                environment["MS_NODE_ID"] = str(index) if kind == WORKER else f"{kind.lower()}-{index}"
+            members.append(
+                Member(
+                    name=f"{spec.name}-{kind.lower()}-{index}",
+                    replica_type=kind,
+                    index=index,
+                    environment=environment,
+                    labels=make_labels(spec.name, kind, index),
+                    spec=replicas[kind],
+                )
+            )
+    return Topology(tuple(members), None if standalone else endpoints.port)
+
+
+def make_labels(job_name: str, replica_type: str, index: int) -> dict[str, str]:
+    """Return the labels of a member's pod; worker 0 is the job's master."""
+    labels = {
+        OPERATOR_LABEL: "msjob-controller",
+        JOB_LABEL: job_name,
+        REPLICA_TYPE_LABEL: replica_type.lower(),
+        REPLICA_INDEX_LABEL: str(index),
+    }
+    return {**labels, ROLE_LABEL: "master"} if replica_type == WORKER and index == 0 else labels
+
+
+def _count(spec: ReplicaSpec | None) -> int:
+    return 0 if spec is None else 1 if spec.replicas is None else spec.replicas

@@ -1,0 +1,44 @@
+"""The fixed words of MSJob's wire form: group, kinds, labels, condition types, and where they are allowed."""
+
+from __future__ import annotations
+
+GROUP = "mindspore.gitee.com"
+API_VERSION = f"{GROUP}/v1"
+KIND = "MSJob"
+PLURAL = "msjobs"
+
+CONTAINER_NAME = "mindspore"
+PORT_NAME = "msjob-port"
+DEFAULT_PORT = 2222
+DEFAULT_BACKOFF_LIMIT = 3
+DEFAULT_GRACE_SECONDS = 30
+MAXIMUM_NAME = 51
+
+SCHEDULER = "Scheduler"
+PARAMETER_SERVER = "PS"
+WORKER = "Worker"
+REPLICA_TYPES = (SCHEDULER, PARAMETER_SERVER, WORKER)
+
+RESTART_POLICIES = ("Always", "OnFailure", "Never", "ExitCode")
+CLEAN_POD_POLICIES = ("All", "Running", "None")
+SUCCESS_POLICIES = ("", "AllWorkers")
+
+CREATED = "Created"
+RUNNING = "Running"
+RESTARTING = "Restarting"
+SUSPENDED = "Suspended"
+SUCCEEDED = "Succeeded"
+FAILED = "Failed"
+CONDITIONS = (CREATED, RUNNING, RESTARTING, SUSPENDED, SUCCEEDED, FAILED)
+
+OPERATOR_LABEL = "training.kubeflow.org/operator-name"
+JOB_LABEL = "training.kubeflow.org/job-name"
+REPLICA_TYPE_LABEL = "training.kubeflow.org/replica-type"
+REPLICA_INDEX_LABEL = "training.kubeflow.org/replica-index"
+ROLE_LABEL = "training.kubeflow.org/job-role"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+
+
+def find_replica_type(text: str) -> str | None:
+    """Return the replica type that a word means in whatever case, such as `Worker` for `worker`, or None."""
+    return next((name for name in REPLICA_TYPES if name.lower() == text.lower()), None)

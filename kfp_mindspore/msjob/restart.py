@@ -1,0 +1,136 @@
+"""The restart table: what becomes of a job when some of its processes have ended. Pure; all backends decide by it.
+
+A member cannot rejoin a MindSpore cluster that runs, so that a restart is always one of the whole gang.
+
+Of a member:
+
+| exit | reason | Always, OnFailure | ExitCode | Never |
+|---|---|---|---|---|
+| 0 | any | done | done | done |
+| any | `StartError`: the command cannot be run | fail | fail | fail |
+| any | `Evicted`, `NodeLost`, `Deleted`: not its own doing | restart | restart | fail |
+| 130, 137, 138, 143 | other | restart | restart | fail |
+| other | other | restart | fail | fail |
+
+Of the job, the first that holds:
+
+1. successPolicy empty: worker 0 is done; `AllWorkers`: all workers are done → it has succeeded.
+2. A member fails → the job fails.
+3. A member is to be restarted → the gang is restarted, unless it was restarted backoffLimit times: then it fails.
+4. Otherwise it goes on. A scheduler or parameter server that is done decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from kfp_mindspore.msjob.names import WORKER
+
+RETRYABLE_EXIT_CODES = frozenset({130, 137, 138, 143})
+NOT_ITS_OWN_DOING = frozenset({"Evicted", "NodeLost", "Deleted"})
+START_ERROR = "StartError"
+
+Verdict = Literal["done", "restart", "fail"]
+Action = Literal["continue", "succeed", "restart", "fail"]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How one member stands.
+
+    Attributes:
+        name: Its pod's name.
+        replica_type: `Scheduler`, `PS` or `Worker`.
+        index: Its index within its type.
+        exit_code: As a shell reports it (128 + signal); None while it runs.
+        reason: One word, as in a pod's terminated state: `Completed`, `Error`, `OOMKilled`, `Evicted`, `StartError` …
+        message: More about it.
+    """
+
+    name: str
+    replica_type: str
+    index: int
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do with a job, and why.
+
+    Attributes:
+        action: `continue`, `succeed`, `restart` or `fail`.
+        reason: One word for the condition.
+        message: A sentence for the condition.
+    """
+
+    action: Action
+    reason: str = ""
+    message: str = ""
+
+
+def judge_member(restart_policy: str, exit_code: int, reason: str = "") -> Verdict:
+    """Decide about one member that has ended.
+
+    Args:
+        restart_policy: `Always`, `OnFailure`, `Never` or `ExitCode`.
+        exit_code: As a shell reports it.
+        reason: See `Ending`.
+    """
+    if reason == START_ERROR:
+        return "fail"
+    if exit_code == 0:
+        return "done"
+    if restart_policy == "Never":
+        return "fail"
+    if restart_policy == "ExitCode" and reason not in NOT_ITS_OWN_DOING and exit_code not in RETRYABLE_EXIT_CODES:
+        return "fail"
+    return "restart"
+
+
+def judge_job(
+    members: Iterable[tuple[Ending, str]], *, success_policy: str, restarts: int, backoff_limit: int
+) -> Decision:
+    """Decide about a job.
+
+    Args:
+        members: Every member with its restart policy.
+        success_policy: Empty, or `AllWorkers`.
+        restarts: How often the gang was restarted so far.
+        backoff_limit: How often it may be.
+    """
+    endings = list(members)
+    workers = [ending for ending, _ in endings if ending.replica_type == WORKER]
+    deciding = workers if success_policy == "AllWorkers" else [worker for worker in workers if worker.index == 0]
+    if deciding and all(worker.exit_code == 0 and worker.reason != START_ERROR for worker in deciding):
+        who = "all workers" if success_policy == "AllWorkers" else deciding[0].name
+        return Decision("succeed", "JobSucceeded", f"{who} ended with exit code 0")
+    verdicts = [
+        (ending, judge_member(policy, ending.exit_code, ending.reason))
+        for ending, policy in endings
+        if ending.exit_code is not None
+    ]
+    for ending, verdict in verdicts:
+        if verdict == "fail":
+            return Decision("fail", "StartError" if ending.reason == START_ERROR else "JobFailed", describe(ending))
+    for ending, verdict in verdicts:
+        if verdict == "restart":
+            if restarts >= backoff_limit:
+                return Decision(
+                    "fail", "BackoffLimitExceeded", f"{describe(ending)}; restarted {restarts} of {backoff_limit} times"
+                )
+            return Decision(
+                "restart", "JobRestarting", f"{describe(ending)}; restart {restarts + 1} of {backoff_limit}"
+            )
+    return Decision("continue")
+
+
+def describe(ending: Ending) -> str:
+    """Return a sentence about how a member ended."""
+    if ending.reason == START_ERROR:
+        return f"{ending.name} could not be started: {ending.message}"
+    text = f"{ending.name} ended with exit code {ending.exit_code}"
+    return f"{text} ({ending.message or ending.reason})" if ending.reason not in ("", "Error", "Completed") else text

@@ -1,0 +1,136 @@
+"""A job's status and conditions, with kubeflow-training's fields and meanings."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kfp_mindspore.msjob.names import CONDITIONS, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
+from kfp_mindspore.msjob.wire import from_wire, now, parse_time, to_wire
+
+
+@dataclass
+class JobCondition:
+    """One condition, as `KubeflowOrgV1JobCondition`.
+
+    Attributes:
+        type: `Created`, `Running`, `Restarting`, `Suspended`, `Succeeded` or `Failed`.
+        status: `True`, `False` or `Unknown`.
+        reason: One word for programs, such as `BackoffLimitExceeded`.
+        message: A sentence for people.
+        last_update_time: When any of the above was written last.
+        last_transition_time: When the status changed last.
+    """
+
+    type: str
+    status: str
+    reason: str | None = None
+    message: str | None = None
+    last_update_time: datetime.datetime | None = None
+    last_transition_time: datetime.datetime | None = None
+
+    def __post_init__(self) -> None:
+        self.last_update_time = parse_time(self.last_update_time)
+        self.last_transition_time = parse_time(self.last_transition_time)
+
+
+@dataclass
+class ReplicaStatus:
+    """How many replicas of one type run and have ended, as `KubeflowOrgV1ReplicaStatus`."""
+
+    active: int | None = None
+    succeeded: int | None = None
+    failed: int | None = None
+    selector: str | None = None
+    label_selector: dict[str, Any] | None = None
+
+
+@dataclass
+class JobStatus:
+    """What a job has come to, as `KubeflowOrgV1JobStatus`.
+
+    A job *is* in a condition when one of that type has the status `True`; their order means nothing.
+    """
+
+    conditions: list[JobCondition] = field(default_factory=list)
+    replica_statuses: dict[str, ReplicaStatus] | None = None
+    start_time: datetime.datetime | None = None
+    completion_time: datetime.datetime | None = None
+    last_reconcile_time: datetime.datetime | None = None
+
+    def __post_init__(self) -> None:
+        self.conditions = [_parse(JobCondition, item) for item in self.conditions or []]
+        if self.replica_statuses is not None:
+            self.replica_statuses = {name: _parse(ReplicaStatus, item) for name, item in self.replica_statuses.items()}
+        self.start_time = parse_time(self.start_time)
+        self.completion_time = parse_time(self.completion_time)
+        self.last_reconcile_time = parse_time(self.last_reconcile_time)
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> JobStatus:
+        """Read the wire form; fields that are not known are left out."""
+        return cls(**from_wire(cls, document))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the wire form."""
+        document: dict[str, Any] = to_wire(self)
+        return document
+
+    def has(self, condition: str) -> bool:
+        """Tell whether the job is in a condition."""
+        return any(item.type == condition and item.status == "True" for item in self.conditions)
+
+    def find(self, condition: str) -> JobCondition | None:
+        """Return the condition of a type, whatever its status, or None."""
+        return next((item for item in self.conditions if item.type == condition), None)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the job has succeeded or failed for good."""
+        return self.has(SUCCEEDED) or self.has(FAILED)
+
+    @property
+    def state(self) -> str:
+        """The condition that says most, for tables: an end before `Suspended` before `Restarting` before `Running`."""
+        order = (FAILED, SUCCEEDED, SUSPENDED, RESTARTING, RUNNING)
+        return next((name for name in order if self.has(name)), "Created" if self.conditions else "Pending")
+
+    def set_condition(self, condition: str, reason: str, message: str, *, status: bool = True) -> None:
+        """Write one condition, and clear those that it excludes, as kubeflow-training's controller does.
+
+        Args:
+            condition: Its type.
+            reason: One word for programs.
+            message: A sentence for people.
+            status: False to say that the job is not in it (any more).
+        """
+        if condition not in CONDITIONS:
+            raise ValueError(f"condition must be one of {', '.join(CONDITIONS)}, got {condition!r}")
+        self._write(condition, "True" if status else "False", reason, message)
+        if not status:
+            return
+        excluded = {
+            RUNNING: (RESTARTING, SUSPENDED),
+            RESTARTING: (RUNNING,),
+            SUSPENDED: (RUNNING, RESTARTING),
+            SUCCEEDED: (RUNNING, RESTARTING, SUSPENDED),
+            FAILED: (RUNNING, RESTARTING, SUSPENDED),
+        }
+        for other in excluded.get(condition, ()):
+            if self.has(other):
+                self._write(other, "False", reason, message)
+
+    def _write(self, condition: str, status: str, reason: str, message: str) -> None:
+        time = now()
+        if (found := self.find(condition)) is None:
+            self.conditions.append(JobCondition(condition, status, reason, message, time, time))
+            return
+        if found.status != status:
+            found.last_transition_time = time
+        found.status, found.reason, found.message, found.last_update_time = status, reason, message, time
+
+
+def _parse(kind: type[Any], value: Any) -> Any:
+    return value if isinstance(value, kind) else kind(**from_wire(kind, to_wire(value)))

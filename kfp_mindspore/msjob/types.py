@@ -1,0 +1,213 @@
+"""MSJob in Python, field for field as on the wire; its pod templates stay the dicts that the user wrote."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kfp_mindspore.msjob.names import (
+    API_VERSION,
+    CONTAINER_NAME,
+    DEFAULT_BACKOFF_LIMIT,
+    DEFAULT_GRACE_SECONDS,
+    KIND,
+    find_replica_type,
+)
+from kfp_mindspore.msjob.status import JobStatus
+from kfp_mindspore.msjob.validation import parse_msjob_yaml, validate_msjob
+from kfp_mindspore.msjob.wire import from_wire, to_wire
+
+
+@dataclass
+class SchedulingPolicy:
+    """How the job's pods are scheduled together, as `KubeflowOrgV1SchedulingPolicy`; the local backend ignores it."""
+
+    min_available: int | None = None
+    min_resources: dict[str, Any] | None = None
+    priority_class: str | None = None
+    queue: str | None = None
+    schedule_timeout_seconds: int | None = None
+
+
+@dataclass
+class RunPolicy:
+    """When a job ends, is tried again and is cleaned up, as `KubeflowOrgV1RunPolicy`.
+
+    Attributes:
+        active_deadline_seconds: The job fails when it runs longer; default no limit.
+        backoff_limit: How often all its processes may be started again; default 3.
+        clean_pod_policy: What goes at the end: `Running` processes (the default), `All` (logs too), or `None`.
+        managed_by: Controller that looks after the job; the local backend ignores it.
+        scheduling_policy: See there.
+        suspend: Whether the job waits, without any process.
+        ttl_seconds_after_finished: The job is deleted this long after its end; default never.
+    """
+
+    active_deadline_seconds: int | None = None
+    backoff_limit: int | None = None
+    clean_pod_policy: str | None = None
+    managed_by: str | None = None
+    scheduling_policy: SchedulingPolicy | None = None
+    suspend: bool | None = None
+    ttl_seconds_after_finished: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.scheduling_policy is not None and not isinstance(self.scheduling_policy, SchedulingPolicy):
+            document = to_wire(self.scheduling_policy)
+            self.scheduling_policy = SchedulingPolicy(**from_wire(SchedulingPolicy, document))
+
+
+@dataclass
+class ReplicaSpec:
+    """One kind of process of a job, as `KubeflowOrgV1ReplicaSpec`.
+
+    Attributes:
+        replicas: How many; default 1.
+        restart_policy: `Always`, `OnFailure`, `Never` (the default) or `ExitCode` (again after a retryable exit code).
+        template: The PodTemplateSpec, a dict as on the wire; its container `mindspore` is what runs.
+    """
+
+    replicas: int | None = None
+    restart_policy: str | None = None
+    template: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.template = to_wire(self.template)
+
+    @property
+    def container(self) -> dict[str, Any]:
+        """The container that trains."""
+        containers = self.template.get("spec", {}).get("containers", [])
+        found: dict[str, Any] = next((item for item in containers if item.get("name") == CONTAINER_NAME), {})
+        return found
+
+    @property
+    def grace_seconds(self) -> float:
+        """Seconds between SIGTERM and SIGKILL."""
+        return float(self.template.get("spec", {}).get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS))
+
+
+@dataclass
+class MSJob:
+    """A MindSpore training job.
+
+    Attributes:
+        metadata: Kubernetes object metadata, as on the wire; `name` is a DNS label of at most 51 characters.
+        ms_replica_specs: Replica type (`Scheduler`, `PS`, `Worker`) to what runs there. With more than one worker and
+            no scheduler given, a scheduler runs the workers' own template.
+        run_policy: When it ends, is tried again and is cleaned up.
+        success_policy: Empty or None: it has succeeded when worker 0 has; `AllWorkers`: when all have.
+        enable_dynamic_worker: Kept for ms-operator.
+        status: What it has come to; written by the backend.
+    """
+
+    metadata: dict[str, Any]
+    ms_replica_specs: dict[str, ReplicaSpec]
+    run_policy: RunPolicy | None = None
+    success_policy: str | None = None
+    enable_dynamic_worker: bool | None = None
+    status: JobStatus | None = None
+    api_version: str = API_VERSION
+    kind: str = KIND
+
+    def __post_init__(self) -> None:
+        self.metadata = to_wire(self.metadata)
+        self.ms_replica_specs = {
+            find_replica_type(name) or name: _parse_spec(ReplicaSpec, spec)
+            for name, spec in self.ms_replica_specs.items()
+        }
+        if self.run_policy is not None:
+            self.run_policy = _parse_spec(RunPolicy, self.run_policy)
+        if self.status is not None and not isinstance(self.status, JobStatus):
+            self.status = JobStatus.from_dict(to_wire(self.status))
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return str(self.metadata["name"])
+
+    @property
+    def namespace(self) -> str:
+        """The job's namespace."""
+        return str(self.metadata.get("namespace") or "default")
+
+    @property
+    def workers(self) -> int:
+        """How many workers it has."""
+        replicas = self.ms_replica_specs["Worker"].replicas
+        return 1 if replicas is None else replicas
+
+    @property
+    def effective_run_policy(self) -> RunPolicy:
+        """The run policy with its defaults filled in."""
+        policy = copy.copy(self.run_policy or RunPolicy())
+        if policy.backoff_limit is None:
+            policy.backoff_limit = DEFAULT_BACKOFF_LIMIT
+        policy.clean_pod_policy = policy.clean_pod_policy or "Running"
+        return policy
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any], *, validate: bool = True) -> MSJob:
+        """Read the wire form.
+
+        Args:
+            document: As parsed from YAML; it is copied.
+            validate: False for what was validated before.
+
+        Raises:
+            ValidationError: It is no valid MSJob; the message names the fields.
+        """
+        if validate:
+            validate_msjob(document)
+        document = copy.deepcopy(dict(document))
+        spec = document["spec"]
+        return cls(
+            metadata=document["metadata"],
+            ms_replica_specs=spec["msReplicaSpecs"],
+            run_policy=spec.get("runPolicy"),
+            success_policy=spec.get("successPolicy"),
+            enable_dynamic_worker=spec.get("enableDynamicWorker"),
+            status=document.get("status"),
+            api_version=document["apiVersion"],
+            kind=document["kind"],
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the wire form, a copy."""
+        spec: dict[str, Any] = {"msReplicaSpecs": {name: to_wire(item) for name, item in self.ms_replica_specs.items()}}
+        options = {
+            "runPolicy": self.run_policy,
+            "successPolicy": self.success_policy,
+            "enableDynamicWorker": self.enable_dynamic_worker,
+        }
+        spec.update({name: to_wire(value) for name, value in options.items() if value is not None})
+        document = {"apiVersion": self.api_version, "kind": self.kind, "metadata": self.metadata, "spec": spec}
+        if self.status is not None:
+            document["status"] = self.status.to_dict()
+        return copy.deepcopy(document)
+
+    @classmethod
+    def from_yaml(cls, text: str, *, source: str = "") -> MSJob:
+        """Read one YAML document.
+
+        Args:
+            text: The YAML.
+            source: Name of its file, for messages.
+
+        Raises:
+            ValidationError: It is no YAML (with line and column) or no valid MSJob.
+        """
+        return cls.from_dict(parse_msjob_yaml(text, source=source))
+
+    def to_yaml(self) -> str:
+        """Return the wire form as YAML, fields in their usual order."""
+        import yaml
+
+        text: str = yaml.safe_dump(self.to_dict(), sort_keys=False)
+        return text
+
+
+def _parse_spec(kind: type[Any], value: Any) -> Any:
+    return value if isinstance(value, kind) else kind(**from_wire(kind, to_wire(value)))

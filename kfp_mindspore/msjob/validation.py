@@ -1,0 +1,299 @@
+"""Finds what is wrong with an MSJob before anything starts, and names each field by its path."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.msjob.names import (
+    API_VERSION,
+    CLEAN_POD_POLICIES,
+    CONTAINER_NAME,
+    KIND,
+    MAXIMUM_NAME,
+    PORT_NAME,
+    REPLICA_TYPES,
+    RESTART_POLICIES,
+    SCHEDULER,
+    SUCCESS_POLICIES,
+    WORKER,
+    find_replica_type,
+)
+from kfp_mindspore.msjob.template import check_template
+
+_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_PORTS = (1024, 65535)
+
+Check = Callable[[Any], str | None]
+
+
+def validate_msjob(job: Any) -> None:
+    """Check a job.
+
+    Args:
+        job: An MSJob, or its wire form.
+
+    Raises:
+        ValidationError: Its `errors` has one sentence a wrong field, such as
+            `spec.msReplicaSpecs.Worker.replicas: must be ≥ 1, got 0`.
+    """
+    document = job if isinstance(job, Mapping) or not hasattr(job, "to_dict") else job.to_dict()
+    errors = find_errors(document)
+    if errors:
+        metadata = document.get("metadata") if isinstance(document, Mapping) else None
+        name = metadata.get("name") if isinstance(metadata, Mapping) else None
+        raise ValidationError(errors, subject=f"MSJob {name}" if name else "MSJob")
+
+
+def find_errors(document: Any) -> list[str]:
+    """Return one sentence for each wrong field of a job's wire form."""
+    if not isinstance(document, Mapping):
+        return [f"document: must be a mapping, got {_show(document)}"]
+    errors = _check_fields(
+        document,
+        "",
+        {
+            "apiVersion": _one_of((API_VERSION,)),
+            "kind": _one_of((KIND,)),
+            "metadata": _mapping,
+            "spec": _mapping,
+            "status": _mapping,
+        },
+        required=("apiVersion", "kind", "metadata", "spec"),
+    )
+    if isinstance(metadata := document.get("metadata"), Mapping):
+        errors += _check_metadata(metadata)
+    if isinstance(spec := document.get("spec"), Mapping):
+        errors += _check_spec(spec)
+    return errors
+
+
+def parse_msjob_yaml(text: str, *, source: str = "") -> dict[str, Any]:
+    """Parse the YAML of one job; what it says is not checked here.
+
+    Args:
+        text: The YAML.
+        source: Name of its file, for messages.
+
+    Raises:
+        ValidationError: It is no YAML, with line and column, or not one mapping.
+    """
+    import yaml
+
+    where = f"{source}: " if source else ""
+    try:
+        documents = [item for item in yaml.safe_load_all(text) if item is not None]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ValidationError([f"{where}{place}{error.problem or error.context}"], subject="YAML") from None
+    except yaml.YAMLError as error:
+        raise ValidationError([f"{where}{error}"], subject="YAML") from None
+    if len(documents) != 1 or not isinstance(documents[0], dict):
+        found = f"{len(documents)} documents" if len(documents) != 1 else _show(documents[0])
+        raise ValidationError([f"{where}must hold one MSJob, got {found}"], subject="YAML")
+    document: dict[str, Any] = documents[0]
+    return document
+
+
+def _check_metadata(metadata: Mapping[str, Any]) -> list[str]:
+    errors = []
+    name = metadata.get("name")
+    if name is None:
+        errors.append("metadata.name: is required")
+    elif not isinstance(name, str) or not _LABEL.fullmatch(name):
+        errors.append(
+            "metadata.name: must be lower-case letters, digits and '-', starting with a letter and not ending "
+            f"with '-', got {_show(name)}"
+        )
+    elif len(name) > MAXIMUM_NAME:
+        errors.append(f"metadata.name: must have at most {MAXIMUM_NAME} characters, got {len(name)} ({name!r})")
+    namespace = metadata.get("namespace")
+    if namespace is not None and (
+        not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace) or len(namespace) > 63
+    ):
+        errors.append(f"metadata.namespace: must be a DNS label of at most 63 characters, got {_show(namespace)}")
+    for key in ("labels", "annotations"):
+        errors += _check_strings(metadata.get(key), f"metadata.{key}")
+    return errors
+
+
+def _check_strings(value: Any, path: str) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, Mapping):
+        return [f"{path}: must be a mapping, got {_show(value)}"]
+    return [f"{path}.{key}: must be text, got {_show(item)}" for key, item in value.items() if not _is_text(item)]
+
+
+def _check_spec(spec: Mapping[str, Any]) -> list[str]:
+    errors = _check_fields(
+        spec,
+        "spec",
+        {
+            "msReplicaSpecs": _mapping,
+            "runPolicy": _mapping,
+            "successPolicy": _one_of(SUCCESS_POLICIES),
+            "enableDynamicWorker": _boolean,
+        },
+        required=("msReplicaSpecs",),
+    )
+    if isinstance(replicas := spec.get("msReplicaSpecs"), Mapping):
+        errors += _check_replicas(replicas)
+    if isinstance(policy := spec.get("runPolicy"), Mapping):
+        errors += _check_run_policy(policy)
+    return errors
+
+
+def _check_replicas(replicas: Mapping[Any, Any]) -> list[str]:
+    path = "spec.msReplicaSpecs"
+    errors = []
+    seen: dict[str, Any] = {}
+    for key, spec in replicas.items():
+        kind = find_replica_type(str(key))
+        if kind is None:
+            errors.append(f"{path}.{key}: unknown replica type, must be one of {', '.join(REPLICA_TYPES)}")
+            continue
+        if kind in seen:
+            errors.append(f"{path}.{key}: the same as {seen[kind]}; give each replica type once")
+            continue
+        seen[kind] = key
+        if isinstance(spec, Mapping):
+            errors += _check_replica(spec, f"{path}.{kind}", kind)
+        else:
+            errors.append(f"{path}.{kind}: must be a mapping, got {_show(spec)}")
+    if WORKER not in seen and not errors:
+        errors.append(f"{path}.{WORKER}: is required; a job without a worker would never end")
+    return errors
+
+
+def _check_replica(spec: Mapping[str, Any], path: str, kind: str) -> list[str]:
+    replicas = _exactly(1) if kind == SCHEDULER else _at_least(1)
+    errors = _check_fields(
+        spec,
+        path,
+        {"replicas": replicas, "restartPolicy": _one_of(RESTART_POLICIES), "template": _mapping},
+        required=("template",),
+    )
+    template = spec.get("template")
+    if not isinstance(template, Mapping):
+        return errors
+    problems = check_template(template, f"{path}.template")
+    if not problems:
+        containers = template["spec"]["containers"]
+        names = [container.get("name") for container in containers]
+        if CONTAINER_NAME not in names:
+            errors.append(
+                f"{path}.template.spec.containers: must have one named '{CONTAINER_NAME}', got {', '.join(names)}"
+            )
+        for index, container in enumerate(containers):
+            errors += _check_port(container, f"{path}.template.spec.containers[{index}]")
+    return errors + problems
+
+
+def _check_port(container: Mapping[str, Any], path: str) -> list[str]:
+    errors = []
+    for index, port in enumerate(container.get("ports") or []):
+        low, high = _PORTS if port.get("name") == PORT_NAME else (1, _PORTS[1])
+        number = port.get("containerPort")
+        if isinstance(number, int) and not low <= number <= high:
+            errors.append(f"{path}.ports[{index}].containerPort: must be from {low} to {high}, got {number}")
+    return errors
+
+
+def _check_run_policy(policy: Mapping[str, Any]) -> list[str]:
+    path = "spec.runPolicy"
+    errors = _check_fields(
+        policy,
+        path,
+        {
+            "activeDeadlineSeconds": _at_least(1),
+            "backoffLimit": _at_least(0),
+            "cleanPodPolicy": _one_of(CLEAN_POD_POLICIES),
+            "managedBy": _text,
+            "schedulingPolicy": _mapping,
+            "suspend": _boolean,
+            "ttlSecondsAfterFinished": _at_least(0),
+        },
+    )
+    if isinstance(scheduling := policy.get("schedulingPolicy"), Mapping):
+        errors += _check_fields(
+            scheduling,
+            f"{path}.schedulingPolicy",
+            {
+                "minAvailable": _at_least(1),
+                "minResources": _mapping,
+                "priorityClass": _text,
+                "queue": _text,
+                "scheduleTimeoutSeconds": _at_least(0),
+            },
+        )
+    return errors
+
+
+def _check_fields(
+    document: Mapping[Any, Any], path: str, checks: Mapping[str, Check], required: Iterable[str] = ()
+) -> list[str]:
+    prefix = f"{path}." if path else ""
+    errors = [f"{prefix}{name}: is required" for name in required if document.get(name) is None]
+    for name, value in document.items():
+        check = checks.get(name)
+        if check is None:
+            errors.append(f"{prefix}{name}: unknown field{suggest(str(name), checks)}")
+        elif value is not None and (problem := check(value)):
+            errors.append(f"{prefix}{name}: {problem}, got {_show(value)}")
+    return errors
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean '…'?` when a known word is close, or nothing."""
+    by_case = {word.lower(): word for word in known}
+    close = difflib.get_close_matches(name.lower(), by_case, n=1, cutoff=0.75)
+    return f"; did you mean '{by_case[close[0]]}'?" if close else ""
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    return "nothing" if value is None else repr(value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _mapping(value: Any) -> str | None:
+    return None if isinstance(value, Mapping) else "must be a mapping"
+
+
+def _text(value: Any) -> str | None:
+    return None if isinstance(value, str) else "must be text"
+
+
+def _boolean(value: Any) -> str | None:
+    return None if isinstance(value, bool) else "must be true or false"
+
+
+def _at_least(minimum: int) -> Check:
+    def check(value: Any) -> str | None:
+        if not isinstance(value, int) or isinstance(value, bool):
+            return f"must be a whole number ≥ {minimum}"
+        return f"must be ≥ {minimum}" if value < minimum else None
+
+    return check
+
+
+def _exactly(number: int) -> Check:
+    return lambda value: None if value == number and not isinstance(value, bool) else f"must be {number}"
+
+
+def _one_of(words: tuple[str, ...]) -> Check:
+    spelled = ", ".join(repr(word) for word in words)
+    text = f"must be {spelled}" if len(words) == 1 else f"must be one of {spelled}"
+    return lambda value: None if isinstance(value, str) and value in words else text

@@ -1,0 +1,60 @@
+"""Turns dataclasses and API models into their wire form and back, field by field."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+
+def spell_field(name: str) -> str:
+    """Return a field's name on the wire: `clean_pod_policy` is `cleanPodPolicy`."""
+    head, *tail = name.split("_")
+    return head + "".join(word.title() for word in tail)
+
+
+def to_wire(value: Any) -> Any:
+    """Return JSON types for dataclasses of this package, models of the kubernetes and kubeflow-training clients, times.
+
+    Fields that are None are left out; a plain dict or list keeps whatever it holds.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {spell_field(field.name): getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {name: to_wire(item) for name, item in fields.items() if item is not None}
+    if isinstance(names := getattr(value, "attribute_map", None), Mapping):
+        items = {wire: getattr(value, name) for name, wire in names.items()}
+        return {wire: to_wire(item) for wire, item in items.items() if item is not None}
+    if isinstance(value, Mapping):
+        return {key: to_wire(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_wire(item) for item in value]
+    if isinstance(value, datetime.datetime):
+        return format_time(value)
+    return value
+
+
+def from_wire(kind: type[Any], document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the constructor arguments that a wire document holds for a dataclass; unknown fields are left out."""
+    return {
+        field.name: document[wire]
+        for field in dataclasses.fields(kind)
+        if (wire := spell_field(field.name)) in document
+    }
+
+
+def format_time(time: datetime.datetime) -> str:
+    """Return a time as RFC 3339 in UTC, such as `2026-01-31T12:00:00.250000Z`."""
+    return time.astimezone(datetime.timezone.utc).replace(tzinfo=None).isoformat() + "Z"
+
+
+def parse_time(value: str | datetime.datetime | None) -> datetime.datetime | None:
+    """Return the time that RFC 3339 text names, in UTC."""
+    if value is None or isinstance(value, datetime.datetime):
+        return value
+    return datetime.datetime.fromisoformat(value.replace("Z", "+00:00")).astimezone(datetime.timezone.utc)
+
+
+def now() -> datetime.datetime:
+    """Return the present time in UTC."""
+    return datetime.datetime.now(datetime.timezone.utc)
