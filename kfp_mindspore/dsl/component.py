@@ -49,7 +49,7 @@ def msjob_component(
     additional_funcs: Sequence[Callable[..., Any]] = (),
     env: Mapping[str, str] | None = None,
     resources: Mapping[str, Mapping[str, str]] | None = None,
-    restart_policy: str = "OnFailure",
+    restart_policy: str = "ExitCode",
     success_policy: str = "Default",
     clean_pod_policy: str = "Running",
     backoff_limit: int = 3,
@@ -73,7 +73,8 @@ def msjob_component(
         additional_funcs: Further functions that the function calls, shipped with it.
         env: Environment variables of the workers.
         resources: Kubernetes resource requirements of each worker: {"requests": {…}, "limits": {…}}.
-        restart_policy: `OnFailure`, `Never`, `Always` or `ExitCode`.
+        restart_policy: `ExitCode`: restart after an exit code that promises to pass (130, 137, 138, 143), fail at once
+            after another, such as an exception's; `OnFailure`: restart after any but 0; `Never`; `Always`.
         success_policy: `AllWorkers`, or `Default` for worker 0 alone.
         clean_pod_policy: Which processes or pods are removed at the end: `Running`, `All` or `None`.
         backoff_limit: Number of restarts after which the job fails.

@@ -59,7 +59,7 @@ def run_training(
     image: str = "",
     workers: int = 1,
     env: Mapping[str, Any] | None = None,
-    restart_policy: str = "OnFailure",
+    restart_policy: str = "ExitCode",
     backoff_limit: int = 3,
     active_deadline_seconds: int = 0,
 ) -> TrainingResult:

@@ -15,7 +15,7 @@ def train_msjob(
     workers: int = 1,
     image: str = "",
     env: dict = {},
-    restart_policy: str = "OnFailure",
+    restart_policy: str = "ExitCode",
     backoff_limit: int = 3,
     active_deadline_seconds: int = 0,
     job_name: str = "",
@@ -41,7 +41,8 @@ def train_msjob(
         workers: Number of workers.
         image: Image of the workers; by default the one of this package ($KFP_MINDSPORE_IMAGE).
         env: Environment variables of the workers, by name.
-        restart_policy: `OnFailure`, `Never`, `Always`, or `ExitCode`: restart only after a retryable exit code.
+        restart_policy: `ExitCode`: restart after an exit code that promises to pass (130, 137, 138, 143), fail at once
+            after another; `OnFailure`: restart after any but 0; `Never`; `Always`.
         backoff_limit: Number of restarts after which the job fails.
         active_deadline_seconds: Seconds after which the job is ended and fails; 0 for no limit.
         job_name: Name of the job, a DNS label of at most 51 characters; by default one made from the step's output,

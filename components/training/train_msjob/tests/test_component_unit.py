@@ -64,14 +64,14 @@ def test_job_is_what_was_asked_for_and_its_outputs_are_described(tmp_path, lifec
         env={"A": 1.0},
         backoff_limit=1,
         active_deadline_seconds=60,
-        restart_policy="ExitCode",
+        restart_policy="OnFailure",
         namespace="vision",
     )
     (job,) = submitted
     worker = job["spec"]["msReplicaSpecs"]["Worker"]
     container = worker["template"]["spec"]["containers"][0]
     assert worker["replicas"] == 2
-    assert worker["restartPolicy"] == "ExitCode"
+    assert worker["restartPolicy"] == "OnFailure"
     assert container["image"] == "registry/train:1"
     assert [*container["command"], *container.get("args", [])] == [
         *("python", "train.py", "--size", "4", "--epochs", "3")

@@ -1,0 +1,129 @@
+"""An `@msjob_component` in kfp.local: the function runs in the processes of a real MSJob."""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from kfp import dsl
+from kfp.dsl import Dataset, Input, Metrics, Model, Output
+
+from kfp_mindspore.dsl import msjob_component
+
+
+@msjob_component
+def double(value: int, text: str = "a") -> str:
+    return text * 2 * value
+
+
+def scale(value: float) -> float:
+    return value * 100
+
+
+@msjob_component(workers=2, additional_funcs=[scale], env={"COLOUR": "green"})
+def describe(
+    data: Input[Dataset],
+    note: Output[Model],
+    metrics: Output[Metrics],
+    settings: dict,
+) -> NamedTuple("Outputs", [("rank", int), ("workers", int), ("share", float)]):
+    import json
+    import os
+    import pathlib
+
+    rank = int(os.environ["MS_NODE_ID"])
+    directory = pathlib.Path(note.path)
+    directory.mkdir(parents=True)
+    (directory / "note.json").write_text(
+        json.dumps(
+            {
+                "rank": rank,
+                "role": os.environ["MS_ROLE"],
+                "colour": os.environ["COLOUR"],
+                "settings": settings,
+                "data": pathlib.Path(data.path, "data.txt").read_text(),
+                "dataset_dir": os.environ["KFP_MINDSPORE_DATASET_DIR"],
+                "is_output_dir": os.environ["KFP_MINDSPORE_OUTPUT_DIR"] == note.path,
+                "checkpoint_dir": pathlib.Path(os.environ["KFP_MINDSPORE_CHECKPOINT_DIR"]).is_dir(),
+            }
+        )
+    )
+    note.metadata["rank"] = rank
+    metrics.log_metric("share", scale(0.5))
+    print(f"worker {rank} is here")
+    return rank, int(os.environ["MS_WORKER_NUM"]), 0.5
+
+
+@msjob_component
+def fail(value: int) -> int:
+    if value > 1:
+        raise ValueError(f"{value} is too much")
+    return value
+
+
+@msjob_component(backoff_limit=2)
+def resume(model: Output[Model]) -> int:
+    import os
+    import pathlib
+    import sys
+
+    attempts = pathlib.Path(os.environ["KFP_MINDSPORE_CHECKPOINT_DIR"], "attempts")
+    count = len(attempts.read_text()) if attempts.exists() else 0
+    attempts.write_text("x" * (count + 1))
+    if count == 0:
+        sys.exit(143)
+    pathlib.Path(model.path).write_text("done")
+    return count + 1
+
+
+def test_bare_decorator_returns_what_the_function_does(run_component) -> None:
+    assert run_component(double, value=3).parameters == {"Output": "aaaaaa"}
+
+
+def test_worker_0_answers_for_all_workers(run_component, tmp_path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "data.txt").write_text("seven")
+    outputs = run_component(describe, {"data": (dsl.Dataset, data)}, settings={"a": 1, "b": ["c"]})
+    assert outputs.parameters == {"rank": 0, "workers": 2, "share": 0.5}
+    note = outputs.artifacts["note"]
+    assert note["metadata"] == {"rank": 0}
+    assert json.loads((Path(note["uri"]) / "note.json").read_text()) == {
+        "rank": 0,
+        "role": "MS_WORKER",
+        "colour": "green",
+        "settings": {"a": 1, "b": ["c"]},
+        "data": "seven",
+        "dataset_dir": str(data),
+        "is_output_dir": True,
+        "checkpoint_dir": True,
+    }
+    assert outputs.artifacts["metrics"]["metadata"] == {"share": 50.0}
+    assert "worker 0 is here" in outputs.log
+
+
+def test_error_of_the_function_fails_the_step_with_its_lines(run_component) -> None:
+    with pytest.raises(RuntimeError, match="ValueError: 2 is too much"):
+        run_component(fail, value=2)
+
+
+def test_checkpoints_outlive_a_restart_of_the_job(run_component) -> None:
+    outputs = run_component(resume)
+    assert outputs.parameters == {"Output": 2}
+    assert Path(outputs.artifacts["model"]["uri"]).read_text() == "done"
+
+
+@pytest.mark.mindspore
+def test_two_workers_train_in_data_parallel(run_component, lifecycle) -> None:
+    outputs = run_component(train_digits, {"dataset": (dsl.Dataset, lifecycle.dataset)}, epochs=1)
+    assert outputs.parameters["Output"] > 0.3
+    model = Path(outputs.artifacts["model"]["uri"])
+    assert (model / "checkpoint" / "checkpoint.json").is_file()
+    assert (model / "metrics.jsonl").is_file()
+
+
+@msjob_component(workers=2)
+def train_digits(dataset: Input[Dataset], model: Output[Model], epochs: int) -> float:
+    from kfp_mindspore.pipelines.digits_lifecycle.train import train
+
+    return train(epochs=epochs, batch_size=32, learning_rate=3e-3, seed=1).metrics["accuracy"]
