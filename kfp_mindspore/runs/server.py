@@ -36,7 +36,7 @@ def check_host(host: str) -> str:
     Raises:
         UserError: It is empty or no HTTP address.
     """
-    host = host.strip().rstrip("/")
+    host = host.strip()
     if not host:
         raise UserError(
             "host: the address of Kubeflow Pipelines is missing",
@@ -44,10 +44,10 @@ def check_host(host: str) -> str:
         )
     scheme, separator, rest = host.partition("://")
     if not separator:
-        return f"https://{host}"
-    if scheme not in ("http", "https") or not rest:
+        return f"https://{host.rstrip('/')}"
+    if scheme not in ("http", "https") or not rest.strip("/"):
         raise UserError(f"host: must be an http:// or https:// address, got {host!r}")
-    return host
+    return host.rstrip("/")
 
 
 def check_server(host: str, token: str, seconds: float) -> None:
@@ -119,7 +119,9 @@ def explain_errors(host: str, action: str, *, version: str = "") -> Iterator[Non
             ) from error
         raise _make_error(host, action, error.status or 0, error.reason or "", error.body) from error
     except (HTTPError, ValueError) as error:
-        raise KfpMindSporeError(f"{host}: {action}: {_shorten(str(error))}") from error
+        # After its retries urllib3 puts the address asked, filters and all, before the reason.
+        reason = getattr(error, "reason", None) or error
+        raise KfpMindSporeError(f"{host}: {action}: {_shorten(str(reason))}") from error
 
 
 def _make_error(host: str, action: str, status: int, reason: str, body: Any) -> KfpMindSporeError:
