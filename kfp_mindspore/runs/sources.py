@@ -9,7 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kfp_mindspore.errors import MissingExtraError, NotFoundError, UserError
+from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.runs.library import import_kfp
 from kfp_mindspore.runs.spec import PipelineSpec, parse_spec, read_spec
 
 PACKAGE = "kfp_mindspore.pipelines"
@@ -68,6 +69,7 @@ def load_spec(source: str) -> PipelineSpec:
     path, function = _split(source)
     if _is_compiled(path):
         return read_spec(path)
+    import_kfp()
     if path.suffix == ".py":
         return compile_pipeline(_choose(_import_file(path), function, str(path)))
     return compile_pipeline(_choose(importlib.import_module(f"{PACKAGE}.{source}.pipeline"), source, source))
@@ -107,6 +109,7 @@ def compile_text(source: str, image: str = "") -> str:
         text = path.read_text()
         parse_spec(text, subject=str(path))
     else:
+        import_kfp()
         from kfp import compiler
 
         module = _import_file(path) if path.suffix == ".py" else importlib.import_module(f"{PACKAGE}.{source}.pipeline")
@@ -124,10 +127,9 @@ def compile_text(source: str, image: str = "") -> str:
 
 def is_pipeline(value: Any) -> bool:
     """Tell whether a value is a pipeline or component of `kfp.dsl`."""
-    try:
-        from kfp.dsl.base_component import BaseComponent
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("kfp", "pipelines") from error
+    import_kfp()
+    from kfp.dsl.base_component import BaseComponent
+
     return isinstance(value, BaseComponent)
 
 

@@ -88,6 +88,9 @@ def main() -> None:
 
 def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
     # Imported here: the watch on the parent must not wait for kfp, which takes seconds.
+    from kfp_mindspore.runs.library import import_kfp
+
+    import_kfp()
     from kfp import components, local
 
     from kfp_mindspore.runs import conditions, spec
@@ -180,7 +183,7 @@ def _find_arguments(task: Any, store: Any) -> Any:
 def _to_json(value: Any) -> Any:
     """Turn a task's outputs into JSON types; an artifact becomes its uri, type and metadata."""
     if isinstance(value, dict):
-        return {str(key): _to_json(entry) for key, entry in value.items()}
+        return {str(key): _to_json(entry) for key, entry in sorted(value.items())}
     if isinstance(value, (list, tuple)):
         return [_to_json(entry) for entry in value]
     if hasattr(value, "schema_title"):
