@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore import files
+from kfp_mindspore.errors import UserError
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -28,11 +29,18 @@ class History:
             files.write_text(path, self.to_text())
 
     def append(self, record: dict[str, Any]) -> None:
-        """Add an epoch's record."""
+        """Add an epoch's record.
+
+        Raises:
+            UserError: The disk is full, or the file cannot be written.
+        """
         self.records.append(record)
         if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(_to_line(record))
+            try:
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(_to_line(record))
+            except OSError as error:
+                raise UserError(f"{self.path}: cannot be written ({error.strerror})") from error
 
     def to_text(self) -> str:
         """Return the whole file's text."""

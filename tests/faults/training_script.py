@@ -1,0 +1,72 @@
+"""A training script that faults are done to; its arguments say which doors it leaves open for them."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kfp_mindspore import training
+
+from mindspore import nn  # isort: skip
+from mindspore.train import Callback, EarlyStopping  # isort: skip
+
+
+class Door(Callback):
+    """Marks the step it is at, and stands still when asked: in a step, or in the middle of writing a checkpoint."""
+
+    def __init__(self, root: Path, hold_step: int, hold_checkpoint: int) -> None:
+        self.root = root
+        self.hold_step = hold_step
+        self.hold_checkpoint = hold_checkpoint
+        self.epoch = 0
+
+    def on_train_step_begin(self, run_context: Any) -> None:
+        params = run_context.original_args()
+        self.epoch = params.cur_epoch_num
+        if params.cur_step_num == self.hold_step:
+            # A signal that comes now finds a step at work; it ends in its own time.
+            (self.root / "in-step").touch()
+            time.sleep(1)
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.epoch == self.hold_checkpoint:
+            (self.root / "in-checkpoint").touch()
+            time.sleep(60)
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--hold-step", type=int, default=0)
+    parser.add_argument("--hold-checkpoint", type=int, default=0)
+    options = parser.parse_args()
+    training.set_seed(1)
+    network = nn.SequentialCell(nn.Flatten(), nn.Dense(64, 32), nn.ReLU(), nn.Dense(32, 10))
+    training.fit(
+        network,
+        loss=nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"),
+        optimizer=nn.Adam(network.trainable_params(), 0.01),
+        epochs=options.epochs,
+        metrics=["accuracy"],
+        callbacks=[
+            EarlyStopping("accuracy", patience=10),
+            Door(options.root, options.hold_step, options.hold_checkpoint),
+        ],
+        checkpoint_dir=options.root / "checkpoints",
+        output_dir=options.root / "output",
+        network_factory="training_script:build",
+    )
+    np.savez(options.root / "weights.npz", *[parameter.asnumpy() for parameter in network.trainable_params()])
+
+
+if __name__ == "__main__":
+    main()
