@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kfp_mindspore.cli.init import write_project
+from kfp_mindspore.cli.main import run
+
+IMAGE = "registry.example.com/mine@sha256:" + "0" * 64
+STEPS = ["load-dataset", "train-msjob", "export-mindir", "evaluate-mindir", "deploy-kserve", "smoke-test"]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("KFP_MINDSPORE_IMAGE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    write_project(tmp_path / "my-project")
+    return tmp_path / "my-project"
+
+
+def parse(text: str) -> Any:
+    from google.protobuf import json_format
+    from kfp.pipeline_spec import pipeline_spec_pb2
+
+    return json_format.ParseDict(next(iter(yaml.safe_load_all(text))), pipeline_spec_pb2.PipelineSpec())
+
+
+def test_lists_the_pipelines_that_ship(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["pipeline", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["NAME", "DESCRIPTION"]
+    assert any(line.startswith("digits_lifecycle ") for line in lines)
+    assert run(["pipeline", "list", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert "digits_lifecycle" in [row["name"] for row in rows]
+    assert all(row["description"] for row in rows)
+
+
+@pytest.mark.parametrize("source", ["digits_lifecycle", "my-project/pipeline.py", "my-project/pipeline.py:pipeline"])
+def test_compiles_what_kubeflow_takes(project: Path, capsys: pytest.CaptureFixture[str], source: str) -> None:
+    assert run(["pipeline", "compile", source, "-o", "deep/out.yaml"]) == 0
+    printed = capsys.readouterr()
+    assert "6 steps" in printed.out
+    assert "placeholder image kfp-mindspore.invalid/python:placeholder" in printed.err
+    assert "--image" in printed.err
+    spec = parse(Path("deep/out.yaml").read_text())
+    executors = spec.deployment_spec["executors"]
+    assert len(executors) == 6
+    assert [path.name for path in Path("deep").iterdir()] == ["out.yaml"]
+
+
+def test_sets_the_image_of_steps_and_jobs(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["pipeline", "compile", "my-project/pipeline.py", "-o", "a.yaml", "--image", IMAGE, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"file": "a.yaml", "name": "my-project", "steps": STEPS, "image": IMAGE}
+    assert not printed.err
+    text = Path("a.yaml").read_text()
+    executors = parse(text).deployment_spec["executors"]
+    assert {executors[name]["container"]["image"] for name in executors} == {IMAGE}
+    monkeypatch.setenv("KFP_MINDSPORE_IMAGE", IMAGE)
+    assert run(["pipeline", "compile", "my-project/pipeline.py", "-o", "b.yaml"]) == 0
+    assert Path("b.yaml").read_text() == text
+
+
+def test_compiling_what_is_compiled_sets_the_image_only(project: Path) -> None:
+    assert run(["pipeline", "compile", "my-project/pipeline.py", "-o", "a.yaml"]) == 0
+    assert run(["pipeline", "compile", "a.yaml", "-o", "b.yaml"]) == 0
+    assert Path("a.yaml").read_text() == Path("b.yaml").read_text()
+    assert run(["pipeline", "compile", "a.yaml", "-o", "a.yaml", "--image", IMAGE]) == 0
+    executors = parse(Path("a.yaml").read_text()).deployment_spec["executors"]
+    assert {executors[name]["container"]["image"] for name in executors} == {IMAGE}
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "message"),
+    [
+        ("nothing", None, "nothing: no such pipeline"),
+        ("nothing.py", None, "nothing.py: no such file"),
+        ("bad.py", "x = ", "bad.py: cannot be imported: SyntaxError"),
+        ("bad.py", "import nowhere", "bad.py: cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
+        ("bad.py", "x = 1", "bad.py: holds no pipeline"),
+        ("my-project/pipeline.py:train", None, "no pipeline named train"),
+        ("bad.yaml", "a: [", "bad.yaml: not valid YAML"),
+        ("bad.yaml", "a: 1", "bad.yaml: not a compiled pipeline, pipelineInfo, root, deploymentSpec missing"),
+    ],
+)
+def test_a_bad_source_writes_nothing(
+    project: Path, capsys: pytest.CaptureFixture[str], source: str, content: str | None, message: str
+) -> None:
+    if content is not None:
+        Path(source).write_text(content)
+    Path("out.yaml").write_text("before")
+    assert run(["pipeline", "compile", source, "-o", "out.yaml"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert Path("out.yaml").read_text() == "before"
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("out.json", "output: must end in .yaml or .yml"),
+        ("out", "output: must end in .yaml or .yml"),
+        ("folder.yaml", "output: folder.yaml is a directory"),
+    ],
+)
+def test_a_bad_output(project: Path, capsys: pytest.CaptureFixture[str], output: str, message: str) -> None:
+    Path("folder.yaml").mkdir()
+    assert run(["pipeline", "compile", "digits_lifecycle", "-o", output]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_output_that_cannot_be_written(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").write_text("")
+    assert run(["pipeline", "compile", "digits_lifecycle", "-o", "file/out.yaml"]) == 1
+    assert "file/out.yaml: cannot be written" in capsys.readouterr().err
+
+
+def test_uploads_to_the_host_of_the_environment(
+    project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KFP_ENDPOINT", pipelines_server.url)
+    upload = ["pipeline", "upload", "my-project/pipeline.py", "--image", IMAGE]
+    assert run(upload) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "my-project: uploaded",
+        f"{pipelines_server.url}/#/pipelines/details/p0",
+    ]
+    parse(pipelines_server.pipelines["my-project"]["package"])
+    assert run([*upload, "--version", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["version_id"] == "v0"
+    assert run([*upload, "--version", "2"]) == 2
+    assert "version '2': exists already" in capsys.readouterr().err
+
+
+def test_starts_a_run_and_waits(
+    project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["pipeline", "run", "my-project/pipeline.py", "--host", pipelines_server.url, "--image", IMAGE]
+    assert run([*command, "-p", "epochs=40", "-p", "dataset=wine", "--name", "one", "--wait", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["state"] == "SUCCEEDED"
+    assert printed.err.splitlines() == [f"one: {pipelines_server.url}/#/runs/details/r0", "SUCCEEDED"]
+    assert pipelines_server.runs["r0"]["runtime_config"]["parameters"] == {"epochs": 40, "dataset": "wine"}
+    pipelines_server.states[:] = ["FAILED"]
+    assert run([*command, "--wait"]) == 1
+    assert "ended FAILED" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["upload", "run"])
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["digits_lifecycle", "--image", IMAGE], 2, "host: the address of Kubeflow Pipelines is missing"),
+        (["digits_lifecycle", "--host", "{url}"], 2, "digits-lifecycle: its steps have no image"),
+        (["nothing", "--host", "{url}"], 2, "nothing: no such pipeline"),
+        (["digits_lifecycle", "--host", "http://127.0.0.1:{port}", "--image", IMAGE], 1, "no answer from Kubeflow"),
+        (["digits_lifecycle", "--host", "{url}", "--image", "a b"], 2, "image: must be the name of an image"),
+    ],
+)
+def test_what_reaches_no_cluster(
+    project: Path,
+    pipelines_server: Any,
+    free_port: int,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    arguments: list[str],
+    code: int,
+    message: str,
+) -> None:
+    filled = [argument.format(url=pipelines_server.url, port=free_port) for argument in arguments]
+    assert run(["pipeline", command, *filled]) == code
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert not pipelines_server.paths
+
+
+@pytest.mark.parametrize("command", ["list", "compile", "upload", "run"])
+def test_every_command_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["pipeline", command, "--help"]) == 0
+    assert f"kfp-mindspore pipeline {command}" in capsys.readouterr().out.partition("Example")[2]
