@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import sysconfig
 import tempfile
 import time
