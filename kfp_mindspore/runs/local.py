@@ -57,8 +57,9 @@ def run_local(
         keep: Let the jobs and services that the run starts outlive it. Otherwise they end with it, also when this
             process is killed, and they live below the run's own directory: kept ones of the same name are untouched.
         cache: Whether to use and fill the cache.
-        project: Directory of the user's code, importable in the steps and part of the cache's key; default the
-            directory of the pipeline's file, or the working directory for a function of a notebook.
+        project: Directory of the user's code: importable in the steps, their working directory, and part of the
+            cache's key; default the directory of the pipeline's file, or the working directory for a function of a
+            notebook.
         on_progress: Called with the run so far and the new events, some times a second.
         on_log: Called with each line that the steps print.
         report: Whether to write `report.html`.
@@ -86,6 +87,7 @@ def run_local(
     digest = digest_code(project)
     request = {
         "source": source,
+        "project": str(project.absolute()) if project else "",
         "arguments": dict(arguments or {}),
         "environment": {DIGEST_VARIABLE: digest or ""},
         "cache": str(home / "cache") if cache and digest else None,
@@ -96,7 +98,7 @@ def run_local(
     with contextlib.ExitStack() as stack:
         lease = None if keep else stack.enter_context(Lease.hold(directory / "lease"))
         if not keep:
-            stack.callback(_remove_started, state_home)
+            stack.callback(_end_started, state_home)
         environment = _make_environment(directory, state_home, lease, project)
         try:
             _execute(result, environment, on_progress, on_log)
@@ -229,24 +231,25 @@ def _make_environment(directory: Path, home: Path, lease: Lease | None, project:
     return environment
 
 
-def _remove_started(home: Path) -> None:
-    """End and remove the services and jobs that a run left below its own home."""
+def _end_started(home: Path) -> None:
+    """End the services and jobs that a run left below its own home; their logs stay there."""
     if (home / "services").is_dir():
         from kfp_mindspore.inference import InferenceClient
         from kfp_mindspore.inference import LocalBackend as ServiceBackend
 
-        services = InferenceClient(ServiceBackend(home=home))
-        for service in services.list():
+        services = InferenceClient(ServiceBackend(home))
+        for service in services.list(all_namespaces=True):
             with contextlib.suppress(KfpMindSporeError):
-                services.delete(service.name)
-    if (home / "jobs").is_dir():
+                services.stop(service.name, service.namespace)
+    for namespace in sorted((home / "jobs").glob("*")):
         from kfp_mindspore.msjob import LocalBackend as JobBackend
         from kfp_mindspore.msjob import MSJobClient
 
-        jobs = MSJobClient(JobBackend(home=home))
+        jobs = MSJobClient(JobBackend(home), namespace=namespace.name)
         for job in jobs.list_jobs():
             with contextlib.suppress(KfpMindSporeError):
-                jobs.delete_job(job.name)
+                if not (jobs.is_job_succeeded(job.name) or jobs.is_job_failed(job.name)):
+                    jobs.delete_job(job.name)
 
 
 def _make_directory(home: Path, source: str) -> Path:

@@ -98,6 +98,9 @@ def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
 
     compiled = directory / "pipeline.json"
     pipeline = spec.read_spec(compiled) if compiled.exists() else load_spec(request["source"])
+    if request["project"]:
+        # `python -m` looks into the working directory before PYTHONPATH: another project's modules must not come first.
+        os.chdir(request["project"])
     arguments = spec.convert_arguments(pipeline, request["arguments"])
     prepared = spec.set_environment(pipeline, request["environment"], events.STEP_VARIABLE)
     compiled.write_text(json.dumps(prepared, indent=1))
