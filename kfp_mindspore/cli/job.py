@@ -1,0 +1,294 @@
+"""`kfp-mindspore job`: submit, follow and delete training jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kfp_mindspore.cli.output import add_backend_option, add_json_option, print_json, print_table
+from kfp_mindspore.errors import ProcessFailedError, UserError
+
+if TYPE_CHECKING:
+    from kfp_mindspore.msjob import MSJob, MSJobClient
+    from kfp_mindspore.msjob.backends.base import Pod
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+REPLICA_TYPES = {"scheduler": "Scheduler", "ps": "PS", "worker": "Worker"}
+LAST_LINES = 10
+
+
+def add_target_options(command: Command) -> Command:
+    """Add `--namespace` and `--backend`."""
+    namespace = click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the job.")
+    return add_backend_option(namespace(command))
+
+
+def make_client(backend: str | None, namespace: str) -> MSJobClient:
+    """Return the client that `--backend` and `--namespace` ask for."""
+    from kfp_mindspore.msjob import KubernetesBackend, LocalBackend, MSJobClient
+
+    if backend == "local":
+        return MSJobClient(LocalBackend(), namespace)
+    if backend == "kubernetes":
+        return MSJobClient(KubernetesBackend(namespace=namespace), namespace)
+    return MSJobClient(None, namespace)
+
+
+@click.group(epilog="Example: kfp-mindspore job submit --name lenet --workers 2 -- python train.py")
+def job() -> None:
+    """Submit, follow and delete training jobs (MSJob)."""
+
+
+def _parse_pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for value in values:
+        name, separator, text = value.partition("=")
+        if not separator or not name:
+            raise click.BadParameter(f"must be NAME=VALUE, got {value!r}", ctx, param)
+        pairs[name] = text
+    return pairs
+
+
+@job.command(
+    epilog="Examples: kfp-mindspore job submit job.yaml; "
+    "kfp-mindspore job submit --name lenet --workers 2 --dataset data --output out -- python train.py --epochs 5"
+)
+@click.argument("words", nargs=-1, metavar="FILE | -- COMMAND [ARG]...")
+@click.option("--name", help="Name of the job; with it, what follows `--` is the workers' command.")
+@click.option("--workers", type=int, default=1, show_default=True, help="How many workers.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", callback=_parse_pairs, help="A variable; repeatable.")
+@click.option("--dataset", type=click.Path(path_type=Path), help="Directory that KFP_MINDSPORE_DATASET_DIR names.")
+@click.option("--output", type=click.Path(path_type=Path), help="Directory that KFP_MINDSPORE_OUTPUT_DIR names.")
+@click.option("--checkpoints", type=click.Path(path_type=Path), help="Directory of checkpoints. [default: in --output]")
+@click.option(
+    "--restart-policy",
+    type=click.Choice(["Always", "OnFailure", "Never", "ExitCode"]),
+    default="ExitCode",
+    show_default=True,
+    help="Which endings restart the job.",
+)
+@click.option("--backoff-limit", type=int, default=3, show_default=True, help="How often it may be restarted.")
+@click.option("--active-deadline-seconds", type=int, help="It fails when it runs longer.")
+@click.option("--ttl-seconds-after-finished", type=int, help="It is deleted this long after its end.")
+@click.option("--working-dir", help="Directory the command runs in. [default: this one]")
+@click.option("--image", help="Image of the workers; a local job runs in this environment instead.")
+@click.option("--wait", is_flag=True, help="Show its log and wait for its end.")
+@add_target_options
+@add_json_option
+def submit(
+    words: tuple[str, ...],
+    name: str | None,
+    workers: int,
+    env: dict[str, str],
+    dataset: Path | None,
+    output: Path | None,
+    checkpoints: Path | None,
+    wait: bool,
+    image: str | None,
+    namespace: str,
+    backend: str | None,
+    as_json: bool,
+    **policies: Any,
+) -> None:
+    """Submit a job: the MSJob in FILE (YAML), or one that runs COMMAND in each worker.
+
+    The job goes on when this command has ended; `job logs -f NAME` follows it.
+    """
+    from kfp_mindspore.msjob import build_msjob, run_job
+
+    if name is None:
+        document = _read_file(words)
+        namespace = document.metadata.setdefault("namespace", namespace)
+    else:
+        directories = _find_directories(dataset, output, checkpoints)
+        document = build_msjob(
+            name,
+            command=words,
+            workers=workers,
+            namespace=namespace,
+            env={**directories, **env},
+            **({"image": image} if image else {}),
+            **policies,
+        )
+    client = make_client(backend, namespace)
+    if wait:
+        run_job(client, document, on_log=None if as_json else click.echo)
+    else:
+        client.create_job(document)
+    submitted = client.get_job(document.name)
+    if as_json:
+        print_json(submitted.to_dict())
+    elif not wait:
+        click.echo(f"job {document.name} submitted; follow it with: kfp-mindspore job logs -f {document.name}")
+    else:
+        click.echo(f"job {document.name}: {_find_state(submitted)}")
+
+
+@job.command(epilog="Example: kfp-mindspore job get lenet")
+@click.argument("name")
+@add_target_options
+@add_json_option
+def get(name: str, namespace: str, backend: str | None, as_json: bool) -> None:
+    """Show a job: its state, conditions and processes."""
+    client = make_client(backend, namespace)
+    found = client.get_job(name)
+    if as_json:
+        print_json(found.to_dict())
+        return
+    click.echo(f"{name}: {_find_state(found)}\n")
+    conditions = found.status.conditions if found.status else []
+    print_table([vars(condition) for condition in conditions], ["type", "status", "reason", "message"])
+    click.echo()
+    print_table([_describe_pod(pod) for pod in client.get_job_pods(name)], ["pod", "phase", "pid", "exit", "reason"])
+
+
+@job.command("list", epilog="Example: kfp-mindspore job list --json")
+@add_target_options
+@add_json_option
+def list_command(namespace: str, backend: str | None, as_json: bool) -> None:
+    """List jobs."""
+    jobs = make_client(backend, namespace).list_jobs()
+    if as_json:
+        print_json([found.to_dict() for found in jobs])
+    else:
+        rows = [
+            {
+                "name": found.name,
+                "state": _find_state(found),
+                "workers": found.workers,
+                "created": found.metadata.get("creationTimestamp"),
+            }
+            for found in jobs
+        ]
+        print_table(rows, ["name", "state", "workers", "created"])
+
+
+@job.command(epilog="Example: kfp-mindspore job logs -f lenet --replica-type worker --index 1")
+@click.argument("name")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@click.option("--replica-type", type=click.Choice(list(REPLICA_TYPES)), help="Only these. [default: worker 0]")
+@click.option("--index", type=click.IntRange(min=0), help="Only the one of this index.")
+@click.option("--all", "everything", is_flag=True, help="Every process, each line after its name.")
+@click.option("--tail", type=click.IntRange(min=0), help="Only so many last lines.")
+@add_target_options
+def logs(
+    name: str,
+    follow: bool,
+    replica_type: str | None,
+    index: int | None,
+    everything: bool,
+    tail: int | None,
+    namespace: str,
+    backend: str | None,
+) -> None:
+    """Show what a job's processes wrote."""
+    client = make_client(backend, namespace)
+
+    def is_chosen(pod: Pod) -> bool:
+        kind = REPLICA_TYPES[replica_type] if replica_type else None
+        if everything:
+            return True
+        if kind is None and index is None:
+            return (pod.replica_type, pod.index) == ("Worker", 0)
+        return pod.replica_type == (kind or "Worker") and index in (None, pod.index)
+
+    chosen = [pod.name for pod in client.get_job_pods(name) if is_chosen(pod)]
+    if not chosen and not follow:
+        raise UserError(f"job {name} has no process of that type and index", hint=f"See: kfp-mindspore job get {name}")
+    many = everything or len(chosen) > 1
+    if follow:
+        for pod, line in client.backend.follow_logs(name, namespace, is_chosen):
+            click.echo(f"{pod}: {line}" if many else line)
+        return
+    for pod in chosen:
+        for line in client.backend.read_log(name, namespace, pod, last=tail).splitlines():
+            click.echo(f"{pod}: {line}" if many else line)
+
+
+@job.command(epilog="Example: kfp-mindspore job wait lenet --timeout 600")
+@click.argument("name")
+@click.option("--timeout", type=click.FloatRange(min=0), default=600, show_default=True, help="Seconds at most.")
+@add_target_options
+@add_json_option
+def wait(name: str, timeout: float, namespace: str, backend: str | None, as_json: bool) -> None:
+    """Wait for a job's end; exit with 1 when it failed or takes longer."""
+    client = make_client(backend, namespace)
+    ended = client.wait_for_job_conditions(name, expected_conditions={"Succeeded", "Failed"}, wait_timeout=timeout)
+    if as_json:
+        print_json(ended.to_dict())
+    failure = ended.status.find("Failed") if ended.status and ended.status.has("Failed") else None
+    if failure is not None:
+        raise ProcessFailedError(
+            f"job {name} failed: {failure.message}",
+            log=_read_last_lines(client, name, namespace),
+            hint=f"The whole log: kfp-mindspore job logs --all {name}",
+        )
+    if not as_json:
+        click.echo(f"job {name}: {_find_state(ended)}")
+
+
+@job.command(epilog="Example: kfp-mindspore job delete lenet")
+@click.argument("name")
+@add_target_options
+@add_json_option
+def delete(name: str, namespace: str, backend: str | None, as_json: bool) -> None:
+    """End a job's processes and remove it."""
+    make_client(backend, namespace).delete_job(name)
+    if as_json:
+        print_json({"deleted": name, "namespace": namespace})
+    else:
+        click.echo(f"job {name} deleted")
+
+
+def _read_file(words: tuple[str, ...]) -> MSJob:
+    from kfp_mindspore.msjob import MSJob
+
+    if len(words) != 1:
+        raise UserError(
+            f"expected one file, got {len(words)} words",
+            hint="Give a YAML file, or --name and a command: kfp-mindspore job submit --name lenet -- python train.py",
+        )
+    path = Path(words[0])
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+    return MSJob.from_yaml(text, source=str(path))
+
+
+def _find_directories(dataset: Path | None, output: Path | None, checkpoints: Path | None) -> dict[str, str]:
+    """Return the training contract's variables."""
+    from kfp_mindspore.checkpoint import CHECKPOINT_VARIABLE, OUTPUT_VARIABLE
+    from kfp_mindspore.dataset import DATASET_VARIABLE
+
+    if dataset is not None and not dataset.is_dir():
+        raise UserError(f"--dataset: must be a directory, got {dataset}")
+    if checkpoints is None and output is not None:
+        checkpoints = output / "checkpoints"
+    named = {DATASET_VARIABLE: dataset, OUTPUT_VARIABLE: output, CHECKPOINT_VARIABLE: checkpoints}
+    return {variable: str(path.absolute()) for variable, path in named.items() if path is not None}
+
+
+def _find_state(found: MSJob) -> str:
+    return found.status.state if found.status is not None else "Pending"
+
+
+def _describe_pod(pod: Pod) -> dict[str, Any]:
+    return {"pod": pod.name, "phase": pod.phase, "pid": pod.pid, "exit": pod.exit_code, "reason": pod.reason}
+
+
+def _read_last_lines(client: MSJobClient, name: str, namespace: str) -> list[str]:
+    """Return the last lines of the process that failed first, or of worker 0."""
+    pods = client.get_job_pods(name)
+    failed = [pod for pod in pods if pod.phase == "Failed" and pod.reason not in ("Killed", "PeerFailed")]
+    chosen = (failed or [pod for pod in pods if pod.replica_type == "Worker"] or pods)[:1]
+    return [
+        line
+        for pod in chosen
+        for line in client.backend.read_log(name, namespace, pod.name, last=LAST_LINES).splitlines()
+    ]
