@@ -116,7 +116,7 @@ def describe_progress(event: dict[str, Any]) -> str:
     if _number(event.get("loss")) is not None:
         words.append(f"loss {event['loss']:.4f}")
     for name, value in (event.get("metrics") or {}).items():
-        if _number(value) is not None:
+        if name != "loss" and _number(value) is not None:
             words.append(f"{name.replace('_', ' ')} {value:.4f}")
     return ", ".join(words)
 

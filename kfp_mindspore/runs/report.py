@@ -164,7 +164,11 @@ def _list_tiles(result: RunResult) -> list[dict[str, str]]:
     difference = result.find("max_abs_diff", last=False)
     if isinstance(difference, (int, float)):
         tiles.append(
-            {"name": "largest difference", "value": f"{difference:.1e}", "note": "exported graph against network"}
+            {
+                "name": "largest difference",
+                "value": f"{difference:.1e}" if difference else "0",
+                "note": "exported graph against network",
+            }
         )
     prediction = result.find("prediction")
     if prediction is not None:
