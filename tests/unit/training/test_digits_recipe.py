@@ -1,0 +1,78 @@
+"""The parts of the digits training script that need no MindSpore."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from kfp_mindspore.pipelines.digits_lifecycle import train
+
+
+@pytest.fixture
+def images() -> np.ndarray:
+    return np.random.default_rng(0).random((64, 1, 8, 8), dtype=np.float32)
+
+
+def test_distortion_keeps_shape_dtype_and_range(images: np.ndarray) -> None:
+    distorted = train.distort(images, np.random.default_rng(1))
+    assert distorted.shape == images.shape
+    assert distorted.dtype == np.float32
+    assert distorted.min() >= 0
+    assert distorted.max() <= 1
+    assert not np.array_equal(distorted, images)
+
+
+def test_distortion_is_repeated_by_the_generator_s_seed(images: np.ndarray) -> None:
+    first, again, other = (train.distort(images, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_distortion_stays_small(images: np.ndarray) -> None:
+    """A blob in the middle stays there: its centre of mass moves by a pixel at most."""
+    blob = np.zeros_like(images)
+    blob[:, :, 3:5, 3:5] = 1
+    moved = train.distort(blob, np.random.default_rng(3))[:, 0]
+    places = np.arange(8)
+    for axis in (1, 2):
+        centre = (moved.sum(axis=3 - axis) * places).sum(axis=1) / moved.sum(axis=(1, 2))
+        assert np.abs(centre - 3.5).max() < 1
+
+
+class Still:
+    """A generator of no distortion."""
+
+    def uniform(self, low: float, high: float, size: object) -> np.ndarray:
+        return np.zeros(size)  # type: ignore[call-overload]
+
+
+def test_no_distortion_gives_the_image_back(images: np.ndarray) -> None:
+    assert np.allclose(train.distort(images, Still()), images)  # type: ignore[arg-type]
+
+
+def test_the_learning_rate_rises_and_falls() -> None:
+    rates = train.plan_learning_rate(0.1, 100)
+    peak = int(np.argmax(rates))
+    assert len(rates) == 100
+    assert 8 <= peak <= 10
+    assert rates[:peak] == sorted(rates[:peak])
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+    assert rates[0] == pytest.approx(0.01)
+    assert rates[-1] < 0.0012
+
+
+def test_the_script_imports_neither_kfp_nor_mindspore_to_say_its_options() -> None:
+    code = (
+        "import sys; from kfp_mindspore.pipelines.digits_lifecycle import train\n"
+        "try: train.main(['--help'])\n"
+        "except SystemExit: print([name for name in ('kfp', 'mindspore', 'sklearn') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "--learning-rate" in done.stdout
