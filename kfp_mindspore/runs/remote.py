@@ -15,7 +15,8 @@ from typing import Any
 
 from kfp_mindspore.errors import ProcessFailedError, UserError, WaitTimeoutError
 from kfp_mindspore.runs.image import find_placeholders
-from kfp_mindspore.runs.server import check_host, check_server, explain_errors, import_kfp
+from kfp_mindspore.runs.library import import_kfp
+from kfp_mindspore.runs.server import check_host, check_server, explain_errors
 from kfp_mindspore.runs.spec import PipelineSpec, convert_arguments, find_name, parse_spec
 
 CONNECT_SECONDS = 10.0
@@ -92,14 +93,16 @@ class RemoteClient:
     ) -> None:
         self.host = check_host(host)
         self.namespace = namespace
-        kfp = import_kfp()
+        import_kfp()
+        from kfp.client import Client
+
         check_server(self.host, token, connect_seconds)
         with warnings.catch_warnings(), explain_errors(self.host, "connect"):
             # It always warns that servers before 2.0 are not supported.
             warnings.simplefilter("ignore", FutureWarning)
             # Without an own namespace it asks the server whether there are several users, and remembers the answer in
             # the home directory; the name it takes for none is kubeflow.
-            self._client = kfp.Client(host=self.host, namespace=namespace or "kubeflow", existing_token=token or None)
+            self._client = Client(host=self.host, namespace=namespace or "kubeflow", existing_token=token or None)
 
     def upload(self, text: str, *, name: str = "", version: str = "", description: str = "") -> UploadedPipeline:
         """Upload a compiled pipeline; as a new version when there is a pipeline of this name.

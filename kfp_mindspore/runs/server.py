@@ -8,23 +8,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, MissingExtraError, UserError
+from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, UserError
 
 HOST_VARIABLES = ("KFP_ENDPOINT", "KF_PIPELINES_ENDPOINT")
 TOKEN_VARIABLE = "KFP_TOKEN"
-
-
-def import_kfp() -> Any:
-    """Import kfp.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
-    try:
-        import kfp
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("kfp", "pipelines") from error
-    return kfp
 
 
 def check_host(host: str) -> str:
