@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kfp_mindspore.cli import demo, main
+
+STEPS = Path(__file__).parents[1] / "runs" / "samples" / "steps.py"
+TOY = f"{STEPS}:toy_lifecycle"
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KFP_MINDSPORE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def test_a_run_prints_a_table_and_its_report_and_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["run", TOY, "-p", "count=2"]) == 0
+    output = capsys.readouterr().out
+    assert "[2/5] train: started" in output
+    assert "epoch 5/5, step 50/50, loss 0.2000" in output
+    assert "STEP      SECONDS  RESULT" in output
+    assert "http://127.0.0.1:8080 answered 1 for a test image with the label 1." in output
+    report = output.splitlines()[-1].removeprefix("Report: ")
+    assert Path(report).is_file()
+
+    assert main.run(["run", TOY, "-p", "count=2", "--json"]) == 0
+    captured = capsys.readouterr()
+    value = json.loads(captured.out)
+    assert {"accuracy", "test_images", "prediction", "label", "url", "max_abs_diff", "seconds", "overhead_seconds"} <= (
+        value.keys()
+    )
+    assert value["states"]["train"] == "cached"
+    assert "cached in 0.0 s" in captured.err
+
+
+def test_a_refusal_prints_json_and_says_by_how_much(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["run", TOY, "-p", "accuracy=0.5", "--json"]) == 3
+    captured = capsys.readouterr()
+    value = json.loads(captured.out.splitlines()[-1])
+    assert (value["state"], value["url"]) == ("refused", None)
+    assert "Error: accuracy 0.500 is 0.450 below the gate of 0.950\nNot run: serve, ask." in captured.err
+
+
+def test_a_failure_shows_the_steps_own_last_lines_and_verbose_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["run", f"{STEPS}:failing", "--verbose", "--no-cache"]) == 1
+    captured = capsys.readouterr()
+    assert "    wrote 1 values" in captured.out
+    assert "  | about to fail\n  | no more paper\n" in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_a_mistake_prints_nothing_but_itself(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+    assert main.run(["run", TOY, "-p", "epochs=2"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("Error: A run of toy-lifecycle is invalid: epochs: no such parameter")
+
+
+def test_the_demo_ends_with_what_the_service_answered(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "PIPELINE", TOY)
+    assert main.run(["demo"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-3].endswith("answered 1 for a test image with the label 1.")
+    assert lines[-1].startswith("Report: ")
