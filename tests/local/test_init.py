@@ -1,0 +1,157 @@
+"""The project that `init` writes: it runs as it is, from anywhere, and takes another network in a few lines."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+pytestmark = [pytest.mark.lifecycle, pytest.mark.timeout(240)]
+
+STEPS = ["load-dataset", "train-msjob", "export-mindir", "evaluate-mindir", "deploy-kserve", "smoke-test"]
+
+
+def run(home: Path, directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kfp_mindspore.cli.main", *words],
+        cwd=directory,
+        env={**os.environ, "KFP_MINDSPORE_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+def run_pipeline(home: Path, directory: Path, *words: str) -> dict[str, Any]:
+    done = run(home, directory, "run", *words, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    value: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return value
+
+
+def change(project: Path, changes: Mapping[str, Mapping[str, str]]) -> int:
+    """Replace text in the project's files and return how many lines of theirs are new."""
+    lines = 0
+    for name, replacements in changes.items():
+        before = after = (project / name).read_text()
+        for old, new in replacements.items():
+            assert old in after
+            after = after.replace(old, new)
+        (project / name).write_text(after)
+        lines += sum(
+            line.startswith("+ ") and bool(line[2:].strip())
+            for line in difflib.ndiff(before.splitlines(), after.splitlines())
+        )
+    return lines
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("init") / "home"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
+    parent = tmp_path_factory.mktemp("projects")
+    done = run(home, parent, "init", "my-project")
+    assert done.returncode == 0, done.stderr
+    return parent / "my-project"
+
+
+@pytest.fixture
+def project(written: Path, tmp_path: Path) -> Path:
+    """A project of its own, so that a test can change its code."""
+    return Path(shutil.copytree(written, tmp_path / "my-project", ignore=shutil.ignore_patterns("__pycache__")))
+
+
+def test_runs_to_a_prediction_from_anywhere(written: Path, home: Path, tmp_path: Path) -> None:
+    # Modules of the same names in the caller's directory are another project's.
+    for name in ("network.py", "train.py"):
+        (tmp_path / name).write_text("raise AssertionError('another project')")
+    result = run_pipeline(home, tmp_path, str(written / "pipeline.py"))
+    assert result["states"] == dict.fromkeys(STEPS, "succeeded")
+    assert result["accuracy"] >= 0.93
+    assert result["test_images"] == 114
+    assert result["prediction"] in ("malignant", "benign")
+    assert result["label"] in ("malignant", "benign")
+    assert result["max_abs_diff"] <= 1e-5
+    assert Path(result["report"]).is_file()
+    assert not list((home / "services").glob("*/*")), "nothing outlives the run"
+
+
+def test_the_notebook_runs_in_the_project(
+    written: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KFP_MINDSPORE_HOME", str(home))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    install = ["-m", "ipykernel", "install", "--prefix", str(tmp_path), "--name", "here"]
+    subprocess.run([sys.executable, *install], check=True, capture_output=True)
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share" / "jupyter"))
+    notebook = nbformat.read(written / "notebook.ipynb", as_version=4)
+    resources = {"metadata": {"path": str(written)}}
+    NotebookClient(notebook, timeout=120, kernel_name="here", resources=resources).execute()
+    printed = "".join(
+        output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ()) if "text" in output
+    )
+    assert "smoke-test" in printed
+    # Ten predictions beside their labels, most of them right.
+    pairs = [line.split(" is ") for line in printed.splitlines() if " is " in line]
+    assert len(pairs) == 10
+    assert sum(predicted.strip() == label.strip() for predicted, label in pairs) >= 8
+
+
+def test_takes_another_network_in_less_than_ten_lines(project: Path, home: Path) -> None:
+    text = (project / "network.py").read_text()
+    lines = change(
+        project,
+        {
+            "network.py": {
+                text: "from kfp_mindspore.pipelines.digits_lifecycle.network import LeNet5 as Network\n\n"
+                '__all__ = ["Network"]\n'
+            },
+            "train.py": {
+                '"inputs": math.prod(dataset.features.shape), "classes": len(dataset.labels)': (
+                    '"classes": len(dataset.labels), "width": 2'
+                )
+            },
+            "pipeline.py": {'dataset: str = "breast_cancer"': 'dataset: str = "digits"'},
+        },
+    )
+    assert lines < 10
+    result = run_pipeline(home, project, "pipeline.py")
+    assert result["states"] == dict.fromkeys(STEPS, "succeeded")
+    assert result["accuracy"] >= 0.9
+    assert result["test_images"] == 360
+    assert result["prediction"] in "0123456789"
+
+
+def test_a_wrong_network_ends_the_run_with_its_own_error(project: Path, home: Path) -> None:
+    change(project, {"network.py": {"nn.Dense(inputs, hidden)": "nn.Dense(inputs + 1, hidden)"}})
+    done = run(home, project, "run", "pipeline.py", "--json")
+    assert done.returncode == 1
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["states"]["train-msjob"] == "failed"
+    assert {result["states"][step] for step in STEPS[2:]} <= {"pending", "skipped"}
+    assert "step train-msjob failed" in done.stderr
+    assert "31" in done.stderr, "MindSpore's own message names the width"
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_argument_names_it(project: Path, home: Path) -> None:
+    change(project, {"network.py": {"classes: int, hidden: int = 64": "classes: int, hidden: int"}})
+    done = run(home, project, "run", "pipeline.py")
+    assert done.returncode == 1
+    assert "missing 1 required positional argument: 'hidden'" in done.stderr
