@@ -11,6 +11,9 @@ from typing import Any
 
 _PREFIX = "pipelinechannel--"
 
+# References that no condition of this process could resolve: kfp.local took those conditions as false.
+unresolved: list[str] = []
+
 
 def install() -> None:
     """Let kfp.local resolve a condition's named outputs; calling it again changes nothing."""
@@ -22,7 +25,10 @@ def install() -> None:
 
     def resolve(channel_ref: str, io_store: Any) -> Any:
         value = find_output(channel_ref, io_store)
-        return original(channel_ref, io_store) if value is None else value
+        value = original(channel_ref, io_store) if value is None else value
+        if value is None:
+            unresolved.append(channel_ref.removeprefix(_PREFIX))
+        return value
 
     resolve.finds_named_outputs = True  # type: ignore[attr-defined]
     ConditionEvaluator._resolve_pipeline_channel = staticmethod(resolve)

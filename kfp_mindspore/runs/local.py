@@ -104,6 +104,8 @@ def run_local(
             _execute(result, environment, on_progress, on_log)
         except KeyboardInterrupt:
             result.state = "interrupted"
+            result.seconds = time.perf_counter() - begin
+            files.write_json(directory / "result.json", result.to_dict())
             raise
         finally:
             result.seconds = time.perf_counter() - begin

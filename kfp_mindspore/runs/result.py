@@ -165,6 +165,7 @@ class RunResult:
             "run_id": self.id,
             "pipeline": self.pipeline,
             "state": self.state,
+            "arguments": self.arguments,
             "accuracy": self.find("accuracy"),
             "test_images": self.find("test_images"),
             "prediction": self.find("prediction"),

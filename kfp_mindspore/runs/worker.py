@@ -118,6 +118,12 @@ def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
         raise_on_error=False,
     )
     task = components.load_component_from_text(json.dumps(prepared))(**arguments)
+    if conditions.unresolved:
+        missing = ", ".join(dict.fromkeys(conditions.unresolved))
+        raise KfpMindSporeError(
+            f"a condition could not be decided: {missing} has no value",
+            hint="What depends on it was not run. A condition can use outputs of earlier steps and parameters.",
+        )
     events.emit("finish", spec.find_name(pipeline), outputs=_to_json(getattr(task, "outputs", None) or {}))
 
 

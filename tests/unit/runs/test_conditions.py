@@ -40,3 +40,14 @@ def test_kfp_evaluates_a_condition_on_a_named_output(threshold: float, expected:
         "inputs.parameter_values['pipelinechannel--threshold']"
     )
     assert ConditionEvaluator.evaluate_condition(condition, store) is expected
+
+
+def test_a_reference_without_a_value_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kfp.local.io import IOStore
+    from kfp.local.orchestrator.enhanced_dag_orchestrator import ConditionEvaluator
+
+    monkeypatch.setattr(conditions, "unresolved", [])
+    conditions.install()
+    condition = "inputs.parameter_values['pipelinechannel--gone-accuracy'] >= 0.9"
+    assert ConditionEvaluator.evaluate_condition(condition, IOStore()) is False
+    assert conditions.unresolved == ["gone-accuracy"]

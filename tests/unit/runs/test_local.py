@@ -172,5 +172,6 @@ def test_nothing_outlives_a_run_that_is_ended(project: Path, home: Path, tmp_pat
     if number == signal.SIGINT:
         assert run.returncode == 130
         assert "Traceback" not in errors
+        assert json.loads(next(home.glob("runs/*/result.json")).read_text())["state"] == "interrupted"
     events = next((home / "runs").iterdir()) / "events.jsonl"
     assert '"load"' not in [line for line in events.read_text().splitlines() if '"task"' in line][-1]
