@@ -363,7 +363,7 @@ def is_lease_held(path: Path | str) -> bool:
 
 
 def read_last_lines(path: Path | str, count: int) -> list[str]:
-    """Return the last lines of a log, oldest first.
+    """Return the last lines of a log that are not empty, oldest first.
 
     Args:
         path: The file; a missing one has no lines.
@@ -375,7 +375,8 @@ def read_last_lines(path: Path | str, count: int) -> list[str]:
         with Path(path).open("rb") as file:
             position = file.seek(0, os.SEEK_END)
             data = b""
-            while position > 0 and data.count(b"\n") <= count:
+            # What stands before the first end may be part of a line only.
+            while position > 0 and sum(map(bool, data.split(b"\n")[1:])) < count:
                 size = min(_BLOCK_BYTES, position)
                 position = file.seek(position - size)
                 data = file.read(size) + data
@@ -387,6 +388,8 @@ def read_last_lines(path: Path | str, count: int) -> list[str]:
 class LogReader:
     """Reads the lines that were added to a log since the last call; the file may not exist yet.
 
+    A file that was emptied, or replaced by another, is read from its start.
+
     Args:
         path: The file.
         limit: Longest line in bytes; a longer one is handed out in pieces.
@@ -395,6 +398,7 @@ class LogReader:
     def __init__(self, path: Path | str, *, limit: int = 1 << 20) -> None:
         self.path = Path(path)
         self._limit = limit
+        self._file: tuple[int, int] | None = None
         self._position = 0
         self._rest = b""
 
@@ -406,6 +410,12 @@ class LogReader:
         """
         try:
             with self.path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                identity = (status.st_dev, status.st_ino)
+                if self._file not in (None, identity) or status.st_size < self._position:
+                    # A line that was cut off here has no other end.
+                    self._position, self._rest = 0, self._rest and self._rest + b"\n"
+                self._file = identity
                 file.seek(self._position)
                 data = file.read()
         except FileNotFoundError:
