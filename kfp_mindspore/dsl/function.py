@@ -62,15 +62,20 @@ def _run_function(function: Callable[..., Any], options: JobOptions, arguments: 
     name = name_job(function.__name__, str(root))
     command = [
         *("python", "-m", "kfp_mindspore.dsl.replica"),
-        *("--source", Path(function.__globals__["__file__"]).read_text()),
+        *("--source", _escape(Path(function.__globals__["__file__"]).read_text())),
         *("--function", function.__name__),
-        *("--executor-input", json.dumps(executor_input, sort_keys=True)),
+        *("--executor-input", _escape(json.dumps(executor_input, sort_keys=True))),
     ]
     launch_job(name, command, options, directories, namespace=find_namespace(), replace_running=True)
     shutil.rmtree(checkpoints, ignore_errors=True)
     if not answer.is_file():
         raise ProcessFailedError(f"job {name} succeeded, but its worker 0 left no outputs at {answer}")
     return _adopt_outputs(function, json.loads(answer.read_text()), arguments)
+
+
+def _escape(text: str) -> str:
+    # In a container's arguments `$(NAME)` stands for a variable, and `$$` for a dollar sign.
+    return text.replace("$", "$$")
 
 
 def _read_executor_input() -> dict[str, Any]:

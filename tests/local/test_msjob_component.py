@@ -12,8 +12,9 @@ from kfp_mindspore.dsl import msjob_component
 
 
 @msjob_component
-def double(value: int, text: str = "a") -> str:
-    return text * 2 * value
+def double(value: int, text: str = "$$(HOME)") -> str:
+    # Dollar signs in the source and in the values are not those of a container's arguments.
+    return text + 2 * value * "$(HOME)$$"
 
 
 def scale(value: float) -> float:
@@ -77,7 +78,7 @@ def resume(model: Output[Model]) -> int:
 
 
 def test_bare_decorator_returns_what_the_function_does(run_component) -> None:
-    assert run_component(double, value=3).parameters == {"Output": "aaaaaa"}
+    assert run_component(double, value=3).parameters == {"Output": "$$(HOME)" + 6 * "$(HOME)$$"}
 
 
 def test_worker_0_answers_for_all_workers(run_component, tmp_path) -> None:
