@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from kfp_mindspore.msjob.build import build_msjob
     from kfp_mindspore.msjob.client import MSJobClient
     from kfp_mindspore.msjob.follow import run_job
-    from kfp_mindspore.msjob.status import JobCondition, JobStatus, ReplicaStatus
     from kfp_mindspore.msjob.layout import Endpoints, Member, Topology, topology
+    from kfp_mindspore.msjob.status import JobCondition, JobStatus, ReplicaStatus
     from kfp_mindspore.msjob.types import MSJob, ReplicaSpec, RunPolicy, SchedulingPolicy
     from kfp_mindspore.msjob.validation import validate_msjob
 

@@ -1,0 +1,281 @@
+"""The backend that runs jobs as processes of this machine, each job under a detached supervisor of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import kfp_mindspore
+from kfp_mindspore.errors import (
+    AlreadyExistsError,
+    KfpMindSporeError,
+    NotFoundError,
+    UserError,
+    ValidationError,
+    WaitTimeoutError,
+)
+from kfp_mindspore.files import find_home
+from kfp_mindspore.msjob.backends.base import Backend, Event, Pod
+from kfp_mindspore.msjob.backends.plan import check_job
+from kfp_mindspore.msjob.backends.state import JobDirectory, Record, Submission
+from kfp_mindspore.msjob.names import CREATED
+from kfp_mindspore.msjob.types import MSJob
+from kfp_mindspore.msjob.validation import validate_msjob
+from kfp_mindspore.msjob.wire import format_time, now
+from kfp_mindspore.process import (
+    LEASE_VARIABLE,
+    LogReader,
+    ProcessIdentity,
+    is_lease_held,
+    kill_session,
+    read_last_lines,
+    spawn_detached,
+)
+
+_SUPERVISOR = "kfp_mindspore.msjob.backends.supervisor"
+_PACKAGE_ROOT = str(Path(kfp_mindspore.__file__).absolute().parent.parent)
+_POLL_SECONDS = 0.05
+# What the supervisor may take beyond the grace period before it is killed.
+_PATIENCE_SECONDS = 10.0
+
+
+class LocalBackend(Backend):
+    """Jobs as processes of this machine; `plan` tells what becomes of a template's fields.
+
+    Args:
+        home: Directory of local state; default `$KFP_MINDSPORE_HOME` or `~/.kfp-mindspore`.
+    """
+
+    def __init__(self, home: Path | str | None = None) -> None:
+        self.home = Path(home).absolute() if home is not None else find_home()
+
+    def create(self, job: MSJob) -> MSJob:
+        """Start a job's supervisor and return; see `Backend.create`.
+
+        It runs in this process's directory and environment. When that names a lease, it ends with the lease's holder.
+        """
+        validate_msjob(job)
+        environment = dict(os.environ)
+        cwd = Path.cwd()
+        warnings = check_job(job, environment=environment, cwd=cwd)
+        lease = environment.get(LEASE_VARIABLE, "")
+        if lease and not is_lease_held(lease):
+            raise KfpMindSporeError(
+                f"job {job.name} is not started: the run that it would belong to is gone ({LEASE_VARIABLE}={lease})"
+            )
+        new = MSJob.from_dict({**job.to_dict(), "status": None}, validate=False)
+        new.status = None
+        new.metadata.update(
+            {
+                "name": job.name,
+                "namespace": job.namespace,
+                "uid": str(uuid.uuid4()),
+                "generation": 1,
+                "creationTimestamp": format_time(now()),
+            }
+        )
+        record = Record()
+        record.status.set_condition(CREATED, "JobCreated", f"job {job.name} was created")
+        for warning in warnings:
+            record.add_event(job.name, "NotHonoured", warning)
+        path = self._locate(job.name, job.namespace)
+        # One that has outlived its TTL makes room.
+        with contextlib.suppress(NotFoundError):
+            self.get(job.name, job.namespace)
+        try:
+            directory = JobDirectory.create(path, new, Submission(str(cwd), environment, lease), record)
+        except FileExistsError:
+            raise AlreadyExistsError(
+                f"job {job.name} exists already in namespace {job.namespace}",
+                hint=f"Choose another name, or delete it: kfp-mindspore job delete {job.name}",
+            ) from None
+        except OSError as error:
+            raise KfpMindSporeError(f"job {job.name} cannot be written to {path}: {error.strerror or error}") from error
+        try:
+            identity = spawn_detached(
+                [sys.executable, "-m", _SUPERVISOR, str(path)],
+                cwd="/",
+                # Whatever the job's PYTHONPATH holds, the supervisor gets this package and nothing that shadows.
+                env={**environment, "PYTHONPATH": _PACKAGE_ROOT},
+                log=directory.supervisor_log,
+            )
+        except OSError as error:
+            directory.remove()
+            raise KfpMindSporeError(f"job {job.name}: its supervisor cannot be started: {error}") from error
+        if directory.exists():
+            with directory.lock():
+                directory.write_supervisor(identity)
+        new.status = record.status
+        return new
+
+    def get(self, name: str, namespace: str) -> MSJob:
+        """Return a job with its status; see `Backend.get`."""
+        job, record = self._read(name, namespace)
+        job.status = record.status
+        return job
+
+    def list_jobs(self, namespace: str) -> list[MSJob]:
+        """Return the jobs of a namespace by name."""
+        folder = self.home / "jobs" / namespace
+        if not folder.is_dir():
+            return []
+        jobs = []
+        for path in sorted(folder.iterdir()):
+            if not path.name.startswith("."):
+                with contextlib.suppress(NotFoundError):
+                    jobs.append(self.get(path.name, namespace))
+        return jobs
+
+    def update(self, name: str, namespace: str, patch: dict[str, Any]) -> MSJob:
+        """Merge a patch; of the spec, only runPolicy may change. See `Backend.update`."""
+        job, record = self._read(name, namespace)
+        directory = JobDirectory(self._locate(name, namespace))
+        with directory.lock():
+            job = directory.read_job()
+            old = job.to_dict()
+            patch = {key: value for key, value in patch.items() if key != "status"}
+            merged = merge_patch(old, patch)
+            for key in ("name", "namespace", "uid", "creationTimestamp", "generation"):
+                merged["metadata"][key] = old["metadata"][key]
+            changed = MSJob.from_dict(merged)
+            before, after = job.to_dict()["spec"], changed.to_dict()["spec"]
+            fixed = [key for key in {*before, *after} if key != "runPolicy" and before.get(key) != after.get(key)]
+            if fixed:
+                raise ValidationError(
+                    [f"spec.{key}: cannot be changed" for key in sorted(fixed)],
+                    subject=f"Update of MSJob {name}",
+                    hint="Delete the job and submit it again.",
+                )
+            if before != after:
+                changed.metadata["generation"] += 1
+            directory.write_job(changed)
+        changed.status = record.status
+        return changed
+
+    def delete(self, name: str, namespace: str, *, grace_seconds: float | None = None) -> None:
+        """End a job's processes and remove it; see `Backend.delete`."""
+        directory = self._open(name, namespace)
+        job = self._read_job(directory, name, namespace)
+        longest = max(spec.grace_seconds for spec in job.ms_replica_specs.values())
+        patience = (longest if grace_seconds is None else grace_seconds) + _PATIENCE_SECONDS
+        with contextlib.suppress(FileNotFoundError):
+            directory.request_delete(grace_seconds)
+        supervisor = directory.read_supervisor()
+        if supervisor is not None:
+            self._end_supervisor(supervisor, patience)
+        directory.remove()
+
+    def list_pods(self, name: str, namespace: str) -> Sequence[Pod]:
+        """Return a job's processes: scheduler, parameter servers, workers by rank."""
+        return self._read(name, namespace)[1].pods
+
+    def list_events(self, name: str, namespace: str) -> Sequence[Event]:
+        """Return what happened to a job and its processes, oldest first."""
+        return self._read(name, namespace)[1].events
+
+    def read_log(self, name: str, namespace: str, pod: str, *, last: int | None = None) -> str:
+        """Return a process's output, of all its attempts; see `Backend.read_log`."""
+        path = self._open(name, namespace).log_file(pod)
+        if last is not None:
+            return "".join(f"{line}\n" for line in read_last_lines(path, last))
+        try:
+            return path.read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def follow_logs(
+        self, name: str, namespace: str, choose: Callable[[Pod], bool], *, timeout: float | None = None
+    ) -> Iterator[tuple[str, str]]:
+        """Yield (process name, line) until the job has ended or is deleted; see `Backend.follow_logs`."""
+        directory = self._open(name, namespace)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        readers: dict[str, LogReader] = {}
+        while True:
+            try:
+                _, record = self._read(name, namespace)
+                over = record.status.is_finished
+                for pod in record.pods:
+                    if pod.name not in readers and choose(pod):
+                        readers[pod.name] = LogReader(directory.log_file(pod.name))
+            except NotFoundError:
+                over = True
+            for pod_name, reader in readers.items():
+                for line in reader.read(final=over):
+                    yield pod_name, line
+            if over:
+                return
+            if deadline is not None and time.monotonic() >= deadline:
+                raise WaitTimeoutError(f"job {name} has not ended after {timeout:g} s")
+            time.sleep(_POLL_SECONDS)
+
+    def read_supervisor_log(self, name: str, namespace: str, count: int = 20) -> list[str]:
+        """Return the last lines that a job's supervisor wrote; there are some only if it failed itself."""
+        return read_last_lines(self._open(name, namespace).supervisor_log, count)
+
+    def _locate(self, name: str, namespace: str) -> Path:
+        for what, word in (("job", name), ("namespace", namespace)):
+            if not word or "/" in word or word.startswith("."):
+                raise NotFoundError(f"{what} {word!r}: no such {what}")
+        return self.home / "jobs" / namespace / name
+
+    def _open(self, name: str, namespace: str) -> JobDirectory:
+        directory = JobDirectory(self._locate(name, namespace))
+        if not directory.exists():
+            raise NotFoundError(
+                f"job {name} does not exist in namespace {namespace}",
+                hint="`kfp-mindspore job list` shows what there is.",
+            )
+        return directory
+
+    def _read_job(self, directory: JobDirectory, name: str, namespace: str) -> MSJob:
+        try:
+            return directory.read_job()
+        except UserError:
+            if directory.exists():
+                raise
+            self._refuse(name, namespace)
+
+    def _read(self, name: str, namespace: str) -> tuple[MSJob, Record]:
+        directory = self._open(name, namespace)
+        job = self._read_job(directory, name, namespace)
+        try:
+            record = directory.recover(job, directory.read_record())
+        except UserError:
+            if directory.exists():
+                raise
+            self._refuse(name, namespace)
+        if not directory.exists():
+            self._refuse(name, namespace)
+        return job, record
+
+    def _refuse(self, name: str, namespace: str) -> NoReturn:
+        raise NotFoundError(f"job {name} does not exist in namespace {namespace}: it was deleted")
+
+    def _end_supervisor(self, supervisor: ProcessIdentity, patience: float) -> None:
+        supervisor.send(signal.SIGTERM)
+        if not supervisor.wait(patience):
+            supervisor.send(signal.SIGKILL)
+            supervisor.wait(_PATIENCE_SECONDS)
+        if not supervisor.is_alive():
+            kill_session(supervisor)
+
+
+def merge_patch(document: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """Return a document with a JSON merge patch applied (RFC 7396): mappings merge, null removes, the rest replaces."""
+    merged = dict(document)
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict):
+            below = merged.get(key)
+            merged[key] = merge_patch(below if isinstance(below, dict) else {}, value)
+        else:
+            merged[key] = value
+    return merged

@@ -1,0 +1,478 @@
+"""MSJobClient: kubeflow-training's TrainingClient for MSJobs, over any backend."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore.errors import NotFoundError, ProcessFailedError, UserError, ValidationError, WaitTimeoutError
+from kfp_mindspore.msjob import names
+from kfp_mindspore.msjob.backends.base import Backend, Event, Pod
+from kfp_mindspore.msjob.build import DEFAULT_IMAGE, build_msjob
+from kfp_mindspore.msjob.function import spell_function
+from kfp_mindspore.msjob.status import JobCondition
+from kfp_mindspore.msjob.types import MSJob
+from kfp_mindspore.msjob.validation import validate_msjob
+from kfp_mindspore.msjob.wire import to_wire
+
+BACKEND_VARIABLE = "KFP_MINDSPORE_BACKEND"
+IMAGE_VARIABLE = "KFP_MINDSPORE_IMAGE"
+_POD_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+class JobFailedError(ProcessFailedError, RuntimeError):
+    """A job has failed that was to succeed; also a RuntimeError, as TrainingClient's users expect."""
+
+
+def choose_backend(namespace: str = "default") -> Backend:
+    """Return the backend that KFP_MINDSPORE_BACKEND names; by default `local`, and `kubernetes` in a pod.
+
+    Raises:
+        UserError: The variable names none.
+    """
+    from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
+    from kfp_mindspore.msjob.backends.local import LocalBackend
+
+    name = os.environ.get(BACKEND_VARIABLE) or ("kubernetes" if _POD_ACCOUNT.is_file() else "local")
+    if name == "local":
+        return LocalBackend()
+    if name == "kubernetes":
+        return KubernetesBackend(namespace=namespace)
+    raise UserError(f"{BACKEND_VARIABLE}: must be 'local' or 'kubernetes', got {name!r}")
+
+
+class MSJobClient:
+    """Submits, follows and deletes training jobs; its methods have the names and meanings of TrainingClient's.
+
+    Errors are this package's: `NotFoundError`, `AlreadyExistsError`, `ValidationError` for mistakes, `WaitTimeoutError`
+    (a TimeoutError) and `JobFailedError` (a RuntimeError). Parameters `job_kind` and `timeout` of TrainingClient are
+    gone: there is one kind, and no server to wait for.
+
+    Args:
+        backend: Where jobs run; by default what KFP_MINDSPORE_BACKEND says.
+        namespace: Namespace of the jobs, unless a call names another.
+    """
+
+    def __init__(self, backend: Backend | None = None, namespace: str = "default") -> None:
+        self.backend = choose_backend(namespace) if backend is None else backend
+        self.namespace = namespace
+
+    def train(
+        self,
+        name: str,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        num_workers: int = 1,
+        resources_per_worker: Any = None,
+        network: str | None = None,
+        network_arguments: Mapping[str, Any] | None = None,
+        script: str | Path | None = None,
+        dataset: str | Path | None = None,
+        trainer_parameters: Mapping[str, Any] | None = None,
+        output_dir: str | Path | None = None,
+        checkpoint_dir: str | Path | None = None,
+        env_vars: Mapping[str, str] | Sequence[Any] | None = None,
+        queue_name: str | None = None,
+        base_image: str | None = None,
+    ) -> None:
+        """Train a network, or run a training script, on a dataset.
+
+        A network is trained by `kfp_mindspore.training.fit`: it resumes from its checkpoints when the job restarts,
+        and trains data parallel with more than one worker.
+
+        Args:
+            name: Name of the job.
+            namespace: Namespace of the job.
+            labels: Labels of the job.
+            annotations: Annotations of the job.
+            num_workers: Number of workers.
+            resources_per_worker: ResourceRequirements, or resources by name.
+            network: `module:factory` of a function or class that returns a mindspore.nn.Cell.
+            network_arguments: The factory's keyword arguments, JSON types.
+            script: A Python script to run instead of a network.
+            dataset: A dataset directory (see kfp_mindspore.dataset), which KFP_MINDSPORE_DATASET_DIR names in the job;
+                required with a network.
+            trainer_parameters: Of a network: `epochs`, `batch_size`, `seed`, `loss`, `optimizer` (names in
+                mindspore.nn), `learning_rate`, `metrics`; of a script: its command-line options by name.
+            output_dir: Where metrics.jsonl and the final checkpoint go; required with a network.
+            checkpoint_dir: Where checkpoints go; default `checkpoints` in `output_dir`.
+            env_vars: Variables by name, or Kubernetes EnvVars.
+            queue_name: Kueue queue of the job; ignored on this machine.
+            base_image: Image of the workers.
+
+        Raises:
+            UserError: Not exactly one of network and script is given, or an argument is wrong.
+        """
+        from kfp_mindspore.checkpoint import CHECKPOINT_VARIABLE, OUTPUT_VARIABLE
+        from kfp_mindspore.dataset import DATASET_VARIABLE
+        from kfp_mindspore.msjob.trainer import spell_network, spell_script
+
+        if (network is None) == (script is None):
+            raise UserError("train: must have either network or script, got both" if network else _NO_NETWORK)
+        if network is not None:
+            command = spell_network(network, network_arguments or {}, trainer_parameters or {})
+            if dataset is None or output_dir is None:
+                raise UserError(f"train: {'dataset' if dataset is None else 'output_dir'} is required with a network")
+        else:
+            command = spell_script(str(script), trainer_parameters or {})
+        if output_dir is not None and checkpoint_dir is None:
+            checkpoint_dir = Path(output_dir) / "checkpoints"
+        directories = {DATASET_VARIABLE: dataset, OUTPUT_VARIABLE: output_dir, CHECKPOINT_VARIABLE: checkpoint_dir}
+        contract = {key: str(Path(path).absolute()) for key, path in directories.items() if path is not None}
+        job = build_msjob(
+            name,
+            command=command,
+            image=base_image or os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE,
+            workers=num_workers,
+            namespace=namespace or self.namespace,
+            env=_merge_env(contract, env_vars),
+            restart_policy="ExitCode",
+            resources=resources_per_worker,
+        )
+        self.create_job(job, labels=labels, annotations=annotations, queue_name=queue_name)
+
+    def create_job(
+        self,
+        job: MSJob | Mapping[str, Any] | None = None,
+        name: str | None = None,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        base_image: str | None = None,
+        train_func: Callable[..., Any] | None = None,
+        parameters: dict[str, Any] | None = None,
+        num_workers: int = 1,
+        resources_per_worker: Any = None,
+        packages_to_install: Sequence[str] | None = None,
+        pip_index_url: str | None = None,
+        env_vars: Mapping[str, str] | Sequence[Any] | None = None,
+        queue_name: str | None = None,
+        volumes: Sequence[Any] | None = None,
+        volume_mounts: Sequence[Any] | None = None,
+    ) -> None:
+        """Submit a job: a whole one, or one that runs a Python function in each worker.
+
+        Args:
+            job: The job; with it only namespace, labels, annotations and queue_name may be given.
+            name: Name of a function's job.
+            namespace: Namespace of the job; default its own, or the client's.
+            labels: Labels to add.
+            annotations: Annotations to add.
+            base_image: Image of a function's workers.
+            train_func: The function; it imports what it needs, and may take one argument.
+            parameters: That argument.
+            num_workers: Number of workers.
+            resources_per_worker: ResourceRequirements, or resources by name.
+            packages_to_install: Installed by pip before the function runs.
+            pip_index_url: Where pip takes them from.
+            env_vars: Variables by name, or Kubernetes EnvVars.
+            queue_name: Kueue queue of the job; ignored on this machine.
+            volumes: Volumes of each worker.
+            volume_mounts: Where they are mounted.
+
+        Raises:
+            ValidationError: The job is invalid; the message names the fields.
+            AlreadyExistsError: A job of this name exists.
+            UserError: Arguments contradict each other.
+        """
+        if job is not None:
+            others = {
+                "name": name,
+                "base_image": base_image,
+                "train_func": train_func,
+                "parameters": parameters,
+                "resources_per_worker": resources_per_worker,
+                "packages_to_install": packages_to_install,
+                "env_vars": env_vars,
+                "volumes": volumes,
+                "volume_mounts": volume_mounts,
+            }
+            given = [key for key, value in others.items() if value is not None]
+            if given:
+                raise UserError(f"create_job: {given[0]} must be absent when job is given")
+            new = MSJob.from_dict(to_wire(job) if isinstance(job, Mapping) else job.to_dict())
+            new.metadata["namespace"] = namespace or new.metadata.get("namespace") or self.namespace
+        else:
+            if name is None or train_func is None:
+                raise UserError("create_job: must have job, or name and train_func")
+            new = build_msjob(
+                name,
+                command=spell_function(
+                    train_func,
+                    parameters,
+                    packages_to_install=packages_to_install or (),
+                    pip_index_url=pip_index_url,
+                ),
+                image=base_image or os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE,
+                workers=num_workers,
+                namespace=namespace or self.namespace,
+                env=env_vars,
+                resources=resources_per_worker,
+            )
+            template = new.ms_replica_specs[names.WORKER].template["spec"]
+            if volumes:
+                template["volumes"] = to_wire(list(volumes))
+            if volume_mounts:
+                template["containers"][0]["volumeMounts"] = to_wire(list(volume_mounts))
+        queue = {names.QUEUE_LABEL: queue_name} if queue_name else {}
+        for key, entries in (("labels", {**(labels or {}), **queue}), ("annotations", annotations or {})):
+            if entries:
+                new.metadata[key] = {**(new.metadata.get(key) or {}), **entries}
+        validate_msjob(new)
+        self.backend.create(new)
+
+    def get_job(self, name: str, namespace: str | None = None) -> MSJob:
+        """Return a job with its status.
+
+        Raises:
+            NotFoundError: There is none.
+        """
+        return self.backend.get(name, namespace or self.namespace)
+
+    def list_jobs(self, namespace: str | None = None) -> list[MSJob]:
+        """Return the jobs of a namespace by name."""
+        return self.backend.list_jobs(namespace or self.namespace)
+
+    def get_job_conditions(
+        self, name: str | None = None, namespace: str | None = None, job: MSJob | None = None
+    ) -> list[JobCondition]:
+        """Return the conditions of a job that is given, or named.
+
+        A job is in a condition when one of that type has the status `True`; their order means nothing.
+        """
+        if job is None:
+            if name is None:
+                raise UserError("get_job_conditions: must have name or job")
+            job = self.get_job(name, namespace)
+        return list(job.status.conditions) if job.status is not None else []
+
+    def is_job_created(self, name: str | None = None, namespace: str | None = None, job: MSJob | None = None) -> bool:
+        """Tell whether a job is Created."""
+        return self._is_job(names.CREATED, name, namespace, job)
+
+    def is_job_running(self, name: str | None = None, namespace: str | None = None, job: MSJob | None = None) -> bool:
+        """Tell whether a job is Running."""
+        return self._is_job(names.RUNNING, name, namespace, job)
+
+    def is_job_restarting(
+        self, name: str | None = None, namespace: str | None = None, job: MSJob | None = None
+    ) -> bool:
+        """Tell whether a job is Restarting."""
+        return self._is_job(names.RESTARTING, name, namespace, job)
+
+    def is_job_succeeded(self, name: str | None = None, namespace: str | None = None, job: MSJob | None = None) -> bool:
+        """Tell whether a job has Succeeded."""
+        return self._is_job(names.SUCCEEDED, name, namespace, job)
+
+    def is_job_failed(self, name: str | None = None, namespace: str | None = None, job: MSJob | None = None) -> bool:
+        """Tell whether a job has Failed."""
+        return self._is_job(names.FAILED, name, namespace, job)
+
+    def wait_for_job_conditions(
+        self,
+        name: str,
+        namespace: str | None = None,
+        expected_conditions: set[str] | frozenset[str] = frozenset({names.SUCCEEDED}),
+        wait_timeout: float = 600,
+        polling_interval: float = 0.1,
+        callback: Callable[[MSJob], Any] | None = None,
+    ) -> MSJob:
+        """Wait until a job is in any of the expected conditions.
+
+        Args:
+            name: The job.
+            namespace: Its namespace.
+            expected_conditions: Condition types.
+            wait_timeout: Seconds at most.
+            polling_interval: Pause between looks, in seconds.
+            callback: Called with the job after each look.
+
+        Returns:
+            The job as it was then.
+
+        Raises:
+            WaitTimeoutError: It took longer; a TimeoutError.
+            JobFailedError: The job failed, and that was not expected; a RuntimeError.
+            NotFoundError: It does not exist, or was deleted meanwhile.
+        """
+        if unknown := set(expected_conditions) - set(names.CONDITIONS):
+            raise UserError(
+                f"expected_conditions: must be of {', '.join(names.CONDITIONS)}, got {', '.join(sorted(unknown))}"
+            )
+        deadline = time.monotonic() + wait_timeout
+        while True:
+            job = self.get_job(name, namespace)
+            if callback is not None:
+                callback(job)
+            if any(self._is_job(condition, None, None, job) for condition in expected_conditions):
+                return job
+            if self.is_job_failed(job=job):
+                raise self.explain_failure(job)
+            if time.monotonic() >= deadline:
+                state = job.status.state if job.status is not None else "Pending"
+                raise WaitTimeoutError(
+                    f"job {name} is {state}, not {' or '.join(sorted(expected_conditions))}, after {wait_timeout:g} s"
+                )
+            time.sleep(max(0.0, min(polling_interval, deadline - time.monotonic())))
+
+    def get_job_pods(
+        self,
+        name: str,
+        namespace: str | None = None,
+        is_master: bool = False,
+        replica_type: str | None = None,
+        replica_index: int | None = None,
+    ) -> list[Pod]:
+        """Return a job's pods: processes, on this machine.
+
+        Args:
+            name: The job.
+            namespace: Its namespace.
+            is_master: Only worker 0.
+            replica_type: Only this type, in whatever case.
+            replica_index: Only this index.
+        """
+        choose = make_filter(is_master, replica_type, replica_index)
+        return [pod for pod in self.backend.list_pods(name, namespace or self.namespace) if choose(pod)]
+
+    def get_job_pod_names(
+        self,
+        name: str,
+        namespace: str | None = None,
+        is_master: bool = False,
+        replica_type: str | None = None,
+        replica_index: int | None = None,
+    ) -> list[str]:
+        """Return the names of a job's pods; the arguments are those of `get_job_pods`."""
+        return [pod.name for pod in self.get_job_pods(name, namespace, is_master, replica_type, replica_index)]
+
+    def get_job_logs(
+        self,
+        name: str,
+        namespace: str | None = None,
+        is_master: bool = True,
+        replica_type: str | None = None,
+        replica_index: int | None = None,
+        follow: bool = False,
+        verbose: bool = False,
+    ) -> tuple[dict[str, str], dict[str, list[str]]]:
+        """Return what a job's pods wrote.
+
+        Args:
+            name: The job.
+            namespace: Its namespace.
+            is_master: Only worker 0; unless a type or index is given.
+            replica_type: Only this type, in whatever case.
+            replica_index: Only this index.
+            follow: Print each line as `[Pod name]: line` while the job runs, and return when it has ended.
+            verbose: Also return events.
+
+        Returns:
+            Logs by pod name, and events by job or pod name (empty unless verbose).
+        """
+        namespace = namespace or self.namespace
+        is_master = is_master and replica_type is None and replica_index is None
+        choose = make_filter(is_master, replica_type, replica_index)
+        logs: dict[str, str] = {}
+        if follow:
+            for pod_name, line in self.backend.follow_logs(name, namespace, choose):
+                print(f"[Pod {pod_name}]: {line}", flush=True)
+                logs[pod_name] = logs.get(pod_name, "") + line + "\n"
+        else:
+            for pod in self.backend.list_pods(name, namespace):
+                if choose(pod):
+                    logs[pod.name] = self.backend.read_log(name, namespace, pod.name)
+        events: dict[str, list[str]] = {}
+        if verbose:
+            for event in self.backend.list_events(name, namespace):
+                events.setdefault(event.object, []).append(_spell_event(event))
+        return logs, events
+
+    def update_job(self, job: MSJob | Mapping[str, Any], name: str, namespace: str | None = None) -> None:
+        """Merge a job, or the part of one that is to change, into the stored one.
+
+        Args:
+            job: Its wire form as a merge patch, such as `{"spec": {"runPolicy": {"suspend": True}}}`, or an MSJob.
+            name: The job.
+            namespace: Its namespace.
+
+        Raises:
+            ValidationError: The result is invalid, or changes what cannot be changed.
+        """
+        patch = to_wire(dict(job)) if isinstance(job, Mapping) else job.to_dict()
+        self.backend.update(name, namespace or self.namespace, patch)
+
+    def delete_job(self, name: str, namespace: str | None = None, delete_options: Any = None) -> None:
+        """End a job's processes, remove it, and return when both are done.
+
+        Args:
+            name: The job.
+            namespace: Its namespace.
+            delete_options: A V1DeleteOptions or its wire form; its grace period counts.
+
+        Raises:
+            NotFoundError: There is none.
+        """
+        grace = (to_wire(delete_options) or {}).get("gracePeriodSeconds")
+        self.backend.delete(name, namespace or self.namespace, grace_seconds=grace)
+
+    def explain_failure(self, job: MSJob, lines: int = 20) -> JobFailedError:
+        """Return the error that tells why a job has failed, with the last lines of the pod that failed first."""
+        failed = job.status.find(names.FAILED) if job.status is not None else None
+        log: list[str] = []
+        try:
+            pods = [pod for pod in self.backend.list_pods(job.name, job.namespace) if pod.phase == "Failed"]
+            culprits = [pod for pod in pods if pod.reason in ("Error", "StartError")] or pods
+            for pod in culprits[:1]:
+                log = self.backend.read_log(job.name, job.namespace, pod.name, last=lines).splitlines()
+        except NotFoundError:
+            # Its TTL was over meanwhile.
+            pass
+        return JobFailedError(
+            f"job {job.name} failed: {failed.message if failed else 'it was deleted'}",
+            log=log,
+            hint=f"The whole log: kfp-mindspore job logs {job.name}" if log else "",
+        )
+
+    def _is_job(self, condition: str, name: str | None, namespace: str | None, job: MSJob | None) -> bool:
+        conditions = self.get_job_conditions(name, namespace, job)
+        return any(item.type == condition and item.status == "True" for item in conditions)
+
+
+_NO_NETWORK = "train: must have network ('module:factory') or script, got neither"
+
+
+def make_filter(
+    is_master: bool = False, replica_type: str | None = None, replica_index: int | None = None
+) -> Callable[[Pod], bool]:
+    """Return the test whether a pod is chosen by the arguments of `get_job_pods`.
+
+    Raises:
+        ValidationError: There is no such replica type.
+    """
+    kind = names.find_replica_type(replica_type) if replica_type is not None else None
+    if replica_type is not None and kind is None:
+        raise ValidationError([f"replica_type: must be one of {', '.join(names.REPLICA_TYPES)}, got {replica_type!r}"])
+
+    def choose(pod: Pod) -> bool:
+        return (
+            (not is_master or (pod.replica_type == names.WORKER and pod.index == 0))
+            and kind in (None, pod.replica_type)
+            and replica_index in (None, pod.index)
+        )
+
+    return choose
+
+
+def _merge_env(contract: Mapping[str, str], env_vars: Mapping[str, str] | Sequence[Any] | None) -> Any:
+    from kfp_mindspore.msjob.build import spell_env
+
+    return [*spell_env(contract), *spell_env(env_vars or {})]
+
+
+def _spell_event(event: Event) -> str:
+    return f"{event.time} {event.reason}: {event.message}"

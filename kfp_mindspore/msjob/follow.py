@@ -1,0 +1,131 @@
+"""Runs a job in the foreground: submits it, shows its log, waits for its end, and takes it down with itself."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from kfp_mindspore.errors import NotFoundError
+from kfp_mindspore.msjob.backends.base import Pod
+from kfp_mindspore.msjob.client import JobFailedError, MSJobClient
+from kfp_mindspore.msjob.names import FAILED, WORKER
+from kfp_mindspore.msjob.status import JobStatus
+from kfp_mindspore.msjob.types import MSJob
+
+_LAST_LINES = 20
+# What an interrupted run gives its processes to save what they have.
+_INTERRUPTED_GRACE_SECONDS = 5.0
+
+
+def run_job(
+    client: MSJobClient,
+    job: MSJob,
+    *,
+    timeout: float | None = None,
+    on_log: Callable[[str], object] | None = print,
+) -> JobStatus:
+    """Submit a job, hand out the lines of worker 0 as they come, and wait for its end.
+
+    When this process is interrupted (SIGTERM, Ctrl-C, any exception), the job is deleted. For a `kill -9`, hold a
+    `kfp_mindspore.process.Lease`.
+
+    Args:
+        client: Where to submit it.
+        job: The job.
+        timeout: Seconds at most; None for no limit. The job is deleted when it takes longer.
+        on_log: Called with each line; None for silence.
+
+    Returns:
+        The status of the job, which has succeeded. The job itself stays, with its logs.
+
+    Raises:
+        JobFailedError: It failed; the message tells why and ends with the last lines.
+        WaitTimeoutError: It took longer.
+    """
+    with _Interrupts() as interrupts:
+        with interrupts.held():
+            client.create_job(job)
+        namespace = job.metadata.get("namespace") or client.namespace
+        try:
+            interrupts.raise_pending()
+            return _follow(client, job.name, namespace, timeout, on_log)
+        except JobFailedError:
+            raise
+        except BaseException:
+            with contextlib.suppress(NotFoundError):
+                client.backend.delete(job.name, namespace, grace_seconds=_INTERRUPTED_GRACE_SECONDS)
+            raise
+
+
+def _follow(
+    client: MSJobClient, name: str, namespace: str, timeout: float | None, on_log: Callable[[str], object] | None
+) -> JobStatus:
+    last: deque[str] = deque(maxlen=_LAST_LINES)
+
+    def choose(pod: Pod) -> bool:
+        return pod.replica_type == WORKER and pod.index == 0
+
+    try:
+        for _, line in client.backend.follow_logs(name, namespace, choose, timeout=timeout):
+            last.append(line)
+            if on_log is not None:
+                on_log(line)
+        finished = client.get_job(name, namespace)
+    except NotFoundError:
+        raise JobFailedError(f"job {name} was deleted while it ran", log=tuple(last)) from None
+    assert finished.status is not None
+    if finished.status.has(FAILED):
+        raise client.explain_failure(finished, _LAST_LINES)
+    return finished.status
+
+
+class _Interrupts:
+    """Turns SIGTERM into SystemExit(143) for the length of a block, and can hold it and Ctrl-C back meanwhile.
+
+    Only the main thread can; elsewhere it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._held = False
+        self._pending: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> _Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep interruptions for `raise_pending`: a job that is half submitted could not be deleted."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+
+    def raise_pending(self) -> None:
+        """Raise what was kept."""
+        if self._pending is not None:
+            self._raise(self._pending)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._held:
+            self._pending = number
+        else:
+            self._raise(number)
+
+    def _raise(self, number: int) -> None:
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
