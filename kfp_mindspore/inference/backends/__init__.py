@@ -1,1 +1,1 @@
-"""Placeholder docstring: replaced by the room."""
+"""Where services run: on this machine, or as KServe InferenceServices."""

@@ -1,0 +1,308 @@
+"""Services as processes of this machine, each under a supervisor of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from kfp_mindspore import files
+from kfp_mindspore.bundle import SIGNATURE_FILE, ModelBundle
+from kfp_mindspore.errors import (
+    KfpMindSporeError,
+    MissingExtraError,
+    NotFoundError,
+    ProcessFailedError,
+    UserError,
+)
+from kfp_mindspore.inference.backends.base import Backend
+from kfp_mindspore.inference.backends.ports import find_free_ports, is_port_free
+from kfp_mindspore.inference.backends.state import Plan, ServiceDirectory, VersionDirectory
+from kfp_mindspore.inference.backends.versions import describe, discard, end_version, read_logs, start_version
+from kfp_mindspore.inference.service import Service, ServiceStatus
+from kfp_mindspore.process import LEASE_VARIABLE, Lease, is_lease_held
+
+SERVER_MODULE = "mindsporeserver"
+# How often other free ports are tried when somebody takes one between its choice and the server's start.
+_PORT_ATTEMPTS = 3
+
+_logger = logging.getLogger(__name__)
+
+
+class LocalBackend(Backend):
+    """Runs each service as a model server of this machine.
+
+    Args:
+        home: Directory of local state; default `$KFP_MINDSPORE_HOME` or `~/.kfp-mindspore`.
+        command: Program and first arguments of the server, which also gets kserve.ModelServer's `--model_name=`,
+            `--http_port=`, `--grpc_port=`, and `--model_dir=`; default mindsporeserver.
+        max_restarts: How many crashes in a row are followed by a restart.
+        stable_seconds: How long a server must have been ready for its crash to count as the first in a row again.
+        grace_seconds: How long a server may take to end, in seconds.
+    """
+
+    def __init__(
+        self,
+        home: Path | None = None,
+        *,
+        command: Sequence[str] | None = None,
+        max_restarts: int = 5,
+        stable_seconds: float = 60.0,
+        grace_seconds: float = 5.0,
+    ) -> None:
+        self._root = (home or files.find_home()).absolute() / "services"
+        self._command = tuple(command) if command is not None else None
+        self._max_restarts = max_restarts
+        self._stable_seconds = stable_seconds
+        self._grace_seconds = grace_seconds
+
+    def deploy(self, service: Service, *, wait_seconds: float, lease: Lease | None) -> ServiceStatus:
+        """Start a service, or its new version, and return when it is ready.
+
+        When the old version holds the port that was asked for, the new one first proves itself on another port; then
+        it takes the old one's port, with a gap of as long as it takes to start.
+        """
+        bundle = _open_bundle(service)
+        if self._command is None and importlib.util.find_spec("kserve") is None:
+            raise MissingExtraError("kserve", "serving")
+        deadline = time.monotonic() + wait_seconds
+        directory = self._find_directory(service.name, service.namespace)
+        lease_path = str(lease.path) if lease else os.environ.get(LEASE_VARIABLE) or None
+        if lease_path and not is_lease_held(lease_path):
+            raise KfpMindSporeError(
+                f"service {service.name}: the run that it would belong to is over: nobody holds {lease_path}",
+                hint=f"Unset {LEASE_VARIABLE} for a service that outlives its run.",
+            )
+        with directory.lock():
+            old = directory.current
+            self._sweep(directory)
+            new = self._replace(directory, old, service, bundle, lease_path, deadline, wait_seconds)
+            if old is not None:
+                shutil.rmtree(old.path, ignore_errors=True)
+        status = describe(new)
+        for warning in status.warnings:
+            _logger.warning("service %s: %s", service.name, warning)
+        return status
+
+    def get(self, name: str, namespace: str) -> ServiceStatus:
+        """Return how a service is; whether it is ready is asked of its server."""
+        while True:
+            version = self._find_current(name, namespace)
+            try:
+                status = describe(version)
+            except UserError:
+                # A new version took its place meanwhile; then it is asked instead.
+                if self._find_current(name, namespace) == version:
+                    raise
+                continue
+            if self._find_current(name, namespace) == version:
+                return status
+
+    def list(self, namespace: str | None) -> list[ServiceStatus]:
+        """Return the services of a namespace, or of all."""
+        statuses = []
+        for path in sorted(self._root.glob(f"{namespace or '*'}/*")):
+            # Without a version it was never ready, or is being deleted.
+            with contextlib.suppress(NotFoundError):
+                statuses.append(self.get(path.name, path.parent.name))
+        return statuses
+
+    def read_logs(self, name: str, namespace: str, *, follow: bool, lines: int | None) -> Iterator[str]:
+        """Yield the lines that the server printed."""
+        return read_logs(self._find_current(name, namespace), follow, lines)
+
+    def stop(self, name: str, namespace: str) -> ServiceStatus:
+        """End a service's processes; its state and its log stay."""
+        directory = self._find_directory(name, namespace)
+        self._find_current(name, namespace)
+        with directory.lock():
+            self._sweep(directory)
+            version = self._find_current(name, namespace)
+            end_version(version)
+            return describe(version)
+
+    def delete(self, name: str, namespace: str) -> None:
+        """End a service's processes and remove its directory."""
+        directory = self._find_directory(name, namespace)
+        self._find_current(name, namespace)
+        with directory.lock():
+            for version in directory.list_versions():
+                end_version(version)
+            directory.remove()
+
+    def _replace(
+        self,
+        directory: ServiceDirectory,
+        old: VersionDirectory | None,
+        service: Service,
+        bundle: ModelBundle,
+        lease: str | None,
+        deadline: float,
+        wait_seconds: float,
+    ) -> VersionDirectory:
+        """Start the new version, make it the service and end the old one."""
+        held = _find_ports(old)
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            wanted = _choose_ports(service, held)
+            shared = held & set(wanted)
+            first = tuple(find_free_ports(2)) if shared else wanted
+            version = directory.add_version()
+            with contextlib.ExitStack() as stack:
+                try:
+                    stack.enter_context(Lease.hold(version.deploying))
+                    self._prepare(version, service, bundle, first, lease)
+                    try:
+                        start_version(version, deadline, wait_seconds)
+                    except ProcessFailedError:
+                        if _was_port_taken(service, first) and attempt < _PORT_ATTEMPTS:
+                            discard(version)
+                            continue
+                        raise
+                    if shared and old is not None:
+                        self._move(version, old, wanted, deadline, wait_seconds)
+                    directory.set_current(version)
+                except BaseException:
+                    discard(version)
+                    raise
+            if old is not None:
+                end_version(old)
+            return version
+        raise AssertionError("the last attempt returns or raises")
+
+    def _prepare(
+        self,
+        version: VersionDirectory,
+        service: Service,
+        bundle: ModelBundle,
+        ports: Sequence[int],
+        lease: str | None,
+    ) -> None:
+        version.work.mkdir()
+        version.model.mkdir()
+        # A link, not a copy: a bundle is replaced as a whole, so what was deployed stays what it was.
+        for name in (*bundle.signature.files, SIGNATURE_FILE):
+            _link(bundle.path / name, version.model / name)
+        port, grpc_port = ports
+        plan = Plan(
+            name=service.name,
+            namespace=service.namespace,
+            version=version.number,
+            source=str(bundle.path.absolute()),
+            argv=self._build_command(service.name, version.model, port, grpc_port),
+            port=port,
+            grpc_port=grpc_port,
+            replicas=service.replicas,
+            warnings=_find_warnings(service),
+            lease=lease,
+            max_restarts=self._max_restarts,
+            stable_seconds=self._stable_seconds,
+            grace_seconds=self._grace_seconds,
+            created=time.time(),
+        )
+        version.write_plan(plan)
+
+    def _build_command(self, name: str, model: Path, port: int, grpc_port: int) -> tuple[str, ...]:
+        command = self._command or (sys.executable, "-m", SERVER_MODULE)
+        flags = (f"--model_name={name}", f"--model_dir={model}", f"--http_port={port}", f"--grpc_port={grpc_port}")
+        return (*command, *flags)
+
+    def _move(
+        self,
+        version: VersionDirectory,
+        old: VersionDirectory,
+        ports: Sequence[int],
+        deadline: float,
+        wait_seconds: float,
+    ) -> None:
+        """Let a version that has proved itself take the ports of the old one; when it fails, the old one comes back."""
+        plan = version.read_plan()
+        port, grpc_port = ports
+        end_version(version)
+        end_version(old)
+        argv = self._build_command(plan.name, version.model, port, grpc_port)
+        version.write_plan(dataclasses.replace(plan, argv=argv, port=port, grpc_port=grpc_port))
+        try:
+            start_version(version, deadline, wait_seconds)
+        except BaseException:
+            end_version(version)
+            start_version(old, time.monotonic() + wait_seconds, wait_seconds)
+            raise
+
+    def _sweep(self, directory: ServiceDirectory) -> None:
+        """Remove versions that a killed deployment left, which is neither the service nor still starting."""
+        current = directory.current
+        for version in directory.list_versions():
+            if current is None or version.number != current.number:
+                discard(version)
+
+    def _find_directory(self, name: str, namespace: str) -> ServiceDirectory:
+        return ServiceDirectory(self._root / namespace / name)
+
+    def _find_current(self, name: str, namespace: str) -> VersionDirectory:
+        current = self._find_directory(name, namespace).current
+        if current is None:
+            raise NotFoundError(
+                f"service {name}: there is none in namespace {namespace}",
+                hint="See those that are there: kfp-mindspore service list",
+            )
+        return current
+
+
+def _open_bundle(service: Service) -> ModelBundle:
+    if "://" in str(service.model_dir):
+        raise UserError(
+            f"service {service.name}: model_dir: must be a directory of this machine, got {service.model_dir}",
+            hint="Download the bundle first, or deploy to a cluster.",
+        )
+    return ModelBundle.open(service.model_dir)
+
+
+def _find_warnings(service: Service) -> tuple[str, ...]:
+    warnings = []
+    if service.replicas > 1:
+        warnings.append(f"replicas: {service.replicas} were asked for, this machine runs 1")
+    if any(service.resources.values()):
+        warnings.append("resources: not enforced on this machine")
+    return tuple(warnings)
+
+
+def _find_ports(version: VersionDirectory | None) -> set[int]:
+    """Return the ports that a running version listens on."""
+    if version is None:
+        return set()
+    state = version.read_state()
+    plan = version.read_plan()
+    return {plan.port, plan.grpc_port} if state is not None and state.supervisor.is_alive() else set()
+
+
+def _choose_ports(service: Service, held: set[int]) -> tuple[int, int]:
+    """Return the ports for a service: those asked for, else free ones."""
+    for name, port in (("port", service.port), ("grpc_port", service.grpc_port)):
+        if port and port not in held and not is_port_free(port):
+            raise UserError(
+                f"service {service.name}: {name} {port} is taken by another process",
+                hint=f"End that process, or choose another {name}; 0 takes a free one.",
+            )
+    free = [port for port in find_free_ports(4) if port not in (service.port, service.grpc_port)]
+    return service.port or free[0], service.grpc_port or free[1]
+
+
+def _was_port_taken(service: Service, ports: Sequence[int]) -> bool:
+    """Tell whether somebody took a port that was chosen here, not by the user."""
+    chosen = {service.port, service.grpc_port}
+    return any(port not in chosen and not is_port_free(port) for port in ports)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(source.resolve())
+    except OSError:
+        # Another file system, or one without links.
+        shutil.copyfile(source, target)

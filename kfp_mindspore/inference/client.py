@@ -1,0 +1,173 @@
+"""The client of services: the same methods whatever the backend."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from kfp_mindspore import events
+from kfp_mindspore.errors import ProcessFailedError, UserError, ValidationError, WaitTimeoutError
+from kfp_mindspore.inference.backends.base import Backend
+from kfp_mindspore.inference.service import Service, ServiceStatus, find_name_errors
+from kfp_mindspore.process import Lease
+
+BACKEND_VARIABLE = "KFP_MINDSPORE_BACKEND"
+_POD_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_LAST_LINES = 15
+_POLL_SECONDS = 0.1
+
+
+class InferenceClient:
+    """Deploys, watches and ends services.
+
+    Args:
+        backend: Where they run; default what `KFP_MINDSPORE_BACKEND` says (`local` or `kubernetes`), else the cluster
+            in a pod and this machine anywhere else.
+        namespace: Namespace of the services that are named without one.
+    """
+
+    def __init__(self, backend: Backend | None = None, namespace: str = "default") -> None:
+        self.backend = backend or choose_backend()
+        self.namespace = namespace
+
+    def deploy(self, service: Service, wait_seconds: float = 120, lease: Lease | None = None) -> ServiceStatus:
+        """Start a service, or its new version, and return when it is ready.
+
+        A new version takes the old one's place only once it is ready; when it fails, the old one is untouched.
+
+        Args:
+            service: What to serve.
+            wait_seconds: Seconds to wait until it is ready.
+            lease: The service ends when this lease is no longer held; default the one of the run that this process is a
+                step of, if any.
+
+        Returns:
+            Its status, with its addresses.
+
+        Raises:
+            UserError: The model or a field is wrong, or a port is taken; nothing was changed.
+            ProcessFailedError: Its server died; the last lines of its log are in the message.
+            WaitTimeoutError: It was not ready in time.
+        """
+        service.validate()
+        with events.span("inference.deploy"):
+            return self.backend.deploy(service, wait_seconds=wait_seconds, lease=lease)
+
+    def get(self, name: str, namespace: str | None = None) -> ServiceStatus:
+        """Return how a service is.
+
+        Args:
+            name: Name of the service.
+            namespace: Its namespace; default the client's.
+
+        Raises:
+            NotFoundError: There is none of this name.
+        """
+        return self.backend.get(*self._check(name, namespace))
+
+    def list(self, namespace: str | None = None, *, all_namespaces: bool = False) -> builtins.list[ServiceStatus]:
+        """Return the services of a namespace, sorted by name.
+
+        Args:
+            namespace: Default the client's.
+            all_namespaces: Return those of every namespace instead.
+        """
+        return self.backend.list(None if all_namespaces else namespace or self.namespace)
+
+    def wait_ready(self, name: str, timeout: float = 120, namespace: str | None = None) -> ServiceStatus:
+        """Wait until a service is ready.
+
+        Args:
+            name: Name of the service.
+            timeout: Seconds.
+            namespace: Its namespace; default the client's.
+
+        Raises:
+            NotFoundError: There is none of this name.
+            ProcessFailedError: It stopped or failed; the last lines of its log are in the message.
+            WaitTimeoutError: It was not ready in time.
+        """
+        deadline = time.monotonic() + timeout
+        while not (status := self.get(name, namespace)).ready:
+            over = status.is_over
+            if over or time.monotonic() >= deadline:
+                lines = builtins.list(self.logs(name, lines=_LAST_LINES, namespace=namespace))
+                why = f": {status.message}" if status.message else ""
+                if over:
+                    raise ProcessFailedError(f"service {name}: {status.state}{why}", log=lines)
+                raise WaitTimeoutError(
+                    f"service {name}: not ready within {timeout:g} s, {status.state}{why}", log=lines
+                )
+            time.sleep(_POLL_SECONDS)
+        return status
+
+    def logs(
+        self, name: str, *, follow: bool = False, lines: int | None = None, namespace: str | None = None
+    ) -> Iterator[str]:
+        """Yield the lines that the server of a service printed.
+
+        Args:
+            name: Name of the service.
+            follow: Whether to go on until the service is over.
+            lines: How many of the lines so far at most; default all.
+            namespace: Its namespace; default the client's.
+
+        Raises:
+            NotFoundError: There is none of this name.
+        """
+        return self.backend.read_logs(*self._check(name, namespace), follow=follow, lines=lines)
+
+    def stop(self, name: str, namespace: str | None = None) -> ServiceStatus:
+        """End a service and wait until its processes are gone; it can still be described. Idempotent.
+
+        Args:
+            name: Name of the service.
+            namespace: Its namespace; default the client's.
+
+        Raises:
+            NotFoundError: There is none of this name.
+        """
+        return self.backend.stop(*self._check(name, namespace))
+
+    def delete(self, name: str, namespace: str | None = None) -> None:
+        """Stop a service and forget it.
+
+        Args:
+            name: Name of the service.
+            namespace: Its namespace; default the client's.
+
+        Raises:
+            NotFoundError: There is none of this name.
+        """
+        self.backend.delete(*self._check(name, namespace))
+
+    def _check(self, name: str, namespace: str | None) -> tuple[str, str]:
+        namespace = namespace or self.namespace
+        if errors := find_name_errors(name, namespace):
+            raise ValidationError(errors, subject="service")
+        return name, namespace
+
+
+def choose_backend(name: str | None = None) -> Backend:
+    """Return the backend of a name.
+
+    Args:
+        name: `local` or `kubernetes`; default `KFP_MINDSPORE_BACKEND`, else the cluster in a pod and this machine
+            anywhere else.
+
+    Raises:
+        UserError: There is no backend of this name.
+    """
+    name = name or os.environ.get(BACKEND_VARIABLE) or ("kubernetes" if _POD_ACCOUNT.is_file() else "local")
+    if name == "local":
+        from kfp_mindspore.inference.backends.local import LocalBackend
+
+        return LocalBackend()
+    if name == "kubernetes":
+        from kfp_mindspore.inference.backends.kserve import KServeBackend
+
+        return KServeBackend()
+    raise UserError(f"{BACKEND_VARIABLE}: must be 'local' or 'kubernetes', got {name!r}")

@@ -1,0 +1,113 @@
+"""KServe's protocols V1 and V2 over HTTP, as much of them as a client needs, with the standard library only."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+from kfp_mindspore.errors import KfpMindSporeError, UserError
+
+_SHOWN_CHARACTERS = 500
+
+
+class RequestError(KfpMindSporeError):
+    """A request got no answer, or another one than 200 with JSON.
+
+    Args:
+        message: What was asked and what came.
+        status: HTTP status, 0 when there was no answer.
+    """
+
+    def __init__(self, message: str, *, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def request_json(method: str, url: str, body: Any = None, *, timeout: float = 60.0) -> Any:
+    """Send a request and return the JSON that was answered.
+
+    Proxies of the environment are not used: services answer where they are.
+
+    Args:
+        method: `GET` or `POST`.
+        url: http:// or https:// address.
+        body: What to send as JSON; None for nothing.
+        timeout: Seconds to wait for the connection, and for each part of the answer.
+
+    Raises:
+        UserError: The address is none.
+        RequestError: There was no answer, or another one than 200 with JSON.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UserError(f"url: must be http://host:port or https://host:port, got {url!r}")
+    factory = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = factory(parts.hostname, parts.port, timeout=timeout)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    content = None if body is None else json.dumps(body, allow_nan=False).encode()
+    headers = {"Accept": "application/json", **({} if content is None else {"Content-Type": "application/json"})}
+    try:
+        connection.request(method, path, content, headers)
+        response = connection.getresponse()
+        answer = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise RequestError(f"{method} {url}: no answer ({error or type(error).__name__})") from error
+    finally:
+        connection.close()
+    text = answer.decode(errors="replace")
+    if response.status != 200:
+        raise RequestError(f"{method} {url}: answered {response.status}: {_shorten(text)}", status=response.status)
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise RequestError(f"{method} {url}: answered no JSON: {_shorten(text)}", status=response.status) from None
+
+
+def is_ready(url: str, name: str, *, timeout: float = 1.0) -> bool:
+    """Tell whether a model is loaded and answers.
+
+    Args:
+        url: Address of the server.
+        name: Name of the model.
+        timeout: Seconds.
+    """
+    try:
+        answer = request_json("GET", f"{url}/v2/models/{name}/ready", timeout=timeout)
+    except RequestError:
+        return False
+    return isinstance(answer, dict) and answer.get("ready", False) is True
+
+
+def predict_v1(url: str, name: str, instances: list[Any], *, timeout: float = 60.0) -> list[Any]:
+    """Ask by V1 and return the predictions, one an instance.
+
+    Raises:
+        RequestError: There was no answer, or it holds no list of predictions.
+    """
+    address = f"{url}/v1/models/{name}:predict"
+    answer = request_json("POST", address, {"instances": instances}, timeout=timeout)
+    predictions = answer.get("predictions") if isinstance(answer, dict) else None
+    if not isinstance(predictions, list):
+        raise RequestError(f"POST {address}: answered no list of predictions: {_shorten(json.dumps(answer))}")
+    return predictions
+
+
+def infer_v2(url: str, name: str, inputs: list[dict[str, Any]], *, timeout: float = 60.0) -> dict[str, dict[str, Any]]:
+    """Ask by V2 and return the outputs by name: {name, shape, datatype, data}.
+
+    Raises:
+        RequestError: There was no answer, or it holds no outputs.
+    """
+    address = f"{url}/v2/models/{name}/infer"
+    answer = request_json("POST", address, {"inputs": inputs}, timeout=timeout)
+    outputs = answer.get("outputs") if isinstance(answer, dict) else None
+    if not isinstance(outputs, list) or not all(isinstance(output, dict) and "name" in output for output in outputs):
+        raise RequestError(f"POST {address}: answered no list of outputs: {_shorten(json.dumps(answer))}")
+    return {str(output["name"]): output for output in outputs}
+
+
+def _shorten(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"

@@ -1,0 +1,172 @@
+"""What a service is and how it is: the same on this machine and on a cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore.errors import ValidationError
+
+# KServe adds `-predictor`, and the whole has to be a DNS label of at most 63 characters.
+MAXIMUM_NAME = 53
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i|[eE][0-9]+)?")
+_RESOURCE_KINDS = ("requests", "limits")
+
+
+class ServiceState(str, Enum):
+    """What a service is doing.
+
+    `Starting`: its first server is not ready yet. `Ready`: it answers. `NotReady`: its server runs and does not answer.
+    `Restarting`: its server died and the next one is not ready yet. `Failed`: it died and will not be restarted.
+    `Stopped`: it was asked to end.
+    """
+
+    STARTING = "Starting"
+    READY = "Ready"
+    NOT_READY = "NotReady"
+    RESTARTING = "Restarting"
+    FAILED = "Failed"
+    STOPPED = "Stopped"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Service:
+    """A model bundle to serve, described once for every backend.
+
+    Args:
+        name: Name of the service and of the model in its URLs: a DNS label of at most 53 characters.
+        model_dir: The model bundle: a directory on this machine, or a URI such as `s3://bucket/model` on a cluster.
+        replicas: Number of replicas; this machine runs one.
+        resources: Kubernetes resource requirements of a replica: {"requests": {…}, "limits": {…}}; not enforced on this
+            machine.
+        namespace: Its namespace.
+        port: HTTP port on this machine; 0 for a free one.
+        grpc_port: gRPC port on this machine; 0 for a free one.
+    """
+
+    name: str
+    model_dir: str | Path
+    replicas: int = 1
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    namespace: str = "default"
+    port: int = 0
+    grpc_port: int = 0
+
+    def validate(self) -> None:
+        """Check every field.
+
+        Raises:
+            ValidationError: Naming each field that is wrong.
+        """
+        errors = [*find_name_errors(self.name, self.namespace)]
+        if not str(self.model_dir):
+            errors.append("model_dir: must be a model bundle's directory or URI, got an empty text")
+        if type(self.replicas) is not int or self.replicas < 1:
+            errors.append(f"replicas: must be an integer of at least 1, got {self.replicas!r}")
+        for name in ("port", "grpc_port"):
+            port = getattr(self, name)
+            if type(port) is not int or not 0 <= port <= 65535:
+                errors.append(f"{name}: must be 1 to 65535, or 0 for a free one, got {port!r}")
+        if self.port and self.port == self.grpc_port:
+            errors.append(f"grpc_port: must differ from port, got {self.grpc_port} for both")
+        errors.extend(_find_resource_errors(self.resources))
+        if errors:
+            raise ValidationError(errors, subject=f"service {self.name}" if isinstance(self.name, str) else "service")
+
+
+@dataclass(frozen=True)
+class ServiceStatus:
+    """How a service is.
+
+    Args:
+        name: Name of the service and of the model in its URLs.
+        namespace: Its namespace.
+        state: What it is doing.
+        url: Address over HTTP; the model is at `{url}/v1/models/{name}:predict` and `{url}/v2/models/{name}/infer`.
+        grpc_url: Address over gRPC, host and port.
+        model: The bundle that was deployed, its directory or URI.
+        version: Counts the deployments of this name, from 1.
+        replicas: Number of replicas that run.
+        restarts: How often its server was restarted.
+        pid: Number of the server's process on this machine; None when none runs.
+        message: Why it is in this state; empty when there is nothing to tell.
+        warnings: What was asked for and is not done by this backend.
+        created: When this version was deployed, in seconds since the epoch.
+        log: File with what the server prints; empty where there is none.
+    """
+
+    name: str
+    namespace: str
+    state: ServiceState
+    url: str
+    grpc_url: str
+    model: str
+    version: int = 1
+    replicas: int = 1
+    restarts: int = 0
+    pid: int | None = None
+    message: str = ""
+    warnings: tuple[str, ...] = ()
+    created: float = 0.0
+    log: str = ""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it answers requests."""
+        return self.state is ServiceState.READY
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has stopped or failed, so that it will not become ready by itself."""
+        return self.state in (ServiceState.STOPPED, ServiceState.FAILED)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the status as JSON types, `ready` included."""
+        value = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return {**value, "state": self.state.value, "warnings": list(self.warnings), "ready": self.ready}
+
+
+def find_name_errors(name: Any, namespace: Any) -> list[str]:
+    """Return what is wrong with the name and the namespace of a service, a sentence each."""
+    errors = []
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAXIMUM_NAME:
+        errors.append(
+            f"name: must be at most {MAXIMUM_NAME} lower-case letters, digits and '-', from a letter to a letter or "
+            f"digit, got {name!r}"
+        )
+    if not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace) or len(namespace) > 63:
+        errors.append(f"namespace: must be at most 63 lower-case letters, digits and '-', got {namespace!r}")
+    return errors
+
+
+def suggest_name(model_dir: str | Path) -> str:
+    """Return a service's name made from a bundle's directory, such as `digits` from `out/Digits/`; `model` if none."""
+    words = re.sub(r"[^a-z0-9]+", "-", Path(model_dir).absolute().name.lower()).lstrip("-0123456789")
+    return words[:MAXIMUM_NAME].strip("-") or "model"
+
+
+def _find_resource_errors(resources: Any) -> list[str]:
+    if not isinstance(resources, Mapping):
+        return [f"resources: must be an object with requests and limits, got {resources!r}"]
+    errors = []
+    for kind, entries in resources.items():
+        if kind not in _RESOURCE_KINDS:
+            errors.append(f"resources.{kind}: unknown field, expected {' or '.join(_RESOURCE_KINDS)}")
+        elif not isinstance(entries, Mapping):
+            errors.append(f"resources.{kind}: must be an object of quantities, got {entries!r}")
+        else:
+            errors.extend(
+                f"resources.{kind}.{name}: must be a quantity such as 500m, 2 or 4Gi, got {quantity!r}"
+                for name, quantity in entries.items()
+                if isinstance(quantity, bool) or not _QUANTITY.fullmatch(str(quantity))
+            )
+    return errors

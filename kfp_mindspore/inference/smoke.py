@@ -1,0 +1,240 @@
+"""The smoke test: a served model is asked for held-out samples and compared with what the network itself answered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore import events
+from kfp_mindspore.bundle import ModelBundle, TensorSpec, VerifiedSamples
+from kfp_mindspore.errors import ProcessFailedError, UserError
+from kfp_mindspore.inference import rest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
+
+SAMPLES = 32
+TOLERANCE = 1e-5
+
+# V2's names of the types that the protocol knows; codecs of a server do not belong here.
+_DATATYPES = {
+    "bool": "BOOL",
+    "int8": "INT8",
+    "int16": "INT16",
+    "int32": "INT32",
+    "int64": "INT64",
+    "uint8": "UINT8",
+    "uint16": "UINT16",
+    "uint32": "UINT32",
+    "uint64": "UINT64",
+    "float16": "FP16",
+    "float32": "FP32",
+    "float64": "FP64",
+}
+
+
+@dataclass(frozen=True)
+class SmokeReport:
+    """What a smoke test found.
+
+    Args:
+        url: Address that was asked.
+        model_name: Name of the model there.
+        samples: Number of samples asked for by each protocol.
+        max_abs_diffs: Largest absolute difference from the verified outputs, by protocol (`v1`, `v2`).
+        tolerance: Largest absolute difference allowed.
+        prediction: What the service answered for one sample: the class's name for a classifier, else the values.
+        label: That sample's true class; empty when it is not known.
+        index: Which of the bundle's samples it is, from 0.
+        seconds: How long all requests took.
+    """
+
+    url: str
+    model_name: str
+    samples: int
+    max_abs_diffs: Mapping[str, float]
+    tolerance: float
+    prediction: str
+    label: str
+    index: int
+    seconds: float
+
+    @property
+    def max_abs_diff(self) -> float:
+        """Largest absolute difference over both protocols."""
+        return max(self.max_abs_diffs.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON types, `max_abs_diff` included."""
+        return {**asdict(self), "max_abs_diff": self.max_abs_diff}
+
+
+def run_smoke_test(
+    url: str,
+    model_name: str,
+    bundle_dir: Path | str,
+    *,
+    samples: int = SAMPLES,
+    tolerance: float = TOLERANCE,
+    index: int = 0,
+    timeout: float = 60.0,
+) -> SmokeReport:
+    """Ask a service by V1 and V2 (JSON over HTTP) and compare its answers with the bundle's verified outputs.
+
+    Args:
+        url: Address of the service over HTTP.
+        model_name: Name of the model in its URLs.
+        bundle_dir: The bundle that is served; its verified.npz has samples and the network's own outputs.
+        samples: Number of samples to ask for by each protocol, in one request.
+        tolerance: Largest absolute difference allowed.
+        index: Which of the samples to report beside its label, from 0.
+        timeout: Seconds to wait for an answer.
+
+    Returns:
+        What was found.
+
+    Raises:
+        UserError: The bundle is missing, damaged or has fewer samples.
+        ProcessFailedError: An answer is missing or differs; the message names the protocol, the output and the sample.
+    """
+    bundle = ModelBundle.open(bundle_dir)
+    verified = bundle.read_verified()
+    if not 1 <= samples <= len(verified):
+        raise UserError(f"samples: must be 1 to {len(verified)}, as many as {bundle.path} has, got {samples}")
+    if not 0 <= index < samples:
+        raise UserError(f"index: must be 0 to {samples - 1}, got {index}")
+    inputs = {name: array[:samples] for name, array in verified.inputs.items()}
+    expected = {name: array[:samples] for name, array in verified.outputs.items()}
+    outputs = bundle.signature.outputs
+    protocols: dict[str, Callable[[], Arrays]] = {
+        "v1": lambda: _ask_v1(url.rstrip("/"), model_name, inputs, outputs, timeout),
+        "v2": lambda: _ask_v2(url.rstrip("/"), model_name, inputs, outputs, timeout),
+    }
+    differences: dict[str, float] = {}
+    answers: Arrays = {}
+    with events.span("inference.smoke_test"):
+        start = time.perf_counter()
+        for protocol, ask in protocols.items():
+            try:
+                answers = ask()
+            except rest.RequestError as error:
+                raise ProcessFailedError(
+                    f"smoke test of {model_name} by {protocol}: {error.message}",
+                    hint="See what the server prints: kfp-mindspore service logs NAME",
+                ) from error
+            differences[protocol] = _compare(protocol, answers, expected, tolerance)
+        seconds = time.perf_counter() - start
+    return SmokeReport(
+        url=url,
+        model_name=model_name,
+        samples=samples,
+        max_abs_diffs=differences,
+        tolerance=tolerance,
+        prediction=_name_prediction(answers[outputs[0].name][index], bundle.signature.labels),
+        label=_name_label(verified, bundle.signature.labels, index),
+        index=index,
+        seconds=seconds,
+    )
+
+
+def _ask_v1(
+    url: str, name: str, inputs: Mapping[str, NDArray[Any]], outputs: tuple[TensorSpec, ...], timeout: float
+) -> Arrays:
+    columns = {key: array.tolist() for key, array in inputs.items()}
+    if len(columns) == 1:
+        instances = next(iter(columns.values()))
+    else:
+        instances = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    predictions = rest.predict_v1(url, name, instances, timeout=timeout)
+    if len(outputs) == 1:
+        return {outputs[0].name: _to_array(predictions, outputs[0])}
+    missing = [
+        spec.name for spec in outputs if any(not isinstance(row, dict) or spec.name not in row for row in predictions)
+    ]
+    if missing:
+        raise rest.RequestError(f"predictions: no values of {', '.join(missing)}")
+    return {spec.name: _to_array([row[spec.name] for row in predictions], spec) for spec in outputs}
+
+
+def _ask_v2(
+    url: str, name: str, inputs: Mapping[str, NDArray[Any]], outputs: tuple[TensorSpec, ...], timeout: float
+) -> Arrays:
+    tensors = [
+        {"name": key, "shape": list(array.shape), "datatype": _name_datatype(array), "data": array.ravel().tolist()}
+        for key, array in inputs.items()
+    ]
+    answered = rest.infer_v2(url, name, tensors, timeout=timeout)
+    missing = [spec.name for spec in outputs if spec.name not in answered]
+    if missing:
+        raise rest.RequestError(f"outputs: {', '.join(missing)} missing, got {', '.join(answered) or 'none'}")
+    arrays = {}
+    for spec in outputs:
+        tensor = answered[spec.name]
+        values = _to_array(tensor.get("data"), spec)
+        shape: Any = tensor.get("shape")
+        try:
+            arrays[spec.name] = values.reshape(shape)
+        except (TypeError, ValueError):
+            raise rest.RequestError(f"output {spec.name}: {values.size} values do not fill shape {shape}") from None
+    return arrays
+
+
+def _compare(protocol: str, answers: Arrays, expected: Mapping[str, NDArray[Any]], tolerance: float) -> float:
+    """Return the largest absolute difference, or say where it is too large."""
+    import numpy as np
+
+    largest = 0.0
+    for name, wanted in expected.items():
+        found = answers[name]
+        where = f"smoke test by {protocol}: output {name}"
+        if found.shape != wanted.shape:
+            raise ProcessFailedError(f"{where}: must have shape {wanted.shape}, got {found.shape}")
+        with np.errstate(invalid="ignore"):
+            difference = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
+        # The same infinity or NaN on both sides is the same answer; on one side only it differs by infinity.
+        same = (found == wanted) | (np.isnan(found.astype(np.float64)) & np.isnan(wanted.astype(np.float64)))
+        difference = np.where(same, 0.0, np.nan_to_num(difference, nan=np.inf))
+        worst = np.unravel_index(int(np.argmax(difference)), difference.shape)
+        if difference[worst] > tolerance:
+            raise ProcessFailedError(
+                f"{where}: sample {int(worst[0])} differs by {difference[worst]:g}, allowed is {tolerance:g}: the "
+                f"network answered {wanted[worst]}, the service {found[worst]}",
+                hint="The service serves another model than this bundle, or computes it differently.",
+            )
+        largest = max(largest, float(difference[worst]))
+    return largest
+
+
+def _to_array(values: Any, spec: TensorSpec) -> NDArray[Any]:
+    import numpy as np
+
+    try:
+        return np.asarray(values, dtype=np.dtype(spec.dtype))
+    except (TypeError, ValueError) as error:
+        raise rest.RequestError(f"output {spec.name}: not an array of {spec.dtype} ({error})") from None
+
+
+def _name_datatype(array: NDArray[Any]) -> str:
+    name = _DATATYPES.get(array.dtype.name)
+    if name is None:
+        raise UserError(f"dtype {array.dtype.name} has no name in the V2 protocol")
+    return name
+
+
+def _name_prediction(row: NDArray[Any], labels: tuple[str, ...]) -> str:
+    if row.ndim == 1 and row.size > 1 and len(labels) in (0, row.size):
+        best = int(row.argmax())
+        return labels[best] if labels else str(best)
+    return str(row.tolist())
+
+
+def _name_label(verified: VerifiedSamples, labels: tuple[str, ...], index: int) -> str:
+    if verified.labels is None:
+        return ""
+    number = int(verified.labels[index])
+    return labels[number] if 0 <= number < len(labels) else str(number)
