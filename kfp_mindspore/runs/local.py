@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import shutil
@@ -23,6 +22,7 @@ from kfp_mindspore.runs.code import DIGEST_VARIABLE, digest_code
 from kfp_mindspore.runs.collection import Collection
 from kfp_mindspore.runs.log import LAST_LINES, find_last_lines
 from kfp_mindspore.runs.result import RunResult, explain
+from kfp_mindspore.runs.spec import dump_spec
 
 BACKEND_VARIABLE = "KFP_MINDSPORE_BACKEND"
 STOP_SECONDS = 10.0
@@ -83,7 +83,7 @@ def run_local(
     directory = _make_directory(home, source or getattr(compiled, "name", "pipeline"))
     result = RunResult(id=directory.name, pipeline=source, directory=directory, started=time.time())
     if compiled is not None:
-        files.write_text(directory / "pipeline.json", json.dumps(sources.compile_pipeline(compiled)))
+        files.write_text(directory / "pipeline.yaml", dump_spec(sources.compile_pipeline(compiled)))
     digest = digest_code(project)
     request = {
         "source": source,
@@ -104,12 +104,13 @@ def run_local(
             _execute(result, environment, on_progress, on_log)
         except KeyboardInterrupt:
             result.state = "interrupted"
-            result.seconds = time.perf_counter() - begin
             files.write_json(directory / "result.json", result.to_dict())
             raise
         finally:
             result.seconds = time.perf_counter() - begin
             shutil.rmtree(directory / "tmp", ignore_errors=True)
+    # What was started is ended by now: that takes its time too.
+    result.seconds = time.perf_counter() - begin
     if isinstance(result.error, UserError) and not result.steps:
         # Nothing ran: no directory is left that looks as if something had.
         shutil.rmtree(directory, ignore_errors=True)

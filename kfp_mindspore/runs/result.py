@@ -47,7 +47,8 @@ class StepResult:
         if not self.is_done:
             return self.state
         values = []
-        for name, value in self.outputs.items():
+        shown = {name: value for name, value in self.outputs.items() if not _is_artifact(value)}
+        for name, value in (shown or self._list_metrics()).items():
             if isinstance(value, bool):
                 values.append(f"{name} {'yes' if value else 'no'}")
             elif isinstance(value, float):
@@ -55,6 +56,13 @@ class StepResult:
             elif isinstance(value, int) or (isinstance(value, str) and 0 < len(value) <= 60 and "\n" not in value):
                 values.append(f"{name} {value}")
         return ", ".join(values) or self.state
+
+    def _list_metrics(self) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        for value in self.outputs.values():
+            if _is_artifact(value) and value["type"] == "system.Metrics":
+                metrics.update({name: number for name, number in value["metadata"].items() if _read_number(number)})
+        return metrics
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,14 @@ def parse_spec(text: str, *, subject: str = "pipeline") -> PipelineSpec:
     import yaml
 
     try:
-        document = next(iter(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))), None)
+        # JSON by its own rules: YAML's take 1e-05 for text.
+        document = json.loads(text) if text.startswith("{") else None
+    except ValueError:
+        document = None
+    try:
+        document = document or next(
+            iter(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))), None
+        )
     except yaml.YAMLError as error:
         raise UserError(f"{subject}: not valid YAML: {' '.join(str(error).split())}") from error
     hint = "Compile one with: kfp-mindspore pipeline compile NAME -o FILE"
@@ -82,6 +89,14 @@ def parse_spec(text: str, *, subject: str = "pipeline") -> PipelineSpec:
     if missing:
         raise UserError(f"{subject}: not a compiled pipeline, {', '.join(missing)} missing", hint=hint)
     return document
+
+
+def dump_spec(spec: PipelineSpec) -> str:
+    """Return a pipeline as YAML."""
+    import yaml
+
+    text: str = yaml.dump(spec, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=True)
+    return text
 
 
 def find_name(spec: PipelineSpec) -> str:

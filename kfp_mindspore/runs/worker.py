@@ -8,7 +8,6 @@ is a pipe that the run holds: when it closes, the run is gone, and this process 
 from __future__ import annotations
 
 import io
-import json
 import os
 import signal
 import sys
@@ -96,14 +95,15 @@ def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
     from kfp_mindspore.runs import conditions, spec
     from kfp_mindspore.runs.sources import load_spec
 
-    compiled = directory / "pipeline.json"
+    compiled = directory / "pipeline.yaml"
     pipeline = spec.read_spec(compiled) if compiled.exists() else load_spec(request["source"])
     if request["project"]:
         # `python -m` looks into the working directory before PYTHONPATH: another project's modules must not come first.
         os.chdir(request["project"])
     arguments = spec.convert_arguments(pipeline, request["arguments"])
     prepared = spec.set_environment(pipeline, request["environment"], events.STEP_VARIABLE)
-    compiled.write_text(json.dumps(prepared, indent=1))
+    text = spec.dump_spec(prepared)
+    compiled.write_text(text)
     shown = {parameter.name: parameter.default for parameter in spec.list_parameters(pipeline)} | arguments
     events.emit("plan", spec.find_name(pipeline), steps=spec.list_steps(pipeline), arguments=shown)
 
@@ -117,7 +117,7 @@ def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
         cache_root=request["cache"],
         raise_on_error=False,
     )
-    task = components.load_component_from_text(json.dumps(prepared))(**arguments)
+    task = components.load_component_from_text(text)(**arguments)
     if conditions.unresolved:
         missing = ", ".join(dict.fromkeys(conditions.unresolved))
         raise KfpMindSporeError(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from kfp_mindspore.runs import set_image
 from kfp_mindspore.runs.image import find_placeholders
 from kfp_mindspore.runs.spec import (
     convert_arguments,
+    dump_spec,
     find_groups,
     find_name,
     list_parameters,
@@ -173,6 +175,13 @@ def test_all_wrong_arguments_are_told_at_once() -> None:
 def test_defaults_keep_their_type() -> None:
     default = {parameter.name: parameter.default for parameter in list_parameters(make_spec())}["number_integer"]
     assert (default, type(default)) == (2, int)
+
+
+@pytest.mark.parametrize("write", [json.dumps, dump_spec])
+def test_small_numbers_stay_numbers(write: Callable[[Any], str]) -> None:
+    spec = make_spec()
+    spec["root"]["inputDefinitions"]["parameters"]["number_double"]["defaultValue"] = 1e-5
+    assert parse_spec(write(spec)) == spec
 
 
 def test_only_the_first_document_is_the_pipeline() -> None:

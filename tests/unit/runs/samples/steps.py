@@ -65,7 +65,10 @@ def serve(model: dsl.Input[dsl.Model]) -> NamedTuple("Outputs", [("url", str), (
 
 
 @lightweight
-def ask(url: str) -> NamedTuple("Outputs", [("prediction", str), ("label", str), ("max_abs_diff", float)]):
+def ask(url: str, tolerance: float = 1e-5) -> NamedTuple(
+    "Outputs", [("prediction", str), ("label", str), ("max_abs_diff", float)]
+):
+    assert isinstance(tolerance, float), "YAML takes 1e-05 for text"
     return "1", "1", 2.5e-7
 
 
