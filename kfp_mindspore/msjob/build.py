@@ -51,9 +51,9 @@ def build_msjob(
     Raises:
         ValidationError: An argument is wrong; the message names the field it fills.
     """
-    container: dict[str, Any] = {"name": CONTAINER_NAME, "image": image, "command": list(command)}
+    container: dict[str, Any] = {"name": CONTAINER_NAME, "image": image, "command": _spell_words(command)}
     if args:
-        container["args"] = list(args)
+        container["args"] = _spell_words(args)
     if env:
         container["env"] = spell_env(env)
     if resources:
@@ -80,6 +80,11 @@ def spell_env(env: Mapping[str, Any] | Sequence[Any]) -> list[dict[str, Any]]:
         return [{"name": name, "value": str(value)} for name, value in env.items()]
     items: list[dict[str, Any]] = to_wire(list(env))
     return items
+
+
+def _spell_words(words: Sequence[str]) -> Any:
+    # A whole command line in one text is for validation to refuse, not a sequence of letters.
+    return words if isinstance(words, str) else list(words)
 
 
 def spell_resources(resources: Any) -> dict[str, Any]:

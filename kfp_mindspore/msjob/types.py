@@ -86,7 +86,8 @@ class ReplicaSpec:
     @property
     def grace_seconds(self) -> float:
         """Seconds between SIGTERM and SIGKILL."""
-        return float(self.template.get("spec", {}).get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS))
+        seconds = self.template.get("spec", {}).get("terminationGracePeriodSeconds")
+        return float(DEFAULT_GRACE_SECONDS if seconds is None else seconds)
 
 
 @dataclass

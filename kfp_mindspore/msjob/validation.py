@@ -22,6 +22,7 @@ from kfp_mindspore.msjob.names import (
     WORKER,
     find_replica_type,
 )
+from kfp_mindspore.msjob.status import JobStatus
 from kfp_mindspore.msjob.template import check_template
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -69,11 +70,16 @@ def find_errors(document: Any) -> list[str]:
         errors += _check_metadata(metadata)
     if isinstance(spec := document.get("spec"), Mapping):
         errors += _check_spec(spec)
+    if isinstance(status := document.get("status"), Mapping):
+        try:
+            JobStatus.from_dict(status)
+        except (AttributeError, TypeError, ValueError) as error:
+            errors.append(f"status: must be the status of a job ({error})")
     return errors
 
 
 def parse_msjob_yaml(text: str, *, source: str = "") -> dict[str, Any]:
-    """Parse the YAML of one job; what it says is not checked here.
+    """Parse the YAML of one job; what it says is not checked here. Dates stay text, as in Kubernetes.
 
     Args:
         text: The YAML.
@@ -84,14 +90,20 @@ def parse_msjob_yaml(text: str, *, source: str = "") -> dict[str, Any]:
     """
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own class attribute
+            first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+            for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
     where = f"{source}: " if source else ""
     try:
-        documents = [item for item in yaml.safe_load_all(text) if item is not None]
+        documents = [item for item in yaml.load_all(text, Loader) if item is not None]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise ValidationError([f"{where}{place}{error.problem or error.context}"], subject="YAML") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise ValidationError([f"{where}{error}"], subject="YAML") from None
     if len(documents) != 1 or not isinstance(documents[0], dict):
         found = f"{len(documents)} documents" if len(documents) != 1 else _show(documents[0])

@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore import process
@@ -433,6 +433,7 @@ class TestReadLastLines:
     def test_missing_file(self, tmp_path: Path) -> None:
         assert read_last_lines(tmp_path / "log", 5) == []
 
+    @settings(deadline=None)
     @given(st.lists(st.sampled_from([b"\n", b"a", b"bc", b"\r", b"\xc3\xa4"])), st.integers(1, 6), st.integers(1, 9))
     def test_any_block_size_gives_the_same(self, parts: list[bytes], count: int, block: int) -> None:
         content = b"".join(parts)
@@ -492,6 +493,7 @@ class TestLogReader:
         log.write_bytes(b"third\n")
         assert reader.read() == ["third"]
 
+    @settings(deadline=None)
     @given(st.lists(st.binary(max_size=8)))
     def test_any_pieces_give_the_lines_of_the_whole(self, pieces: list[bytes]) -> None:
         with tempfile.TemporaryDirectory() as directory:

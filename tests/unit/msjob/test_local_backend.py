@@ -1,0 +1,291 @@
+"""Jobs as real processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, UserError, ValidationError, WaitTimeoutError
+from kfp_mindspore.msjob import KubernetesBackend, LocalBackend, MSJob, MSJobClient, run_job
+from kfp_mindspore.msjob.client import JobFailedError
+
+
+def find_conditions(job: MSJob) -> dict[str, str]:
+    """Return the conditions that a job is in, with their reasons."""
+    assert job.status is not None
+    return {item.type: item.reason or "" for item in job.status.conditions if item.status == "True"}
+
+
+def test_one_worker_is_one_plain_process(desk: Any) -> None:
+    job = desk.run("print", "hello", "environment", "MS_ROLE")
+    assert find_conditions(job) == {"Created": "JobCreated", "Succeeded": "JobSucceeded"}
+    assert desk.client.get_job_pod_names("job") == ["job-worker-0"]
+    assert desk.client.get_job_logs("job")[0] == {"job-worker-0": "hello\nMS_ROLE=None\n"}
+    assert job.status.start_time <= job.status.completion_time
+    assert vars(job.status.replica_statuses["Worker"])["succeeded"] == 1
+
+
+def test_several_workers_get_a_scheduler_and_ranks(desk: Any) -> None:
+    desk.run("environment", "MS_NODE_ID", "environment", "MS_WORKER_NUM", "environment", "MS_SCHED_HOST", workers=2)
+    assert desk.client.get_job_pod_names("job") == ["job-scheduler-0", "job-worker-0", "job-worker-1"]
+    logs, _ = desk.client.get_job_logs("job", replica_type="worker")
+    assert logs == {
+        f"job-worker-{rank}": f"MS_NODE_ID={rank}\nMS_WORKER_NUM=2\nMS_SCHED_HOST=127.0.0.1\n" for rank in (0, 1)
+    }
+    assert desk.client.get_job_pod_names("job", is_master=True) == ["job-worker-0"]
+
+
+def test_success_policy_decides_whose_end_counts(desk: Any) -> None:
+    job = desk.build("exit-worker", 1, 4, "sleep", 0.3, workers=2, restart_policy="Never")
+    job.success_policy = "AllWorkers"
+    desk.client.create_job(job)
+    assert "job-worker-1 ended with exit code 4" in desk.wait().status.find("Failed").message
+
+
+def test_a_failed_job_says_why(desk: Any) -> None:
+    desk.submit("print", "first", "print", "last", "exit", 3, restart_policy="Never")
+    with pytest.raises(JobFailedError) as caught:
+        desk.client.wait_for_job_conditions("job")
+    assert isinstance(caught.value, RuntimeError)
+    assert caught.value.message == "job job failed: job-worker-0 ended with exit code 3"
+    assert caught.value.log == ("first", "last")
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "starts", "state"),
+    [
+        ("OnFailure", 1, 2, "Succeeded"),
+        ("Always", 1, 2, "Succeeded"),
+        ("ExitCode", 143, 2, "Succeeded"),
+        ("ExitCode", 1, 1, "Failed"),
+        ("Never", 143, 1, "Failed"),
+    ],
+)
+def test_restart_policy(desk: Any, policy: str, code: int, starts: int, state: str) -> None:
+    job = desk.run("once", code, restart_policy=policy)
+    assert job.status.state == state
+    assert len((desk.path / "starts").read_text().splitlines()) == starts
+    assert desk.client.get_job_pods("job")[0].restarts == starts - 1
+
+
+def test_a_restart_is_one_of_the_whole_gang(desk: Any) -> None:
+    desk.run("exit-worker", 9, 0, "sleep", 0.2, "once", 137, workers=2, restart_policy="ExitCode")
+    members = [line.split()[0] for line in (desk.path / "starts").read_text().splitlines()]
+    assert sorted(members) == sorted(["MS_SCHED-scheduler-0", "MS_WORKER-0", "MS_WORKER-1"] * 2)
+
+
+def test_backoff_limit(desk: Any) -> None:
+    job = desk.run("exit", 1, restart_policy="OnFailure", backoff_limit=1)
+    assert find_conditions(job)["Failed"] == "BackoffLimitExceeded"
+    assert "restarted 1 of 1 times" in job.status.find("Failed").message
+    assert len((desk.path / "starts").read_text().splitlines()) == 2
+
+
+def test_deadline(desk: Any) -> None:
+    start = time.monotonic()
+    job = desk.run("sleep", 600, active_deadline_seconds=1)
+    assert find_conditions(job)["Failed"] == "DeadlineExceeded"
+    assert 1 <= time.monotonic() - start < 5
+    assert desk.client.get_job_pods("job")[0].reason == "Killed"
+
+
+def test_suspend_and_resume(desk: Any) -> None:
+    desk.submit("save-on-term", "sleep", 600)
+    pid = desk.read_pid()
+    desk.wait("job", "Running")
+    assert (desk.path / "ready").exists() or desk.read_pid()
+    desk.client.update_job({"spec": {"runPolicy": {"suspend": True}}}, "job")
+    suspended = desk.wait("job", "Suspended")
+    assert "Running" not in find_conditions(suspended)
+    assert suspended.status.start_time is None
+    assert suspended.metadata["generation"] == 2
+    assert desk.client.get_job_pods("job") == []
+    (desk.path / "pid-alone-0").unlink()
+    desk.client.update_job({"spec": {"runPolicy": {"suspend": False}}}, "job")
+    desk.wait("job", "Running")
+    assert desk.read_pid() != pid
+
+
+def test_a_job_can_be_born_suspended(desk: Any) -> None:
+    job = desk.build("exit", 0).to_dict()
+    job["spec"]["runPolicy"]["suspend"] = True
+    desk.client.create_job(job)
+    assert "Running" not in find_conditions(desk.wait("job", "Suspended"))
+    desk.client.update_job({"spec": {"runPolicy": {"suspend": None}}}, "job")
+    assert desk.wait().status.state == "Succeeded"
+
+
+def test_update_refuses_what_cannot_change(desk: Any) -> None:
+    desk.submit("sleep", 600)
+    with pytest.raises(ValidationError, match="msReplicaSpecs: cannot be changed"):
+        desk.client.update_job({"spec": {"msReplicaSpecs": {"Worker": {"replicas": 3}}}}, "job")
+    with pytest.raises(ValidationError, match="backoffLimit: must be ≥ 0"):
+        desk.client.update_job({"spec": {"runPolicy": {"backoffLimit": -1}}}, "job")
+    desk.client.update_job({"metadata": {"labels": {"team": "vision"}}}, "job")
+    assert desk.client.get_job("job").metadata["labels"] == {"team": "vision"}
+
+
+@pytest.mark.parametrize(("policy", "runs_on", "has_logs"), [("Running", False, True), ("None", True, True)])
+def test_clean_pod_policy(desk: Any, policy: str, runs_on: bool, has_logs: bool) -> None:
+    # Worker 0 succeeds; worker 1 has to be told.
+    desk.run("print", "there", "exit-worker", 0, 0, "sleep", 8, workers=2, clean_pod_policy=policy)
+    pods = {pod.name: pod for pod in desk.client.get_job_pods("job")}
+    assert (pods["job-worker-1"].phase == "Running") == runs_on
+    assert bool(desk.client.get_job_logs("job")[0]["job-worker-0"]) == has_logs
+
+
+def test_clean_pod_policy_all_removes_pods_and_logs(desk: Any, eventually: Any) -> None:
+    desk.run("print", "there", clean_pod_policy="All")
+    eventually(lambda: desk.client.get_job_pods("job") == [])
+    assert not list(desk.home.glob("jobs/default/job/logs/job-*"))
+    assert desk.client.is_job_succeeded("job")
+
+
+def test_ttl_removes_the_job_with_nobody_watching(desk: Any, eventually: Any) -> None:
+    desk.run("exit", 0, ttl_seconds_after_finished=0)
+    supervisor = desk.read_supervisor()
+    eventually(lambda: not (desk.home / "jobs" / "default" / "job").exists())
+    eventually(lambda: not supervisor.is_alive())
+    assert desk.client.list_jobs() == []
+
+
+def test_processes_have_the_submitters_directory_and_environment(
+    desk: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FROM_OUTSIDE", "a")
+    monkeypatch.setenv("MS_ROLE", "MS_WORKER")
+    (tmp_path / "script.py").write_text("import os; print(os.getcwd(), os.environ['FROM_OUTSIDE'], os.environ['OWN'])")
+    # A file of the user's must not get in the way of the supervisor's imports.
+    (tmp_path / "select.py").write_text("raise SystemExit('shadowed')")
+    job = desk.build("exit", 0, env={"OWN": "b"})
+    job.ms_replica_specs["Worker"].container["command"] = ["python", "script.py"]
+    desk.client.create_job(job)
+    desk.wait()
+    assert desk.client.get_job_logs("job")[0]["job-worker-0"].split() == [str(tmp_path), "a", "b"]
+
+
+def test_another_process_lists_follows_and_deletes(desk: Any) -> None:
+    desk.submit("print", "early", "sleep", 1, "print", "late")
+    program = """
+from kfp_mindspore.msjob import MSJobClient
+client = MSJobClient()
+assert [job.name for job in client.list_jobs()] == ["job"]
+logs, events = client.get_job_logs("job", follow=True, verbose=True)
+assert client.wait_for_job_conditions("job").status.state == "Succeeded"
+client.delete_job("job")
+print(sorted(events))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["[Pod job-worker-0]: early", "[Pod job-worker-0]: late", "['job']"]
+    with pytest.raises(NotFoundError):
+        desk.client.get_job("job")
+
+
+def test_a_job_outlives_the_process_that_submitted_it(desk: Any) -> None:
+    program = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[2] / "support")!r})
+from pathlib import Path
+from jobs import Desk
+Desk(Path({str(desk.path)!r})).submit("sleep", 0.5, "once", 1, "print", "done")
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert desk.wait().status.state == "Succeeded"
+
+
+def test_names_are_taken_once(desk: Any) -> None:
+    desk.submit("sleep", 600)
+    with pytest.raises(AlreadyExistsError, match="job job exists already in namespace default"):
+        desk.submit("sleep", 600)
+    desk.submit("exit", 0, namespace="other")
+    assert [job.namespace for job in desk.client.list_jobs("other")] == ["other"]
+
+
+def test_what_does_not_exist(desk: Any) -> None:
+    for call in (desk.client.get_job, desk.client.delete_job, desk.client.get_job_pods, desk.client.get_job_logs):
+        with pytest.raises(NotFoundError, match="job nothing does not exist"):
+            call("nothing")
+    assert desk.client.list_jobs("nowhere") == []
+    with pytest.raises(NotFoundError, match="no such job"):
+        desk.client.get_job("../default")
+
+
+def test_delete_gives_time_to_save(desk: Any, eventually: Any) -> None:
+    desk.submit("save-on-term", "sleep", 600)
+    eventually((desk.path / "ready").exists)
+    desk.client.delete_job("job")
+    assert (desk.path / "saved").read_text() == str(desk.read_pid())
+    assert not (desk.home / "jobs" / "default" / "job").exists()
+
+
+def test_delete_kills_what_will_not_go(desk: Any, eventually: Any) -> None:
+    desk.submit("ignore-term", "child", "sleep", 600)
+    eventually((desk.path / "child-alone-0").exists)
+    start = time.monotonic()
+    desk.client.delete_job("job", delete_options={"gracePeriodSeconds": 1})
+    assert time.monotonic() - start < 5
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in desk.read_pids())
+
+
+def test_a_command_that_cannot_run_fails_at_once(desk: Any, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/no/such/interpreter\n")
+    broken.chmod(0o755)
+    job = desk.build("exit", 0, restart_policy="Always")
+    job.ms_replica_specs["Worker"].container["command"] = [str(broken)]
+    desk.client.create_job(job)
+    failed = desk.wait()
+    assert find_conditions(failed)["Failed"] == "StartError"
+    assert "No such file or directory" in failed.status.find("Failed").message
+
+
+def test_wait_ends_in_time(desk: Any) -> None:
+    desk.submit("sleep", 600)
+    with pytest.raises(WaitTimeoutError, match="not Succeeded, after 0.2 s") as caught:
+        desk.client.wait_for_job_conditions("job", wait_timeout=0.2)
+    assert isinstance(caught.value, TimeoutError)
+
+
+def test_run_job_shows_lines_and_returns_the_status(desk: Any) -> None:
+    lines: list[str] = []
+    status = run_job(desk.client, desk.build("print", "a", "print", "b"), on_log=lines.append)
+    assert status.has("Succeeded")
+    assert lines == ["a", "b"]
+
+
+def test_run_job_raises_with_the_last_lines(desk: Any) -> None:
+    with pytest.raises(JobFailedError) as caught:
+        run_job(desk.client, desk.build("print", "why", "exit", 1, restart_policy="Never"), on_log=None)
+    assert caught.value.log == ("why",)
+
+
+def test_run_job_deletes_what_takes_too_long(desk: Any) -> None:
+    with pytest.raises(WaitTimeoutError):
+        run_job(desk.client, desk.build("sleep", 600), timeout=0.5, on_log=None)
+    assert desk.client.list_jobs() == []
+
+
+def test_kubernetes_is_refused_in_words(desk: Any) -> None:
+    with pytest.raises(UserError, match="not available in this version"):
+        MSJobClient(KubernetesBackend(namespace="team")).list_jobs()
+
+
+def test_the_environment_picks_the_backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KFP_MINDSPORE_HOME", str(tmp_path))
+    monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "local")
+    backend = MSJobClient().backend
+    assert isinstance(backend, LocalBackend)
+    assert backend.home == tmp_path
+    monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
+    assert isinstance(MSJobClient().backend, KubernetesBackend)
+    monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "moon")
+    with pytest.raises(UserError, match="got 'moon'"):
+        MSJobClient()

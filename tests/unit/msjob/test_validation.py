@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.msjob import Endpoints, MSJob, topology, validate_msjob
+from kfp_mindspore.msjob.validation import find_errors, suggest
+
+DELETED = object()
+SPECS = "spec.msReplicaSpecs"
+WORKER = f"{SPECS}.Worker"
+POD = f"{WORKER}.template.spec"
+CONTAINER = f"{POD}.containers[0]"
+POLICY = "spec.runPolicy"
+
+
+def put(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """Return the document with one field changed, added or deleted."""
+    changed = copy.deepcopy(document)
+    *parents, last = [int(word) if word.isdigit() else word for word in re.findall(r"[^.\[\]]+", path)]
+    place: Any = changed
+    for word in parents:
+        place = place[word]
+    if value is DELETED:
+        del place[last]
+    elif isinstance(place, list) and last == len(place):
+        place.append(value)
+    else:
+        place[last] = value
+    return changed
+
+
+def test_a_valid_job(document: dict[str, Any]) -> None:
+    validate_msjob(document)
+    validate_msjob(MSJob.from_dict(document))
+
+
+CASES: list[tuple[str, Any, str]] = [
+    # The document.
+    ("apiVersion", DELETED, "apiVersion: is required"),
+    ("apiVersion", "v1", "apiVersion: must be 'mindspore.gitee.com/v1', got 'v1'"),
+    ("kind", "TFJob", "kind: must be 'MSJob', got 'TFJob'"),
+    ("kind", None, "kind: is required"),
+    ("metadata", DELETED, "metadata: is required"),
+    ("metadata", "digits", "metadata: must be a mapping, got 'digits'"),
+    ("spec", DELETED, "spec: is required"),
+    ("spec", [], "spec: must be a mapping, got a list"),
+    ("specs", {}, "specs: unknown field; did you mean 'spec'?"),
+    ("status", 1, "status: must be a mapping, got 1"),
+    # Its metadata.
+    ("metadata.name", DELETED, "metadata.name: is required"),
+    ("metadata.name", "a" * 52, f"metadata.name: must have at most 51 characters, got 52 ('{'a' * 52}')"),
+    ("metadata.namespace", "Team", "metadata.namespace: must be a DNS label of at most 63 characters, got 'Team'"),
+    ("metadata.namespace", "a" * 64, f"metadata.namespace: must be a DNS label of at most 63 characters, got '{'a' * 64}'"),  # noqa: E501
+    ("metadata.labels", [], "metadata.labels: must be a mapping, got a list"),
+    ("metadata.labels.app", 1, "metadata.labels.app: must be text, got 1"),
+    ("metadata.annotations.a", True, "metadata.annotations.a: must be text, got True"),
+    # Its specification.
+    (SPECS, DELETED, f"{SPECS}: is required"),
+    (SPECS, {}, f"{WORKER}: is required; a job without a worker would never end"),
+    (WORKER, DELETED, f"{WORKER}: is required; a job without a worker would never end"),
+    (WORKER, 2, f"{WORKER}: must be a mapping, got 2"),
+    (f"{SPECS}.Workers", {}, f"{SPECS}.Workers: unknown replica type, must be one of Scheduler, PS, Worker"),
+    (f"{SPECS}.worker", {}, f"{SPECS}.worker: the same as Worker; give each replica type once"),
+    ("spec.msreplicaSpecs", {}, "spec.msreplicaSpecs: unknown field; did you mean 'msReplicaSpecs'?"),
+    ("spec.successPolicy", "All", "spec.successPolicy: must be one of '', 'AllWorkers', got 'All'"),
+    ("spec.enableDynamicWorker", "no", "spec.enableDynamicWorker: must be true or false, got 'no'"),
+    ("spec.runpolicy", {}, "spec.runpolicy: unknown field; did you mean 'runPolicy'?"),
+    ("spec.entirelyDifferent", {}, "spec.entirelyDifferent: unknown field"),
+    # Its replicas.
+    (f"{WORKER}.replicas", 0, f"{WORKER}.replicas: must be ≥ 1, got 0"),
+    (f"{WORKER}.replicas", -1, f"{WORKER}.replicas: must be ≥ 1, got -1"),
+    (f"{WORKER}.replicas", "2", f"{WORKER}.replicas: must be a whole number ≥ 1, got '2'"),
+    (f"{WORKER}.replicas", 1.5, f"{WORKER}.replicas: must be a whole number ≥ 1, got 1.5"),
+    (f"{WORKER}.replicas", True, f"{WORKER}.replicas: must be a whole number ≥ 1, got True"),
+    (f"{SPECS}.Scheduler.replicas", 2, f"{SPECS}.Scheduler.replicas: must be 1, got 2"),
+    (f"{WORKER}.restartPolicy", "always", f"{WORKER}.restartPolicy: must be one of 'Always', 'OnFailure', 'Never', 'ExitCode', got 'always'"),  # noqa: E501
+    (f"{WORKER}.replica", 2, f"{WORKER}.replica: unknown field; did you mean 'replicas'?"),
+    (f"{WORKER}.template", DELETED, f"{WORKER}.template: is required"),
+    (f"{WORKER}.template", "x", f"{WORKER}.template: must be a mapping, got 'x'"),
+    # Its run policy.
+    (POLICY, 3, f"{POLICY}: must be a mapping, got 3"),
+    (f"{POLICY}.backoffLimit", -1, f"{POLICY}.backoffLimit: must be ≥ 0, got -1"),
+    (f"{POLICY}.activeDeadlineSeconds", 0, f"{POLICY}.activeDeadlineSeconds: must be ≥ 1, got 0"),
+    (f"{POLICY}.activeDeadlineSeconds", "10m", f"{POLICY}.activeDeadlineSeconds: must be a whole number ≥ 1, got '10m'"),  # noqa: E501
+    (f"{POLICY}.ttlSecondsAfterFinished", -5, f"{POLICY}.ttlSecondsAfterFinished: must be ≥ 0, got -5"),
+    (f"{POLICY}.cleanPodPolicy", "none", f"{POLICY}.cleanPodPolicy: must be one of 'All', 'Running', 'None', got 'none'"),  # noqa: E501
+    (f"{POLICY}.suspend", 1, f"{POLICY}.suspend: must be true or false, got 1"),
+    (f"{POLICY}.managedBy", 1, f"{POLICY}.managedBy: must be text, got 1"),
+    (f"{POLICY}.backofLimit", 1, f"{POLICY}.backofLimit: unknown field; did you mean 'backoffLimit'?"),
+    (f"{POLICY}.schedulingPolicy", "x", f"{POLICY}.schedulingPolicy: must be a mapping, got 'x'"),
+    (f"{POLICY}.schedulingPolicy.minAvailable", 0, f"{POLICY}.schedulingPolicy.minAvailable: must be ≥ 1, got 0"),
+    (f"{POLICY}.schedulingPolicy.que", "x", f"{POLICY}.schedulingPolicy.que: unknown field; did you mean 'queue'?"),
+    # Its pod templates.
+    (f"{WORKER}.template.Spec", {}, f"{WORKER}.template.Spec: unknown field; did you mean 'spec'?"),
+    (POD, DELETED, f"{POD}: is required"),
+    (POD, [], f"{POD}: must be a mapping"),
+    (f"{POD}.nodeselector", {}, f"{POD}.nodeselector: unknown field; did you mean 'nodeSelector'?"),
+    (f"{POD}.terminationGracePeriodSeconds", -1, f"{POD}.terminationGracePeriodSeconds: must be a whole number ≥ 0, got -1"),  # noqa: E501
+    (f"{POD}.terminationGracePeriodSeconds", "10s", f"{POD}.terminationGracePeriodSeconds: must be a whole number ≥ 0, got '10s'"),  # noqa: E501
+    (f"{POD}.containers", DELETED, f"{POD}.containers: must be a list of at least one container"),
+    (f"{POD}.containers", [], f"{POD}.containers: must be a list of at least one container"),
+    (f"{POD}.containers", {}, f"{POD}.containers: must be a list of at least one container"),
+    (CONTAINER, "mindspore", f"{CONTAINER}: must be a mapping, got 'mindspore'"),
+    (f"{CONTAINER}.name", "main", f"{POD}.containers: must have one named 'mindspore', got main, logs"),
+    (f"{CONTAINER}.name", DELETED, f"{CONTAINER}.name: must be text, got None"),
+    (f"{CONTAINER}.image", 1.0, f"{CONTAINER}.image: must be text, got 1.0"),
+    (f"{CONTAINER}.comand", [], f"{CONTAINER}.comand: unknown field; did you mean 'command'?"),
+    (f"{CONTAINER}.workingdir", "x", f"{CONTAINER}.workingdir: unknown field; did you mean 'workingDir'?"),
+    (f"{CONTAINER}.command", "python train.py", f"{CONTAINER}.command: must be a list of text, got 'python train.py'"),
+    (f"{CONTAINER}.args[1]", 2, f"{CONTAINER}.args[1]: must be text (put it in quotes), got 2"),
+    (f"{CONTAINER}.env", {"A": "1"}, f"{CONTAINER}.env: must be a list of name and value, got {{'A': '1'}}"),
+    (f"{CONTAINER}.env[0]", "A=1", f"{CONTAINER}.env[0]: must be a mapping, got 'A=1'"),
+    (f"{CONTAINER}.env[0].name", "", f"{CONTAINER}.env[0].name: must be text, got ''"),
+    (f"{CONTAINER}.env[0].value", 42, f"{CONTAINER}.env[0].value: must be text (put it in quotes), got 42"),
+    (f"{CONTAINER}.env[0].valuefrom", {}, f"{CONTAINER}.env[0].valuefrom: unknown field; did you mean 'valueFrom'?"),
+    (f"{CONTAINER}.env[1].value", "x", f"{CONTAINER}.env[1]: must have value or valueFrom, got both"),
+    (f"{CONTAINER}.ports", 2222, f"{CONTAINER}.ports: must be a list, got 2222"),
+    (f"{CONTAINER}.ports[0]", 2222, f"{CONTAINER}.ports[0]: must be a mapping, got 2222"),
+    (f"{CONTAINER}.ports[0].containerPort", "2222", f"{CONTAINER}.ports[0].containerPort: must be a whole number, got '2222'"),  # noqa: E501
+    (f"{CONTAINER}.ports[0].containerPort", 1023, f"{CONTAINER}.ports[0].containerPort: must be from 1024 to 65535, got 1023"),  # noqa: E501
+    (f"{CONTAINER}.ports[0].containerPort", 65536, f"{CONTAINER}.ports[0].containerPort: must be from 1024 to 65535, got 65536"),  # noqa: E501
+    (f"{CONTAINER}.ports[1]", {"name": "web", "containerPort": 0}, f"{CONTAINER}.ports[1].containerPort: must be from 1 to 65535, got 0"),  # noqa: E501
+    (f"{CONTAINER}.ports[0].containerport", 1, f"{CONTAINER}.ports[0].containerport: unknown field; did you mean 'containerPort'?"),  # noqa: E501
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "value", "error"), CASES, ids=[case[2][:70] for case in CASES])
+def test_one_wrong_field_is_one_sentence(document: dict[str, Any], path: str, value: Any, error: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        MSJob.from_dict(put(document, path, value))
+    assert caught.value.errors == (error,)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "Digits", "1digits", "-digits", "digits-", "di_gits", "di.gits", "digits\n", "zähler", 1, True, []]
+)
+def test_bad_names(document: dict[str, Any], name: Any) -> None:
+    (error,) = find_errors(put(document, "metadata.name", name))
+    assert error.startswith("metadata.name: must be lower-case letters, digits and '-'")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("metadata.name", "a"),
+        ("metadata.name", "a" * 51),
+        ("metadata.name", "a-1"),
+        ("metadata.namespace", "1-team"),
+        ("metadata.namespace", None),
+        ("metadata.uid", "of the cluster"),
+        ("metadata.labels", None),
+        ("spec.successPolicy", ""),
+        ("spec.runPolicy", None),
+        (f"{SPECS}.PS", {"replicas": 2, "template": {"spec": {"containers": [{"name": "mindspore"}]}}}),
+        (f"{WORKER}.replicas", None),
+        (f"{POLICY}.backoffLimit", 0),
+        (f"{POLICY}.ttlSecondsAfterFinished", 0),
+        (f"{POD}.terminationGracePeriodSeconds", 0),
+        (f"{POD}.fieldOfTheFuture", {"x": 1}),
+        (f"{CONTAINER}.somethingQuiteNew", 1),
+        (f"{CONTAINER}.env[2]", {"name": "EMPTY"}),
+        (f"{CONTAINER}.ports[1]", {"name": "web", "containerPort": 80}),
+        (f"{CONTAINER}.command", None),
+        ("status", {"conditions": [{"type": "Running", "status": "True"}], "ofTheFuture": 1}),
+    ],
+)
+def test_what_is_let_through(document: dict[str, Any], path: str, value: Any) -> None:
+    validate_msjob(put(document, path, value))
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"conditions": [{}]},
+        {"conditions": ["Running"]},
+        {"conditions": 1},
+        {"startTime": "yesterday"},
+        {"startTime": 5},
+        {"replicaStatuses": []},
+        {"replicaStatuses": {"Worker": 2}},
+    ],
+)
+def test_a_status_that_cannot_be_read(document: dict[str, Any], status: Any) -> None:
+    (error,) = find_errors(put(document, "status", status))
+    assert error.startswith("status: must be the status of a job (")
+
+
+def test_all_wrong_fields_are_named_at_once(document: dict[str, Any]) -> None:
+    wrong = put(put(document, f"{WORKER}.replicas", 0), f"{POLICY}.suspend", "x")
+    wrong = put(wrong, f"{CONTAINER}.comand", [])
+    with pytest.raises(ValidationError) as caught:
+        validate_msjob(wrong)
+    paths = {error.split(":")[0] for error in caught.value.errors}
+    assert paths == {f"{WORKER}.replicas", f"{POLICY}.suspend", f"{CONTAINER}.comand"}
+    assert str(caught.value).startswith("MSJob digits is invalid: spec.")
+    assert isinstance(caught.value, UserError)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("value", [None, [], "MSJob", 1])
+def test_what_is_no_document(value: Any) -> None:
+    with pytest.raises(ValidationError, match=r"^MSJob is invalid: document: must be a mapping, got "):
+        validate_msjob(value)
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [("REPLICAS", "replicas"), ("replcas", "replicas"), ("tmplate", "template"), ("x", None), ("", None)],
+)
+def test_suggestions(word: str, found: str | None) -> None:
+    assert suggest(word, ["replicas", "template"]) == (f"; did you mean '{found}'?" if found else "")
+
+
+junk = st.none() | st.booleans() | st.integers(-2, 2) | st.just(2.5) | st.sampled_from(["", "x", "True"])
+junk = st.recursive(
+    junk, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.just("name"), inner), max_leaves=3
+)
+
+
+def list_paths(value: Any, path: str = "") -> list[str]:
+    if isinstance(value, dict):
+        inner = [found for key, item in value.items() for found in list_paths(item, f"{path}.{key}" if path else key)]
+    elif isinstance(value, list):
+        inner = [found for index, item in enumerate(value) for found in list_paths(item, f"{path}[{index}]")]
+    else:
+        inner = []
+    return [path, *inner] if path else inner
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_whatever_is_in_a_field_is_named_or_can_be_used(data: st.DataObject) -> None:
+    container = {
+        "name": "mindspore",
+        "command": ["a"],
+        "args": ["b"],
+        "env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}],
+        "ports": [{"name": "msjob-port", "containerPort": 2222}],
+    }
+    base = {
+        "apiVersion": "mindspore.gitee.com/v1",
+        "kind": "MSJob",
+        "metadata": {"name": "a", "labels": {"b": "c"}},
+        "spec": {
+            "msReplicaSpecs": {
+                "Worker": {"replicas": 2, "template": {"metadata": {}, "spec": {"containers": [container]}}}
+            },
+            "runPolicy": {"backoffLimit": 1, "schedulingPolicy": {"minAvailable": 1}},
+        },
+        "status": {"conditions": [{"type": "Running", "status": "True"}], "replicaStatuses": {"Worker": {"active": 1}}},
+    }
+    path = data.draw(st.sampled_from(list_paths(base)))
+    changed = put(base, path, data.draw(junk))
+    if errors := find_errors(changed):
+        assert all(re.match(r"[\w.\[\]]+: ", error) for error in errors)
+        return
+    job = MSJob.from_dict(changed)
+    assert MSJob.from_dict(job.to_dict()) == job
+    assert job.workers >= 1
+    assert job.effective_run_policy.backoff_limit is not None
+    assert topology(job, Endpoints("127.0.0.1", 1024)).members
+    assert job.ms_replica_specs["Worker"].grace_seconds >= 0
