@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from typing import Any
 
@@ -10,7 +11,7 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from kserve.errors import InvalidInput, ModelNotFound, ModelNotReady, ServerNotReady
-from kserve.logging import logger
+from kserve.logging import logger, trace_logger
 from kserve.model_server import ModelServer, app
 from kserve.protocol.dataplane import DataPlane
 
@@ -58,6 +59,15 @@ class _ClientMistakes(logging.Filter):
         return True
 
 
+class _Probes(logging.Filter):
+    """Logs no questions about readiness: three lines each, some times a second, would hide what matters."""
+
+    _pattern = re.compile(r"GET \S*/(ready|live) HTTP|^kserve\.io\.\S*\.(ready|live): ")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return self._pattern.search(record.getMessage()) is None
+
+
 def build_server(**options: Any) -> ModelServer:
     """Make a server.
 
@@ -68,6 +78,8 @@ def build_server(**options: Any) -> ModelServer:
     sys.modules.setdefault("kserve.protocol.rest.openai.config", None)  # type: ignore[arg-type]
     server = ModelServer(**options)
     logger.addFilter(_ClientMistakes())
+    for chatty in (logging.getLogger("uvicorn.access"), trace_logger):
+        chatty.addFilter(_Probes())
     server.dataplane = _DataPlane(model_registry=server.registered_models)
     app.add_exception_handler(RequestValidationError, _refuse)
     return server

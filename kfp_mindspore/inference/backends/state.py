@@ -7,7 +7,7 @@ services/<namespace>/<name>/
     plan.json           what the supervisor needs (`Plan`)
     state.json          what the supervisor says (`State`)
     model/              the bundle as it was deployed
-    server.log, supervisor.log
+    server.log, server.log.1, supervisor.log
     work/               the server's working directory
     deploying           lease of the deployment until it is done
 """

@@ -7,8 +7,10 @@ before it was done, and when another version has become the service.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +37,8 @@ _SUPERSEDED_SECONDS = 1.0
 _PROBE_SECONDS = 0.5
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 10.0
+# A log that grows beyond this is moved to `server.log.1`, whose place it takes.
+_LOG_BYTES = 32 << 20
 
 
 class Supervisor:
@@ -112,6 +116,7 @@ class Supervisor:
                 ready_since = time.monotonic()
                 message = self._state.message if self._state.restarts else ""
                 self._save(state=ServiceState.READY, message=message)
+            self._rotate_log()
             time.sleep(_STARTING_POLL_SECONDS if ready_since is None else _POLL_SECONDS)
         return None if ready_since is None else time.monotonic() - ready_since
 
@@ -152,6 +157,15 @@ class Supervisor:
             terminate_group(self._server.pid, self._plan.grace_seconds)
             self._server.wait()
         kill_descendants()
+
+    def _rotate_log(self) -> None:
+        log = self._directory.server_log
+        # Without its directory the service is about to end.
+        with contextlib.suppress(FileNotFoundError):
+            if log.stat().st_size > _LOG_BYTES:
+                # The server has the file open to append: it writes on from the start.
+                shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+                os.truncate(log, 0)
 
     def _pause(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from kfp_mindspore import events
 from kfp_mindspore.errors import ProcessFailedError, UserError, WaitTimeoutError
@@ -156,10 +157,22 @@ def read_logs(version: VersionDirectory, follow: bool, lines: int | None) -> Ite
     over = not follow or _is_over(version.read_state())
     first = reader.read(final=over)
     yield from first if lines is None else first[max(0, len(first) - lines) :]
+    size = 0
     while not over:
         time.sleep(_FOLLOW_SECONDS)
         over = _is_over(version.read_state())
+        size, before = _measure(version.server_log), size
+        if size < before:
+            # Its supervisor has rotated it.
+            reader = LogReader(version.server_log)
         yield from reader.read(final=over)
+
+
+def _measure(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _is_over(state: State | None) -> bool:

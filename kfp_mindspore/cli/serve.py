@@ -1,0 +1,125 @@
+"""`kfp-mindspore serve`: a service in the foreground."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from kfp_mindspore.bundle import ModelBundle
+from kfp_mindspore.cli.output import add_json_option, print_json
+from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ProcessFailedError
+from kfp_mindspore.files import find_home
+from kfp_mindspore.inference import InferenceClient, LocalBackend, Service, ServiceState, ServiceStatus
+from kfp_mindspore.inference.service import suggest_name
+from kfp_mindspore.process import Lease
+
+_LAST_LINES = 20
+
+
+@click.command(
+    epilog="Example: kfp-mindspore serve out/model --name digits, then from another terminal: "
+    "curl http://127.0.0.1:8080/v2/models/digits",
+)
+@click.argument("model_dir", type=click.Path(path_type=Path))
+@click.option("--name", help="Name of the model in its URLs. [default: the directory's name]")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="HTTP port; 0: a free one."
+)
+@click.option(
+    "--grpc-port", type=click.IntRange(0, 65535), default=8081, show_default=True, help="gRPC port; 0: a free one."
+)
+@click.option(
+    "--wait", type=click.FloatRange(min=0), default=120, show_default=True, help="Seconds to wait until it is ready."
+)
+@add_json_option
+def serve(model_dir: Path, name: str | None, port: int, grpc_port: int, wait: float, as_json: bool) -> None:
+    """Serve the model bundle MODEL_DIR by KServe's protocols V1, V2 and gRPC until Ctrl-C.
+
+    The server listens on all addresses of this machine. What it prints goes to standard error.
+    """
+    ModelBundle.open(model_dir)
+    name = name or suggest_name(model_dir)
+    service = Service(name, model_dir, port=port, grpc_port=grpc_port)
+    service.validate()
+    client = InferenceClient(LocalBackend())
+    _check_absent(client, name)
+    with _terminate_as_interrupt() as signals, Lease.hold(find_home() / "leases" / f"serve-{os.getpid()}") as lease:
+        status = client.deploy(service, wait_seconds=wait, lease=lease)
+        try:
+            _announce(status, as_json)
+            for line in client.logs(name, follow=True):
+                click.echo(line, err=True)
+            _explain_end(client, status)
+        except KeyboardInterrupt:
+            click.echo(f"Ending {name}.", err=True)
+        finally:
+            _remove(client, status)
+    if signals:
+        raise click.exceptions.Exit(128 + signals[0])
+
+
+def _check_absent(client: InferenceClient, name: str) -> None:
+    with contextlib.suppress(NotFoundError):
+        status = client.get(name)
+        if not status.is_over:
+            raise AlreadyExistsError(
+                f"service {name}: one of this name runs at {status.url}",
+                hint=f"Choose another --name, or end it: kfp-mindspore service stop {name}",
+            )
+
+
+@contextlib.contextmanager
+def _terminate_as_interrupt() -> Iterator[list[int]]:
+    """Let SIGTERM end the block as Ctrl-C does; the list yielded then holds its number."""
+    received: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _announce(status: ServiceStatus, as_json: bool) -> None:
+    if as_json:
+        print_json(status.to_dict())
+        return
+    model = f"{status.url}/v2/models/{status.name}"
+    click.echo(f"{status.name} is ready at {status.url} (gRPC {status.grpc_url}); Ctrl-C ends it")
+    click.echo(f"  what it takes   curl {model}")
+    click.echo(f"  V1 predictions  POST {status.url}/v1/models/{status.name}:predict")
+    click.echo(f"  V2 predictions  POST {model}/infer")
+
+
+def _explain_end(client: InferenceClient, started: ServiceStatus) -> None:
+    """Say why a service ended that nobody ended from here."""
+    try:
+        status = client.get(started.name)
+    except NotFoundError:
+        click.echo(f"{started.name} was deleted.", err=True)
+        return
+    if status.version != started.version:
+        click.echo(f"{started.name} was replaced by version {status.version}.", err=True)
+    elif status.state is ServiceState.FAILED:
+        raise ProcessFailedError(
+            f"service {status.name}: {status.message}", log=list(client.logs(status.name, lines=_LAST_LINES))
+        )
+    else:
+        click.echo(f"{started.name}: {status.message}.", err=True)
+
+
+def _remove(client: InferenceClient, started: ServiceStatus) -> None:
+    with contextlib.suppress(NotFoundError):
+        # What took its place belongs to somebody else.
+        if client.get(started.name).version == started.version:
+            client.delete(started.name)

@@ -1,0 +1,132 @@
+"""`kfp-mindspore service`: list, describe, stop and delete services, and read their logs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from kfp_mindspore.cli.output import add_backend_option, add_json_option, print_json, print_table
+from kfp_mindspore.inference import InferenceClient, ServiceStatus
+from kfp_mindspore.inference.client import choose_backend
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def add_namespace_option(command: Command) -> Command:
+    """Add `--namespace`, passed to the command as `namespace`."""
+    return click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the service.")(
+        command
+    )
+
+
+@click.group(epilog="Example: kfp-mindspore service describe digits")
+def service() -> None:
+    """List, describe and stop services."""
+
+
+@service.command("list", epilog="Example: kfp-mindspore service list --all-namespaces")
+@add_namespace_option
+@click.option("-A", "--all-namespaces", is_flag=True, help="List those of every namespace.")
+@add_backend_option
+@add_json_option
+def list_services(namespace: str, all_namespaces: bool, backend: str | None, as_json: bool) -> None:
+    """List services."""
+    statuses = _connect(backend, namespace).list(all_namespaces=all_namespaces)
+    if as_json:
+        print_json({"services": [status.to_dict() for status in statuses]})
+        return
+    if not statuses:
+        click.echo("No services." if all_namespaces else f"No services in namespace {namespace}.")
+        return
+    columns = ["name", "state", "url", "version", "restarts", "age"]
+    rows = [{**status.to_dict(), "age": _format_age(status)} for status in statuses]
+    print_table(rows, ["namespace", *columns] if all_namespaces else columns)
+
+
+@service.command(epilog="Example: kfp-mindspore service describe digits --json")
+@click.argument("name")
+@add_namespace_option
+@add_backend_option
+@add_json_option
+def describe(name: str, namespace: str, backend: str | None, as_json: bool) -> None:
+    """Show how the service NAME is."""
+    _print_status(_connect(backend, namespace).get(name), as_json)
+
+
+@service.command(epilog="Example: kfp-mindspore service stop digits")
+@click.argument("name")
+@add_namespace_option
+@add_backend_option
+@add_json_option
+def stop(name: str, namespace: str, backend: str | None, as_json: bool) -> None:
+    """End the service NAME; its state and its log stay until it is deleted."""
+    status = _connect(backend, namespace).stop(name)
+    if as_json:
+        print_json(status.to_dict())
+    else:
+        click.echo(f"{name}: stopped")
+
+
+@service.command(epilog="Example: kfp-mindspore service delete digits")
+@click.argument("name")
+@add_namespace_option
+@add_backend_option
+@add_json_option
+def delete(name: str, namespace: str, backend: str | None, as_json: bool) -> None:
+    """End the service NAME and forget it."""
+    _connect(backend, namespace).delete(name)
+    if as_json:
+        print_json({"name": name, "namespace": namespace, "deleted": True})
+    else:
+        click.echo(f"{name}: deleted")
+
+
+@service.command(epilog="Example: kfp-mindspore service logs digits --lines 50 --follow")
+@click.argument("name")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the service is over.")
+@click.option("--lines", type=click.IntRange(min=0), help="How many of the lines so far. [default: all]")
+@add_namespace_option
+@add_backend_option
+def logs(name: str, follow: bool, lines: int | None, namespace: str, backend: str | None) -> None:
+    """Print what the server of the service NAME printed."""
+    for line in _connect(backend, namespace).logs(name, follow=follow, lines=lines):
+        click.echo(line)
+
+
+def _connect(backend: str | None, namespace: str) -> InferenceClient:
+    return InferenceClient(choose_backend(backend), namespace)
+
+
+def _print_status(status: ServiceStatus, as_json: bool) -> None:
+    if as_json:
+        print_json(status.to_dict())
+        return
+    lines = {
+        "name": status.name,
+        "namespace": status.namespace,
+        "state": f"{status.state}: {status.message}" if status.message else str(status.state),
+        "url": status.url,
+        "grpc": status.grpc_url,
+        "model": status.model,
+        "version": status.version,
+        "replicas": status.replicas,
+        "restarts": status.restarts,
+        "process": status.pid or "none",
+        "age": _format_age(status),
+        "log": status.log,
+    }
+    for name, value in lines.items():
+        click.echo(f"{name:10} {value}")
+    for warning in status.warnings:
+        click.echo(f"{'warning':10} {warning}")
+
+
+def _format_age(status: ServiceStatus) -> str:
+    seconds = max(0, int(time.time() - status.created))
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
