@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 SUPPORT = Path(__file__).parent / "support"
+
+
+def load_support(name: str) -> Any:
+    """Import a module of tests/support."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, SUPPORT / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +44,24 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return root
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return a desk that submits small jobs on this machine, see tests/support/jobs.py."""
+    for name in ("KFP_MINDSPORE_LEASE", "KFP_MINDSPORE_EVENTS", "KFP_MINDSPORE_IMAGE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KFP_MINDSPORE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "local")
+    new = load_support("jobs").Desk(tmp_path)
+    yield new
+    new.close()
+
+
+@pytest.fixture
+def eventually() -> Any:
+    """Return a function that waits until another returns something true, and returns that."""
+    return load_support("jobs").eventually
 
 
 @pytest.fixture

@@ -56,4 +56,5 @@ def spell_function(
         index = ["--index-url", pip_index_url] if pip_index_url else []
         command = ["-m", "pip", "install", "--quiet", *index, *packages_to_install]
         program = f"import subprocess, sys\nsubprocess.run([sys.executable, *{command!r}], check=True)\n{program}"
-    return ["python", "-u", "-c", program]
+    # Kubernetes reads `$(NAME)` in a command as a variable; doubled, a dollar sign is one.
+    return ["python", "-u", "-c", program.replace("$", "$$")]

@@ -219,6 +219,10 @@ class LocalBackend(Backend):
         """Return the last lines that a job's supervisor wrote; there are some only if it failed itself."""
         return read_last_lines(self._open(name, namespace).supervisor_log, count)
 
+    def find_supervisor(self, name: str, namespace: str) -> ProcessIdentity | None:
+        """Return the identity of a job's supervisor, which may have ended; None before it was started."""
+        return self._open(name, namespace).read_supervisor()
+
     def _locate(self, name: str, namespace: str) -> Path:
         for what, word in (("job", name), ("namespace", namespace)):
             if not word or "/" in word or word.startswith("."):

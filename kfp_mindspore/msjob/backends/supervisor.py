@@ -25,7 +25,7 @@ from kfp_mindspore.process import ProcessIdentity, adopt_orphans, is_lease_held,
 
 _POLL_SECONDS = 0.15
 # After the job has succeeded, members that are about to end may do so before they are told to.
-_SETTLE_SECONDS = 5.0
+_SETTLE_SECONDS = 3.0
 # A foreground run that was killed has no patience left.
 _ORPHANED_GRACE_SECONDS = 2.0
 # Whoever waits for a job with a TTL of 0 still gets to see its end.

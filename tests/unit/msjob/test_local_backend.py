@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import pytest
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, UserError, ValidationError, WaitTimeoutError
 from kfp_mindspore.msjob import KubernetesBackend, LocalBackend, MSJob, MSJobClient, run_job
 from kfp_mindspore.msjob.client import JobFailedError
+from kfp_mindspore.process import ProcessIdentity
 
 
 def find_conditions(job: MSJob) -> dict[str, str]:
@@ -75,7 +75,7 @@ def test_restart_policy(desk: Any, policy: str, code: int, starts: int, state: s
 
 
 def test_a_restart_is_one_of_the_whole_gang(desk: Any) -> None:
-    desk.run("exit-worker", 9, 0, "sleep", 0.2, "once", 137, workers=2, restart_policy="ExitCode")
+    desk.run("sleep", 0.7, "once-worker", 1, 137, "sleep", 0.5, workers=2, restart_policy="ExitCode")
     members = [line.split()[0] for line in (desk.path / "starts").read_text().splitlines()]
     assert sorted(members) == sorted(["MS_SCHED-scheduler-0", "MS_WORKER-0", "MS_WORKER-1"] * 2)
 
@@ -99,7 +99,6 @@ def test_suspend_and_resume(desk: Any) -> None:
     desk.submit("save-on-term", "sleep", 600)
     pid = desk.read_pid()
     desk.wait("job", "Running")
-    assert (desk.path / "ready").exists() or desk.read_pid()
     desk.client.update_job({"spec": {"runPolicy": {"suspend": True}}}, "job")
     suspended = desk.wait("job", "Suspended")
     assert "Running" not in find_conditions(suspended)
@@ -232,7 +231,7 @@ def test_delete_kills_what_will_not_go(desk: Any, eventually: Any) -> None:
     start = time.monotonic()
     desk.client.delete_job("job", delete_options={"gracePeriodSeconds": 1})
     assert time.monotonic() - start < 5
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in desk.read_pids())
+    assert not any(ProcessIdentity.of(pid) for pid in desk.read_pids())
 
 
 def test_a_command_that_cannot_run_fails_at_once(desk: Any, tmp_path: Path) -> None:
@@ -249,7 +248,7 @@ def test_a_command_that_cannot_run_fails_at_once(desk: Any, tmp_path: Path) -> N
 
 def test_wait_ends_in_time(desk: Any) -> None:
     desk.submit("sleep", 600)
-    with pytest.raises(WaitTimeoutError, match="not Succeeded, after 0.2 s") as caught:
+    with pytest.raises(WaitTimeoutError, match="not Succeeded, after") as caught:
         desk.client.wait_for_job_conditions("job", wait_timeout=0.2)
     assert isinstance(caught.value, TimeoutError)
 

@@ -1,0 +1,210 @@
+"""Jobs whose processes, supervisor or owner are killed, or whose disk is full: nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.errors import NotFoundError
+from kfp_mindspore.process import ProcessIdentity
+
+SUPPORT = Path(__file__).parents[1] / "support"
+FOREGROUND = f"""
+import sys
+sys.path.insert(0, {str(SUPPORT)!r})
+from pathlib import Path
+from jobs import Desk
+from kfp_mindspore.msjob import run_job
+from kfp_mindspore.process import Lease
+
+desk = Desk(Path(sys.argv[1]))
+import os
+if sys.argv[2] == "lease":
+    lease = Lease.hold(desk.path / "lease")
+    os.environ.update(lease.environment)
+run_job(desk.client, desk.build(*sys.argv[3:], workers=2, restart_policy="Never"))
+"""
+
+
+def is_any_alive(pids: list[int]) -> bool:
+    """Tell whether any of these processes runs; zombies do not."""
+    return any(ProcessIdentity.of(pid) for pid in pids)
+
+
+def fill(disk: Path) -> None:
+    """Write until there is no room left."""
+    with (disk / "filler").open("wb", buffering=0) as file:
+        while True:
+            file.write(b"\0" * 512)
+
+
+@pytest.fixture
+def gang(desk: Any) -> tuple[Any, dict[str, int]]:
+    """Return a desk with a job of two workers that runs, each with a child in a session of its own, and all pids."""
+    desk.submit("child", "sleep", 600, workers=2, restart_policy="Never")
+    names = ("MS_SCHED-scheduler-0", "MS_WORKER-0", "MS_WORKER-1")
+    return desk, {f"{kind}-{name}": desk.read_pid(f"{kind}-{name}") for kind in ("pid", "child") for name in names}
+
+
+@pytest.fixture
+def foreground(desk: Any) -> Iterator[Any]:
+    """Return a function that starts a foreground run of a job in a process of its own."""
+    started = []
+
+    def start(lease: str, *actions: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", FOREGROUND, str(desk.path), lease, *map(str, actions)]
+        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("victim", ["pid-MS_WORKER-1", "pid-MS_WORKER-0", "pid-MS_SCHED-scheduler-0"])
+def test_a_killed_member_ends_its_peers_at_once(gang: Any, eventually: Any, victim: str) -> None:
+    desk, pids = gang
+    start = time.monotonic()
+    os.kill(pids[victim], signal.SIGKILL)
+    eventually(lambda: not is_any_alive(list(pids.values())), 5)
+    # The aim is one second; five leave room for a busy machine.
+    assert time.monotonic() - start < 5
+    failed = desk.wait().status.find("Failed")
+    assert failed.reason == "JobFailed"
+    assert "ended with exit code 137" in failed.message
+    reasons = {pod.reason for pod in desk.client.get_job_pods("job")}
+    assert reasons == {"Error", "Killed"}
+
+
+def test_a_killed_worker_is_restarted_with_its_gang(desk: Any, eventually: Any) -> None:
+    desk.submit("sleep", 600, workers=2, restart_policy="ExitCode")
+    first = desk.read_pid("pid-MS_WORKER-0")
+    victim = desk.read_pid("pid-MS_WORKER-1")
+    os.kill(victim, signal.SIGKILL)
+    eventually(lambda: desk.read_pid("pid-MS_WORKER-0") != first and desk.read_pid("pid-MS_WORKER-1") != victim)
+    assert not is_any_alive([first, victim])
+    eventually(lambda: desk.client.is_job_running("job") and not desk.client.is_job_restarting("job"))
+    assert {pod.restarts for pod in desk.client.get_job_pods("job")} == {1}
+
+
+def test_a_killed_supervisor_takes_its_processes_along(desk: Any, eventually: Any) -> None:
+    desk.submit("sleep", 600, workers=2)
+    pids = [desk.read_pid(f"pid-{name}") for name in ("MS_SCHED-scheduler-0", "MS_WORKER-0", "MS_WORKER-1")]
+    os.kill(desk.read_supervisor().pid, signal.SIGKILL)
+    eventually(lambda: not is_any_alive(pids), 5)
+    failed = desk.wait().status.find("Failed")
+    assert failed.reason == "SupervisorLost"
+    assert {pod.phase for pod in desk.client.get_job_pods("job")} == {"Failed"}
+    desk.client.delete_job("job")
+    assert desk.client.list_jobs() == []
+
+
+def test_a_terminated_supervisor_says_so(desk: Any, eventually: Any) -> None:
+    desk.submit("sleep", 600)
+    pid = desk.read_pid()
+    desk.wait("job", "Running")
+    os.kill(desk.read_supervisor().pid, signal.SIGTERM)
+    assert desk.wait().status.find("Failed").reason == "SupervisorTerminated"
+    assert not is_any_alive([pid])
+
+
+def test_delete_in_the_middle_leaves_nothing(gang: Any) -> None:
+    desk, pids = gang
+    supervisor = desk.read_supervisor()
+    desk.client.delete_job("job")
+    assert not is_any_alive([*pids.values(), supervisor.pid])
+    assert not (desk.home / "jobs" / "default" / "job").exists()
+    with pytest.raises(NotFoundError):
+        desk.client.get_job("job")
+
+
+def test_delete_right_after_submit_leaves_nothing(desk: Any, eventually: Any) -> None:
+    for number in range(3):
+        name = desk.submit("sleep", 600, name=f"job-{number}")
+        supervisor = desk.read_supervisor(name)
+        desk.client.delete_job(name)
+        assert not supervisor.is_alive()
+        eventually(lambda: not is_any_alive(desk.read_pids()), 5)
+
+
+def test_a_killed_foreground_run_leaves_nothing(desk: Any, foreground: Any, eventually: Any) -> None:
+    run = foreground("lease", "ignore-term", "child", "sleep", 600)
+    names = ("MS_SCHED-scheduler-0", "MS_WORKER-0", "MS_WORKER-1")
+    pids = [desk.read_pid(f"{kind}-{name}") for kind in ("pid", "child") for name in names]
+    supervisor = desk.read_supervisor()
+    run.kill()
+    eventually(lambda: not is_any_alive([*pids, supervisor.pid]), 15)
+    assert desk.wait().status.find("Failed").reason == "OwnerGone"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])
+def test_an_interrupted_foreground_run_deletes_its_job(
+    desk: Any, foreground: Any, eventually: Any, number: int, code: int
+) -> None:
+    run = foreground("no-lease", "child", "sleep", 600)
+    pids = [desk.read_pid(f"pid-MS_WORKER-{index}") for index in (0, 1)]
+    eventually(lambda: desk.client.get_job_pods("job"))
+    run.send_signal(number)
+    run.communicate(timeout=30)
+    assert run.returncode == code
+    assert not is_any_alive(pids)
+    assert desk.client.list_jobs() == []
+
+
+def test_a_job_of_a_run_that_is_gone_is_not_started(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KFP_MINDSPORE_LEASE", str(desk.path / "released"))
+    with pytest.raises(Exception, match="the run that it would belong to is gone"):
+        desk.submit("exit", 0)
+    assert desk.client.list_jobs() == []
+
+
+def test_a_second_process_waits_through_a_restart(desk: Any) -> None:
+    desk.submit("sleep", 0.5, "once", 1, "sleep", 0.5, "print", "done")
+    program = "from kfp_mindspore.msjob import MSJobClient; MSJobClient().wait_for_job_conditions('job')"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert desk.client.get_job_logs("job")[0] == {"job-worker-0": "done\n"}
+
+
+def test_logs_that_cannot_be_opened_fail_the_job(desk: Any, eventually: Any) -> None:
+    document = desk.build("exit", 0).to_dict()
+    document["spec"]["runPolicy"]["suspend"] = True
+    desk.client.create_job(document)
+    desk.wait("job", "Suspended")
+    # As on a full disk: the file of its output cannot be made.
+    (desk.home / "jobs" / "default" / "job" / "logs" / "job-worker-0.log").mkdir()
+    desk.client.update_job({"spec": {"runPolicy": {"suspend": False}}}, "job")
+    failed = desk.wait().status.find("Failed")
+    assert failed.reason == "StartError"
+    assert "Is a directory" in failed.message
+
+
+def test_the_end_is_recorded_on_a_full_disk(desk: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    disk = tmp_path_factory.mktemp("disk")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("a small disk can only be mounted by root")
+    try:
+        desk.home = disk
+        desk.client.backend.home = disk
+        desk.submit("sleep", 0.5, "print", "x" * 2000, "exit", 5, restart_policy="Never")
+        desk.wait("job", "Running")
+        with pytest.raises(OSError, match="No space left"):
+            fill(disk)
+        # Python itself cannot write its output, which is its own failure.
+        assert "job-worker-0 ended with exit code" in desk.wait().status.find("Failed").message
+        with pytest.raises(Exception, match="cannot be written"):
+            desk.submit("exit", 0, name="another")
+        desk.client.delete_job("job")
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)

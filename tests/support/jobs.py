@@ -1,0 +1,89 @@
+"""A desk for tests of jobs: it submits jobs of `job_script.py`, finds their processes, and leaves none behind."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kfp_mindspore.errors import NotFoundError
+from kfp_mindspore.msjob import LocalBackend, MSJob, MSJobClient, build_msjob
+from kfp_mindspore.process import ProcessIdentity
+
+SCRIPT = Path(__file__).parent / "job_script.py"
+Value = TypeVar("Value")
+
+
+def eventually(look: Callable[[], Value], seconds: float = 20.0) -> Value:
+    """Return what `look` returns as soon as it is true."""
+    deadline = time.monotonic() + seconds
+    while not (value := look()):
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.01)
+    return value
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process runs; a zombie does not."""
+    return ProcessIdentity.of(pid) is not None
+
+
+class Desk:
+    """Submits jobs below a directory of its own.
+
+    Args:
+        path: The directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.home = path / "home"
+        self.client = MSJobClient(LocalBackend(self.home))
+        self._namespaces = {"default"}
+
+    def build(self, *actions: object, name: str = "job", **options: Any) -> MSJob:
+        """Describe a job whose processes do what the actions say."""
+        words = [str(action) for action in actions]
+        return build_msjob(name, command=["python", str(SCRIPT), str(self.path), *words], **options)
+
+    def submit(self, *actions: object, name: str = "job", **options: Any) -> str:
+        """Submit one, and return its name."""
+        job = self.build(*actions, name=name, **options)
+        self._namespaces.add(job.namespace)
+        self.client.create_job(job)
+        return name
+
+    def run(self, *actions: object, name: str = "job", **options: Any) -> MSJob:
+        """Submit one and wait for its end, good or bad."""
+        self.submit(*actions, name=name, **options)
+        return self.wait(name)
+
+    def wait(self, name: str = "job", *conditions: str) -> MSJob:
+        """Wait for conditions, by default the end."""
+        expected = set(conditions) or {"Succeeded", "Failed"}
+        return self.client.wait_for_job_conditions(name, expected_conditions=expected, wait_timeout=60)
+
+    def read_pid(self, name: str = "pid-alone-0") -> int:
+        """Return the process number that a process wrote into a file."""
+        return int(eventually(lambda: (self.path / name).exists() and (self.path / name).read_text()))
+
+    def read_pids(self) -> list[int]:
+        """Return all process numbers that were written."""
+        files = [*self.path.glob("pid-*"), *self.path.glob("child-*")]
+        return [int(file.read_text()) for file in files]
+
+    def read_supervisor(self, name: str = "job") -> ProcessIdentity:
+        """Return the identity of a job's supervisor."""
+        identity = LocalBackend(self.home).find_supervisor(name, "default")
+        assert identity is not None
+        return identity
+
+    def close(self) -> None:
+        """Delete all jobs, and assert that none of their processes is left."""
+        for namespace in self._namespaces:
+            for job in self.client.list_jobs(namespace):
+                with contextlib.suppress(NotFoundError):
+                    self.client.delete_job(job.name, namespace, {"gracePeriodSeconds": 0})
+        eventually(lambda: not any(map(is_alive, self.read_pids())), 5)
