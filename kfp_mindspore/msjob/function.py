@@ -56,5 +56,7 @@ def spell_function(
         index = ["--index-url", pip_index_url] if pip_index_url else []
         command = ["-m", "pip", "install", "--quiet", *index, *packages_to_install]
         program = f"import subprocess, sys\nsubprocess.run([sys.executable, *{command!r}], check=True)\n{program}"
+    # Annotations may name what only the function's module imports.
+    program = f"from __future__ import annotations\n\n{program}"
     # Kubernetes reads `$(NAME)` in a command as a variable; doubled, a dollar sign is one.
     return ["python", "-u", "-c", program.replace("$", "$$")]

@@ -100,9 +100,9 @@ class LocalBackend(Backend):
             raise KfpMindSporeError(f"job {job.name} cannot be written to {path}: {error.strerror or error}") from error
         try:
             identity = spawn_detached(
-                [sys.executable, "-m", _SUPERVISOR, str(path)],
+                [sys.executable, "-S", "-m", _SUPERVISOR, str(path)],
                 cwd="/",
-                # Whatever the job's PYTHONPATH holds, the supervisor gets this package and nothing that shadows.
+                # The supervisor gets the standard library and this package, whatever the job's own path holds.
                 env={**environment, "PYTHONPATH": _PACKAGE_ROOT},
                 log=directory.supervisor_log,
             )

@@ -1,0 +1,190 @@
+"""MSJobClient's own work: TrainingClient's shape, functions, networks and scripts as jobs."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.msjob import MSJobClient
+from kfp_mindspore.msjob.client import make_filter
+from kfp_mindspore.msjob.function import spell_function
+from kfp_mindspore.msjob.trainer import spell_network, spell_script
+
+# Of TrainingClient's parameters: those of other kinds of job, of a server, and of a language model's fine-tuning.
+NOT_OURS = {
+    "job_kind",
+    "timeout",
+    "num_procs_per_worker",
+    "num_chief_replicas",
+    "num_ps_replicas",
+    "model_provider_parameters",
+    "dataset_provider_parameters",
+    "init_env_vars",
+    "storage_config",
+}
+PREFIX = "outer"
+
+
+def test_methods_and_parameters_are_those_of_training_client() -> None:
+    program = """
+import inspect, json
+from kubeflow.training import TrainingClient
+print(json.dumps({name: list(inspect.signature(method).parameters)
+                  for name, method in inspect.getmembers(TrainingClient, inspect.isfunction) if name[0] != "_"}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    theirs = json.loads(done.stdout.splitlines()[-1])
+    assert len(theirs) == 16
+    for name, parameters in theirs.items():
+        ours = list(inspect.signature(getattr(MSJobClient, name)).parameters)
+        assert [item for item in parameters if item not in NOT_OURS] == [item for item in ours if item in parameters]
+
+
+def test_a_function_runs_as_a_job(desk: Any) -> None:
+    def train(parameters: dict[str, Any]) -> None:
+        import os
+
+        print("rank", os.environ.get("MS_NODE_ID"), parameters["epochs"], "$(HOME) $$ $x", os.environ["OWN"])
+
+    desk.client.create_job(
+        name="job", train_func=train, parameters={"epochs": 3}, num_workers=2, env_vars={"OWN": "1"}, labels={"a": "b"}
+    )
+    desk.wait()
+    logs, _ = desk.client.get_job_logs("job", replica_type="Worker")
+    assert logs == {f"job-worker-{rank}": f"rank {rank} 3 $(HOME) $$ $x 1\n" for rank in (0, 1)}
+    assert desk.client.get_job("job").metadata["labels"] == {"a": "b"}
+
+
+def test_functions_that_cannot_travel() -> None:
+    outer = "x"
+
+    def closure() -> str:
+        return outer
+
+    with pytest.raises(UserError, match="closure uses outer of the function around it"):
+        spell_function(closure)
+    with pytest.raises(UserError, match="with a name of its own"):
+        spell_function(lambda: None)
+    with pytest.raises(UserError, match="source of len cannot be found"):
+        spell_function(len)
+    with pytest.raises(UserError, match="must be a function, got 'train'"):
+        spell_function("train")  # type: ignore[arg-type]
+
+
+def test_packages_are_installed_first() -> None:
+    def train() -> None:
+        pass
+
+    program = spell_function(train, packages_to_install=["a==1"], pip_index_url="https://example.org")[-1]
+    assert "['-m', 'pip', 'install', '--quiet', '--index-url', 'https://example.org', 'a==1']" in program
+    assert program.rstrip().endswith("train()")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "must have job, or name and train_func"),
+        ({"name": "a"}, "must have job, or name and train_func"),
+        ({"job": {}, "train_func": print}, "train_func must be absent when job is given"),
+        ({"job": {"kind": "PyTorchJob"}}, "kind: must be 'MSJob'"),
+    ],
+)
+def test_create_job_refuses(desk: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        desk.client.create_job(**arguments)
+
+
+def test_a_queue_is_a_label(desk: Any) -> None:
+    desk.client.create_job(desk.build("exit", 0), queue_name="team", annotations={"note": "x"})
+    metadata = desk.client.get_job("job").metadata
+    assert metadata["labels"] == {"kueue.x-k8s.io/queue-name": "team"}
+    assert metadata["annotations"] == {"note": "x"}
+
+
+def test_events_are_returned_on_request(desk: Any) -> None:
+    job = desk.build("exit", 0, resources={"cpu": 1})
+    desk.client.create_job(job)
+    desk.wait()
+    logs, events = desk.client.get_job_logs("job", verbose=True)
+    assert list(logs) == ["job-worker-0"]
+    assert [line.split()[1] for line in events["job"]] == ["NotHonoured:", "Started:", "JobSucceeded:"]
+
+
+def test_filters() -> None:
+    with pytest.raises(ValidationError, match="replica_type: must be one of Scheduler, PS, Worker, got 'chief'"):
+        make_filter(replica_type="chief")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({}, []),
+        ({"epochs": 5, "learning_rate": 0.1}, ["--epochs", "5", "--learning-rate", "0.1"]),
+        ({"quick": True, "slow": False, "other": None}, ["--quick"]),
+    ],
+)
+def test_options_of_a_script(parameters: dict[str, Any], words: list[str]) -> None:
+    assert spell_script("a.py", parameters) == ["python", "a.py", *words]
+
+
+def test_command_of_a_network() -> None:
+    assert spell_network("net:LeNet", {"classes": 10}, {"epochs": 2, "metrics": ["accuracy", "loss"]}) == [
+        *("python", "-m", "kfp_mindspore.training", "net:LeNet", "--network-arguments", '{"classes": 10}'),
+        *("--epochs", "2", "--metrics", "accuracy,loss"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "must have network .* or script, got neither"),
+        ({"network": "a:b", "script": "a.py"}, "got both"),
+        ({"network": "a:b"}, "dataset is required"),
+        ({"network": "a:b", "dataset": "d"}, "output_dir is required"),
+        ({"network": "a.b"}, "network: must be 'module:factory', got 'a.b'"),
+        ({"network": "a:b", "trainer_parameters": {"epoch": 1}}, "trainer_parameters.epoch: unknown"),
+        ({"network": "a:b", "network_arguments": {"x": object()}}, "network_arguments: must be JSON types"),
+        ({"script": "missing.py"}, "no such script 'missing.py'"),
+    ],
+)
+def test_train_refuses(desk: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        desk.client.train("job", **arguments)
+    assert desk.client.list_jobs() == []
+
+
+def test_train_runs_a_script_with_its_directories(desk: Any, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys\n"
+        "print(*sys.argv[1:])\n"
+        "print(*(os.environ[f'KFP_MINDSPORE_{name}_DIR'] for name in ('DATASET', 'OUTPUT', 'CHECKPOINT')))\n"
+    )
+    desk.client.train(
+        "job", script=script, dataset=tmp_path, output_dir=tmp_path / "out", trainer_parameters={"epochs": 2}
+    )
+    desk.wait()
+    assert desk.client.get_job_logs("job")[0]["job-worker-0"].splitlines() == [
+        "--epochs 2",
+        f"{tmp_path} {tmp_path}/out {tmp_path}/out/checkpoints",
+    ]
+
+
+def test_the_supervisor_needs_the_standard_library_only() -> None:
+    import kfp_mindspore
+
+    root = Path(kfp_mindspore.__file__).parent.parent
+    program = (
+        f"import sys; sys.path.insert(0, {str(root)!r})\n"
+        "import kfp_mindspore.msjob.backends.supervisor, threading\n"
+        "assert not {'yaml', 'click', 'numpy'} & sys.modules.keys()\n"
+        "assert threading.active_count() == 1"
+    )
+    subprocess.run([sys.executable, "-S", "-I", "-c", program], check=True, timeout=60)
