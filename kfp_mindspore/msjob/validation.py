@@ -71,10 +71,7 @@ def find_errors(document: Any) -> list[str]:
     if isinstance(spec := document.get("spec"), Mapping):
         errors += _check_spec(spec)
     if isinstance(status := document.get("status"), Mapping):
-        try:
-            JobStatus.from_dict(status)
-        except (AttributeError, TypeError, ValueError) as error:
-            errors.append(f"status: must be the status of a job ({error})")
+        errors += _check_status(status)
     return errors
 
 
@@ -159,6 +156,19 @@ def _check_spec(spec: Mapping[str, Any]) -> list[str]:
     if isinstance(policy := spec.get("runPolicy"), Mapping):
         errors += _check_run_policy(policy)
     return errors
+
+
+def _check_status(status: Mapping[str, Any]) -> list[str]:
+    try:
+        conditions = JobStatus.from_dict(status).conditions
+    except (AttributeError, TypeError, ValueError) as error:
+        return [f"status: must be the status of a job ({error})"]
+    return [
+        f"status.conditions[{index}].{name}: must be text, got {_show(getattr(condition, name))}"
+        for index, condition in enumerate(conditions)
+        for name in ("type", "status")
+        if not _is_text(getattr(condition, name))
+    ]
 
 
 def _check_replicas(replicas: Mapping[Any, Any]) -> list[str]:

@@ -192,6 +192,14 @@ def test_a_status_that_cannot_be_read(document: dict[str, Any], status: Any) -> 
     assert error.startswith("status: must be the status of a job (")
 
 
+def test_a_condition_without_quotes(document: dict[str, Any]) -> None:
+    status = {"conditions": [{"type": "Created", "status": "True"}, {"type": None, "status": True}]}
+    assert find_errors(put(document, "status", status)) == [
+        "status.conditions[1].type: must be text, got nothing",
+        "status.conditions[1].status: must be text, got True",
+    ]
+
+
 def test_all_wrong_fields_are_named_at_once(document: dict[str, Any]) -> None:
     wrong = put(put(document, f"{WORKER}.replicas", 0), f"{POLICY}.suspend", "x")
     wrong = put(wrong, f"{CONTAINER}.comand", [])
