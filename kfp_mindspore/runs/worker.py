@@ -117,7 +117,9 @@ def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
         cache_root=request["cache"],
         raise_on_error=False,
     )
-    task = components.load_component_from_text(text)(**arguments)
+    # Defaults are given too: from compiled YAML kfp takes 10 as 10.0, which is another cache key than 10.
+    given = {name: value for name, value in shown.items() if value is not None}
+    task = components.load_component_from_text(text)(**given)
     if conditions.unresolved:
         missing = ", ".join(dict.fromkeys(conditions.unresolved))
         raise KfpMindSporeError(

@@ -175,3 +175,22 @@ def test_nothing_outlives_a_run_that_is_ended(project: Path, home: Path, tmp_pat
         assert json.loads(next(home.glob("runs/*/result.json")).read_text())["state"] == "interrupted"
     events = next((home / "runs").iterdir()) / "events.jsonl"
     assert '"load"' not in [line for line in events.read_text().splitlines() if '"task"' in line][-1]
+
+
+def test_an_argument_that_equals_its_default_finds_the_same_cache(tmp_path: Path, home: Path) -> None:
+    source = tmp_path / "nested.py"
+    source.write_text(
+        """
+from kfp import dsl
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def show(values: dict) -> str:
+    return str(values["count"])
+
+@dsl.pipeline(name="nested")
+def nested(count: int = 3):
+    show(values={"count": count})
+"""
+    )
+    assert states(run_local(str(source), report=False)) == {"show": "succeeded"}
+    assert states(run_local(str(source), {"count": 3}, report=False)) == {"show": "cached"}
