@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kfp_mindspore.cli.output import add_backend_option, add_json_option, print_json, print_table
-from kfp_mindspore.errors import ProcessFailedError, UserError
+from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:
     from kfp_mindspore.msjob import MSJob, MSJobClient
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 REPLICA_TYPES = {"scheduler": "Scheduler", "ps": "PS", "worker": "Worker"}
-LAST_LINES = 10
 
 
 def add_target_options(command: Command) -> Command:
@@ -98,6 +97,7 @@ def submit(
     The job goes on when this command has ended; `job logs -f NAME` follows it.
     """
     from kfp_mindspore.msjob import build_msjob, run_job
+    from kfp_mindspore.msjob.build import DEFAULT_IMAGE
 
     if name is None:
         document = _read_file(words)
@@ -110,7 +110,7 @@ def submit(
             workers=workers,
             namespace=namespace,
             env={**directories, **env},
-            **({"image": image} if image else {}),
+            image=image or DEFAULT_IMAGE,
             **policies,
         )
     client = make_client(backend, namespace)
@@ -216,17 +216,10 @@ def logs(
 def wait(name: str, timeout: float, namespace: str, backend: str | None, as_json: bool) -> None:
     """Wait for a job's end; exit with 1 when it failed or takes longer."""
     client = make_client(backend, namespace)
-    ended = client.wait_for_job_conditions(name, expected_conditions={"Succeeded", "Failed"}, wait_timeout=timeout)
+    ended = client.wait_for_job_conditions(name, wait_timeout=timeout)
     if as_json:
         print_json(ended.to_dict())
-    failure = ended.status.find("Failed") if ended.status and ended.status.has("Failed") else None
-    if failure is not None:
-        raise ProcessFailedError(
-            f"job {name} failed: {failure.message}",
-            log=_read_last_lines(client, name, namespace),
-            hint=f"The whole log: kfp-mindspore job logs --all {name}",
-        )
-    if not as_json:
+    else:
         click.echo(f"job {name}: {_find_state(ended)}")
 
 
@@ -280,15 +273,3 @@ def _find_state(found: MSJob) -> str:
 
 def _describe_pod(pod: Pod) -> dict[str, Any]:
     return {"pod": pod.name, "phase": pod.phase, "pid": pod.pid, "exit": pod.exit_code, "reason": pod.reason}
-
-
-def _read_last_lines(client: MSJobClient, name: str, namespace: str) -> list[str]:
-    """Return the last lines of the process that failed first, or of worker 0."""
-    pods = client.get_job_pods(name)
-    failed = [pod for pod in pods if pod.phase == "Failed" and pod.reason not in ("Killed", "PeerFailed")]
-    chosen = (failed or [pod for pod in pods if pod.replica_type == "Worker"] or pods)[:1]
-    return [
-        line
-        for pod in chosen
-        for line in client.backend.read_log(name, namespace, pod.name, last=LAST_LINES).splitlines()
-    ]

@@ -22,7 +22,7 @@ TRAINING_COMMAND = ["python", "-m", "kfp_mindspore.pipelines.digits_lifecycle.tr
     "images and, if it is accurate enough, deploy it behind KServe's protocols and ask it for predictions.",
 )
 def digits_lifecycle(
-    epochs: int = 20,
+    epochs: int = 30,
     threshold: float = 0.95,
     seed: int = 42,
     workers: int = 1,

@@ -1,0 +1,147 @@
+"""`kfp-mindspore job`, as a person types it: every command is a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+LIMIT_SECONDS = 60
+
+
+class Result(NamedTuple):
+    code: int
+    output: str
+    errors: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.output.splitlines()[-1])
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    """Run `kfp-mindspore job …` with a home of its own; what is left at the end is deleted."""
+    environment = {**os.environ, "KFP_MINDSPORE_HOME": str(tmp_path / "home")}
+    environment.pop("KFP_MINDSPORE_BACKEND", None)
+
+    def call(*words: str) -> Result:
+        done = subprocess.run(
+            [sys.executable, "-m", "kfp_mindspore.cli.main", "job", *words],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    yield call
+    for job in call("list", "--json").json:
+        call("delete", job["metadata"]["name"])
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    """A training script that says who it is, what it was given, and leaves with its first argument."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import os, sys\n"
+        "print('role', os.environ.get('MS_ROLE', 'none'), 'rank', os.environ.get('MS_NODE_ID', '0'))\n"
+        "print('output', os.environ.get('KFP_MINDSPORE_OUTPUT_DIR'), os.environ.get('COLOR'))\n"
+        "sys.exit(int(sys.argv[1]))\n"
+    )
+    return path.name
+
+
+def test_a_command_is_submitted_waited_for_shown_and_deleted(run: Run, script: str, tmp_path: Path) -> None:
+    submitted = run("submit", "--name", "lenet", "--output", "out", "--env", "COLOR=red", "--", "python", script, "0")
+    assert submitted.code == 0, submitted.errors
+    assert "job logs -f lenet" in submitted.output
+    assert run("wait", "lenet").output == "job lenet: Succeeded\n"
+    assert run("logs", "lenet").output.splitlines() == ["role none rank 0", f"output {tmp_path / 'out'} red"]
+    assert [job["metadata"]["name"] for job in run("list", "--json").json] == ["lenet"]
+    found = run("get", "lenet", "--json").json
+    assert [item["type"] for item in found["status"]["conditions"] if item["status"] == "True"] == [
+        "Created",
+        "Succeeded",
+    ]
+    assert "lenet-worker-0" in run("get", "lenet").output
+    assert run("delete", "lenet").code == 0
+    assert run("list", "--json").json == []
+
+
+def test_a_file_is_submitted_and_every_process_is_shown(run: Run, script: str, tmp_path: Path) -> None:
+    template = {"spec": {"containers": [{"name": "mindspore", "command": ["python", script, "0"]}]}}
+    document = {
+        "apiVersion": "mindspore.gitee.com/v1",
+        "kind": "MSJob",
+        "metadata": {"name": "pair"},
+        "spec": {"msReplicaSpecs": {"worker": {"replicas": 2, "template": template}}, "successPolicy": "AllWorkers"},
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(document))
+    submitted = run("submit", "job.yaml", "--wait")
+    assert submitted.code == 0, submitted.errors
+    lines = run("logs", "--all", "pair").output.splitlines()
+    assert {line for line in lines if "role" in line} == {
+        "pair-scheduler-0: role MS_SCHED rank scheduler-0",
+        "pair-worker-0: role MS_WORKER rank 0",
+        "pair-worker-1: role MS_WORKER rank 1",
+    }
+    assert run("logs", "pair", "--replica-type", "worker", "--index", "1", "--tail", "1").output.startswith("output")
+
+
+def test_a_failed_job_exits_with_1_and_its_last_lines(run: Run, script: str) -> None:
+    failed = run("submit", "--name", "bad", "--wait", "--", "python", script, "7")
+    assert failed.code == 1
+    assert "bad-worker-0 ended with exit code 7" in failed.errors
+    assert "role none rank 0" in failed.errors
+    assert "Traceback" not in failed.errors
+    waited = run("wait", "bad")
+    assert (waited.code, "exit code 7" in waited.errors) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["submit"], "expected one file"),
+        (["submit", "missing.yaml"], "missing.yaml: no such file"),
+        (["submit", "broken.yaml"], "broken.yaml: line 3"),
+        (["submit", "unknown.yaml"], "Boss"),
+        (["submit", "--name", "a", "--", "python", "missing.py"], "no such script 'missing.py'"),
+        (["submit", "--name", "a"], "command"),
+        (["submit", "--name", "A_B", "--", "true"], "metadata.name"),
+        (["submit", "--name", "a", "--workers", "0", "--", "true"], "spec.msReplicaSpecs.Worker.replicas"),
+        (["submit", "--name", "a", "--dataset", "none", "--", "true"], "--dataset: must be a directory, got none"),
+        (["submit", "--name", "a", "--env", "X", "--", "true"], "must be NAME=VALUE, got 'X'"),
+        (["submit", "--name", "a", "--backend", "kubernetes", "--", "true"], "jobs on Kubernetes are not available"),
+        (["get", "missing"], "missing"),
+        (["logs", "missing"], "missing"),
+        (["wait", "missing"], "missing"),
+        (["delete", "missing"], "missing"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_exits_with_2_names_it_and_leaves_nothing(
+    run: Run, tmp_path: Path, words: list[str], message: str
+) -> None:
+    (tmp_path / "broken.yaml").write_text("apiVersion: mindspore.gitee.com/v1\nkind: [MSJob\n")
+    (tmp_path / "unknown.yaml").write_text(
+        "apiVersion: mindspore.gitee.com/v1\nkind: MSJob\nmetadata: {name: a}\n"
+        "spec: {msReplicaSpecs: {Boss: {replicas: 1, template: {spec: {containers: [{name: mindspore}]}}}}}\n"
+    )
+    result = run(*words)
+    assert result.code == 2, result.errors
+    assert message in result.errors
+    assert "Traceback" not in result.errors
+    assert run("list", "--json").json == []
