@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.msjob import MSJob, build_msjob, validate_msjob
+from kfp_mindspore.msjob.build import DEFAULT_IMAGE, spell_env, spell_resources
+
+
+def test_the_least() -> None:
+    job = build_msjob("digits", command=["python", "train.py"])
+    assert job.to_dict() == {
+        "apiVersion": "mindspore.gitee.com/v1",
+        "kind": "MSJob",
+        "metadata": {"name": "digits", "namespace": "default"},
+        "spec": {
+            "msReplicaSpecs": {
+                "Worker": {
+                    "replicas": 1,
+                    "restartPolicy": "OnFailure",
+                    "template": {
+                        "spec": {
+                            "containers": [
+                                {"name": "mindspore", "image": DEFAULT_IMAGE, "command": ["python", "train.py"]}
+                            ]
+                        }
+                    },
+                }
+            },
+            "runPolicy": {"backoffLimit": 3},
+        },
+    }
+
+
+def test_everything() -> None:
+    job = build_msjob(
+        "digits",
+        command=("python", "train.py"),
+        args=("--epochs", "2"),
+        image="example.com/train:1",
+        workers=4,
+        namespace="team",
+        env={"SEED": "42", "EMPTY": ""},
+        restart_policy="ExitCode",
+        backoff_limit=0,
+        active_deadline_seconds=600,
+        ttl_seconds_after_finished=0,
+        clean_pod_policy="None",
+        resources={"cpu": 2, "gpu": 1},
+        working_dir="src",
+    )
+    amounts = {"cpu": "2", "nvidia.com/gpu": "1"}
+    worker = job.ms_replica_specs["Worker"]
+    assert worker.container == {
+        "name": "mindspore",
+        "image": "example.com/train:1",
+        "command": ["python", "train.py"],
+        "args": ["--epochs", "2"],
+        "env": [{"name": "SEED", "value": "42"}, {"name": "EMPTY", "value": ""}],
+        "resources": {"requests": amounts, "limits": amounts},
+        "workingDir": "src",
+    }
+    assert (job.namespace, job.workers, worker.restart_policy) == ("team", 4, "ExitCode")
+    assert job.to_dict()["spec"]["runPolicy"] == {
+        "activeDeadlineSeconds": 600,
+        "backoffLimit": 0,
+        "cleanPodPolicy": "None",
+        "ttlSecondsAfterFinished": 0,
+    }
+    validate_msjob(job)
+    assert MSJob.from_yaml(job.to_yaml()) == job
+
+
+CONTAINER = "spec.msReplicaSpecs.Worker.template.spec.containers[0]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"name": "Digits"}, "metadata.name"),
+        ({"namespace": "a/b"}, "metadata.namespace"),
+        ({"workers": 0}, "spec.msReplicaSpecs.Worker.replicas"),
+        ({"restart_policy": "Sometimes"}, "spec.msReplicaSpecs.Worker.restartPolicy"),
+        ({"backoff_limit": -1}, "spec.runPolicy.backoffLimit"),
+        ({"active_deadline_seconds": 0}, "spec.runPolicy.activeDeadlineSeconds"),
+        ({"ttl_seconds_after_finished": -1}, "spec.runPolicy.ttlSecondsAfterFinished"),
+        ({"clean_pod_policy": "all"}, "spec.runPolicy.cleanPodPolicy"),
+        ({"command": "python train.py"}, f"{CONTAINER}.command"),
+        ({"command": ["python", 3]}, f"{CONTAINER}.command[1]"),
+        ({"args": "--epochs 2"}, f"{CONTAINER}.args"),
+        ({"args": ["--epochs", 2]}, f"{CONTAINER}.args[1]"),
+        ({"env": [{"value": "1"}]}, f"{CONTAINER}.env[0].name"),
+        ({"env": [{"name": "A", "value": 1}]}, f"{CONTAINER}.env[0].value"),
+    ],
+)
+def test_a_wrong_argument_is_named_by_the_field_it_fills(arguments: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        build_msjob(**{"name": "digits", "command": ["python"], **arguments})
+    (error,) = caught.value.errors
+    assert error.startswith(f"{field}: ")
+
+
+@pytest.mark.parametrize(
+    ("env", "wire"),
+    [
+        ({"A": "1", "B": 2, "C": 0.5}, [("A", "1"), ("B", "2"), ("C", "0.5")]),
+        ([{"name": "A", "value": "1"}], [("A", "1")]),
+        (({"name": "A", "value": "1"},), [("A", "1")]),
+    ],
+)
+def test_env(env: Any, wire: list[tuple[str, str]]) -> None:
+    assert spell_env(env) == [{"name": name, "value": value} for name, value in wire]
+
+
+@pytest.mark.parametrize(
+    ("resources", "wire"),
+    [
+        ({"memory": "1Gi"}, {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}),
+        ({"gpu": 2}, {"requests": {"nvidia.com/gpu": "2"}, "limits": {"nvidia.com/gpu": "2"}}),
+        ({"limits": {"cpu": "1"}}, {"limits": {"cpu": "1"}}),
+        ({"requests": {"gpu": 1}}, {"requests": {"gpu": 1}}),
+    ],
+)
+def test_resources(resources: Any, wire: dict[str, Any]) -> None:
+    assert spell_resources(resources) == wire
+
+
+def test_requests_and_limits_are_two_mappings() -> None:
+    wire = spell_resources({"cpu": 1})
+    assert wire["requests"] is not wire["limits"], "YAML would write an alias"
