@@ -116,7 +116,8 @@ def describe_progress(event: dict[str, Any]) -> str:
     if _number(event.get("loss")) is not None:
         words.append(f"loss {event['loss']:.4f}")
     for name, value in (event.get("metrics") or {}).items():
-        if name != "loss" and _number(value) is not None:
+        # The losses of training and validation side by side would be more than a line holds.
+        if not name.endswith("loss") and _number(value) is not None:
             words.append(f"{name.replace('_', ' ')} {value:.4f}")
     return ", ".join(words)
 

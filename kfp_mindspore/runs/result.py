@@ -13,6 +13,8 @@ StepState = Literal["pending", "running", "succeeded", "cached", "failed", "skip
 RunState = Literal["running", "succeeded", "refused", "failed", "interrupted"]
 
 GATE_OUTPUT = "passed"
+# What a step that has no output parameters is described by, if it logged metrics.
+_HEADLINES = ("accuracy", "loss", "validation.accuracy")
 
 
 @dataclass
@@ -62,7 +64,7 @@ class StepResult:
         for value in self.outputs.values():
             if _is_artifact(value) and value["type"] == "system.Metrics":
                 metrics.update({name: number for name, number in value["metadata"].items() if _read_number(number)})
-        return metrics
+        return {name: metrics[name] for name in _HEADLINES if name in metrics}
 
 
 @dataclass(frozen=True)

@@ -96,3 +96,5 @@ def test_outcomes_in_words() -> None:
         "accuracy 0.9812, passed yes, images 360, url http://x"
     )
     assert StepResult("s", "skipped").describe() == "skipped"
+    metrics = {"uri": "/m", "type": "system.Metrics", "metadata": {"epoch": 3, "loss": 0.25, "accuracy": 0.5}}
+    assert StepResult("s", "succeeded", outputs={"metrics": metrics}).describe() == "accuracy 0.5, loss 0.25"

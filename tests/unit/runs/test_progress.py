@@ -16,7 +16,7 @@ from kfp_mindspore.runs.result import RunResult, StepResult
         ({"epoch": 3, "epochs": 20, "loss": 0.41234}, "epoch 3/20, loss 0.4123"),
         (
             {"epoch": 1, "step": 10, "steps": 50, "metrics": {"eval_loss": 0.5, "accuracy": 0.9}},
-            "epoch 1, step 10/50, eval loss 0.5000, accuracy 0.9000",
+            "epoch 1, step 10/50, accuracy 0.9000",
         ),
         ({"loss": None, "metrics": {"confusion": [[1]]}}, ""),
     ],
