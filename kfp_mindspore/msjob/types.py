@@ -54,9 +54,8 @@ class RunPolicy:
     ttl_seconds_after_finished: int | None = None
 
     def __post_init__(self) -> None:
-        if self.scheduling_policy is not None and not isinstance(self.scheduling_policy, SchedulingPolicy):
-            document = to_wire(self.scheduling_policy)
-            self.scheduling_policy = SchedulingPolicy(**from_wire(SchedulingPolicy, document))
+        if self.scheduling_policy is not None:
+            self.scheduling_policy = _parse_spec(SchedulingPolicy, self.scheduling_policy)
 
 
 @dataclass
@@ -121,8 +120,8 @@ class MSJob:
         }
         if self.run_policy is not None:
             self.run_policy = _parse_spec(RunPolicy, self.run_policy)
-        if self.status is not None and not isinstance(self.status, JobStatus):
-            self.status = JobStatus.from_dict(to_wire(self.status))
+        if self.status is not None:
+            self.status = _parse_spec(JobStatus, self.status)
 
     @property
     def name(self) -> str:
