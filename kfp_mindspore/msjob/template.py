@@ -73,7 +73,27 @@ def _check_container(container: Mapping[str, Any], path: str) -> list[str]:
             for index, part in enumerate(parts)
             if not isinstance(part, str)
         ]
+    for key in ("envFrom", "volumeMounts"):
+        errors += _check_mappings(container.get(key), f"{path}.{key}")
     return errors + _check_env(container.get("env"), f"{path}.env") + _check_ports(container, f"{path}.ports")
+
+
+def _check_mappings(items: Any, path: str) -> list[str]:
+    if items is not None and not isinstance(items, list):
+        return [f"{path}: must be a list, got {items!r}"]
+    return [
+        f"{path}[{index}]: must be a mapping, got {item!r}"
+        for index, item in enumerate(items or [])
+        if not isinstance(item, Mapping)
+    ]
+
+
+def _check_sources(item: Mapping[str, Any], path: str) -> list[str]:
+    return [
+        f"{path}.{name}: must be a mapping, got {source!r}"
+        for name, source in item.items()
+        if source is not None and not isinstance(source, Mapping)
+    ]
 
 
 def _check_env(env: Any, path: str) -> list[str]:
@@ -92,6 +112,10 @@ def _check_env(env: Any, path: str) -> list[str]:
             errors.append(f"{where}.name: must be text, got {item.get('name')!r}")
         if item.get("value") is not None and not isinstance(item["value"], str):
             errors.append(f"{where}.value: must be text (put it in quotes), got {item['value']!r}")
+        if isinstance(source := item.get("valueFrom"), Mapping):
+            errors += _check_sources(source, f"{where}.valueFrom")
+        elif source is not None:
+            errors.append(f"{where}.valueFrom: must be a mapping, got {source!r}")
         if item.get("value") is not None and item.get("valueFrom") is not None:
             errors.append(f"{where}: must have value or valueFrom, got both")
     return errors

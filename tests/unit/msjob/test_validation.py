@@ -121,6 +121,12 @@ CASES: list[tuple[str, Any, str]] = [
     (f"{CONTAINER}.env[0].value", 42, f"{CONTAINER}.env[0].value: must be text (put it in quotes), got 42"),
     (f"{CONTAINER}.env[0].valuefrom", {}, f"{CONTAINER}.env[0].valuefrom: unknown field; did you mean 'valueFrom'?"),
     (f"{CONTAINER}.env[1].value", "x", f"{CONTAINER}.env[1]: must have value or valueFrom, got both"),
+    (f"{CONTAINER}.env[1].valueFrom", "x", f"{CONTAINER}.env[1].valueFrom: must be a mapping, got 'x'"),
+    (f"{CONTAINER}.env[1].valueFrom.fieldRef", "x", f"{CONTAINER}.env[1].valueFrom.fieldRef: must be a mapping, got 'x'"),  # noqa: E501
+    (f"{CONTAINER}.envFrom", {}, f"{CONTAINER}.envFrom: must be a list, got {{}}"),
+    (f"{CONTAINER}.envFrom", ["x"], f"{CONTAINER}.envFrom[0]: must be a mapping, got 'x'"),
+    (f"{CONTAINER}.volumeMounts", "/data", f"{CONTAINER}.volumeMounts: must be a list, got '/data'"),
+    (f"{CONTAINER}.volumeMounts", ["/data"], f"{CONTAINER}.volumeMounts[0]: must be a mapping, got '/data'"),
     (f"{CONTAINER}.ports", 2222, f"{CONTAINER}.ports: must be a list, got 2222"),
     (f"{CONTAINER}.ports[0]", 2222, f"{CONTAINER}.ports[0]: must be a mapping, got 2222"),
     (f"{CONTAINER}.ports[0].containerPort", "2222", f"{CONTAINER}.ports[0].containerPort: must be a whole number, got '2222'"),  # noqa: E501
