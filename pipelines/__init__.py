@@ -1,1 +1,1 @@
-"""KFP pipelines."""
+"""Pipelines that come with this package; `kfp-mindspore run NAME` runs one here."""

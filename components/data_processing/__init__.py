@@ -1,1 +1,1 @@
-"""KFP data processing."""
+"""Components that load and prepare data."""

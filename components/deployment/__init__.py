@@ -1,1 +1,1 @@
-"""KFP deployment."""
+"""Components that deploy models and test what is deployed."""

@@ -1,1 +1,1 @@
-"""KFP evaluation."""
+"""Components that evaluate models."""

@@ -1,1 +1,1 @@
-"""KFP training."""
+"""Components that train and export models."""

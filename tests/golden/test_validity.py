@@ -100,3 +100,16 @@ def test_what_must_be_live_is_never_cached() -> None:
     assert all("enableCache" not in task.get("cachingOptions", {}) for task in gated.values())
     always = {name: task for name, task in spec["root"]["dag"]["tasks"].items() if name != "condition-1"}
     assert all(task["cachingOptions"]["enableCache"] for task in always.values())
+
+
+def test_package_exports_every_component_and_imports_none() -> None:
+    import subprocess
+    import sys
+
+    import kfp_mindspore.components as package
+
+    assert sorted(folder.name for folder in COMPONENTS) == sorted(package.__all__)
+    for folder in COMPONENTS:
+        assert getattr(package, folder.name) is load(folder)
+    script = "import sys, kfp_mindspore.components, kfp_mindspore.dsl; assert 'kfp' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,77 @@
+"""What a step's launcher does about jobs that are there already, with real jobs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.dsl.launcher import run_training
+from kfp_mindspore.errors import AlreadyExistsError, ProcessFailedError
+from kfp_mindspore.msjob import MSJobClient, build_msjob
+
+WRITE = "import os, pathlib; pathlib.Path(os.environ['KFP_MINDSPORE_OUTPUT_DIR'], 'out').write_text('{}')"
+SLEEP = "import time; time.sleep(600)"
+
+
+def _train(tmp_path: Path, text: str = "first", **arguments: Any) -> str:
+    command = [sys.executable, "-c", WRITE.format(text)]
+    return run_training(str(tmp_path / "model"), command=command, **arguments).job_name
+
+
+@pytest.fixture
+def client(local_home: Path) -> MSJobClient:
+    return MSJobClient()
+
+
+def test_retried_step_finds_its_job_again(client: MSJobClient, tmp_path: Path) -> None:
+    first = _train(tmp_path)
+    assert _train(tmp_path, "second") == first
+    assert (tmp_path / "model" / "out").read_text() == "second"
+    assert [job.name for job in client.list_jobs()] == [first]
+
+
+def test_what_an_earlier_attempt_left_running_is_replaced(client: MSJobClient, tmp_path: Path) -> None:
+    name = _train(tmp_path)
+    client.delete_job(name)
+    client.create_job(build_msjob(name, command=[sys.executable, "-c", SLEEP]))
+    assert _train(tmp_path, "second") == name
+    assert client.is_job_succeeded(name)
+
+
+def test_running_job_of_a_given_name_is_left_alone(client: MSJobClient, tmp_path: Path) -> None:
+    client.create_job(build_msjob("mine", command=[sys.executable, "-c", SLEEP]))
+    try:
+        with pytest.raises(AlreadyExistsError, match="mine"):
+            _train(tmp_path, job_name="mine")
+        assert not client.is_job_failed("mine")
+        assert not client.is_job_succeeded("mine")
+    finally:
+        client.delete_job("mine")
+
+
+def test_finished_job_of_a_given_name_is_replaced(client: MSJobClient, tmp_path: Path) -> None:
+    _train(tmp_path, job_name="mine")
+    _train(tmp_path, "second", job_name="mine")
+    assert (tmp_path / "model" / "out").read_text() == "second"
+
+
+def test_checkpoints_of_a_failed_job_are_there_for_the_retry(client: MSJobClient, tmp_path: Path) -> None:
+    script = (
+        "import os, pathlib, sys\n"
+        "mark = pathlib.Path(os.environ['KFP_MINDSPORE_CHECKPOINT_DIR'], 'mark')\n"
+        "if not mark.exists(): mark.touch(); sys.exit('out of luck')\n"
+        "pathlib.Path(os.environ['KFP_MINDSPORE_OUTPUT_DIR'], 'out').touch()\n"
+    )
+    command = [sys.executable, "-c", script]
+    with pytest.raises(ProcessFailedError, match="out of luck"):
+        run_training(str(tmp_path / "model"), command=command)
+    run_training(str(tmp_path / "model"), command=command)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("model")) == ["model"]
+
+
+def test_checkpoint_directory_of_one_s_own_stays(client: MSJobClient, tmp_path: Path) -> None:
+    _train(tmp_path, checkpoint_dir=str(tmp_path / "kept"))
+    assert (tmp_path / "kept").is_dir()
