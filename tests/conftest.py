@@ -59,6 +59,18 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return a shop that deploys small services on this machine, see tests/support/services.py."""
+    for name in ("KFP_MINDSPORE_LEASE", "KFP_MINDSPORE_EVENTS", "KFP_MINDSPORE_STEP"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KFP_MINDSPORE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "local")
+    new = load_support("services").Shop(tmp_path)
+    yield new
+    new.close()
+
+
+@pytest.fixture
 def eventually() -> Any:
     """Return a function that waits until another returns something true, and returns that."""
     return load_support("jobs").eventually

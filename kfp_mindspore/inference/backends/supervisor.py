@@ -83,7 +83,7 @@ class Supervisor:
             crashes = 1 if (ready_seconds or 0.0) >= self._plan.stable_seconds else crashes + 1
             if not was_ready or crashes > self._plan.max_restarts:
                 if was_ready:
-                    how += f", {crashes} times in a row: not restarted again"
+                    how += f"{f', {crashes} times in a row' if crashes > 1 else ''}: not restarted again"
                 self._save(state=ServiceState.FAILED, server=None, message=how)
                 return
             pause = min(_FIRST_PAUSE_SECONDS * 2 ** (crashes - 1), _LONGEST_PAUSE_SECONDS)

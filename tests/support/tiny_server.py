@@ -1,0 +1,66 @@
+"""Stands in for mindsporeserver where a test is about processes: standard library only, it misbehaves on demand.
+
+It takes kserve.ModelServer's flags and, before them, its own; it answers readiness, and its process number at /pid.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--model_name")
+    parser.add_argument("--model_dir", type=Path)
+    parser.add_argument("--http_port", type=int)
+    parser.add_argument("--grpc_port", type=int)
+    parser.add_argument("--fail", type=int, default=0, help="exit code to end with at once")
+    parser.add_argument("--fail-when", type=Path, help="file that makes it fail at its start with code 3")
+    parser.add_argument("--never-ready", action="store_true")
+    parser.add_argument("--ignore-terminate", action="store_true")
+    parser.add_argument("--child", action="store_true", help="start a child in a session of its own")
+    given = parser.parse_args()
+    print(f"tiny server of {given.model_name} starts", flush=True)
+    if given.fail or (given.fail_when and given.fail_when.exists()):
+        print("the disk is on fire", file=sys.stderr)
+        return given.fail or 3
+    if given.ignore_terminate:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if given.child:
+        command = [sys.executable, "-c", "import time; time.sleep(600)", str(given.model_dir)]
+        subprocess.Popen(command, start_new_session=True)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            ready = not given.never_ready
+            paths = {
+                f"/v2/models/{given.model_name}/ready": {"name": given.model_name, "ready": ready},
+                "/pid": {"pid": os.getpid(), "model_dir": str(given.model_dir)},
+            }
+            body = json.dumps(paths.get(self.path, {})).encode()
+            self.send_response((200 if ready else 503) if self.path in paths else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("0.0.0.0", given.http_port), Handler)
+    if not given.ignore_terminate:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    print(f"listening on {given.http_port} at {time.time()}", flush=True)
+    server.serve_forever(poll_interval=0.02)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

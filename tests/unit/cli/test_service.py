@@ -1,0 +1,238 @@
+"""`kfp-mindspore service` and `kfp-mindspore serve`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.cli.main import run
+from kfp_mindspore.cli.service import _format_age
+from kfp_mindspore.inference import ServiceState, ServiceStatus
+from kfp_mindspore.inference.rest import is_ready
+
+TINY_SERVER = Path(__file__).parents[2] / "support" / "tiny_server.py"
+
+
+def read_json(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["describe"], ["stop"], ["delete"], ["logs"], []])
+def test_every_command_has_an_example(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["service", *arguments, "--help"]) == 0
+    assert "Example: kfp-mindspore service" in capsys.readouterr().out
+
+
+def test_serve_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "--help"]) == 0
+    assert "Example: kfp-mindspore serve" in capsys.readouterr().out
+
+
+def test_no_services(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["service", "list"]) == 0
+    assert capsys.readouterr().out == "No services in namespace default.\n"
+    assert run(["service", "list", "-A"]) == 0
+    assert capsys.readouterr().out == "No services.\n"
+    assert run(["service", "list", "--json"]) == 0
+    assert read_json(capsys) == {"services": []}
+
+
+def test_the_life_of_a_service(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    status = shop.deploy(replicas=2)
+    shop.deploy(name="other", namespace="team")
+    assert run(["service", "list"]) == 0
+    heading, row = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["NAME", "STATE", "URL", "VERSION", "RESTARTS", "AGE"]
+    assert row.split()[:5] == ["digits", "Ready", status.url, "1", "0"]
+    assert run(["service", "list", "--all-namespaces"]) == 0
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [
+        ["default", "digits"],
+        ["team", "other"],
+    ]
+    assert run(["service", "list", "--json"]) == 0
+    assert read_json(capsys) == {"services": [status.to_dict()]}
+
+    assert run(["service", "describe", "digits"]) == 0
+    text = capsys.readouterr().out
+    for part in ("Ready", status.url, str(status.pid), status.log, "warning    replicas: 2 were asked for"):
+        assert part in text
+    assert run(["service", "describe", "digits", "--json"]) == 0
+    assert read_json(capsys) == status.to_dict()
+
+    assert run(["service", "logs", "digits", "--lines", "1"]) == 0
+    assert capsys.readouterr().out.startswith("listening on ")
+
+    assert run(["service", "stop", "digits"]) == 0
+    assert capsys.readouterr().out == "digits: stopped\n"
+    assert run(["service", "describe", "digits"]) == 0
+    assert "Stopped: stopped" in capsys.readouterr().out
+    assert run(["service", "stop", "digits", "--json"]) == 0
+    assert read_json(capsys)["state"] == "Stopped"
+    assert run(["service", "delete", "digits"]) == 0
+    assert capsys.readouterr().out == "digits: deleted\n"
+    assert run(["service", "delete", "other", "-n", "team", "--json"]) == 0
+    assert read_json(capsys) == {"name": "other", "namespace": "team", "deleted": True}
+
+
+@pytest.mark.parametrize("command", ["describe", "stop", "delete", "logs"])
+def test_an_unknown_service(shop: Any, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert run(["service", command, "digits"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("Error: service digits: there is none in namespace default\n")
+    assert "kfp-mindspore service list" in captured.err
+    assert captured.out == ""
+
+
+def test_a_cluster_is_refused_by_name(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["service", "list", "--backend", "kubernetes"]) == 2
+    assert "arrive with the Kubernetes backend" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(0, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (86400 * 3 + 5, "3d"), (-5, "0s")]
+)
+def test_ages(seconds: float, expected: str) -> None:
+    status = ServiceStatus("a", "b", ServiceState.READY, "", "", "", created=time.time() - seconds)
+    assert _format_age(status) == expected
+
+
+def serve(shop: Any, *arguments: str, flags: str = "") -> subprocess.Popen[str]:
+    """Run the serve command with the tiny server."""
+    code = (
+        "import functools, sys; from kfp_mindspore.cli import main, serve;"
+        "serve.LocalBackend = functools.partial(serve.LocalBackend, command=sys.argv[1].split(), max_restarts=0);"
+        "main.main(sys.argv[2:])"
+    )
+    server = f"{sys.executable} {TINY_SERVER} {flags}"
+    words = ["serve", str(shop.root / "bundle"), "--port", "0", "--grpc-port", "0", *arguments]
+    return subprocess.Popen(
+        [sys.executable, "-c", code, server, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_serve_ends_cleanly(shop: Any, number: int, code: int) -> None:
+    shop.make_bundle()
+    process = serve(shop, "--json", "--name", "cats")
+    assert process.stdout is not None
+    status = json.loads(process.stdout.readline())
+    assert (status["name"], status["ready"]) == ("cats", True)
+    assert is_ready(status["url"], "cats")
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == code
+    assert out == ""
+    assert "tiny server of cats starts\n" in err
+    assert err.endswith("Ending cats.\n")
+    assert "Traceback" not in err
+    assert shop.find_processes() == []
+    assert shop.connect().list() == []
+
+
+def test_serve_says_where_it_is(shop: Any) -> None:
+    shop.make_bundle()
+    process = serve(shop)
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    assert first.startswith("bundle is ready at http://127.0.0.1:")
+    assert shop.connect().get("bundle").url in first
+    # Ended from another terminal.
+    assert run(["service", "stop", "bundle"]) == 0
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert err.endswith("bundle: stopped.\n")
+    assert shop.connect().list() == []
+
+
+def test_serve_fails_when_its_server_does(shop: Any) -> None:
+    shop.make_bundle()
+    process = serve(shop, "--json")
+    assert process.stdout is not None
+    os.kill(json.loads(process.stdout.readline())["pid"], signal.SIGKILL)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "Error: service bundle: its server was ended by signal 9 (SIGKILL): not restarted again\n" in err
+    assert "  | tiny server of bundle starts" in err
+    assert shop.connect().list() == []
+
+
+def test_serve_fails_when_its_server_cannot_start(shop: Any) -> None:
+    shop.make_bundle()
+    process = serve(shop, flags="--fail=4")
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (1, "")
+    assert err.splitlines() == [
+        "Error: service bundle: its server ended with exit code 4",
+        "  | tiny server of bundle starts",
+        "  | the disk is on fire",
+    ]
+
+
+def test_serve_leaves_what_took_its_place(shop: Any) -> None:
+    shop.make_bundle()
+    process = serve(shop)
+    assert process.stdout is not None
+    process.stdout.readline()
+    status = shop.deploy(name="bundle")
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert err.endswith("bundle was replaced by version 2.\n")
+    assert shop.connect().get("bundle") == status
+
+
+def test_serve_does_not_take_the_place_of_another(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    status = shop.deploy()
+    assert run(["serve", str(shop.root / "bundle"), "--name", "digits"]) == 2
+    err = capsys.readouterr().err
+    assert f"service digits: one of this name runs at {status.url}" in err
+    assert "kfp-mindspore service stop digits" in err
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda path: path.mkdir(), "an empty directory: signature.json and model.mindir missing"),
+        (lambda path: None, "no such model directory"),
+        (lambda path: path.touch(), "a file, where a model directory is needed"),
+    ],
+)
+def test_serve_wants_a_bundle(shop: Any, capsys: pytest.CaptureFixture[str], make: Any, expected: str) -> None:
+    path = shop.root / "model"
+    make(path)
+    assert run(["serve", str(path)]) == 2
+    assert f"Error: {path}: {expected}" in capsys.readouterr().err
+
+
+def test_serve_refuses_a_flipped_bit(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    file = shop.make_bundle() / "model.mindir"
+    content = bytearray(file.read_bytes())
+    content[0] ^= 1
+    file.write_bytes(content)
+    assert run(["serve", str(file.parent)]) == 2
+    assert f"Error: {file}: sha256 must be" in capsys.readouterr().err
+
+
+def test_serve_names_a_taken_port(shop: Any, free_port: int, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = shop.make_bundle()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", free_port))
+        listener.listen()
+        assert run(["serve", str(bundle), "--port", str(free_port)]) == 2
+    assert f"Error: service bundle: port {free_port} is taken by another process" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options", [["--port", "65536"], ["--name", "Digits"], ["--port", "9000", "--grpc-port", "9000"]]
+)
+def test_serve_names_a_wrong_option(shop: Any, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    assert run(["serve", str(shop.make_bundle()), *options]) == 2
+    assert options[0].strip("-") in capsys.readouterr().err

@@ -1,0 +1,279 @@
+"""What LocalBackend does in good order, with the tiny server; tests/faults has the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_mindspore import events
+from kfp_mindspore.errors import NotFoundError, ProcessFailedError, UserError, ValidationError, WaitTimeoutError
+from kfp_mindspore.inference import InferenceClient, LocalBackend, Service, ServiceState
+from kfp_mindspore.inference.client import choose_backend
+from kfp_mindspore.inference.rest import is_ready
+from kfp_mindspore.process import ProcessIdentity
+
+Eventually = Callable[..., Any]
+
+
+def test_deploy_get_list_stop_delete(shop: Any) -> None:
+    client = shop.connect()
+    status = shop.deploy()
+    assert (status.name, status.namespace, status.state, status.version) == ("digits", "default", "Ready", 1)
+    assert (status.restarts, status.message, status.warnings) == (0, "", ())
+    assert status.model == str(shop.root / "bundle")
+    assert shop.ask_pid(status) == status.pid
+    assert is_ready(status.url, "digits")
+    assert client.get("digits") == status
+    assert client.list() == [status]
+    assert client.wait_ready("digits", timeout=0) == status
+
+    stopped = client.stop("digits")
+    assert (stopped.state, stopped.pid, stopped.message) == ("Stopped", None, "stopped")
+    assert shop.find_processes() == []
+    assert client.stop("digits") == stopped
+    assert client.list() == [stopped]
+    assert "tiny server of digits starts" in list(client.logs("digits"))
+
+    client.delete("digits")
+    assert client.list() == []
+    assert not list((shop.home / "services").rglob("*"))
+    for call in (client.get, client.stop, client.delete, client.logs):
+        with pytest.raises(NotFoundError, match="service digits: there is none in namespace default"):
+            call("digits")
+
+
+def test_another_process_sees_and_ends_it(shop: Any) -> None:
+    status = shop.deploy()
+    code = (
+        "import json; from kfp_mindspore.inference import InferenceClient; c = InferenceClient();"
+        "print(json.dumps([s.to_dict() for s in c.list()])); c.stop('digits')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [status.to_dict()]
+    assert shop.connect().get("digits").state is ServiceState.STOPPED
+    assert shop.find_processes() == []
+
+
+def test_the_process_that_deployed_it_may_end(shop: Any) -> None:
+    shop.make_bundle()
+    code = (
+        "import sys; from kfp_mindspore.inference import *;"
+        "s = InferenceClient(LocalBackend(command=sys.argv[2:])).deploy(Service('digits', sys.argv[1])); print(s.pid)"
+    )
+    server = [sys.executable, str(Path(__file__).parents[2] / "support" / "tiny_server.py")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(shop.root / "bundle"), *server], capture_output=True, text=True, check=True
+    )
+    status = shop.connect().get("digits")
+    assert status.ready
+    assert shop.ask_pid(status) == int(done.stdout)
+
+
+def test_namespaces(shop: Any) -> None:
+    shop.deploy()
+    shop.deploy(namespace="team")
+    client = shop.connect()
+    assert [status.namespace for status in client.list()] == ["default"]
+    assert [status.namespace for status in client.list("team")] == ["team"]
+    assert [status.namespace for status in client.list(all_namespaces=True)] == ["default", "team"]
+    client.delete("digits", "team")
+    assert client.get("digits").ready
+
+
+@pytest.mark.parametrize("name", ["../digits", "a/b", "", "Digits"])
+def test_names_that_are_no_names_never_reach_the_disk(shop: Any, name: str) -> None:
+    with pytest.raises(ValidationError, match="name: must be"):
+        shop.connect().delete(name)
+
+
+def test_requested_ports(shop: Any, free_port: int) -> None:
+    status = shop.deploy(port=free_port)
+    assert status.url == f"http://127.0.0.1:{free_port}"
+    assert status.grpc_url not in ("127.0.0.1:0", f"127.0.0.1:{free_port}")
+
+
+def test_what_this_machine_does_not_do_is_told(shop: Any, caplog: pytest.LogCaptureFixture) -> None:
+    status = shop.deploy(replicas=3, resources={"limits": {"cpu": "1"}})
+    expected = ("replicas: 3 were asked for, this machine runs 1", "resources: not enforced on this machine")
+    assert (status.warnings, status.replicas) == (expected, 1)
+    assert [record.getMessage() for record in caplog.records] == [f"service digits: {text}" for text in expected]
+
+
+def test_a_new_version_takes_the_place_of_the_old_one(shop: Any) -> None:
+    old = shop.deploy()
+    new_bundle = shop.make_bundle("other")
+    new = shop.connect().deploy(Service("digits", new_bundle))
+    assert (new.version, new.model, new.ready) == (2, str(new_bundle), True)
+    assert shop.ask_pid(new) == new.pid != old.pid
+    assert not is_ready(old.url, "digits")
+    assert [path.name for path in (shop.home / "services/default/digits/versions").iterdir()] == ["2"]
+    assert len(shop.find_processes()) == 2
+
+
+def test_the_old_version_answers_until_the_new_one_is_ready(shop: Any) -> None:
+    old = shop.deploy()
+    over = threading.Event()
+    states: list[bool] = []
+
+    def ask() -> None:
+        while not over.is_set():
+            states.append(shop.connect().get("digits").ready)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    new = shop.deploy()
+    over.set()
+    thread.join()
+    assert new.version == old.version + 1
+    assert states
+    assert all(states)
+
+
+def test_a_new_version_keeps_the_port_that_was_asked_for(shop: Any, free_port: int) -> None:
+    old = shop.deploy(port=free_port)
+    new = shop.deploy(port=free_port)
+    assert (new.version, new.url) == (2, old.url)
+    assert shop.ask_pid(new) == new.pid != old.pid
+    assert len(shop.find_processes()) == 2
+
+
+def test_what_was_deployed_outlives_its_directory(shop: Any, eventually: Eventually) -> None:
+    status = shop.deploy()
+    shop.make_bundle()
+    shop.open_bundle().mindir.unlink()
+    os.kill(status.pid, signal.SIGKILL)
+    assert eventually(lambda: (now := shop.connect().get("digits")).ready and now).restarts == 1
+
+
+def test_a_stopped_service_is_deployed_again(shop: Any) -> None:
+    shop.deploy()
+    shop.connect().stop("digits")
+    assert shop.deploy().version == 2
+
+
+def test_logs_are_followed_until_it_is_over(shop: Any) -> None:
+    shop.deploy()
+    client = shop.connect()
+    lines: list[str] = []
+    first = threading.Event()
+
+    def follow() -> None:
+        for line in client.logs("digits", follow=True):
+            lines.append(line)
+            first.set()
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    assert first.wait(10)
+    client.stop("digits")
+    thread.join(10)
+    assert not thread.is_alive()
+    assert lines[0] == "tiny server of digits starts"
+    assert list(client.logs("digits", lines=1)) == lines[-1:]
+    assert list(client.logs("digits", lines=0)) == []
+
+
+def test_a_log_that_grows_is_moved_away(shop: Any, eventually: Eventually) -> None:
+    status = shop.deploy()
+    log = Path(status.log)
+    with log.open("ab") as file:
+        file.truncate((32 << 20) + 1)
+    eventually(lambda: log.stat().st_size < 1000)
+    assert log.with_name("server.log.1").stat().st_size > 32 << 20
+    assert shop.connect().get("digits").ready
+
+
+def test_a_service_is_no_part_of_the_step_that_deployed_it(
+    shop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "events.jsonl"
+    monkeypatch.setenv(events.FILE_VARIABLE, str(file))
+    monkeypatch.setenv(events.STEP_VARIABLE, "deploy")
+    status = shop.deploy()
+    environment = Path(f"/proc/{status.pid}/environ").read_bytes()
+    assert b"KFP_MINDSPORE_EVENTS" not in environment
+    assert b"KFP_MINDSPORE_STEP" not in environment
+    written = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(event["kind"], event["name"], event["task"]) for event in written] == [
+        ("begin", "inference.deploy", "deploy"),
+        ("end", "inference.deploy", "deploy"),
+    ]
+
+
+def test_waiting_for_what_will_never_be_ready(shop: Any) -> None:
+    shop.deploy()
+    client = shop.connect()
+    client.stop("digits")
+    with pytest.raises(ProcessFailedError, match="service digits: Stopped: stopped") as caught:
+        client.wait_ready("digits", timeout=10)
+    assert caught.value.log[0] == "tiny server of digits starts"
+
+
+def test_not_ready_in_time(shop: Any) -> None:
+    with pytest.raises(WaitTimeoutError, match=r"service digits: not ready within 0\.5 s") as caught:
+        shop.deploy("--never-ready", wait_seconds=0.5)
+    assert caught.value.exit_code == 1
+    assert shop.find_processes() == []
+    assert shop.connect().list() == []
+
+
+def test_a_server_that_stops_answering_is_not_ready(shop: Any) -> None:
+    status = shop.deploy()
+    os.kill(status.pid, signal.SIGSTOP)
+    hung = shop.connect().get("digits")
+    assert (hung.state, hung.message) == ("NotReady", "its server does not answer")
+    with pytest.raises(WaitTimeoutError, match="NotReady: its server does not answer"):
+        shop.connect().wait_ready("digits", timeout=0)
+    os.kill(status.pid, signal.SIGCONT)
+    assert shop.connect().wait_ready("digits", timeout=10) == status
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/model", "file:///tmp/model"])
+def test_a_uri_is_for_a_cluster(shop: Any, uri: str) -> None:
+    with pytest.raises(UserError, match="model_dir: must be a directory of this machine, got"):
+        shop.connect().deploy(Service("digits", uri))
+
+
+def test_the_backend_is_chosen_by_name(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(InferenceClient().backend, LocalBackend)
+    assert type(choose_backend("kubernetes")).__name__ == "KServeBackend"
+    monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "moon")
+    with pytest.raises(UserError, match="KFP_MINDSPORE_BACKEND: must be 'local' or 'kubernetes', got 'moon'"):
+        InferenceClient()
+
+
+def test_a_port_is_not_free_while_somebody_listens(free_port: int) -> None:
+    from kfp_mindspore.inference.backends.ports import find_free_ports, is_port_free
+
+    assert is_port_free(free_port)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", free_port))
+        listener.listen()
+        assert not is_port_free(free_port)
+    assert len(set(find_free_ports(20))) == 20
+
+
+def test_a_supervisor_is_told_from_a_process_with_its_number(shop: Any) -> None:
+    from kfp_mindspore.inference.backends.state import ServiceDirectory, State
+
+    shop.deploy()
+    shop.connect().stop("digits")
+    version = ServiceDirectory(shop.home / "services/default/digits").current
+    assert version is not None
+    state = version.read_state()
+    assert state is not None
+    # This process has the number, as after a restart of the machine, and must not be ended.
+    version.write_state(State(ServiceState.READY, ProcessIdentity(os.getpid(), "another boot")))
+    status = shop.connect().get("digits")
+    assert (status.state, status.message) == ("Failed", f"its supervisor (process {os.getpid()}) was killed")
+    assert shop.connect().stop("digits").state is ServiceState.STOPPED

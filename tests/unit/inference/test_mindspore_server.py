@@ -1,0 +1,74 @@
+"""The whole way with real bundles and the real server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.errors import ProcessFailedError
+from kfp_mindspore.inference import InferenceClient, LocalBackend, Service, ServiceStatus, run_smoke_test
+from kfp_mindspore.inference.rest import request_json
+
+pytestmark = pytest.mark.mindspore
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceClient]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("KFP_MINDSPORE_LEASE", raising=False)
+        new = InferenceClient(LocalBackend(tmp_path_factory.mktemp("home")))
+        yield new
+        for status in new.list():
+            new.delete(status.name)
+
+
+@pytest.fixture(scope="module")
+def status(client: InferenceClient, models: Path, tmp_path_factory: pytest.TempPathFactory) -> ServiceStatus:
+    bundle = tmp_path_factory.mktemp("served") / "digits"
+    shutil.copytree(models / "free", bundle)
+    return client.deploy(Service("digits", bundle))
+
+
+def test_deploy_and_smoke_test(client: InferenceClient, status: ServiceStatus, models: Path) -> None:
+    assert status.ready
+    report = run_smoke_test(status.url, "digits", models / "free", samples=40)
+    assert report.samples == 40
+    assert report.max_abs_diff <= 1e-5
+    assert report.prediction == report.label
+    metadata = request_json("GET", f"{status.url}/v2/models/digits")
+    assert metadata["inputs"] == [{"name": "image", "datatype": "FP32", "shape": [-1, 1, 8, 8]}]
+    log = "\n".join(client.logs("digits"))
+    assert "model digits: ready in" in log
+    assert "/ready" not in log
+
+
+def test_another_model_fails_the_smoke_test(status: ServiceStatus, models: Path) -> None:
+    with pytest.raises(ProcessFailedError, match=r"smoke test of digits by v1: .*answered 400"):
+        run_smoke_test(status.url, "digits", models / "pair", samples=6)
+
+
+def test_a_new_version_with_several_inputs(client: InferenceClient, status: ServiceStatus, models: Path) -> None:
+    new = client.deploy(Service("digits", models / "pair"))
+    assert (new.version, new.ready) == (status.version + 1, True)
+    assert run_smoke_test(new.url, "digits", models / "pair", samples=6).max_abs_diff <= 1e-5
+
+
+def test_killed_restarted_and_stopped(
+    client: InferenceClient, status: ServiceStatus, models: Path, eventually: Callable[..., Any]
+) -> None:
+    before = client.get("digits")
+    assert before.pid is not None
+    os.kill(before.pid, signal.SIGKILL)
+    eventually(lambda: client.get("digits").restarts == 1)
+    after = client.wait_ready("digits")
+    assert after.pid != before.pid
+    assert after.url == before.url
+    assert run_smoke_test(after.url, "digits", after.model, samples=6).max_abs_diff <= 1e-5
+    stopped = client.stop("digits")
+    assert (stopped.state, stopped.pid) == ("Stopped", None)

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.inference import Service, ServiceState, ServiceStatus
+from kfp_mindspore.inference.service import find_name_errors, suggest_name
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"name": "Digits"}, "name: must be at most 53"),
+        ({"name": ""}, "name: must be at most 53"),
+        ({"name": "1st"}, "name: must be"),
+        ({"name": "a-"}, "name: must be"),
+        ({"name": "a" * 54}, "name: must be"),
+        ({"name": "../x"}, "name: must be"),
+        ({"name": None}, "name: must be"),
+        ({"namespace": "a/b"}, "namespace: must be at most 63"),
+        ({"namespace": ""}, "namespace: must be"),
+        ({"model_dir": ""}, "model_dir: must be"),
+        ({"replicas": 0}, "replicas: must be an integer of at least 1, got 0"),
+        ({"replicas": 1.5}, "replicas: must be an integer"),
+        ({"replicas": True}, "replicas: must be an integer"),
+        ({"port": 65536}, "port: must be 1 to 65535, or 0 for a free one, got 65536"),
+        ({"grpc_port": -1}, "grpc_port: must be 1 to 65535"),
+        ({"port": 9000, "grpc_port": 9000}, "grpc_port: must differ from port, got 9000 for both"),
+        ({"resources": []}, "resources: must be an object"),
+        ({"resources": {"limit": {}}}, "resources.limit: unknown field, expected requests or limits"),
+        ({"resources": {"limits": "2"}}, "resources.limits: must be an object of quantities"),
+        ({"resources": {"limits": {"cpu": "two"}}}, "resources.limits.cpu: must be a quantity such as 500m, 2 or 4Gi"),
+    ],
+)
+def test_a_wrong_field_is_named(changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(expected)) as caught:
+        Service(**{"name": "digits", "model_dir": "model", **changes}).validate()
+    assert caught.value.exit_code == 2
+
+
+def test_all_wrong_fields_are_named_at_once() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Service("X", "", replicas=0, port=-1).validate()
+    assert [error.partition(":")[0] for error in caught.value.errors] == ["name", "model_dir", "replicas", "port"]
+
+
+@pytest.mark.parametrize("quantity", ["500m", 2, 0.5, "4Gi", "1e3", "100k"])
+def test_quantities_of_kubernetes_are_accepted(quantity: Any) -> None:
+    Service("digits", "model", resources={"requests": {"cpu": quantity}, "limits": {}}).validate()
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"), [("out/Digits/", "digits"), ("a/My_Model.v2", "my-model-v2"), ("/", "model"), ("01", "model")]
+)
+def test_a_name_is_made_from_the_directory(path: str, expected: str) -> None:
+    assert suggest_name(path) == expected
+
+
+@given(st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=80))
+def test_a_name_made_from_any_directory_is_valid(name: str) -> None:
+    assert find_name_errors(suggest_name(f"/models/{name}"), "default") == []
+
+
+@pytest.mark.parametrize(
+    ("state", "ready", "over"),
+    [
+        (ServiceState.STARTING, False, False),
+        (ServiceState.READY, True, False),
+        (ServiceState.NOT_READY, False, False),
+        (ServiceState.RESTARTING, False, False),
+        (ServiceState.FAILED, False, True),
+        (ServiceState.STOPPED, False, True),
+    ],
+)
+def test_a_status_knows_whether_it_is_ready_and_over(state: ServiceState, ready: bool, over: bool) -> None:
+    status = ServiceStatus("digits", "default", state, "http://127.0.0.1:1", "127.0.0.1:2", "model", warnings=("a",))
+    assert (status.ready, status.is_over) == (ready, over)
+    value = json.loads(json.dumps(status.to_dict()))
+    assert (value["state"], value["ready"], value["warnings"]) == (str(state), ready, ["a"])

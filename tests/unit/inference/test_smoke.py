@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kfp_mindspore.bundle import ModelBundle, Signature, TensorSpec, VerifiedSamples, write_bundle
+from kfp_mindspore.errors import ProcessFailedError, UserError
+from kfp_mindspore.inference import run_smoke_test
+
+Change = Callable[[str, dict[str, Any]], Any]
+
+
+class Server(HTTPServer):
+    """Answers with the verified outputs of the bundle's first samples, changed by the test."""
+
+    bundle: ModelBundle
+    change: Change
+    requests: list[tuple[str, dict[str, Any]]]
+
+    def answer(self, path: str, request: dict[str, Any]) -> Any:
+        self.requests.append((path, request))
+        verified = self.bundle.read_verified()
+        if path.startswith("/v1/"):
+            count = len(request["instances"])
+            columns = {name: array[:count].tolist() for name, array in verified.outputs.items()}
+            rows: list[Any] = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+            return {"predictions": rows if len(columns) > 1 else next(iter(columns.values()))}
+        count = request["inputs"][0]["shape"][0]
+        return {
+            "outputs": [
+                {"name": name, "shape": [count, *array.shape[1:]], "data": array[:count].ravel().tolist()}
+                for name, array in verified.outputs.items()
+            ]
+        }
+
+
+@pytest.fixture
+def server(shop: Any) -> Iterator[Server]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = json.dumps(new.change(self.path[:3], new.answer(self.path, request))).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    new = Server(("127.0.0.1", 0), Handler)
+    new.bundle = ModelBundle.open(shop.make_bundle())
+    new.change = lambda path, answer: answer
+    new.requests = []
+    thread = threading.Thread(target=new.serve_forever, args=(0.01,))
+    thread.start()
+    yield new
+    new.shutdown()
+    thread.join()
+    new.server_close()
+
+
+def run(server: Server, **options: Any) -> Any:
+    return run_smoke_test(f"http://127.0.0.1:{server.server_port}/", "digits", server.bundle.path, **options)
+
+
+def test_a_true_service_passes(server: Server) -> None:
+    report = run(server, index=4)
+    verified = server.bundle.read_verified()
+    assert (report.samples, report.max_abs_diff, dict(report.max_abs_diffs)) == (32, 0.0, {"v1": 0.0, "v2": 0.0})
+    assert report.prediction == ("cat", "dog", "eel")[int(verified.outputs["scores"][4].argmax())]
+    assert (report.label, report.index) == ("dog", 4)
+    assert report.seconds > 0
+    assert json.loads(json.dumps(report.to_dict()))["max_abs_diff"] == 0.0
+    (first, v1), (second, v2) = server.requests
+    assert (first, second) == ("/v1/models/digits:predict", "/v2/models/digits/infer")
+    np.testing.assert_array_equal(np.array(v1["instances"], np.float32), verified.inputs["image"][:32])
+    (tensor,) = v2["inputs"]
+    assert (tensor["name"], tensor["datatype"], tensor["shape"]) == ("image", "FP32", [32, 4])
+
+
+def spoil(protocol: str, sample: int, amount: float) -> Change:
+    def change(path: str, answer: dict[str, Any]) -> Any:
+        if path == f"/{protocol}" == "/v1":
+            answer["predictions"][sample][1] += amount
+        elif path == f"/{protocol}":
+            answer["outputs"][0]["data"][3 * sample + 1] += amount
+        return answer
+
+    return change
+
+
+@pytest.mark.parametrize("protocol", ["v1", "v2"])
+def test_a_difference_is_told_with_its_protocol_and_sample(server: Server, protocol: str) -> None:
+    server.change = spoil(protocol, 17, 0.25)
+    with pytest.raises(ProcessFailedError) as caught:
+        run(server)
+    assert f"smoke test by {protocol}: output scores: sample 17 differs by 0.25" in caught.value.message
+    assert "allowed is 1e-05" in caught.value.message
+
+
+def test_the_tolerance_is_the_limit(server: Server) -> None:
+    server.change = spoil("v2", 3, 0.001)
+    report = run(server, tolerance=0.01)
+    assert report.max_abs_diffs["v1"] == 0.0
+    assert report.max_abs_diffs["v2"] == pytest.approx(0.001, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda path, answer: {"predictions": answer["predictions"][:5]}, "must have shape (32, 3), got (5, 3)"),
+        (lambda path, answer: {"predictions": [["a"]]}, "output scores: not an array of float32"),
+        (lambda path, answer: {"predictions": [[float("nan")] * 3] * 32}, "differs by inf"),
+        (lambda path, answer: {"error": "no"}, "no list of predictions"),
+        (lambda path, answer: {"outputs": []} if path == "/v2" else answer, "outputs: scores missing, got none"),
+        (
+            lambda path, answer: (
+                {"outputs": [{"name": "scores", "shape": [2], "data": [1]}]} if path == "/v2" else answer
+            ),
+            "output scores: 1 values do not fill shape [2]",
+        ),
+    ],
+)
+def test_odd_answers_are_told(server: Server, change: Change, expected: str) -> None:
+    server.change = change
+    with pytest.raises(ProcessFailedError) as caught:
+        run(server)
+    assert expected in caught.value.message
+
+
+def test_several_inputs_and_outputs(server: Server, tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    inputs = {"left": random.random((32, 2), np.float32), "right": np.arange(32, dtype=np.int32)}
+    outputs = {"sum": random.random((32,), np.float32), "best": np.array([np.inf] * 32, np.float32)}
+    with write_bundle(tmp_path / "pair") as writer:
+        (writer.directory / "model.mindir").write_bytes(b"graph")
+        writer.write_verified(VerifiedSamples(inputs, outputs, None))
+        specs = [
+            tuple(TensorSpec(name, array.dtype.name, (-1, *array.shape[1:])) for name, array in arrays.items())
+            for arrays in (inputs, outputs)
+        ]
+        writer.sign(Signature(*specs, mindspore_version="2.9.0"))
+    server.bundle = ModelBundle.open(tmp_path / "pair")
+    report = run(server)
+    assert (report.max_abs_diff, report.label) == (0.0, "")
+    assert float(report.prediction) == pytest.approx(float(outputs["sum"][0]))
+    assert server.requests[0][1]["instances"][5] == {"left": inputs["left"][5].tolist(), "right": 5}
+    server.change = lambda path, answer: {"predictions": [{"sum": 1}] * 32}
+    with pytest.raises(ProcessFailedError, match="no values of best"):
+        run(server)
+
+
+def test_nobody_answers(shop: Any, free_port: int) -> None:
+    with pytest.raises(ProcessFailedError, match=r"smoke test of digits by v1: .*no answer"):
+        run_smoke_test(f"http://127.0.0.1:{free_port}", "digits", shop.make_bundle())
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"samples": 0}, "samples: must be 1 to 40"),
+        ({"samples": 41}, "got 41"),
+        ({"index": 32}, "index: must be 0 to 31"),
+    ],
+)
+def test_more_than_the_bundle_has(server: Server, options: dict[str, int], expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        run(server, **options)
+    assert server.requests == []
+
+
+def test_a_damaged_bundle_is_refused_before_anything_is_asked(server: Server) -> None:
+    file = server.bundle.path / "verified.npz"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match="the file was changed"):
+        run(server)
+    assert server.requests == []
