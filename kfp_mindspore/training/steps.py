@@ -11,6 +11,7 @@ from mindspore.train import Metric, get_metric_fn
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.training.data import Validation
+from kfp_mindspore.training.diagnosis import explain_computation
 from kfp_mindspore.training.distributed import Membership
 
 
@@ -48,6 +49,7 @@ class Trainer:
     """
 
     def __init__(self, network: Any, loss: Any, optimizer: Any, membership: Membership) -> None:
+        self._network = network
         with_loss = network if loss is None else nn.WithLossCell(network, loss)
         self._parallel = membership.size > 1
         if self._parallel:
@@ -66,11 +68,20 @@ class Trainer:
 
         Returns:
             The step's outputs (the loss, of all workers) and whether any worker was asked to stop.
+
+        Raises:
+            UserError: The network cannot be computed for the batch, or its outputs do not fit the loss.
         """
-        if not self._parallel:
-            return self.cell(*batch), stop
-        loss, stops = self.cell(*batch, self._flags[stop])
-        return loss, float(stops.asnumpy()) > 0
+        try:
+            if not self._parallel:
+                return self.cell(*batch), stop
+            loss, stops = self.cell(*batch, self._flags[stop])
+            return loss, float(stops.asnumpy()) > 0
+        except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:
+            explained = explain_computation(error, self._network, batch)
+            if explained is None:
+                raise
+            raise explained from error
 
 
 class Evaluator:

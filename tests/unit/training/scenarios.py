@@ -492,6 +492,7 @@ def refusals(path: Path) -> Any:
         "arguments": {"network_arguments": {"hidden": {1, 2}}},
         "augment": {"train": make_pipeline(TRAIN, 32), "augment": lambda images, generator: images},
         "loss is gone": {"rate": 1e30},
+        "shapes": {"train": (TRAIN[0][:, :, :7], TRAIN[1])},
         "another network": {"epochs": 2, "checkpoint_dir": other},
     }
     found = {}
@@ -508,7 +509,7 @@ def failed_compile(path: Path) -> Any:
     os.chdir(path)
     try:
         train(Unusual(), epochs=1)
-    except (RuntimeError, AttributeError, TypeError, ValueError) as error:
+    except (RuntimeError, AttributeError, TypeError, ValueError, KfpMindSporeError) as error:
         return {"error": str(error)[:200], "left": sorted(entry.name for entry in path.iterdir())}
     return {}
 

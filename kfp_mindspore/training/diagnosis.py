@@ -1,0 +1,38 @@
+"""Makes readable what MindSpore says when a network cannot be computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import mindspore
+
+from kfp_mindspore.errors import UserError
+
+# What stands in the text of an error of the graph's compiler, and of no other.
+_MARK = "The Traceback of Net Construct Code"
+_FRAME = re.compile(r"^# \d+ In file (?P<file>.+?):(?P<line>\d+)(?:~\d+)?, [^\n]*\n\s*(?P<code>[^\n]*)", re.MULTILINE)
+
+
+def explain_computation(error: Exception, network: Any, batch: Sequence[Any]) -> UserError | None:
+    """Say in two lines why a network cannot be computed: the reason, and the line of the user's code.
+
+    Args:
+        error: What MindSpore raised: a page of text, its reason at the top.
+        network: The network.
+        batch: The tensors it was given.
+
+    Returns:
+        The error to raise in its place, or None when it does not come from compiling the network.
+    """
+    text = str(error)
+    if _MARK not in text:
+        return None
+    reason = text.partition("\n----")[0].strip()
+    shapes = " and ".join(f"{tuple(tensor.shape)} {str(tensor.dtype).lower()}" for tensor in batch)
+    library = Path(mindspore.__file__).parent
+    own = [frame for frame in _FRAME.finditer(text) if library not in Path(frame["file"]).parents]
+    where = f"{own[-1]['file']}:{own[-1]['line']}: {own[-1]['code']}" if own else ""
+    return UserError(f"{type(network).__name__} cannot be computed for a batch of {shapes}: {reason}", hint=where)
