@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import shutil
@@ -86,7 +87,7 @@ def run_training(
 
     Raises:
         ValidationError: An argument is wrong; the message names it.
-        ProcessFailedError: The job failed (its last lines are in the message), or wrote nothing.
+        ProcessFailedError: The job failed (its last lines were printed or are in the message), or wrote nothing.
     """
     if not command:
         raise ValidationError(["command: must have at least one part, got []"], subject="train_msjob")
@@ -157,7 +158,7 @@ def launch_job(
     Raises:
         ValidationError: The job is invalid; the message names the field.
         AlreadyExistsError: A job of this name runs.
-        ProcessFailedError: The job failed; its last lines are in the message.
+        ProcessFailedError: The job failed; its last lines were printed or are in the message.
     """
     from kfp_mindspore.msjob import MSJob, MSJobClient, build_msjob, run_job
 
@@ -190,7 +191,14 @@ def launch_job(
             document["metadata"][key] = {**(document["metadata"].get(key) or {}), **entries}
     client = MSJobClient(namespace=namespace)
     _remove_previous(client, name, replace_running)
-    run_job(client, MSJob.from_dict(document))
+    printed: set[str] = set()
+    try:
+        run_job(client, MSJob.from_dict(document), on_log=functools.partial(_print_line, printed))
+    except ProcessFailedError as error:
+        if printed.issuperset(error.log):
+            # They stand just above, in the step's own log; another worker's do not.
+            raise ProcessFailedError(error.message) from None
+        raise
     return options
 
 
@@ -211,6 +219,11 @@ def find_namespace() -> str:
     """Return the namespace that this process runs in: its pod's, or `default` outside a cluster."""
     file = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
     return file.read_text().strip() if file.is_file() else "default"
+
+
+def _print_line(printed: set[str], line: str) -> None:
+    printed.add(line)
+    print(line, flush=True)
 
 
 def _remove_previous(client: Any, name: str, replace_running: bool) -> None:
