@@ -148,10 +148,3 @@ def test_a_wrong_network_ends_the_run_with_its_own_error(project: Path, home: Pa
     assert "step train-msjob failed" in done.stderr
     assert "Network cannot be computed for a batch of (32, 30) float32 and (32,) int32" in done.stderr
     assert f"{project}/network.py:28: return self.layers(features)" in done.stderr
-
-
-def test_a_missing_argument_names_it(project: Path, home: Path) -> None:
-    change(project, {"network.py": {"classes: int, hidden: int = 64": "classes: int, hidden: int"}})
-    done = run(home, project, "run", "pipeline.py")
-    assert done.returncode == 1
-    assert "missing 1 required positional argument: 'hidden'" in done.stderr
