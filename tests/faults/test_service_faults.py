@@ -108,6 +108,22 @@ def test_the_port_of_another_service_is_taken(shop: Any, free_port: int) -> None
     assert [status.name for status in shop.connect().list()] == ["digits"]
 
 
+def test_a_free_port_that_somebody_takes_is_chosen_again(
+    shop: Any, free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kfp_mindspore.inference.backends import local
+
+    chosen = [[free_port, free_port], local.find_free_ports(4)]
+    monkeypatch.setattr(local, "find_free_ports", lambda count: chosen.pop(0))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", free_port))
+        listener.listen()
+        status = shop.deploy()
+    assert chosen == []
+    assert status.ready
+    assert status.url != f"http://127.0.0.1:{free_port}"
+
+
 def test_a_flipped_bit_is_refused(shop: Any) -> None:
     file = shop.make_bundle() / "model.mindir"
     content = bytearray(file.read_bytes())
