@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kfp_mindspore import events
 from kfp_mindspore.errors import ProcessFailedError, UserError, ValidationError, WaitTimeoutError
 from kfp_mindspore.inference.backends.base import Backend
 from kfp_mindspore.inference.service import Service, ServiceStatus, find_name_errors
@@ -53,8 +52,8 @@ class InferenceClient:
             WaitTimeoutError: It was not ready in time.
         """
         service.validate()
-        with events.span("inference.deploy"):
-            return self.backend.deploy(service, wait_seconds=wait_seconds, lease=lease)
+        # No span of work: nearly all of it is a server's imports and start-up, which a run counts as overhead.
+        return self.backend.deploy(service, wait_seconds=wait_seconds, lease=lease)
 
     def get(self, name: str, namespace: str | None = None) -> ServiceStatus:
         """Return how a service is.

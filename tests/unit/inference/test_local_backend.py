@@ -203,11 +203,7 @@ def test_a_service_is_no_part_of_the_step_that_deployed_it(
     environment = Path(f"/proc/{status.pid}/environ").read_bytes()
     assert b"KFP_MINDSPORE_EVENTS" not in environment
     assert b"KFP_MINDSPORE_STEP" not in environment
-    written = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [(event["kind"], event["name"], event["task"]) for event in written] == [
-        ("begin", "inference.deploy", "deploy"),
-        ("end", "inference.deploy", "deploy"),
-    ]
+    assert not file.exists(), "starting a server is no work of the step: a run counts it as overhead"
 
 
 def test_waiting_for_what_will_never_be_ready(shop: Any) -> None:
