@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kfp_mindspore.cli.output import add_backend_option, add_json_option, print_json, print_table
+from kfp_mindspore.cli.output import add_backend_option, add_json_option, parse_pairs, print_json, print_table
 from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,16 +41,6 @@ def job() -> None:
     """Submit, follow and delete training jobs (MSJob)."""
 
 
-def _parse_pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for value in values:
-        name, separator, text = value.partition("=")
-        if not separator or not name:
-            raise click.BadParameter(f"must be NAME=VALUE, got {value!r}", ctx, param)
-        pairs[name] = text
-    return pairs
-
-
 @job.command(
     epilog="Examples: kfp-mindspore job submit job.yaml; "
     "kfp-mindspore job submit --name lenet --workers 2 --dataset data --output out -- python train.py --epochs 5"
@@ -58,7 +48,7 @@ def _parse_pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, 
 @click.argument("words", nargs=-1, metavar="FILE | -- COMMAND [ARG]...")
 @click.option("--name", help="Name of the job; with it, what follows `--` is the workers' command.")
 @click.option("--workers", type=int, default=1, show_default=True, help="How many workers.")
-@click.option("--env", multiple=True, metavar="NAME=VALUE", callback=_parse_pairs, help="A variable; repeatable.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", callback=parse_pairs, help="A variable; repeatable.")
 @click.option("--dataset", type=click.Path(path_type=Path), help="Directory that KFP_MINDSPORE_DATASET_DIR names.")
 @click.option("--output", type=click.Path(path_type=Path), help="Directory that KFP_MINDSPORE_OUTPUT_DIR names.")
 @click.option("--checkpoints", type=click.Path(path_type=Path), help="Directory of checkpoints. [default: in --output]")

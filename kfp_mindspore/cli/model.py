@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kfp_mindspore.bundle import ModelBundle, Signature, TensorSpec
-from kfp_mindspore.cli.output import add_json_option, print_json, print_table
+from kfp_mindspore.cli.output import add_json_option, parse_pairs, print_json, print_table
 from kfp_mindspore.errors import UserError
 
 
@@ -29,16 +29,6 @@ class _Batch(click.ParamType[Any]):
         return self.fail(f"must be 'free' or a number of at least 1, got {value!r}", param, ctx)
 
 
-def _parse_pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for value in values:
-        name, separator, text = value.partition("=")
-        if not separator or not name:
-            raise click.BadParameter(f"must be NAME=VALUE, got {value!r}", ctx, param)
-        pairs[name] = text
-    return pairs
-
-
 @model.command(
     epilog="Example: kfp-mindspore model export out/checkpoint --dataset data/digits -o out/model",
 )
@@ -54,7 +44,7 @@ def _parse_pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, 
 @click.option("--network-arguments", help="The factory's arguments, as a JSON object.")
 @click.option("--batch", type=_Batch(), default="free", show_default=True, help="Rows that the graph takes.")
 @click.option("--samples", type=click.IntRange(min=1), default=64, show_default=True, help="Samples to compare.")
-@click.option("--metadata", multiple=True, metavar="NAME=TEXT", callback=_parse_pairs, help="Text to keep; repeatable.")
+@click.option("--metadata", multiple=True, metavar="NAME=TEXT", callback=parse_pairs, help="Text to keep; repeatable.")
 @add_json_option
 def export(
     checkpoint: Path,

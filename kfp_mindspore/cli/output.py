@@ -41,6 +41,21 @@ def add_backend_option(command: Command) -> Command:
     )(command)
 
 
+def parse_pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """Read a repeatable option's NAME=VALUE, as the `callback` of click.option.
+
+    Raises:
+        click.BadParameter: One of them has no name or no `=`.
+    """
+    pairs = {}
+    for value in values:
+        name, separator, text = value.partition("=")
+        if not separator or not name:
+            raise click.BadParameter(f"must be NAME=VALUE, got {value!r}", ctx, param)
+        pairs[name] = text
+    return pairs
+
+
 def print_json(value: Any) -> None:
     """Print `value` as one line of JSON."""
     click.echo(json.dumps(value, sort_keys=True))
