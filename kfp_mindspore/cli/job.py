@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kfp_mindspore.cli.output import add_backend_option, add_json_option, parse_pairs, print_json, print_table
+from kfp_mindspore.cli.output import PairType, add_backend_option, add_json_option, print_json, print_table
 from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def job() -> None:
 @click.argument("words", nargs=-1, metavar="FILE | -- COMMAND [ARG]...")
 @click.option("--name", help="Name of the job; with it, what follows `--` is the workers' command.")
 @click.option("--workers", type=int, default=1, show_default=True, help="How many workers.")
-@click.option("--env", multiple=True, metavar="NAME=VALUE", callback=parse_pairs, help="A variable; repeatable.")
+@click.option("--env", type=PairType(), multiple=True, help="A variable of each process; repeatable.")
 @click.option("--dataset", type=click.Path(path_type=Path), help="Directory that KFP_MINDSPORE_DATASET_DIR names.")
 @click.option("--output", type=click.Path(path_type=Path), help="Directory that KFP_MINDSPORE_OUTPUT_DIR names.")
 @click.option("--checkpoints", type=click.Path(path_type=Path), help="Directory of checkpoints. [default: in --output]")
@@ -71,7 +71,7 @@ def submit(
     words: tuple[str, ...],
     name: str | None,
     workers: int,
-    env: dict[str, str],
+    env: tuple[tuple[str, str], ...],
     dataset: Path | None,
     output: Path | None,
     checkpoints: Path | None,
@@ -99,7 +99,7 @@ def submit(
             command=words,
             workers=workers,
             namespace=namespace,
-            env={**directories, **env},
+            env={**directories, **dict(env)},
             image=image or DEFAULT_IMAGE,
             **policies,
         )

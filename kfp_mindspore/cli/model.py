@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kfp_mindspore.bundle import ModelBundle, Signature, TensorSpec
-from kfp_mindspore.cli.output import add_json_option, parse_pairs, print_json, print_table
+from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_table
 from kfp_mindspore.errors import UserError
 
 
@@ -44,7 +44,7 @@ class _Batch(click.ParamType[Any]):
 @click.option("--network-arguments", help="The factory's arguments, as a JSON object.")
 @click.option("--batch", type=_Batch(), default="free", show_default=True, help="Rows that the graph takes.")
 @click.option("--samples", type=click.IntRange(min=1), default=64, show_default=True, help="Samples to compare.")
-@click.option("--metadata", multiple=True, metavar="NAME=TEXT", callback=parse_pairs, help="Text to keep; repeatable.")
+@click.option("--metadata", type=PairType(), multiple=True, help="Text to keep; repeatable.")
 @add_json_option
 def export(
     checkpoint: Path,
@@ -54,7 +54,7 @@ def export(
     network_arguments: str | None,
     batch: str | int,
     samples: int,
-    metadata: dict[str, str],
+    metadata: tuple[tuple[str, str], ...],
     as_json: bool,
 ) -> None:
     """Export the network in CHECKPOINT as a model bundle.
@@ -71,7 +71,7 @@ def export(
         network_arguments=_parse_object(network_arguments),
         batch=batch,
         sample_count=samples,
-        metadata=metadata,
+        metadata=dict(metadata),
     )
     if as_json:
         print_json(_describe(bundle))

@@ -11,7 +11,7 @@ import click
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class ParameterType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+class PairType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """`KEY=VALUE`, converted to the pair; the value stays text."""
 
     name = "KEY=VALUE"
@@ -22,7 +22,7 @@ class ParameterType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
             return value
         key, equals, text = str(value).partition("=")
         if not equals or not key.strip():
-            self.fail(f"expected KEY=VALUE, such as epochs=5, got {value!r}", param, ctx)
+            self.fail(f"must be KEY=VALUE, got {value!r}", param, ctx)
         return key.strip(), text
 
 
@@ -39,21 +39,6 @@ def add_backend_option(command: Command) -> Command:
         envvar="KFP_MINDSPORE_BACKEND",
         help="Where it runs. [default: local on a machine, kubernetes in a pod]",
     )(command)
-
-
-def parse_pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Read a repeatable option's NAME=VALUE, as the `callback` of click.option.
-
-    Raises:
-        click.BadParameter: One of them has no name or no `=`.
-    """
-    pairs = {}
-    for value in values:
-        name, separator, text = value.partition("=")
-        if not separator or not name:
-            raise click.BadParameter(f"must be NAME=VALUE, got {value!r}", ctx, param)
-        pairs[name] = text
-    return pairs
 
 
 def print_json(value: Any) -> None:

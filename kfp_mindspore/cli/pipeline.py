@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kfp_mindspore.cli.output import ParameterType, add_json_option, print_json, print_table
+from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_table
 from kfp_mindspore.errors import KfpMindSporeError, UserError
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ Examples:
   kfp-mindspore pipeline run my-project/pipeline.py -p epochs=40 --wait"""
 )
 @_add_source
-@click.option("-p", "--param", "parameters", type=ParameterType(), multiple=True, help="An argument of the pipeline.")
+@click.option("-p", "--param", "parameters", type=PairType(), multiple=True, help="An argument of the pipeline.")
 @click.option("--name", default="", help="Name of the run. [default: the pipeline's with the time]")
 @click.option("--experiment", default="Default", show_default=True, help="Experiment to put it into.")
 @click.option("--pipeline-root", default="", help="Where artifacts go, such as s3://bucket/runs.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_mindspore.cli.output import ParameterType, add_json_option, print_json
+from kfp_mindspore.cli.output import PairType, add_json_option, print_json
 
 if TYPE_CHECKING:
     from kfp_mindspore.runs import RunResult
@@ -23,7 +23,7 @@ Examples:
   kfp-mindspore run compiled.yaml --no-cache"""
 )
 @click.argument("source", metavar="NAME|FILE.py[:FUNCTION]|FILE.yaml")
-@click.option("-p", "--param", "parameters", type=ParameterType(), multiple=True, help="An argument of the pipeline.")
+@click.option("-p", "--param", "parameters", type=PairType(), multiple=True, help="An argument of the pipeline.")
 @click.option("--keep", is_flag=True, help="Let services and jobs outlive the run; stop one with `service stop`.")
 @click.option("--no-cache", is_flag=True, help="Run every step, also those with the same inputs and code as before.")
 @click.option("-v", "--verbose", is_flag=True, help="Print everything that the steps print.")

@@ -123,7 +123,7 @@ def test_a_failed_job_exits_with_1_and_its_last_lines(run: Run, script: str) -> 
         (["submit", "--name", "A_B", "--", "true"], "metadata.name"),
         (["submit", "--name", "a", "--workers", "0", "--", "true"], "spec.msReplicaSpecs.Worker.replicas"),
         (["submit", "--name", "a", "--dataset", "none", "--", "true"], "--dataset: must be a directory, got none"),
-        (["submit", "--name", "a", "--env", "X", "--", "true"], "must be NAME=VALUE, got 'X'"),
+        (["submit", "--name", "a", "--env", "X", "--", "true"], "must be KEY=VALUE, got 'X'"),
         (["submit", "--name", "a", "--backend", "kubernetes", "--", "true"], "jobs on Kubernetes are not available"),
         (["get", "missing"], "missing"),
         (["logs", "missing"], "missing"),
