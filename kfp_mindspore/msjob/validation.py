@@ -31,6 +31,8 @@ _PORTS = (1024, 65535)
 
 Check = Callable[[Any], str | None]
 
+_SHOWN = 80
+
 
 def validate_msjob(job: Any) -> None:
     """Check a job.
@@ -283,7 +285,8 @@ def _show(value: Any) -> str:
         return "a mapping"
     if isinstance(value, list):
         return "a list"
-    return "nothing" if value is None else repr(value)
+    text = repr(value)
+    return "nothing" if value is None else text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _is_text(value: Any) -> bool:
