@@ -4,6 +4,7 @@
 |---|---|
 | command, args, `$(NAME)` in them | honoured; `python` and `python3` run this interpreter; a command is required |
 | env value | honoured, and goes before MS_*; the submitting process's environment lies below |
+| (with several workers) | OMP_NUM_THREADS is a worker's share of the cores, unless it is set |
 | env valueFrom.fieldRef | honoured: name, namespace, uid, a label, an annotation, podIP, hostIP, nodeName |
 | env valueFrom other, envFrom | refused, unless optional: then left out |
 | workingDir | honoured, from the submitting process's directory; it must exist |
@@ -18,6 +19,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import socket
@@ -30,7 +32,7 @@ from typing import Any
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob.build import DEFAULT_IMAGE
 from kfp_mindspore.msjob.layout import VARIABLES, Endpoints, Member, topology
-from kfp_mindspore.msjob.names import CONTAINER_NAME
+from kfp_mindspore.msjob.names import CONTAINER_NAME, WORKER
 from kfp_mindspore.msjob.types import MSJob
 
 PYTHON_WORDS = frozenset({"python", "python3"})
@@ -76,6 +78,10 @@ def plan_member(job: MSJob, member: Member, *, environment: Mapping[str, str], c
     # A job that is submitted from within another one's worker must not inherit that one's topology.
     base = {name: value for name, value in environment.items() if name not in VARIABLES}
     base.setdefault("PYTHONUNBUFFERED", "1")
+    if member.environment:
+        # Without it each process spins as many OpenMP threads as there are cores, and they starve each other.
+        share = count_cores() // job.workers if member.replica_type == WORKER else 1
+        base.setdefault("OMP_NUM_THREADS", str(max(1, share)))
     words = [_expand(word, variables) for word in (*container.get("command", ()), *container.get("args", ()))]
     if words and words[0] in PYTHON_WORDS:
         words[0] = sys.executable
@@ -116,6 +122,13 @@ def check_job(job: MSJob, *, environment: Mapping[str, str], cwd: Path) -> list[
     if errors:
         raise ValidationError(errors, subject=f"MSJob {job.name} on this machine")
     return warnings
+
+
+def count_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def find_script(argv: tuple[str, ...]) -> str | None:

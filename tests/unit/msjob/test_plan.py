@@ -46,18 +46,30 @@ def test_other_programs_stay() -> None:
 
 def test_layers_of_the_environment() -> None:
     env = [{"name": "B", "value": "own"}, {"name": "MS_SCHED_PORT", "value": "5000"}, {"name": "EMPTY"}]
-    plan = make_plan(make_job({"env": env}), A="outer", B="outer", MS_NODE_ID="7", MS_SERVER_NUM="3")
+    plan = make_plan(make_job({"env": env}), A="outer", B="outer", MS_NODE_ID="7", OMP_NUM_THREADS="5")
     assert plan.environment == {
         "A": "outer",
         "B": "own",
         "EMPTY": "",
         "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": "5",
         "MS_ROLE": "MS_WORKER",
         "MS_SCHED_HOST": "127.0.0.1",
         "MS_SCHED_PORT": "5000",
         "MS_WORKER_NUM": "2",
         "MS_NODE_ID": "0",
     }
+
+
+@pytest.mark.parametrize(("cores", "member", "threads"), [(8, 1, "4"), (8, 0, "1"), (1, 2, "1")])
+def test_workers_share_the_cores(cores: int, member: int, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kfp_mindspore.msjob.backends.plan.count_cores", lambda: cores)
+    assert make_plan(make_job(), member=member).environment["OMP_NUM_THREADS"] == threads
+
+
+def test_a_single_process_has_all_cores() -> None:
+    job = build_msjob("job", command=["python", "-c", "pass"])
+    assert "OMP_NUM_THREADS" not in make_plan(job, member=0).environment
 
 
 def test_references_to_variables() -> None:
