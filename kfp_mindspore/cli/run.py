@@ -95,6 +95,8 @@ def print_summary(result: RunResult) -> None:
     if prediction is not None:
         url = result.find("url") or "the service"
         console.print(f"{url} answered {prediction} for a test image with the label {result.find('label')}.")
-    console.print(f"{result.seconds:.1f} s in all, {result.overhead_seconds:.1f} s of them start-up and imports.")
+    console.print(
+        f"{result.seconds:.1f} s in all, {result.overhead_seconds:.1f} s of them start-up, imports and waiting."
+    )
     if result.report:
         console.print(f"Report: {result.report}")

@@ -86,11 +86,7 @@ class Collection:
                 step.state = "failed"
             elif step.state == "pending":
                 step.state = "skipped"
-            if step.name in self._spans:
-                step.body_seconds = min(sum_intervals(self._spans[step.name]), step.seconds)
-            elif step.state != "cached":
-                # A component that tells nothing about itself: all of it counts as work.
-                step.body_seconds = step.seconds
+            step.body_seconds = min(sum_intervals(self._spans.get(step.name, ())), step.seconds)
 
 
 def sum_intervals(intervals: Iterable[tuple[float, float]]) -> float:

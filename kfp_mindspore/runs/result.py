@@ -25,7 +25,8 @@ class StepResult:
         name: The step's name.
         state: `pending`, `running`, `succeeded`, `cached`, `failed` or `skipped`.
         seconds: Wall clock of the step, its start-up included; the sum when a loop ran it several times.
-        body_seconds: Seconds inside the step's own work, without start-up and imports.
+        body_seconds: Seconds of work, without start-up and imports: the outermost spans (`kfp_mindspore.events.span`)
+            of the step's processes; 0 for a step that opens none.
         arguments: Its input parameters.
         outputs: Its output parameters; an artifact is a dict with `uri`, `type` and `metadata`.
         log: Its log.
@@ -131,7 +132,7 @@ class RunResult:
 
     @property
     def overhead_seconds(self) -> float:
-        """Wall clock minus the seconds inside the step bodies: imports and start-up count as overhead."""
+        """Wall clock minus the steps' work: start-up, imports and waiting for a server count as overhead."""
         return max(0.0, self.seconds - sum(step.body_seconds for step in self.steps.values()))
 
     @property

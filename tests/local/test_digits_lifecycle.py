@@ -98,7 +98,8 @@ def test_digits_go_from_training_to_a_served_prediction(home: Path, first: dict[
     assert first["url"].startswith("http://127.0.0.1:")
     assert list(first["seconds"]) == sorted(STEPS)
     assert 0 < first["overhead_seconds"] < first["wall_seconds"]
-    assert all(seconds > 0 for seconds in first["body_seconds"].values())
+    # Starting a server is waiting, not work.
+    assert [step for step in STEPS if not first["body_seconds"][step]] == ["deploy-kserve"]
     report = Path(first["report"]).read_text()
     for part in ("Confusion matrix", "What the service answered", "Loss", "mindspore"):
         assert part in report
