@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,14 @@ load_dataset("digits", f"{root}/dataset")
 main(["--epochs", "3"])
 export_mindir(f"{root}/model/checkpoint", f"{root}/bundle", dataset_dir=f"{root}/dataset")
 """
+
+
+def pytest_configure() -> None:
+    """Let the processes that tests start take Ctrl-C, also when this one was started in the background of a script.
+
+    A shell starts such a process with SIGINT ignored, which every process below it inherits.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True)
