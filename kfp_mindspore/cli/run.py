@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from kfp_mindspore.runs import RunResult
 
 
+_PIPE_WIDTH = 240
+
+
 @click.command(
     epilog="""\b
 Examples:
@@ -77,7 +80,8 @@ def print_summary(result: RunResult) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    # In a file or a pipe a row stays one line.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("STEP", no_wrap=True)
     table.add_column("SECONDS", justify="right", no_wrap=True)
