@@ -132,7 +132,12 @@ def spawn_detached(
 
 
 def spawn_child(
-    argv: Sequence[str], *, cwd: Path | str | None = None, env: Mapping[str, str] | None = None, log: Path
+    argv: Sequence[str],
+    *,
+    cwd: Path | str | None = None,
+    env: Mapping[str, str] | None = None,
+    log: Path,
+    own_session: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start a process in its own process group that does not survive this one (on Linux not even a `kill -9`).
 
@@ -143,6 +148,9 @@ def spawn_child(
         cwd: Working directory; default this process's.
         env: The whole environment; default this process's.
         log: File that gets its output and errors, appended.
+        own_session: Whether it also leads a session. Linux shares the cores of a busy machine out among sessions
+            first, so that several workers in one session would get the share of one; but `kill_session` of this
+            process no longer finds what such a child leaves behind.
 
     Raises:
         OSError: It could not be started.
@@ -150,7 +158,10 @@ def spawn_child(
     parent = os.getpid()
 
     def prepare() -> None:
-        os.setpgid(0, 0)
+        if own_session:
+            os.setsid()
+        else:
+            os.setpgid(0, 0)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         if _libc is not None:

@@ -108,6 +108,18 @@ def test_a_killed_supervisor_takes_its_processes_along(desk: Any, eventually: An
     assert desk.client.list_jobs() == []
 
 
+def test_what_a_killed_supervisors_processes_started_ends_too(desk: Any, eventually: Any) -> None:
+    script = f"cd {desk.path}; sleep 600 & echo $! > new; mv new pid-g; wait"
+    job = desk.build("exit", 0)
+    job.ms_replica_specs["Worker"].container["command"] = ["sh", "-c", script]
+    desk.client.create_job(job)
+    pid = desk.read_pid("pid-g")
+    desk.wait("job", "Running")
+    os.kill(desk.read_supervisor().pid, signal.SIGKILL)
+    assert desk.wait().status.find("Failed").reason == "SupervisorLost"
+    eventually(lambda: not is_any_alive([pid]), 5)
+
+
 def test_a_terminated_supervisor_says_so(desk: Any, eventually: Any) -> None:
     desk.submit("sleep", 600)
     pid = desk.read_pid()

@@ -24,6 +24,7 @@ class Pod:
         phase: `Pending`, `Running`, `Succeeded` or `Failed`.
         labels: Labels, the training.kubeflow.org ones among them.
         pid: Process number; None on a cluster, and before it was started.
+        process_start: What tells the process from a later one of the same number; see ProcessIdentity.
         exit_code: As a shell reports it (128 + signal); None while it runs.
         reason: Why it ended: `Completed`, `Error`, `StartError`, `Killed` …
         message: More about it.
@@ -39,6 +40,7 @@ class Pod:
     phase: str = "Pending"
     labels: dict[str, str] = field(default_factory=dict)
     pid: int | None = None
+    process_start: str | None = None
     exit_code: int | None = None
     reason: str | None = None
     message: str | None = None

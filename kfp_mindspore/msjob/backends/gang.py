@@ -17,7 +17,14 @@ from kfp_mindspore.msjob.layout import Endpoints, Member, topology
 from kfp_mindspore.msjob.restart import START_ERROR, Ending
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.wire import now
-from kfp_mindspore.process import kill_descendants, kill_group, reap_orphans, spawn_child, terminate_groups
+from kfp_mindspore.process import (
+    ProcessIdentity,
+    kill_descendants,
+    kill_group,
+    reap_orphans,
+    spawn_child,
+    terminate_groups,
+)
 
 
 @dataclass
@@ -53,13 +60,19 @@ class Gang:
             plan = plan_member(self._job, member, environment=submission.environment, cwd=Path(submission.cwd))
             try:
                 running.process = spawn_child(
-                    plan.argv, cwd=plan.cwd, env=plan.environment, log=directory.log_file(member.name)
+                    plan.argv,
+                    cwd=plan.cwd,
+                    env=plan.environment,
+                    log=directory.log_file(member.name),
+                    own_session=True,
                 )
             except OSError as error:
                 pod.phase, pod.reason, pod.message = "Failed", START_ERROR, str(error)
                 pod.exit_code, pod.finish_time = 128, now()
                 return
             pod.phase, pod.pid = "Running", running.process.pid
+            identity = ProcessIdentity.of(running.process.pid)
+            pod.process_start = identity.start_time if identity is not None else None
 
     @property
     def pods(self) -> list[Pod]:

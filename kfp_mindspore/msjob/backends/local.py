@@ -24,7 +24,7 @@ from kfp_mindspore.errors import (
 from kfp_mindspore.files import find_home
 from kfp_mindspore.msjob.backends.base import Backend, Event, Pod
 from kfp_mindspore.msjob.backends.plan import check_job
-from kfp_mindspore.msjob.backends.state import JobDirectory, Record, Submission
+from kfp_mindspore.msjob.backends.state import JobDirectory, Record, Submission, end_leftovers
 from kfp_mindspore.msjob.names import CREATED
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import validate_msjob
@@ -34,7 +34,6 @@ from kfp_mindspore.process import (
     LogReader,
     ProcessIdentity,
     is_lease_held,
-    kill_session,
     read_last_lines,
     spawn_detached,
 )
@@ -168,8 +167,11 @@ class LocalBackend(Backend):
         with contextlib.suppress(FileNotFoundError):
             directory.request_delete(grace_seconds)
         supervisor = directory.read_supervisor()
-        if supervisor is not None:
-            self._end_supervisor(supervisor, patience)
+        if supervisor is not None and supervisor.send(signal.SIGTERM):
+            supervisor.wait(patience)
+        # A supervisor that did its work has removed the directory, and left nothing.
+        with contextlib.suppress(UserError):
+            end_leftovers(directory.read_record(), supervisor)
         directory.remove()
 
     def list_pods(self, name: str, namespace: str) -> Sequence[Pod]:
@@ -261,14 +263,6 @@ class LocalBackend(Backend):
 
     def _refuse(self, name: str, namespace: str) -> NoReturn:
         raise NotFoundError(f"job {name} does not exist in namespace {namespace}: it was deleted")
-
-    def _end_supervisor(self, supervisor: ProcessIdentity, patience: float) -> None:
-        supervisor.send(signal.SIGTERM)
-        if not supervisor.wait(patience):
-            supervisor.send(signal.SIGKILL)
-            supervisor.wait(_PATIENCE_SECONDS)
-        if not supervisor.is_alive():
-            kill_session(supervisor)
 
 
 def merge_patch(document: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import datetime
 import fcntl
 import os
 import shutil
+import signal
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ from kfp_mindspore.process import ProcessIdentity, kill_session
 
 _RESERVE_BYTES = 64 * 1024
 _MAXIMUM_EVENTS = 200
+# A killed process in an uninterruptible wait may take a moment.
+_KILL_SECONDS = 5.0
 
 
 @dataclass
@@ -242,8 +245,7 @@ class JobDirectory:
             record = self.read_record()
             if record.status.is_finished:
                 return record
-            if supervisor is not None:
-                kill_session(supervisor)
+            end_leftovers(record, supervisor)
             for pod in record.pods:
                 if pod.phase in ("Pending", "Running"):
                     pod.phase, pod.reason, pod.finish_time = "Failed", "SupervisorLost", now()
@@ -257,6 +259,23 @@ class JobDirectory:
         end = record.status.completion_time
         if ttl is not None and end is not None and (now() - end).total_seconds() > ttl + 1:
             self.remove()
+
+
+def end_leftovers(record: Record, supervisor: ProcessIdentity | None) -> None:
+    """Kill whatever a dead supervisor's processes left behind in their sessions.
+
+    Args:
+        record: What the supervisor wrote last.
+        supervisor: The supervisor.
+    """
+    pods = [ProcessIdentity(pod.pid, pod.process_start) for pod in record.pods if pod.pid and pod.process_start]
+    # The supervisor first: while it lives it might start them again.
+    for leader in [*([supervisor] if supervisor is not None else []), *pods]:
+        # On Linux the kernel has done so already.
+        if leader.send(signal.SIGKILL):
+            leader.wait(_KILL_SECONDS)
+        if not leader.is_alive():
+            kill_session(leader)
 
 
 def count_replicas(record: Record) -> None:
