@@ -13,13 +13,14 @@ import contextlib
 import hashlib
 import json
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import files
-from kfp_mindspore.errors import CorruptBundleError, NotFoundError, UserError
+from kfp_mindspore.errors import CorruptBundleError, NotFoundError, UserError, ValidationError
+from kfp_mindspore.signature import FORMAT_VERSION, Dimension, Signature, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,112 +28,25 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[Any]]
 
+__all__ = [
+    "MODEL_FILE",
+    "SIGNATURE_FILE",
+    "VERIFIED_FILE",
+    "BundleWriter",
+    "Dimension",
+    "ModelBundle",
+    "Signature",
+    "TensorSpec",
+    "VerifiedSamples",
+    "write_bundle",
+]
+
 MODEL_FILE = "model.mindir"
 SIGNATURE_FILE = "signature.json"
 VERIFIED_FILE = "verified.npz"
-FORMAT_VERSION = 1
 
 _COPY_HINT = "Copy the bundle again from where it came from, or export the model again."
 _EXPORT_HINT = "A model is a directory written by: kfp-mindspore model export CHECKPOINT_DIR -o MODEL_DIR"
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """What one input or output looks like.
-
-    Args:
-        name: Its name, such as `image`.
-        dtype: NumPy name of its type, such as `float32`.
-        shape: Its dimensions, -1 for a free one.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    def find_mismatch(self, dtype: str, shape: Sequence[int]) -> str:
-        """Say how an array differs from this.
-
-        Args:
-            dtype: NumPy name of the array's type.
-            shape: The array's shape.
-
-        Returns:
-            Such as `shape must be (-1, 1, 8, 8), got (3, 8, 8)`, or an empty text when the array fits.
-        """
-        if dtype != self.dtype:
-            return f"dtype must be {self.dtype}, got {dtype}"
-        fits = len(shape) == len(self.shape) and all(
-            size == wanted >= 0 or (wanted == -1 and size > 0) for size, wanted in zip(shape, self.shape, strict=True)
-        )
-        return "" if fits else f"shape must be {self.shape}, got {tuple(shape)}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the spec as JSON types."""
-        return {"name": self.name, "dtype": self.dtype, "shape": list(self.shape)}
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> TensorSpec:
-        """Rebuild a spec from `to_dict`'s result."""
-        return cls(str(value["name"]), str(value["dtype"]), tuple(int(size) for size in value["shape"]))
-
-
-@dataclass(frozen=True)
-class Signature:
-    """What a bundle's model takes and gives, and what its files are.
-
-    Args:
-        inputs: In the order of the network's parameters.
-        outputs: In the order of the network's results.
-        mindspore_version: The version that exported the model.
-        files: Name to {"sha256": …, "size": bytes}.
-        verified: What the model was compared with: `samples`, `max_abs_diff`, `tolerance` and where they came from.
-        metadata: Free texts; `labels` is a JSON list of class names.
-    """
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    mindspore_version: str
-    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    verified: Mapping[str, Any] = field(default_factory=dict)
-    metadata: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Class names by index; empty when the model is no classifier or they are not known."""
-        return tuple(str(label) for label in json.loads(self.metadata.get("labels", "[]")))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the signature as JSON types."""
-        return {
-            "version": FORMAT_VERSION,
-            "inputs": [spec.to_dict() for spec in self.inputs],
-            "outputs": [spec.to_dict() for spec in self.outputs],
-            "mindspore_version": self.mindspore_version,
-            "files": {name: dict(entry) for name, entry in self.files.items()},
-            "verified": dict(self.verified),
-            "metadata": dict(self.metadata),
-        }
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Signature:
-        """Rebuild a signature from `to_dict`'s result.
-
-        Raises:
-            KeyError: A field is missing.
-            TypeError, ValueError, AttributeError: A field has another type.
-        """
-        return cls(
-            inputs=tuple(TensorSpec.from_dict(spec) for spec in value["inputs"]),
-            outputs=tuple(TensorSpec.from_dict(spec) for spec in value["outputs"]),
-            mindspore_version=str(value["mindspore_version"]),
-            files={
-                str(name): {"sha256": str(entry["sha256"]), "size": int(entry["size"])}
-                for name, entry in value["files"].items()
-            },
-            verified=dict(value["verified"]),
-            metadata={str(name): str(text) for name, text in value["metadata"].items()},
-        )
 
 
 @dataclass(frozen=True)
@@ -329,8 +243,12 @@ def _read_signature(file: Path) -> Signature:
     if value.get("version") != FORMAT_VERSION:
         raise UserError(f"{file}: version must be {FORMAT_VERSION}, got {value.get('version')!r}")
     try:
-        return Signature.from_dict(value)
+        signature = Signature.from_dict(value)
+        _ = signature.dimensions
     except KeyError as error:
         raise UserError(f"{file}: field {error.args[0]!r} is missing") from None
+    except ValidationError as error:
+        raise ValidationError(error.errors, subject=f"{file}: metadata") from None
     except (TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{file}: not a model's signature ({error})") from None
+    return signature
