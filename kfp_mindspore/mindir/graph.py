@@ -1,12 +1,13 @@
-"""The one thread-safe way to run a MindIR graph.
+"""The way to run a MindIR graph: padded to shapes that are compiled already, from one thread.
 
 MindSpore's GraphCell crashes or hangs when two threads call it, does not enforce the shapes it was exported with, and
-compiles anew (40 to 110 ms) for each new shape. So one thread owns the graph, what is wrong is refused before it gets
-there, and batches are padded to sizes that were compiled when the runner started.
+compiles anew (40 to 110 ms) for each new shape. `Graph` pads, splits and slices, for whoever owns a thread for it (a
+server has one for all its models); `GraphRunner` is a graph with a thread of its own, to be called from anywhere.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,43 +24,53 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Arrays = dict[str, NDArray[Any]]
+    # The shape of a row of each input, in their order: what can be computed together has the same.
+    Inner = tuple[tuple[int, ...], ...]
+
+# How many shapes of a row may be compiled for inputs that are free in more than their batch and name no sizes: a
+# compiled shape stays in memory.
+MAX_SHAPES = 64
 
 
-class GraphRunner:
-    """Runs a bundle's graph in a thread of its own; every method may be called from any thread.
+class Graph:
+    """A bundle's graph. `load`, `warm` and `run` belong to one thread, the same for all graphs of a process.
 
     Args:
-        bundle: A bundle that was opened, or its directory.
-        max_batch: Most rows that are computed at once when the batch is free; larger ones are split.
-        warm: Batch sizes to compile at the start and to pad to; default the powers of two up to `max_batch`, or the
-            batch that the model was exported with.
+        bundle: A bundle that was opened.
+        max_batch: Most rows that are computed at once when the batch is free; larger requests are split.
+        warm: Batch sizes to compile and to pad to; default the powers of two up to `max_batch`, or the batch that the
+            model was exported with.
+        key: What an encrypted MindIR is decrypted with (AES-GCM): 16, 24 or 32 bytes.
 
     Raises:
-        UserError: The bundle is none, or its file is no MindIR that MindSpore can load.
-        MissingExtraError: MindSpore is not installed.
+        UserError: A batch size is below one.
     """
 
     def __init__(
-        self, bundle: ModelBundle | Path | str, *, max_batch: int = 64, warm: Sequence[int] | None = None
+        self, bundle: ModelBundle, *, max_batch: int = 64, warm: Sequence[int] | None = None, key: bytes | None = None
     ) -> None:
-        self.bundle = bundle if isinstance(bundle, ModelBundle) else ModelBundle.open(bundle)
-        self.signature = self.bundle.signature
+        self.bundle = bundle
+        self.signature = bundle.signature
         self.batch = find_batch(self.signature)
-        self._expected = {spec.name: spec for spec in widen_inputs(self.signature)}
+        self.inputs = widen_inputs(self.signature)
         self.sizes = self._choose_sizes(max_batch, warm)
-        self._lock = threading.Lock()
-        self._executor: ThreadPoolExecutor | None = ThreadPoolExecutor(1, thread_name_prefix="graph")
+        self._expected = {spec.name: spec for spec in self.inputs}
+        self._dimensions = self.signature.dimensions
+        self._key = key
         self._cell: Any = None
-        try:
-            self._executor.submit(self._load).result()
-        except BaseException:
-            self.close()
-            raise
+        self._tensor: Any = None
+        self._shapes: set[Inner] = set()
+        self._outputs = [spec.name for spec in self.signature.outputs]
 
     @property
     def max_batch(self) -> int:
         """Most rows that are computed at once; 0 when the model has no batch."""
         return self.sizes[-1] if self.sizes else 0
+
+    @property
+    def varies(self) -> bool:
+        """Whether more than the batch is free, so that inputs which fit the signature may still not fit the graph."""
+        return any(size < 0 for spec in self.inputs for size in (spec.shape[1:] if self.batch else spec.shape))
 
     def validate(self, inputs: Mapping[str, NDArray[Any]]) -> None:
         """Check names, dtypes, ranks and dimensions.
@@ -95,6 +106,255 @@ class GraphRunner:
         if errors:
             raise ValidationError(errors)
 
+    def find_inner(self, inputs: Mapping[str, NDArray[Any]]) -> Inner:
+        """Return the shape of a row of each input as it will be computed: free dimensions grown to a size of theirs.
+
+        Args:
+            inputs: Validated.
+
+        Raises:
+            ValidationError: A dimension is larger than the largest size, or differs between inputs that share it.
+        """
+        skip = 1 if self.batch else 0
+        if not self._dimensions:
+            return tuple(inputs[name].shape[skip:] for name in self._expected)
+        shapes = {name: list(inputs[name].shape) for name in self._expected}
+        for dimension in self._dimensions:
+            found = {name: shapes[name][axis] for name, axis in dimension.inputs.items()}
+            length = max(found.values())
+            if min(found.values()) != length:
+                listed = ", ".join(f"{size} in {name!r}" for name, size in found.items())
+                raise ValidationError([f"dimension {dimension.name!r}: must be the same in all inputs, got {listed}"])
+            size = next((size for size in dimension.sizes if size >= length), None)
+            if size is None:
+                raise ValidationError(
+                    [f"dimension {dimension.name!r}: must be at most {dimension.sizes[-1]}, got {length}"]
+                )
+            for name, axis in dimension.inputs.items():
+                shapes[name][axis] = size
+        return tuple(tuple(shape[skip:]) for shape in shapes.values())
+
+    def load(self) -> None:
+        """Read the file.
+
+        Raises:
+            UserError: It is no MindIR that MindSpore can load, or the key is wrong.
+            MissingExtraError: MindSpore is not installed.
+        """
+        try:
+            import mindspore
+            from mindspore import nn
+        except ModuleNotFoundError as error:
+            if error.name != "mindspore":
+                raise
+            raise MissingExtraError("mindspore", "serving") from None
+        options = {"dec_key": self._key, "dec_mode": "AES-GCM"} if self._key is not None else {}
+        try:
+            self._cell = nn.GraphCell(mindspore.load(str(self.bundle.mindir), **options))
+        except (RuntimeError, ValueError) as error:
+            if self._key is not None:
+                # MindSpore's text names the key.
+                raise UserError(f"{self.bundle.mindir}: cannot be decrypted and loaded with this key") from None
+            raise UserError(f"{self.bundle.mindir}: MindSpore cannot load it: {error}") from error
+        self._tensor = mindspore.Tensor
+
+    def list_shapes(self) -> list[Inner]:
+        """Return what to compile before the first request: none when a free dimension names no sizes."""
+        skip = 1 if self.batch else 0
+        shapes: list[Inner] = []
+        for choice in itertools.product(*(dimension.sizes for dimension in self._dimensions)):
+            sized = {spec.name: list(spec.shape) for spec in self.inputs}
+            for dimension, size in zip(self._dimensions, choice, strict=True):
+                for name, axis in dimension.inputs.items():
+                    sized[name][axis] = size
+            shapes.append(tuple(tuple(shape[skip:]) for shape in sized.values()))
+        return [inner for inner in shapes if all(size >= 0 for shape in inner for size in shape)]
+
+    def warm(self, inner: Inner, size: int) -> None:
+        """Compile one shape.
+
+        Args:
+            inner: The shape of a row of each input.
+            size: Rows; 0 when the model has no batch.
+        """
+        lead = (size,) if self.batch else ()
+        self._compute(
+            [
+                np.zeros((*lead, *shape), np.dtype(spec.dtype))
+                for spec, shape in zip(self.signature.inputs, inner, strict=True)
+            ]
+        )
+        self._shapes.add(inner)
+
+    def warm_all(self) -> int:
+        """Compile every shape that is known beforehand; return how many."""
+        known = [(inner, size) for inner in self.list_shapes() for size in self.sizes or (0,)]
+        for inner, size in known:
+            self.warm(inner, size)
+        return len(known)
+
+    def run(self, parts: Sequence[Mapping[str, NDArray[Any]]], inner: Inner) -> list[Arrays]:
+        """Compute several requests at once.
+
+        Args:
+            parts: The inputs of each request, validated; more than one only when together they have at most
+                `max_batch` rows and the model has a batch.
+            inner: What `find_inner` says of each of them.
+
+        Returns:
+            The outputs of each request by name, with as many rows as its inputs had.
+
+        Raises:
+            ValidationError: Too many different shapes were asked for.
+            RuntimeError: The graph refused the values.
+        """
+        if inner not in self._shapes and len(self._shapes) >= MAX_SHAPES:
+            raise ValidationError(
+                [f"inputs: rows of shape {list(inner)} are one shape too many; {MAX_SHAPES} are compiled already"],
+                hint="Export the model with the sizes that its free dimensions may have.",
+            )
+        results = self._run_parts(parts, inner)
+        self._shapes.add(inner)
+        return results
+
+    def _run_parts(self, parts: Sequence[Mapping[str, NDArray[Any]]], inner: Inner) -> list[Arrays]:
+        if not self.batch:
+            return [self._crop(self._compute(self._grow(part, inner)), part) for part in parts]
+        first = next(iter(self._expected))
+        counts = [len(part[first]) for part in parts]
+        total = sum(counts)
+        if total > self.max_batch:
+            (part,) = parts
+            pieces = [
+                self._run_parts([{name: array[start : start + self.max_batch] for name, array in part.items()}], inner)[
+                    0
+                ]
+                for start in range(0, total, self.max_batch)
+            ]
+            return [{name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}]
+        size = next(size for size in self.sizes if size >= total)
+        outputs = self._compute(
+            [
+                self._stack(spec, [part[spec.name] for part in parts], (size, *shape), total)
+                for spec, shape in zip(self.signature.inputs, inner, strict=True)
+            ]
+        )
+        results, start = [], 0
+        for part, count in zip(parts, counts, strict=True):
+            results.append(self._crop({name: array[start : start + count] for name, array in outputs.items()}, part))
+            start += count
+        return results
+
+    def _choose_sizes(self, max_batch: int, warm: Sequence[int] | None) -> tuple[int, ...]:
+        if not self.batch:
+            return ()
+        if self.batch > 0:
+            return (self.batch,)
+        if max_batch < 1 or any(size < 1 for size in warm or ()):
+            raise UserError(f"max_batch and warm: must be at least 1, got {max_batch} and {list(warm or ())}")
+        if warm is None:
+            warm = [1 << power for power in range(max_batch.bit_length())]
+        return tuple(sorted({size for size in warm if size < max_batch} | {max_batch}))
+
+    def _find_filler(self, name: str) -> float | int:
+        return next((dimension.pad[name] for dimension in self._dimensions if name in dimension.pad), 0)
+
+    def _grow(self, part: Mapping[str, NDArray[Any]], inner: Inner) -> list[NDArray[Any]]:
+        grown = []
+        for spec, shape in zip(self.signature.inputs, inner, strict=True):
+            array = part[spec.name]
+            if array.shape != shape:
+                wide = np.full(shape, self._find_filler(spec.name), array.dtype)
+                wide[tuple(slice(size) for size in array.shape)] = array
+                array = wide
+            grown.append(array)
+        return grown
+
+    def _stack(
+        self, spec: TensorSpec, arrays: Sequence[NDArray[Any]], shape: tuple[int, ...], total: int
+    ) -> NDArray[Any]:
+        if len(arrays) == 1 and arrays[0].shape == shape:
+            return arrays[0]
+        if all(array.shape[1:] == shape[1:] for array in arrays):
+            stacked = np.empty(shape, np.dtype(spec.dtype))
+            np.concatenate(arrays, out=stacked[:total])
+        else:
+            stacked = np.full(shape, self._find_filler(spec.name), np.dtype(spec.dtype))
+            start = 0
+            for array in arrays:
+                stacked[(slice(start, start + len(array)), *(slice(size) for size in array.shape[1:]))] = array
+                start += len(array)
+        # The last row again: what was seen computes without surprises, zeros might divide by zero.
+        stacked[total:] = stacked[total - 1]
+        return stacked
+
+    def _crop(self, outputs: Arrays, part: Mapping[str, NDArray[Any]]) -> Arrays:
+        for dimension in self._dimensions:
+            name, axis = next(iter(dimension.inputs.items()))
+            length = part[name].shape[axis]
+            for output, place in dimension.outputs.items():
+                outputs[output] = outputs[output][(slice(None),) * place + (slice(length),)]
+        return outputs
+
+    def _compute(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
+        tensor = self._tensor
+        results = flatten_outputs(self._cell(*[tensor(np.ascontiguousarray(array)) for array in arrays]))
+        return dict(zip(self._outputs, results, strict=True))
+
+
+class GraphRunner:
+    """Runs a bundle's graph in a thread of its own; every method may be called from any thread.
+
+    Args:
+        bundle: A bundle that was opened, or its directory.
+        max_batch: Most rows that are computed at once when the batch is free; larger ones are split.
+        warm: Batch sizes to compile at the start and to pad to; default the powers of two up to `max_batch`, or the
+            batch that the model was exported with.
+        key: What an encrypted MindIR is decrypted with (AES-GCM): 16, 24 or 32 bytes.
+
+    Raises:
+        UserError: The bundle is none, or its file is no MindIR that MindSpore can load.
+        MissingExtraError: MindSpore is not installed.
+    """
+
+    def __init__(
+        self,
+        bundle: ModelBundle | Path | str,
+        *,
+        max_batch: int = 64,
+        warm: Sequence[int] | None = None,
+        key: bytes | None = None,
+    ) -> None:
+        self.bundle = bundle if isinstance(bundle, ModelBundle) else ModelBundle.open(bundle)
+        self.signature = self.bundle.signature
+        self._graph = Graph(self.bundle, max_batch=max_batch, warm=warm, key=key)
+        self._lock = threading.Lock()
+        self._executor: ThreadPoolExecutor | None = ThreadPoolExecutor(1, thread_name_prefix="graph")
+        try:
+            self._executor.submit(self._load).result()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def batch(self) -> int:
+        """-1 for a free batch, N for a fixed one, 0 for a model without."""
+        return self._graph.batch
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Batch sizes that were compiled, and to which rows are padded."""
+        return self._graph.sizes
+
+    @property
+    def max_batch(self) -> int:
+        """Most rows that are computed at once; 0 when the model has no batch."""
+        return self._graph.max_batch
+
+    def validate(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        """Check names, dtypes, ranks and dimensions, see `Graph.validate`."""
+        self._graph.validate(inputs)
+
     def submit(self, inputs: Mapping[str, NDArray[Any]]) -> Future[Arrays]:
         """Validate the inputs and queue the computation.
 
@@ -108,11 +368,12 @@ class GraphRunner:
             ValidationError: The inputs do not fit the signature.
             KfpMindSporeError: The runner is closed.
         """
-        self.validate(inputs)
+        self._graph.validate(inputs)
+        inner = self._graph.find_inner(inputs)
         with self._lock:
             if self._executor is None:
                 raise KfpMindSporeError(f"{self.bundle.path}: the runner is closed")
-            return self._executor.submit(self._run, dict(inputs))
+            return self._executor.submit(self._run, dict(inputs), inner)
 
     def predict(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """Compute the outputs; as `submit`, but waits."""
@@ -124,7 +385,6 @@ class GraphRunner:
             executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown()
-            self._cell = None
 
     def __enter__(self) -> GraphRunner:
         return self
@@ -134,56 +394,12 @@ class GraphRunner:
     ) -> None:
         self.close()
 
-    def _choose_sizes(self, max_batch: int, warm: Sequence[int] | None) -> tuple[int, ...]:
-        if not self.batch:
-            return ()
-        if self.batch > 0:
-            return (self.batch,)
-        if max_batch < 1 or any(size < 1 for size in warm or ()):
-            raise UserError(f"max_batch and warm: must be at least 1, got {max_batch} and {list(warm or ())}")
-        if warm is None:
-            warm = [1 << power for power in range(max_batch.bit_length())]
-        return tuple(sorted({size for size in warm if size < max_batch} | {max_batch}))
-
     def _load(self) -> None:
-        try:
-            import mindspore
-            from mindspore import nn
-        except ModuleNotFoundError as error:
-            if error.name != "mindspore":
-                raise
-            raise MissingExtraError("mindspore", "serving") from None
-        try:
-            self._cell = nn.GraphCell(mindspore.load(str(self.bundle.mindir)))
-        except (RuntimeError, ValueError) as error:
-            raise UserError(f"{self.bundle.mindir}: MindSpore cannot load it: {error}") from error
-        specs = self.signature.inputs
-        if all(size > 0 for spec in specs for size in spec.shape[1:]):
-            for size in self.sizes:
-                self._compute({spec.name: np.zeros((size, *spec.shape[1:]), spec.dtype) for spec in specs})
+        self._graph.load()
+        self._graph.warm_all()
 
-    def _run(self, inputs: Arrays) -> Arrays:
-        if not self.batch:
-            return self._compute(inputs)
-        rows = len(next(iter(inputs.values())))
-        parts = []
-        for start in range(0, rows, self.max_batch):
-            part = {name: array[start : start + self.max_batch] for name, array in inputs.items()}
-            count = min(rows - start, self.max_batch)
-            size = next(size for size in self.sizes if size >= count)
-            outputs = self._compute({name: _pad(array, size) for name, array in part.items()})
-            parts.append({name: array[:count] for name, array in outputs.items()})
-        if len(parts) == 1:
-            return parts[0]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-    def _compute(self, inputs: Arrays) -> Arrays:
-        from mindspore import Tensor
-
-        cell_inputs = [Tensor(np.ascontiguousarray(inputs[spec.name])) for spec in self.signature.inputs]
-        arrays = flatten_outputs(self._cell(*cell_inputs))
-        names = [spec.name for spec in self.signature.outputs]
-        return dict(zip(names, arrays, strict=True))
+    def _run(self, inputs: Arrays, inner: Inner) -> Arrays:
+        return self._graph.run([inputs], inner)[0]
 
 
 def find_batch(signature: Signature) -> int:
@@ -205,14 +421,3 @@ def flatten_outputs(outputs: Any) -> list[NDArray[Any]]:
         return [array for output in outputs for array in flatten_outputs(output)]
     array: NDArray[Any] = outputs.asnumpy()
     return [array]
-
-
-def _pad(array: NDArray[Any], size: int) -> NDArray[Any]:
-    count = len(array)
-    if count == size:
-        return array
-    # The last row again: what was seen computes without surprises, zeros might divide by zero.
-    padded = np.empty((size, *array.shape[1:]), array.dtype)
-    padded[:count] = array
-    padded[count:] = array[-1]
-    return padded
