@@ -1,0 +1,400 @@
+"""Certificates made here, real handshakes with uvicorn and grpc.aio servers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import ipaddress
+import os
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import uvicorn
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from kfp_mindspore.errors import UserError, ValidationError
+from mindsporeserver.tls import TLSOptions, build_grpc_credentials, check_certificates
+
+NOW = datetime.datetime.now(datetime.timezone.utc)
+DAY = datetime.timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A certificate and its key, as PEM files."""
+
+    certfile: Path
+    keyfile: Path
+
+    @property
+    def serial(self) -> int:
+        return x509.load_pem_x509_certificate(self.certfile.read_bytes()).serial_number
+
+
+class Authority:
+    """Signs certificates into a directory."""
+
+    def __init__(self, directory: Path, name: str = "authority") -> None:
+        self._directory = directory
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        builder = x509.CertificateBuilder().subject_name(self._name).issuer_name(self._name)
+        builder = builder.public_key(self._key.public_key()).serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(NOW - DAY).not_valid_after(NOW + DAY)
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        self.pem = builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        self.file = directory / f"{name}.pem"
+        self.file.write_bytes(self.pem)
+
+    def sign(
+        self,
+        name: str,
+        *,
+        first: datetime.datetime = NOW - DAY,
+        last: datetime.datetime = NOW + DAY,
+        passphrase: str = "",
+    ) -> Certificate:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        names = x509.SubjectAlternativeName(
+            [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        )
+        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key.public_key())
+        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(first).not_valid_after(last)
+        signed = builder.add_extension(names, critical=False).sign(self._key, hashes.SHA256())
+        made = Certificate(self._directory / f"{name}.crt", self._directory / f"{name}.key")
+        made.certfile.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        encryption: Any = serialization.NoEncryption()
+        if passphrase:
+            encryption = serialization.BestAvailableEncryption(passphrase.encode())
+        made.keyfile.write_bytes(
+            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+        )
+        return made
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def test_no_flag_is_plain_text() -> None:
+    assert check_certificates(None, None) is None
+    assert check_certificates("", "", "", prefix="grpc_ssl") is None
+
+
+def test_whole_sets_are_taken(authority: Authority) -> None:
+    made = authority.sign("server")
+    assert check_certificates(str(made.certfile), str(made.keyfile)) == TLSOptions(made.certfile, made.keyfile)
+    options = check_certificates(made.certfile, made.keyfile, authority.file, prefix="grpc_ssl")
+    assert options == TLSOptions(made.certfile, made.keyfile, authority.file, "grpc_ssl")
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ("certfile", ["keyfile"]),
+        ("keyfile", ["certfile"]),
+        ("ca_certs", ["certfile", "keyfile"]),
+    ],
+)
+def test_a_part_of_a_set_is_refused(given: str, missing: list[str]) -> None:
+    values = {name: "/some/file" if name == given else None for name in ("certfile", "keyfile", "ca_certs")}
+    with pytest.raises(ValidationError) as caught:
+        check_certificates(**values, prefix="grpc_ssl")
+    assert caught.value.errors == tuple(
+        f"--grpc_ssl_{name}: must be set with --grpc_ssl_{given}, got nothing" for name in missing
+    )
+
+
+Spoil = Callable[[Authority, Certificate], None]
+
+
+def spoil_key(authority: Authority, made: Certificate) -> None:
+    made.keyfile.write_bytes(authority.sign("other").keyfile.read_bytes())
+
+
+def encrypt_key(authority: Authority, made: Certificate) -> None:
+    made.keyfile.write_bytes(authority.sign("other", passphrase="secret").keyfile.read_bytes())
+
+
+def swap_files(_: Authority, made: Certificate) -> None:
+    key = made.keyfile.read_bytes()
+    made.keyfile.write_bytes(made.certfile.read_bytes())
+    made.certfile.write_bytes(key)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "flag", "file", "parts"),
+    [
+        pytest.param(
+            lambda _, made: made.certfile.unlink(),
+            "certfile", "server.crt", ["must be a readable PEM file", "No such file"], id="no certificate",
+        ),
+        pytest.param(lambda _, made: made.keyfile.unlink(), "keyfile", "server.key", ["No such file"], id="no key"),
+        pytest.param(
+            lambda authority, _: authority.file.unlink(), "ca_certs", "authority.pem", ["No such file"], id="no CA"
+        ),
+        pytest.param(
+            lambda _, made: made.certfile.write_text(""), "certfile", "server.crt", ["an empty file"], id="empty"
+        ),
+        pytest.param(
+            lambda _, made: made.keyfile.write_text("hello"), "keyfile", "server.key", ["found no PEM"], id="no PEM"
+        ),
+        pytest.param(
+            lambda authority, _: authority.file.write_text("x"), "ca_certs", "authority.pem", ["no PEM"], id="bad CA"
+        ),
+        pytest.param(swap_files, "certfile", "server.crt", ["-----BEGIN PRIVATE KEY-----"], id="swapped"),
+        pytest.param(spoil_key, "keyfile", "server.key", ["CN=server", "found another key"], id="another key"),
+        pytest.param(encrypt_key, "keyfile", "server.key", ["without a passphrase", "openssl pkey"], id="encrypted"),
+        pytest.param(
+            lambda authority, _: authority.sign("server", first=NOW - 2 * DAY, last=NOW - DAY),
+            "certfile", "server.crt", ["must be valid now", "expired at"], id="expired",
+        ),
+        pytest.param(
+            lambda authority, _: authority.sign("server", first=NOW + DAY, last=NOW + 2 * DAY),
+            "certfile", "server.crt", ["must be valid now", "is valid from"], id="too early",
+        ),
+        pytest.param(
+            lambda authority, made: authority.file.write_bytes(
+                authority.sign("old", first=NOW - 2 * DAY, last=NOW - DAY).certfile.read_bytes()
+            ),
+            "ca_certs", "authority.pem", ["expired at"], id="expired authority",
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_named(authority: Authority, spoil: Spoil, flag: str, file: str, parts: list[str]) -> None:
+    made = authority.sign("server")
+    spoil(authority, made)
+    with pytest.raises(UserError) as caught:
+        check_certificates(made.certfile, made.keyfile, authority.file, prefix="grpc_ssl")
+    text = str(caught.value)
+    assert text.startswith(f"--grpc_ssl_{flag}: {authority.file.parent / file}: must ")
+    for part in parts:
+        assert part in text
+    assert "PRIVATE KEY-----\n" not in text
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_an_unreadable_file_is_named(authority: Authority) -> None:
+    made = authority.sign("server")
+    made.keyfile.chmod(0)
+    with pytest.raises(UserError, match="must be a readable PEM file, found: Permission denied"):
+        check_certificates(made.certfile, made.keyfile)
+
+
+def test_one_valid_authority_is_enough(authority: Authority) -> None:
+    made = authority.sign("server")
+    old = authority.sign("old", first=NOW - 2 * DAY, last=NOW - DAY)
+    authority.file.write_bytes(old.certfile.read_bytes() + authority.pem)
+    assert check_certificates(made.certfile, made.keyfile, authority.file) is not None
+
+
+def test_what_was_checked_may_still_vanish(authority: Authority) -> None:
+    made = authority.sign("server")
+    options = check_certificates(made.certfile, made.keyfile)
+    assert options is not None
+    made.certfile.unlink()
+    with pytest.raises(UserError, match="No such file"):
+        options.uvicorn_options()
+    with pytest.raises(UserError, match="--grpc_ssl_certfile"):
+        build_grpc_credentials(made.certfile, made.keyfile)
+
+
+async def answer(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+@contextlib.contextmanager
+def serve_https(options: TLSOptions, loop: str) -> Iterator[int]:
+    """Serve `answer` in a thread and yield the port."""
+    started = threading.Event()
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            started.set()
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(answer, loop=loop, log_config=None, lifespan="off", **options.uvicorn_options())  # type: ignore[arg-type]
+    server = Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        assert started.wait(10)
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        listener.close()
+
+
+def request_https(port: int, ca: bytes, client: Certificate | None = None, name: str = "127.0.0.1") -> int:
+    """Ask over HTTPS; return the serial number of the certificate that was shown."""
+    context = ssl.create_default_context(cadata=ca.decode())
+    if client is not None:
+        context.load_cert_chain(client.certfile, client.keyfile)
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname=name) as secure,
+    ):
+        # With TLS 1.3 a refused client learns of it only when it reads.
+        secure.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        received = secure.recv(1000)
+        if not received:
+            raise ConnectionResetError("closed without an answer")
+        assert received.startswith(b"HTTP/1.1 200")
+        shown = secure.getpeercert(binary_form=True)
+        assert shown is not None
+        return x509.load_der_x509_certificate(shown).serial_number
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+def test_https_follows_a_changed_certificate(
+    authority: Authority, loop: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = authority.sign("server")
+    first = made.serial
+    options = check_certificates(made.certfile, made.keyfile)
+    assert options is not None
+    with serve_https(options, loop) as port:
+        assert request_https(port, authority.pem, name=name) == first
+        assert request_https(port, authority.pem, name=name) == first
+        key = made.keyfile.read_bytes()
+        second = authority.sign("server").serial
+        assert second != first
+        assert request_https(port, authority.pem, name=name) == second
+
+        # A pair that does not match is not taken, and is said once.
+        made.keyfile.write_bytes(key)
+        for _ in range(3):
+            assert request_https(port, authority.pem, name=name) == second
+        assert sum("found another key" in line for line in caplog.messages) == 1
+        third = authority.sign("server").serial
+        assert request_https(port, authority.pem, name=name) == third
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_https_asks_clients_for_a_certificate(tmp_path: Path, authority: Authority, loop: str) -> None:
+    server, client = authority.sign("server"), authority.sign("client")
+    (tmp_path / "other").mkdir()
+    stranger = Authority(tmp_path / "other", "stranger").sign("client")
+    options = check_certificates(server.certfile, server.keyfile, authority.file)
+    assert options is not None
+    with serve_https(options, loop) as port:
+        assert request_https(port, authority.pem, client) == server.serial
+        for refused in (None, stranger):
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                request_https(port, authority.pem, refused)
+        # The authority of clients is followed as well.
+        other = Authority(tmp_path / "other", "new")
+        authority.file.write_bytes(other.pem)
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            request_https(port, authority.pem, client)
+        assert request_https(port, authority.pem, other.sign("client")) == server.serial
+
+
+@contextlib.asynccontextmanager
+async def serve_grpc(*files: Path) -> AsyncIterator[int]:
+    async def echo(request: bytes, _: Any) -> bytes:
+        return request
+
+    server = grpc.aio.server()
+    handler = grpc.method_handlers_generic_handler("test", {"echo": grpc.unary_unary_rpc_method_handler(echo)})
+    server.add_generic_rpc_handlers((handler,))
+    port = server.add_secure_port("127.0.0.1:0", build_grpc_credentials(*files))
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(None)
+
+
+async def request_grpc(port: int, ca: bytes, client: Certificate | None = None) -> None:
+    """Ask over a connection of its own."""
+    pair = (client.keyfile.read_bytes(), client.certfile.read_bytes()) if client is not None else (None, None)
+    credentials = grpc.ssl_channel_credentials(ca, *pair)
+    # Connections are shared between channels of equal options.
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options=options) as channel:
+        assert await channel.unary_unary("/test/echo")(b"hello", timeout=10) == b"hello"
+
+
+async def show_certificate(port: int) -> int:
+    """Return the serial number of the certificate that a gRPC server shows."""
+
+    def connect() -> int:
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        context.set_alpn_protocols(["h2"])
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as secure,
+        ):
+            shown = secure.getpeercert(binary_form=True)
+            assert shown is not None
+            return x509.load_der_x509_certificate(shown).serial_number
+
+    return await asyncio.to_thread(connect)
+
+
+async def is_refused(request: Awaitable[None]) -> bool:
+    try:
+        await request
+    except grpc.aio.AioRpcError as error:
+        return error.code() is grpc.StatusCode.UNAVAILABLE
+    return False
+
+
+def test_grpc_follows_a_changed_certificate(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        made = authority.sign("server")
+        first = made.serial
+        async with serve_grpc(made.certfile, made.keyfile) as port:
+            await request_grpc(port, authority.pem)
+            assert await show_certificate(port) == first
+            key = made.keyfile.read_bytes()
+            second = authority.sign("server").serial
+            assert await show_certificate(port) == second
+            await request_grpc(port, authority.pem)
+
+            made.keyfile.write_bytes(key)
+            for _ in range(3):
+                assert await show_certificate(port) == second
+            assert sum("found another key" in line for line in caplog.messages) == 1
+            third = authority.sign("server").serial
+            assert await show_certificate(port) == third
+
+    asyncio.run(scenario())
+
+
+def test_grpc_asks_clients_for_a_certificate(tmp_path: Path, authority: Authority) -> None:
+    (tmp_path / "other").mkdir()
+    stranger = Authority(tmp_path / "other", "stranger")
+
+    async def scenario() -> None:
+        server, client = authority.sign("server"), authority.sign("client")
+        async with serve_grpc(server.certfile, server.keyfile, authority.file) as port:
+            await request_grpc(port, authority.pem, client)
+            assert await is_refused(request_grpc(port, authority.pem))
+            assert await is_refused(request_grpc(port, authority.pem, stranger.sign("client")))
+            # The authority of clients is followed as well.
+            authority.file.write_bytes(stranger.pem)
+            assert await is_refused(request_grpc(port, authority.pem, client))
+            await request_grpc(port, authority.pem, stranger.sign("client"))
+
+    asyncio.run(scenario())
