@@ -1,0 +1,122 @@
+"""What is fuzzed: a served model, samples that it answers and what it must answer to whatever it accepts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kfp_mindspore.bundle import ModelBundle, Signature
+from tests.support.model_servers import ModelServer, Runner
+from tests.support.serving_client import DATATYPES
+
+Arrays = dict[str, "np.ndarray[Any, Any]"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model of a server.
+
+    Args:
+        name: Its name in the URL.
+        signature: Its inputs and outputs; the batch is free.
+        questions: Inputs of one to a few rows.
+        answers: What the runner alone answers to each of the questions.
+        compute: The same function in NumPy, float64, for inputs that nobody foresaw.
+    """
+
+    name: str
+    signature: Signature
+    questions: tuple[Arrays, ...]
+    answers: tuple[Arrays, ...]
+    compute: Callable[[Arrays], Arrays]
+
+    @property
+    def datatypes(self) -> dict[str, str]:
+        return {spec.name: DATATYPES[spec.dtype] for spec in self.signature.inputs}
+
+
+def make_digits_target(bundle: Path, scratch: Path) -> Target:
+    """Ask the runner about verified samples, and for the weights of the linear model that the digits' bundle is."""
+    opened = ModelBundle.open(bundle)
+    samples = np.asarray(opened.read_verified().inputs["image"])
+    random = np.random.default_rng(3)
+    questions = []
+    for rows in (1, 1, 1, 1, 1, 1, 2, 3, 5, 8):
+        chosen = samples[random.integers(0, len(samples), rows)]
+        questions.append({"image": chosen * np.float32(random.uniform(0.5, 1.5))})
+    probes = np.concatenate([np.zeros((1, 64), np.float32), np.eye(64, dtype=np.float32)]).reshape(65, 1, 8, 8)
+    *answers, probed = Runner(bundle, scratch).answer([*questions, {"image": probes}])
+    bias = probed["output"][0].astype(np.float64)
+    weights = probed["output"][1:].astype(np.float64) - bias
+
+    def compute(inputs: Arrays) -> Arrays:
+        return {"output": inputs["image"].astype(np.float64).reshape(-1, 64) @ weights + bias}
+
+    return Target("digits", opened.signature, tuple(questions), tuple(answers), compute)
+
+
+def make_pair_target(bundle: Path, scratch: Path) -> Target:
+    """The model with two inputs: twice the values, and the index plus one."""
+    random = np.random.default_rng(4)
+    questions = tuple(
+        {
+            "values": random.random((rows, 3), np.float32),
+            "index": random.integers(-(2**20), 2**20, rows, np.int32),
+        }
+        for rows in (1, 1, 1, 2, 4)
+    )
+
+    def compute(inputs: Arrays) -> Arrays:
+        # int32's own sum, which wraps.
+        index = inputs["index"].astype(np.int32)
+        return {"output_0": inputs["values"].astype(np.float64) * 2, "output_1": index + np.int32(1)}
+
+    answers = Runner(bundle, scratch).answer(questions)
+    return Target("pair", ModelBundle.open(bundle).signature, questions, tuple(answers), compute)
+
+
+_MAKERS = {"digits": make_digits_target, "pair": make_pair_target}
+_BUNDLES = {"digits": "free", "pair": "pair"}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A running server and the models that it serves."""
+
+    server: ModelServer
+    targets: tuple[Target, ...]
+
+    def find_target(self, path: str, body: bytes) -> Target | None:
+        """Return the model that a path names, or a gRPC message."""
+        for target in self.targets:
+            if f"/models/{target.name}" in path or target.name.encode() in body[:200]:
+                return target
+        return None
+
+
+@contextmanager
+def open_stage(models: Path, scratch: Path, *flags: str, served: Sequence[str] = ("digits", "pair")) -> Iterator[Stage]:
+    """Serve the digits' classifier and the model with two inputs from one process."""
+    targets = [_MAKERS[name](models / _BUNDLES[name], scratch) for name in served]
+    with ModelServer(scratch, {name: models / _BUNDLES[name] for name in served}, *flags) as server:
+        server.wait_ready()
+        yield Stage(server, tuple(targets))
+
+
+def read_json(content: bytes) -> Any:
+    """Read JSON strictly: UTF-8 only, no NaN or Infinity.
+
+    Raises:
+        ValueError: It is no JSON.
+    """
+
+    def refuse(text: str) -> Any:
+        raise ValueError(f"{text} is no JSON")
+
+    return json.loads(content.decode("utf-8"), parse_constant=refuse)

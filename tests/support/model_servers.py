@@ -1,0 +1,230 @@
+"""Real server processes for tests, the bundles that they serve and what a runner by itself says of them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Arrays = dict[str, "np.ndarray[Any, Any]"]
+_SUPPORT = Path(__file__).parent
+
+
+class ModelServer:
+    """A server process in a session of its own.
+
+    Args:
+        directory: Where its log goes; also its working directory unless another is named.
+        models: Directories by model name; one alone is given as `--model_name` and `--model_dir`.
+        flags: More flags.
+        environment: Variables to set, over this process's.
+        cwd: Its working directory.
+        prepare: Called in the child before it becomes the server.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        models: dict[str, Path],
+        *flags: str,
+        environment: dict[str, str] | None = None,
+        cwd: Path | None = None,
+        prepare: Callable[[], None] | None = None,
+    ) -> None:
+        self.port, self.grpc_port = pick_ports(2)
+        directory.mkdir(parents=True, exist_ok=True)
+        self.log = directory / f"server-{self.port}.log"
+        if len(models) == 1:
+            ((name, path),) = models.items()
+            named = [f"--model_name={name}", f"--model_dir={path}"]
+        else:
+            named = [f"--model_dir={name}={path}" for name, path in models.items()]
+        command = [sys.executable, "-m", "mindsporeserver", *named]
+        command += [f"--http_port={self.port}", f"--grpc_port={self.grpc_port}", *flags]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=cwd or directory,
+                env={**os.environ, **(environment or {})},
+                preexec_fn=prepare,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def read_log(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def get(self, path: str, *, timeout: float = 10) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def post(self, path: str, value: Any = None, *, timeout: float = 30) -> tuple[int, Any, dict[str, str]]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            body = json.dumps(value).encode() if value is not None else b""
+            connection.request("POST", path, body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            content = response.read()
+            return response.status, json.loads(content or b"null"), {k.lower(): v for k, v in response.getheaders()}
+        finally:
+            connection.close()
+
+    def wait_ready(self, seconds: float = 90) -> ModelServer:
+        """Wait until it is ready; fail with its log when it ends or is not ready in time."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                if self.get("/v2/health/ready")[0] == 200:
+                    return self
+            except OSError:
+                pass
+            time.sleep(0.05)
+        raise AssertionError(f"the server is not ready (exit code {self.process.poll()}):\n{self.read_log()[-4000:]}")
+
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def read_metrics(self) -> dict[str, float]:
+        """Return samples by `name{labels}` as they are written."""
+        samples = {}
+        for line in self.get("/metrics")[1].decode().splitlines():
+            if line and not line.startswith("#"):
+                name, _, value = line.rpartition(" ")
+                samples[name] = float(value)
+        return samples
+
+    def sum_metric(self, name: str, **labels: str) -> float:
+        """Return the sum of the samples of a metric that have these labels."""
+        wanted = [f'{label}="{value}"' for label, value in labels.items()]
+        return sum(
+            value
+            for sample, value in self.read_metrics().items()
+            if sample.partition("{")[0] == name and all(label in sample for label in wanted)
+        )
+
+    def read_memory(self) -> int:
+        """Return the resident bytes of the process and its children."""
+        return sum(_read_resident(pid) for pid in [self.pid, *_find_children(self.pid)])
+
+    def stop(self, seconds: float = 40) -> int:
+        """Ask it to end, and return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(seconds)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(20)
+
+    def __enter__(self) -> ModelServer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class Runner:
+    """The answers of a runner by itself, in a process of its own: what every answer of a server is compared with.
+
+    Args:
+        bundle: The model's directory.
+        directory: Where questions and answers are kept.
+    """
+
+    def __init__(self, bundle: Path, directory: Path) -> None:
+        self.bundle, self.directory = bundle, directory
+        self._count = 0
+
+    def answer(self, questions: Sequence[Arrays]) -> list[Arrays]:
+        """Compute each question alone, in order."""
+        self._count += 1
+        directory = self.directory / f"runner-{os.getpid()}-{self.bundle.name}-{self._count}"
+        directory.mkdir(parents=True)
+        asked, answered = directory / "asked.npz", directory / "answered.npz"
+        columns = {f"{i}/{name}": array for i, arrays in enumerate(questions) for name, array in arrays.items()}
+        np.savez(asked, **columns)
+        done = subprocess.run(
+            [sys.executable, str(_SUPPORT / "runner_answers.py"), str(self.bundle), str(asked), str(answered)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            cwd=directory,
+            env={**os.environ, "GLOG_v": "4"},
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        results: list[Arrays] = [{} for _ in questions]
+        with np.load(answered) as archive:
+            for key in archive.files:
+                index, _, name = key.partition("/")
+                results[int(index)][name] = archive[key]
+        return results
+
+
+def pick_ports(count: int) -> list[int]:
+    """Return ports that were free a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def make_models(root: Path, script: str = "make_models.py") -> Path:
+    """Write the bundles of a script of this directory, in a process of its own."""
+    root.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        [sys.executable, str(_SUPPORT / script), str(root)],
+        env={**os.environ, "GLOG_v": "4"},
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return root
+
+
+def _find_children(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            children = [int(child) for child in (task / "children").read_text().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        for child in children:
+            found += [child, *_find_children(child)]
+    return found
+
+
+def _read_resident(pid: int) -> int:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
