@@ -12,6 +12,8 @@ from typing import Any
 from kfp_mindspore.errors import ValidationError
 
 FORMAT_VERSION = 1
+BYTES = "bytes"
+"""The dtype of what a transform may take and give, a graph never: texts and encoded images, as `bytes` objects."""
 
 _LARGEST = {"float16": 65504.0, "float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}
 
@@ -22,7 +24,7 @@ class TensorSpec:
 
     Args:
         name: Its name, such as `image`.
-        dtype: NumPy name of its type, such as `float32`.
+        dtype: NumPy name of its type, such as `float32`; `bytes` for texts and encoded images that a transform takes.
         shape: Its dimensions, -1 for a free one.
     """
 

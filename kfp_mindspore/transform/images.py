@@ -1,0 +1,191 @@
+"""Steps for images, as arrays of shape (N, C, H, W)."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import struct
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfp_mindspore.errors import MissingExtraError, UserError
+from kfp_mindspore.signature import BYTES, TensorSpec
+from kfp_mindspore.transform.base import TransformInputError, make_shape
+from kfp_mindspore.transform.operation import fill_objects
+from kfp_mindspore.transform.step import Step, keep_float, require_float, stack_rows
+
+_CHANNELS = {"L": 1, "RGB": 3}
+_FORMATS = ("JPEG", "PNG")
+_MAX_PIXELS = 1 << 24
+
+
+class DecodeImage(Step):
+    """PNG or JPEG files to float32 of shape (N, C, H, W) with values from 0 to 1.
+
+    Images of different sizes in one request are stacked by a following `Resize` or `CenterCrop`. The rotation that a
+    camera notes in EXIF is not applied.
+
+    Args:
+        mode: `RGB` (C = 3) or `L`, grey (C = 1); an image of another kind is converted.
+        max_pixels: Most pixels (H · W) of an image; default 2²⁴. Told by the file's header, before memory is spent.
+        column: Which input; may be left out when there is only one.
+    """
+
+    def __init__(self, mode: str = "RGB", *, max_pixels: int = _MAX_PIXELS, column: str = "") -> None:
+        super().__init__(column)
+        if mode not in _CHANNELS:
+            raise UserError(f"DecodeImage: mode: must be RGB or L, got {mode!r}")
+        self.mode = mode
+        self.max_pixels = max_pixels
+
+    def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
+        """Decode an array of N `bytes` objects, or uint8 of shape (N, number of bytes)."""
+        files = [row.tobytes() if isinstance(row, np.ndarray) else bytes(row) for row in batch]
+        return stack_rows([self._decode(content, index, len(files)) for index, content in enumerate(files)])
+
+    def find_input(self, spec: TensorSpec) -> TensorSpec:
+        """Return bytes, one object a row."""
+        channels = _CHANNELS[self.mode]
+        if spec.dtype != "float32" or len(spec.shape) != 4 or spec.shape[1] not in (-1, channels):
+            raise UserError(
+                f"DecodeImage: gives float32 of shape (-1, {channels}, H, W), but {spec.name!r} must be {spec.dtype} "
+                f"of shape {spec.shape}"
+            )
+        return TensorSpec(spec.name, BYTES, (spec.shape[0],))
+
+    def make_example(self, spec: TensorSpec) -> NDArray[Any]:
+        """Return PNG files with a gradient."""
+        rows, _, height, width = make_shape(spec.shape)
+        grey = np.linspace(0, 255, height * width).astype(np.uint8).reshape(height, width)
+        buffer = io.BytesIO()
+        _import_pillow().fromarray(grey).save(buffer, "PNG")
+        return fill_objects([buffer.getvalue()] * rows)
+
+    def _decode(self, content: bytes, index: int, count: int) -> NDArray[Any]:
+        images = _import_pillow()
+        where = "image" if count == 1 else f"image of row {index}"
+        try:
+            with images.open(io.BytesIO(content), formats=_FORMATS) as image:
+                width, height = image.size
+                if width * height > self.max_pixels:
+                    raise TransformInputError(
+                        f"{where}: must have at most {self.max_pixels} pixels, has {width} x {height}"
+                    )
+                if image.mode[0] in "IF":
+                    raise TransformInputError(f"{where}: must have 8 bits a channel, its mode is {image.mode}")
+                pixels = np.asarray(image.convert(self.mode))
+        except images.DecompressionBombError:
+            raise TransformInputError(f"{where}: must have at most {self.max_pixels} pixels, has many more") from None
+        except (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error) as error:
+            found = f"{len(content)} bytes of something else" if content else "no bytes"
+            raise TransformInputError(f"{where}: must be a whole PNG or JPEG file, got {found}") from error
+        planes = pixels[np.newaxis] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+        scaled: NDArray[Any] = planes.astype(np.float32) / np.float32(255)
+        return scaled
+
+
+class Resize(Step):
+    """Images to one size, bilinear; made smaller, each pixel is the mean of all that it covers (antialiased).
+
+    Args:
+        size: Height and width.
+        column: Which input; may be left out when there is only one.
+    """
+
+    def __init__(self, size: tuple[int, int], *, column: str = "") -> None:
+        super().__init__(column)
+        self.size = _check_size(self, size)
+
+    def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
+        """Resize the last two axes; float32, or the batch's own floating type."""
+        height, width = batch.shape[-2:]
+        if not height or not width:
+            raise TransformInputError(f"image: must have at least one pixel, got {height} x {width}")
+        if (height, width) == self.size:
+            return batch.astype(keep_float(batch.dtype), copy=False)
+        rows, columns = _weigh(height, self.size[0]), _weigh(width, self.size[1])
+        pixels = np.ascontiguousarray(batch, np.float32)
+        with np.errstate(all="ignore"):
+            resized: NDArray[Any] = rows @ pixels @ columns.T
+            return resized.astype(keep_float(batch.dtype), copy=False)
+
+    def find_input(self, spec: TensorSpec) -> TensorSpec:
+        """Return the same with free height and width."""
+        return _free_size(self, spec, self.size)
+
+
+class CenterCrop(Step):
+    """The middle of images; smaller ones get a border of zeros.
+
+    Args:
+        size: Height and width.
+        column: Which input; may be left out when there is only one.
+    """
+
+    def __init__(self, size: tuple[int, int], *, column: str = "") -> None:
+        super().__init__(column)
+        self.size = _check_size(self, size)
+
+    def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
+        """Cut or pad the last two axes."""
+        result = batch
+        for axis, wanted in zip((-2, -1), self.size, strict=True):
+            length = result.shape[axis]
+            if length > wanted:
+                start = (length - wanted) // 2
+                result = result.take(range(start, start + wanted), axis)
+            elif length < wanted:
+                before = (wanted - length) // 2
+                widths = [(0, 0)] * result.ndim
+                widths[axis] = (before, wanted - length - before)
+                result = np.pad(result, widths)
+        return result
+
+    def find_input(self, spec: TensorSpec) -> TensorSpec:
+        """Return the same with free height and width."""
+        return _free_size(self, spec, self.size, floats=False)
+
+
+def _check_size(step: Step, size: tuple[int, int]) -> tuple[int, int]:
+    if len(size) != 2 or any(not isinstance(length, int) or length < 1 for length in size):
+        raise UserError(f"{type(step).__name__}: size: must be (height, width) of at least 1, got {size!r}")
+    return (size[0], size[1])
+
+
+def _free_size(step: Step, spec: TensorSpec, size: tuple[int, int], *, floats: bool = True) -> TensorSpec:
+    if floats:
+        require_float(step, spec)
+    if len(spec.shape) < 3 or any(
+        wanted not in (-1, given) for wanted, given in zip(spec.shape[-2:], size, strict=True)
+    ):
+        raise UserError(
+            f"{type(step).__name__}: gives images of {size[0]} x {size[1]}, but {spec.name!r} must have shape "
+            f"{spec.shape}"
+        )
+    return dataclasses.replace(spec, shape=(*spec.shape[:-2], -1, -1))
+
+
+@lru_cache(maxsize=256)
+def _weigh(length: int, wanted: int) -> NDArray[np.float32]:
+    """Return how much each of `length` pixels counts in each of `wanted`, float32 of shape (wanted, length)."""
+    scale = length / wanted
+    reach = max(scale, 1.0)
+    centers = (np.arange(wanted) + 0.5) * scale - 0.5
+    distances = np.abs(np.arange(length)[np.newaxis] - centers[:, np.newaxis]) / reach
+    weights = np.clip(1.0 - distances, 0.0, None)
+    shares: NDArray[np.float32] = (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+    shares.setflags(write=False)
+    return shares
+
+
+def _import_pillow() -> Any:
+    try:
+        from PIL import Image
+    except ModuleNotFoundError as error:
+        if error.name != "PIL":
+            raise
+        raise MissingExtraError("pillow", "serving") from None
+    return Image

@@ -1,0 +1,166 @@
+"""Finding the transform of a model: a `transform.py` in its directory, or one that an installed package registers."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import itertools
+import sys
+import traceback
+import types
+import weakref
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore.bundle import ModelBundle
+from kfp_mindspore.errors import CorruptBundleError, NotFoundError, UserError
+from kfp_mindspore.signature import Signature
+from kfp_mindspore.transform.base import Transform
+from kfp_mindspore.transform.bound import BoundTransform, bind_transform
+
+TRANSFORM_FILE = "transform.py"
+ENTRY_POINTS = "kfp_mindspore.transforms"
+
+_ALLOW_HINT = (
+    "Start the server with --allow_model_code true if you trust whoever wrote the model directory, or install a "
+    f"package that registers the transform in the entry point group {ENTRY_POINTS}."
+)
+_numbers = itertools.count(1)
+
+
+def load_transform(bundle: ModelBundle, *, allow_code: bool = False) -> BoundTransform | None:
+    """Load a bundle's transform.
+
+    Args:
+        bundle: A bundle that was opened.
+        allow_code: Whether a `transform.py` in the directory may be run; a registered transform needs no permission.
+
+    Returns:
+        The transform, or None when the bundle has none.
+
+    Raises:
+        UserError: It is code and not allowed, cannot be imported (named by file and line), is not registered, or does
+            not fit the model.
+        CorruptBundleError: `transform.py` is not the one that was signed.
+    """
+    signature, file = bundle.signature, bundle.path / TRANSFORM_FILE
+    entry = signature.files.get(TRANSFORM_FILE)
+    if entry is None and file.exists():
+        raise CorruptBundleError(
+            f"{file}: not among the files of the model's signature: it was added later",
+            hint="Remove it, or export the model again with it: kfp-mindspore model export --transform FILE",
+        )
+    name = signature.transform
+    if entry is None:
+        return load_registered(name, signature) if name else None
+    if name:
+        raise UserError(f"{bundle.path}: has {TRANSFORM_FILE} and names the transform {name!r}: must be one of them")
+    if not allow_code:
+        raise UserError(f"{file}: the model directory has code of its own, which is not allowed", hint=_ALLOW_HINT)
+    source = file.read_bytes()
+    # What is run are the very bytes that were compared, not what the file may hold a moment later.
+    if (digest := hashlib.sha256(source).hexdigest()) != entry["sha256"]:
+        raise CorruptBundleError(f"{file}: sha256 must be {entry['sha256']}, is {digest}: the file was changed")
+    return load_transform_source(file, source, signature)
+
+
+def load_registered(name: str, signature: Signature) -> BoundTransform:
+    """Load a transform that an installed package registers: an object, a class, or a function of the signature.
+
+    Args:
+        name: Its name in the entry point group `kfp_mindspore.transforms`.
+        signature: What the graph takes and gives.
+
+    Raises:
+        NotFoundError: No installed package registers it.
+        UserError: It cannot be imported, or does not fit the model.
+    """
+    found = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    entry = next((entry for entry in found if entry.name == name), None)
+    if entry is None:
+        raise NotFoundError(
+            f"transform {name!r}: not registered, found {', '.join(sorted({entry.name for entry in found})) or 'none'}",
+            hint=f"Install the package that registers it in the entry point group {ENTRY_POINTS}.",
+        )
+    where = f"transform {name!r}"
+    try:
+        value = entry.load()
+        transform = _build(value, signature)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{where} ({entry.value}): {_describe(error)}") from error
+    return bind_transform(_require(transform, where), signature, where)
+
+
+def load_transform_source(file: Path, source: bytes, signature: Signature) -> BoundTransform:
+    """Run a transform's source and bind what it defines.
+
+    Each call makes a module of its own, so the files of two models, or the old and the new one of a model, do not meet.
+
+    Args:
+        file: Where the source came from, for messages.
+        source: Python that defines `transform`, or `build_transform(signature)`.
+        signature: What the graph takes and gives.
+
+    Raises:
+        UserError: Naming the file and the line.
+    """
+    name = f"kfp_mindspore_transform_{next(_numbers)}_{hashlib.sha256(source).hexdigest()[:12]}"
+    module = types.ModuleType(name)
+    module.__file__ = str(file)
+    # Dataclasses, pickle and type hints look a class's module up by its name.
+    sys.modules[name] = module
+    try:
+        try:
+            exec(compile(source, str(file), "exec", dont_inherit=True), module.__dict__)
+            build, transform = module.__dict__.get("build_transform"), module.__dict__.get("transform")
+            if (build is None) == (transform is None):
+                raise UserError(f"{file}: must define `transform` or `build_transform(signature)`, and not both")
+            if build is not None and not callable(build):
+                raise UserError(f"{file}: build_transform: must be a function, got {type(build).__name__}")
+            transform = _build(transform if build is None else build, signature)
+        except UserError as error:
+            if error.__traceback__ is not None and (line := _find_line(error, file)):
+                raise UserError(f"{file}:{line}: {error.message}", hint=error.hint) from error
+            raise
+        except (Exception, SystemExit) as error:
+            line = _find_line(error, file)
+            hint = "Install it where the model is served." if isinstance(error, ModuleNotFoundError) else ""
+            raise UserError(f"{file}{f':{line}' if line else ''}: {_describe(error)}", hint=hint) from error
+        bound = bind_transform(_require(transform, str(file)), signature, f"{file.parent.name}/{file.name}")
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    weakref.finalize(bound, sys.modules.pop, name, None)
+    return bound
+
+
+def _build(value: Any, signature: Signature) -> Any:
+    if isinstance(value, Transform):
+        return value
+    if isinstance(value, type) and issubclass(value, Transform):
+        return value()
+    return value(signature) if callable(value) else value
+
+
+def _require(transform: Any, where: str) -> Transform:
+    if not isinstance(transform, Transform):
+        raise UserError(
+            f"{where}: must define a kfp_mindspore.transform.Transform, such as a Pipeline, got "
+            f"{type(transform).__name__}"
+        )
+    return transform
+
+
+def _find_line(error: BaseException, file: Path) -> int:
+    """Return the line of a file in which an error arose, 0 when it did not arise there."""
+    if isinstance(error, SyntaxError) and error.filename == str(file):
+        return error.lineno or 0
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    return frames[-1].lineno or 0 if frames else 0
+
+
+def _describe(error: BaseException) -> str:
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,156 @@
+"""Steps for values: normalisation before the graph, probabilities and the best classes after it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.signature import BYTES, TensorSpec
+from kfp_mindspore.transform.base import Arrays, TransformInputError
+from kfp_mindspore.transform.operation import fill_objects
+from kfp_mindspore.transform.step import Step, keep_float, require_float
+
+
+class Normalize(Step):
+    """`(value - mean) / std`, for each channel or feature (axis 1).
+
+    Args:
+        mean: One number, or one a channel.
+        std: One number, or one a channel; none may be 0.
+        column: Which input; may be left out when there is only one.
+    """
+
+    def __init__(self, mean: float | Sequence[float], std: float | Sequence[float], *, column: str = "") -> None:
+        super().__init__(column)
+        self.mean = np.atleast_1d(np.asarray(mean, np.float32))
+        self.std = np.atleast_1d(np.asarray(std, np.float32))
+        if self.mean.ndim != 1 or self.std.ndim != 1 or len({self.mean.size, self.std.size} - {1}) > 1:
+            raise UserError(f"Normalize: mean and std: must be one number or one a channel, got {mean!r} and {std!r}")
+        if not np.isfinite(self.mean).all() or not np.isfinite(self.std).all() or (self.std == 0).any():
+            raise UserError(f"Normalize: mean and std: must be finite, std not 0, got {mean!r} and {std!r}")
+
+    @property
+    def channels(self) -> int:
+        """Number of channels that mean and std are given for; 1 when they hold for any number."""
+        return max(self.mean.size, self.std.size)
+
+    def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
+        """Normalise; float32, or the batch's own floating type."""
+        if self.channels > 1 and (batch.ndim < 2 or batch.shape[1] != self.channels):
+            raise TransformInputError(f"input: must have {self.channels} channels on axis 1, got shape {batch.shape}")
+        shape = (-1,) + (1,) * max(batch.ndim - 2, 0)
+        with np.errstate(all="ignore"):
+            values: NDArray[Any] = (batch.astype(np.float32, copy=False) - self.mean.reshape(shape)) / self.std.reshape(
+                shape
+            )
+            return values.astype(keep_float(batch.dtype), copy=False)
+
+    def find_input(self, spec: TensorSpec) -> TensorSpec:
+        """Return the same, once the number of channels fits."""
+        require_float(self, spec)
+        if self.channels > 1 and (len(spec.shape) < 2 or spec.shape[1] not in (-1, self.channels)):
+            raise UserError(f"Normalize: is for {self.channels} channels, but {spec.name!r} has shape {spec.shape}")
+        return spec
+
+
+class Softmax(Step):
+    """Scores to probabilities along the last axis.
+
+    Args:
+        column: Which output; may be left out when there is only one.
+    """
+
+    def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
+        """Return probabilities in the batch's type."""
+        scores = batch.astype(np.float32) if batch.dtype != np.float64 else batch
+        with np.errstate(all="ignore"):
+            powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            shares: NDArray[Any] = powers / powers.sum(axis=-1, keepdims=True)
+        return shares.astype(keep_float(batch.dtype), copy=False)
+
+    def find_output(self, spec: TensorSpec) -> TensorSpec:
+        """Return the same, once it is an array of floating numbers."""
+        require_float(self, spec)
+        _require_classes(self, spec)
+        return spec
+
+
+class TopK(Step):
+    """The best classes along the last axis instead of all scores, best first; of equal ones the first.
+
+    Replaces its column by two: the classes, int64 or, with labels, `bytes` (UTF-8 texts), and their scores.
+
+    Args:
+        k: How many.
+        labels: Class names by index.
+        classes: Name of the output with the classes.
+        scores: Name of the output with the scores.
+        column: Which output; may be left out when there is only one.
+    """
+
+    def __init__(
+        self,
+        k: int,
+        labels: Sequence[str] = (),
+        *,
+        classes: str = "classes",
+        scores: str = "scores",
+        column: str = "",
+    ) -> None:
+        super().__init__(column)
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise UserError(f"TopK: k: must be a number of at least 1, got {k!r}")
+        if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
+            raise UserError(f"TopK: labels: must be a list of texts, got {labels!r}")
+        if classes == scores:
+            raise UserError(f"TopK: classes and scores: must have different names, both are {scores!r}")
+        self.k = k
+        self.labels = tuple(labels)
+        self.classes = classes
+        self.scores = scores
+        self._texts = fill_objects([label.encode() for label in self.labels])
+
+    def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
+        """Return the indexes of the best classes, int64 of shape (N, …, k)."""
+        return np.argsort(-batch, axis=-1, kind="stable")[..., : self.k].astype(np.int64, copy=False)
+
+    def apply(self, arrays: Arrays) -> Arrays:
+        """Return the arrays with the classes and the scores in the column's place."""
+        column = self.find_column(arrays)
+        indexes = self.compute(arrays[column])
+        best = np.take_along_axis(arrays[column], indexes, axis=-1)
+        split = {self.classes: self._texts[indexes] if self.labels else indexes, self.scores: best}
+        result: Arrays = {}
+        for name, array in arrays.items():
+            result |= split if name == column else {name: array}
+        return result
+
+    def find_outputs(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Return the specs with the classes' and the scores' in the column's place."""
+        column = self.find_column(spec.name for spec in specs)
+        result: list[TensorSpec] = []
+        for spec in specs:
+            if spec.name != column:
+                result.append(spec)
+                continue
+            require_float(self, spec)
+            count = _require_classes(self, spec)
+            if count >= 0 and self.k > count:
+                raise UserError(f"TopK: k: must be at most {count}, the classes of {spec.name!r}, got {self.k}")
+            if self.labels and count >= 0 and len(self.labels) != count:
+                raise UserError(f"TopK: labels: must be {count}, one a class of {spec.name!r}, got {len(self.labels)}")
+            shape = (*spec.shape[:-1], self.k)
+            result.append(TensorSpec(self.classes, BYTES if self.labels else "int64", shape))
+            result.append(dataclasses.replace(spec, name=self.scores, shape=shape))
+        return tuple(result)
+
+
+def _require_classes(step: Step, spec: TensorSpec) -> int:
+    if len(spec.shape) < 2:
+        raise UserError(f"{type(step).__name__}: {spec.name!r} must have shape (-1, classes), has {spec.shape}")
+    return spec.shape[-1]
