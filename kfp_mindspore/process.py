@@ -181,6 +181,20 @@ def spawn_child(
         )
 
 
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the one that started it dies; end at once when it is dead already.
+
+    For children that were started without `spawn_child`. Only on Linux is a later death noticed.
+
+    Args:
+        parent: Number of the process that started this one, as it said itself.
+    """
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(137)
+
+
 def adopt_orphans() -> None:
     """Make this process the parent of its orphaned descendants, so that `kill_descendants` finds them (Linux)."""
     if _libc is not None:
