@@ -208,19 +208,24 @@ _V1_SPOILERS: list[Callable[[Random, Any], Any]] = [
 ]
 
 
+def _pick_tensor(random: Random, value: Any) -> Any:
+    # An earlier spoiler may have taken all of them.
+    return random.choice(value["inputs"]) if value["inputs"] else {}
+
+
 def _set_tensor(field: str, values: list[Any]) -> Callable[[Random, Any], None]:
     def spoil(random: Random, value: Any) -> None:
-        random.choice(value["inputs"])[field] = random.choice(values)
+        _pick_tensor(random, value)[field] = random.choice(values)
 
     return spoil
 
 
 def _double_input(random: Random, value: Any) -> None:
-    value["inputs"].append(dict(random.choice(value["inputs"])))
+    value["inputs"].append(dict(_pick_tensor(random, value)))
 
 
 def _drop_field(random: Random, value: Any) -> None:
-    tensor = random.choice(value["inputs"])
+    tensor = _pick_tensor(random, value)
     if tensor:
         del tensor[random.choice(list(tensor))]
 
@@ -231,13 +236,13 @@ def _ask_for(random: Random, value: Any) -> None:
 
 
 def _swap(random: Random, value: Any) -> None:
-    tensor = random.choice(value["inputs"])
+    tensor = _pick_tensor(random, value)
     first, second = random.choice([("data", "shape"), ("name", "datatype"), ("shape", "datatype")])
     tensor[first], tensor[second] = tensor.get(second), tensor.get(first)
 
 
 def _change_data(random: Random, value: Any) -> None:
-    tensor = random.choice(value["inputs"])
+    tensor = _pick_tensor(random, value)
     data = tensor.get("data")
     if isinstance(data, list) and data:
         change: Callable[[Any], Any] = random.choice(
@@ -249,7 +254,7 @@ def _change_data(random: Random, value: Any) -> None:
                 [*data, 1],
                 data * 2,
                 [data],
-                data * 2000,
+                data * 20,
                 _map_leaves(change)(random, data),
                 "".join(map(str, data)),
             ]
@@ -266,7 +271,7 @@ _V2_SPOILERS: list[Callable[[Random, Any], None]] = [
     _swap,
     _change_data,
     lambda random, value: value.update(id=random.choice(IDS)),
-    lambda random, value: value.update(inputs=value["inputs"] * random.choice([0, 2, 500])),
+    lambda random, value: value.update(inputs=value["inputs"] * random.choice([0, 2, 2, 30])),
     lambda random, value: value.update(model_name=random.choice(TEXTS)),
     lambda random, value: value.update(parameters=pick_value(random)),
     lambda random, value: value["inputs"].reverse(),

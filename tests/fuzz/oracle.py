@@ -101,6 +101,9 @@ def _is_inference(case: Case) -> bool:
 
 
 def _check_error(answer: Answer) -> str:
+    if answer.status == 400 and answer.body == b"Invalid HTTP request received.":
+        # The parser of HTTP says so, before there is a request that an application could answer.
+        return ""
     try:
         text = read_json(answer.body)["error"]
     except (ValueError, KeyError, TypeError):

@@ -110,7 +110,7 @@ def open_stage(models: Path, scratch: Path, *flags: str, served: Sequence[str] =
 
 
 def read_json(content: bytes) -> Any:
-    """Read JSON strictly: UTF-8 only, no NaN or Infinity.
+    """Read JSON as the standard library does, but refuse NaN and Infinity.
 
     Raises:
         ValueError: It is no JSON.
@@ -119,4 +119,4 @@ def read_json(content: bytes) -> Any:
     def refuse(text: str) -> Any:
         raise ValueError(f"{text} is no JSON")
 
-    return json.loads(content.decode("utf-8"), parse_constant=refuse)
+    return json.loads(content, parse_constant=refuse)
