@@ -18,6 +18,7 @@ from tests.support.model_servers import make_models
 
 COUNTS = {"v1": 26_000, "v2": 26_000, "binary": 26_000, "grpc": 14_000, "http": 12_000}
 MEMORY_BOUND = 128 << 20
+PEAK_BOUND = 256 << 20
 
 
 def main() -> int:
@@ -57,6 +58,9 @@ def main() -> int:
     grown = not arguments.replay and report.growth > MEMORY_BOUND
     if grown:
         print(f"  WRONG memory grew by {report.growth >> 20} MiB after the first fifth of the run")
+    if report.peak > PEAK_BOUND:
+        grown = True
+        print(f"  WRONG memory was {report.peak >> 20} MiB more at its peak than at first")
     if report.findings and not arguments.replay:
         report.write(arguments.keep)
         print(f"Kept in {arguments.keep}; again: python -m tests.fuzz --replay {arguments.keep}")

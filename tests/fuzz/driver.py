@@ -31,6 +31,8 @@ GENERATORS = {
 }
 # A failing body is kept a few times: the same reason a thousand times says no more.
 _KEPT_PER_REASON = 5
+# No body of these sizes is worth that much of the event loop.
+_SLOW_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Report:
         findings: What was wrong, a few of each reason.
         reasons: How often each reason was seen.
         memory: Resident bytes of the server, sampled: seconds since the start and bytes.
+        peak: How much more than at first the server had at most, in bytes.
+        slowest: Seconds of the slowest answer.
         seconds: How long it took.
     """
 
@@ -69,6 +73,8 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
     memory: list[tuple[float, int]] = field(default_factory=list)
+    peak: int = 0
+    slowest: float = 0.0
     seconds: float = 0.0
 
     def add(self, why: str, case: Case) -> None:
@@ -96,7 +102,10 @@ class Report:
             lines.append(f"  {kind:7}{count:7}: {found}")
         if self.memory:
             low, high = self.memory[0][1] >> 20, self.memory[-1][1] >> 20
-            lines.append(f"  memory of the server: {low} MiB at first, {high} MiB at last")
+            lines.append(
+                f"  memory of the server: {low} MiB at first, {high} MiB at last, {self.peak >> 20} MiB more at most"
+            )
+            lines.append(f"  slowest answer: {self.slowest:.2f} s")
         lines += [f"  WRONG {times} x {reason}" for reason, times in self.reasons.most_common()]
         return "\n".join(lines)
 
@@ -130,6 +139,7 @@ async def run_cases(
         timeout: Seconds to wait for an answer.
     """
     report, start, queue = Report(), time.monotonic(), iter(cases)
+    before = stage.server.read_memory()
     watch = asyncio.create_task(_watch_memory(stage, report, start))
     in_flight: dict[int, Case] = {}
     try:
@@ -143,6 +153,7 @@ async def run_cases(
             report.add(f"the server ended with exit code {stage.server.process.returncode}", case)
     else:
         report.memory.append((time.monotonic() - start, stage.server.read_memory()))
+        report.peak = stage.server.read_peak_memory() - before
     report.seconds = time.monotonic() - start
     return report
 
@@ -177,6 +188,7 @@ async def _work(
             if not server.is_alive():
                 return
             in_flight[worker] = case
+            sent = time.monotonic()
             try:
                 answer = await send(case, http, grpc)
             except (TimeoutError, asyncio.TimeoutError):
@@ -185,6 +197,10 @@ async def _work(
                 answer, why = Answer(0), f"no readable answer: {error!r}"
             else:
                 why = judge(case, answer, stage.find_target(case.path, case.body))
+            seconds = time.monotonic() - sent
+            report.slowest = max(report.slowest, seconds)
+            if seconds > _SLOW_SECONDS and not why:
+                why = f"answered after {seconds:.1f} s"
             report.sent[case.kind] += 1
             report.answers[f"{case.kind} {answer.code or answer.status}"] += 1
             if why:

@@ -175,6 +175,12 @@ def _mix_rows(random: Random, value: Any) -> Any:
     return value
 
 
+def _put_long_text(random: Random, value: Any) -> Any:
+    # An array of texts has the size of its longest, for each of them.
+    value["instances"] = ["x" * 20_000] + [random.choice(["a", 1, None])] * 2_000
+    return value
+
+
 def _rename(random: Random, value: Any) -> Any:
     value[random.choice(["instance", "inputs", "Instances", "signature_name", *TEXTS])] = value["instances"]
     if random.random() < 0.7:
@@ -186,6 +192,7 @@ _V1_SPOILERS: list[Callable[[Random, Any], Any]] = [
     _repeat_rows,
     _mix_rows,
     _rename,
+    _put_long_text,
     _each_row(_map_leaves(str)),
     _each_row(_map_leaves(bool)),
     _each_row(_map_leaves(lambda leaf: round(float(leaf)))),

@@ -44,6 +44,7 @@ def test_generated_bodies(stage: Stage) -> None:
     assert not report.findings, f"python -m tests.fuzz --seed {SEED} --scale 0.02\n{report.describe()}"
     assert report.good > 100
     assert report.growth < 64 << 20, report.memory
+    assert report.peak < 128 << 20
     assert "Traceback" not in stage.server.read_log()
 
 

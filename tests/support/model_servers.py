@@ -127,6 +127,11 @@ class ModelServer:
         """Return the resident bytes of the process and its children."""
         return sum(_read_resident(pid) for pid in [self.pid, *_find_children(self.pid)])
 
+    def read_peak_memory(self) -> int:
+        """Return the most resident bytes that the process ever had."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1]) << 10
+
     def stop(self, seconds: float = 40) -> int:
         """Ask it to end, and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
