@@ -15,7 +15,7 @@ from pathlib import Path
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE_OPENMETRICS
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
@@ -226,10 +226,11 @@ class Metrics:
         if name not in self._models:
             if self._directory is not None:
                 _check_space(self._directory)
-            self._models[name] = ModelMetrics(self._families, name)
-            self._known.add(name)
+            model = ModelMetrics(self._families, name)
             if self._directory is not None:
                 _reserve_blocks(self._directory)
+            self._models[name] = model
+            self._known.add(name)
         return self._models[name]
 
     def forget_model(self, name: str) -> None:
@@ -283,16 +284,6 @@ class _AllProcesses(Collector):
         return merged
 
 
-def forget_process(directory: Path | str, pid: int) -> None:
-    """Take a process that ended out of the gauges; what it counted stays. The parent of workers calls this.
-
-    Args:
-        directory: The PROMETHEUS_MULTIPROC_DIR that the process had.
-        pid: The process' id.
-    """
-    mark_process_dead(pid, str(directory))  # type: ignore[no-untyped-call]
-
-
 def _check_directory(directory: Path) -> None:
     if not directory.is_dir():
         raise UserError(f"{DIRECTORY_VARIABLE}: {directory} is no directory", hint="Create it, empty, for each start.")
@@ -318,15 +309,18 @@ def _check_space(directory: Path) -> None:
 
 
 def _reserve_blocks(directory: Path) -> None:
-    """Give the sparse files their blocks now, while it is known that the disk has them."""
+    """Give the sparse files their blocks now, while the disk has them."""
     for file in _own_files(directory):
         with file.open("r+b") as opened:
             try:
                 os.posix_fallocate(opened.fileno(), 0, _measure(file))
             except OSError as error:
-                # Some file systems cannot reserve; on a full one the next model is refused by `_check_space`.
-                if error.errno not in (errno.ENOSPC, errno.EOPNOTSUPP, errno.EINVAL):
-                    raise
+                if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):
+                    continue  # a file system that reserves nothing
+                raise UserError(
+                    f"{DIRECTORY_VARIABLE}: {file} cannot be written: {error.strerror}",
+                    hint="Free some space or choose another directory.",
+                ) from error
 
 
 def _measure(file: Path) -> int:
