@@ -2,6 +2,7 @@
 
 model.mindir      the graph and its weights
 verified.npz      held-out samples: `input.<name>`, the network's own `output.<name>`, and `labels` where known
+transform.py      optional: what is done before and after the graph, see kfp_mindspore.transform
 signature.json    inputs and outputs {name, dtype, shape with -1 for a free dimension}, files {name: {sha256, size}},
                   mindspore_version, verified (against what, and by how much it differed), metadata, and `digest`,
                   the sha256 of all of this, so that no byte of a bundle can change unnoticed
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MODEL_FILE",
     "SIGNATURE_FILE",
+    "TRANSFORM_FILE",
     "VERIFIED_FILE",
     "BundleWriter",
     "Dimension",
@@ -44,6 +46,7 @@ __all__ = [
 MODEL_FILE = "model.mindir"
 SIGNATURE_FILE = "signature.json"
 VERIFIED_FILE = "verified.npz"
+TRANSFORM_FILE = "transform.py"
 
 _COPY_HINT = "Copy the bundle again from where it came from, or export the model again."
 _EXPORT_HINT = "A model is a directory written by: kfp-mindspore model export CHECKPOINT_DIR -o MODEL_DIR"

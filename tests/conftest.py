@@ -29,9 +29,11 @@ def load_support(name: str) -> Any:
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory with `dataset`, `checkpoint`, and the bundles `free`, `fixed` (batch 8) and `pair`.
+    """Return a directory with `dataset`, `checkpoint`, and bundles.
 
-    Made once, by a process of its own. They belong to all tests: copy what is to be damaged.
+    `free`, `fixed` (batch 8) and `transformed` (PNG and JPEG files to the three best classes) are classifiers of
+    digits, and `encrypted` with the key bytes(range(32)); `pair` has two inputs and two outputs, `sequence` a free
+    length of up to 64 tokens. Made once, by a process of its own. They belong to all tests: copy what is to be damaged.
     """
     root = tmp_path_factory.mktemp("models")
     done = subprocess.run(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from kfp_mindspore.bundle import ModelBundle, Signature, TensorSpec
+from kfp_mindspore import files
+from kfp_mindspore.bundle import MODEL_FILE, TRANSFORM_FILE, ModelBundle, Signature, TensorSpec
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_table
 from kfp_mindspore.errors import UserError
 
@@ -15,6 +18,10 @@ from kfp_mindspore.errors import UserError
 @click.group(epilog="Example: kfp-mindspore model verify out/model --outputs")
 def model() -> None:
     """Export, inspect and verify model bundles (MindIR)."""
+
+
+def _add_key_option(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option("--key-file", type=click.Path(path_type=Path), help=f"{text}. [env: MINDSPORE_MODEL_KEY]")
 
 
 class _Batch(click.ParamType[Any]):
@@ -45,6 +52,13 @@ class _Batch(click.ParamType[Any]):
 @click.option("--batch", type=_Batch(), default="free", show_default=True, help="Rows that the graph takes.")
 @click.option("--samples", type=click.IntRange(min=1), default=64, show_default=True, help="Samples to compare.")
 @click.option("--metadata", type=PairType(), multiple=True, help="Text to keep; repeatable.")
+@click.option("--transform", help="Pre- and post-processing: a Python file, or a registered name.")
+@click.option(
+    "--dimensions",
+    type=click.Path(path_type=Path),
+    help="JSON file: free dimensions other than the batch, and the sizes that they are padded to.",
+)
+@_add_key_option("Encrypt the model (AES-GCM) with the key in this file")
 @add_json_option
 def export(
     checkpoint: Path,
@@ -55,11 +69,15 @@ def export(
     batch: str | int,
     samples: int,
     metadata: tuple[tuple[str, str], ...],
+    transform: str | None,
+    dimensions: Path | None,
+    key_file: Path | None,
     as_json: bool,
 ) -> None:
     """Export the network in CHECKPOINT as a model bundle.
 
-    The exported graph is loaded again and compared with the network; a bundle appears only when they agree.
+    The exported graph is loaded again and compared with the network; a bundle appears only when they agree. It is
+    encrypted when there is a key, in a file or in the variable MINDSPORE_MODEL_KEY.
     """
     from kfp_mindspore.mindir import export_mindir
 
@@ -72,53 +90,61 @@ def export(
         batch=batch,
         sample_count=samples,
         metadata=dict(metadata),
+        transform=transform,
+        dimensions=None if dimensions is None else _read_object(dimensions),
+        key=_read_key(key_file),
     )
     if as_json:
         print_json(_describe(bundle))
     else:
-        verified = bundle.signature.verified
+        verified, encryption = bundle.signature.verified, bundle.signature.encryption
         click.echo(
-            f"{bundle.path}: exported; {verified['samples']} samples differ by at most {verified['max_abs_diff']:g}"
+            f"{bundle.path}: exported{encryption and f', encrypted ({encryption})'}; {verified['samples']} samples differ by at most {verified['max_abs_diff']:g}"
         )
 
 
 @model.command(epilog="Example: kfp-mindspore model inspect out/model")
 @click.argument("path", type=click.Path(path_type=Path))
+@_add_key_option("Key of an encrypted model, to look into it (loads MindSpore)")
 @add_json_option
-def inspect(path: Path, as_json: bool) -> None:
+def inspect(path: Path, key_file: Path | None, as_json: bool) -> None:
     """Show what is in a bundle (or a bare .mindir file), without loading MindSpore."""
     from kfp_mindspore.mindir import inspect_mindir
 
+    key = _read_key(key_file)
     bundle = None if path.is_file() else ModelBundle.open(path)
-    info = inspect_mindir(path if bundle is None else bundle.mindir)
+    # Of an encrypted bundle the signature says enough to do without the key.
+    closed = bundle is not None and bool(bundle.signature.encryption) and key is None
+    info = None if closed else inspect_mindir(path if bundle is None else bundle.mindir, key=key)
     if as_json:
-        print_json({**({} if bundle is None else _describe(bundle)), "mindir": info.to_dict()})
+        described = {} if bundle is None else _describe(bundle)
+        print_json({**described, "mindir": None if info is None else info.to_dict()})
         return
-    click.echo(f"{info.path}: {info.size} bytes, {info.producer} {info.mindspore_version}")
-    click.echo(f"{info.parameters} weights with {info.parameter_values} values")
-    click.echo("operators: " + ", ".join(f"{count} {name}" for name, count in info.operators.items()) + "\n")
-    if bundle is None:
-        _print_specs(info.inputs, info.outputs)
-        return
-    signature = bundle.signature
-    _print_specs(signature.inputs, signature.outputs)
-    for title, table in (("verified", signature.verified), ("metadata", signature.metadata)):
-        if table:
-            click.echo(f"\n{title}:")
-            for name, value in table.items():
-                click.echo(f"  {name}: {value}")
+    if info is None and bundle is not None:
+        size = bundle.signature.files[MODEL_FILE]["size"]
+        click.echo(f"{bundle.mindir}: {size} bytes, encrypted ({bundle.signature.encryption})")
+        click.echo("weights and operators: with the key only (--key-file)\n")
+    elif info is not None:
+        click.echo(f"{info.path}: {info.size} bytes, {info.producer} {info.mindspore_version}")
+        click.echo(f"{info.parameters} weights with {info.parameter_values} values")
+        click.echo("operators: " + ", ".join(f"{count} {name}" for name, count in info.operators.items()) + "\n")
+        if bundle is None:
+            _print_specs(info.inputs, info.outputs)
+    if bundle is not None:
+        _print_signature(bundle.signature)
 
 
 @model.command(epilog="Example: kfp-mindspore model verify out/model --outputs")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--outputs", is_flag=True, help="Also run the graph and compare its outputs with the network's.")
 @click.option("--tolerance", type=click.FloatRange(min=0), default=1e-5, show_default=True, help="Allowed difference.")
+@_add_key_option("Key of an encrypted model, for --outputs")
 @add_json_option
-def verify(path: Path, outputs: bool, tolerance: float, as_json: bool) -> None:
+def verify(path: Path, outputs: bool, tolerance: float, key_file: Path | None, as_json: bool) -> None:
     """Check a bundle's digests and, with --outputs, what its graph computes."""
     from kfp_mindspore.mindir import verify_bundle
 
-    result = verify_bundle(path, outputs=outputs, tolerance=tolerance)
+    result = verify_bundle(path, outputs=outputs, tolerance=tolerance, key=_read_key(key_file))
     if as_json:
         print_json(result.to_dict())
         return
@@ -128,9 +154,26 @@ def verify(path: Path, outputs: bool, tolerance: float, as_json: bool) -> None:
     click.echo(message)
 
 
+def _read_key(key_file: Path | None) -> bytes | None:
+    from kfp_mindspore.mindir.encryption import read_model_key
+
+    return read_model_key(key_file, os.environ)
+
+
 def _describe(bundle: ModelBundle) -> dict[str, Any]:
     signature: Signature = bundle.signature
     return {"path": str(bundle.path), **signature.to_dict()}
+
+
+def _print_signature(signature: Signature) -> None:
+    _print_specs(signature.inputs, signature.outputs)
+    if TRANSFORM_FILE in signature.files:
+        click.echo(f"\n{TRANSFORM_FILE}: changes what clients send and get; served only with --allow_model_code true")
+    for title, table in (("verified", signature.verified), ("metadata", signature.metadata)):
+        if table:
+            click.echo(f"\n{title}:")
+            for name, value in table.items():
+                click.echo(f"  {name}: {value}")
 
 
 def _print_specs(inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> None:
@@ -140,6 +183,13 @@ def _print_specs(inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
         for spec in specs
     ]
     print_table(rows, ["kind", "name", "dtype", "shape"])
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    value = files.read_json(file)
+    if not isinstance(value, dict):
+        raise UserError(f"{file}: must hold a JSON object of dimensions by name, got {type(value).__name__}")
+    return value
 
 
 def _parse_object(text: str | None) -> dict[str, Any] | None:

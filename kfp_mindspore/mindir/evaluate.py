@@ -45,13 +45,16 @@ class Evaluation:
         }
 
 
-def evaluate_bundle(bundle_dir: Path | str, dataset_dir: Path | str, *, split: str = "test") -> Evaluation:
+def evaluate_bundle(
+    bundle_dir: Path | str, dataset_dir: Path | str, *, split: str = "test", key: bytes | None = None
+) -> Evaluation:
     """Compute a classifier's accuracy and confusion matrix with the exported graph itself.
 
     Args:
         bundle_dir: A bundle with one input; its first output, of shape (N, K), holds a score a class.
         dataset_dir: A dataset directory.
         split: Which of its splits.
+        key: What an encrypted model is decrypted with; a plain one needs none.
 
     Raises:
         UserError: One of them is missing or damaged, or they do not fit together.
@@ -59,9 +62,11 @@ def evaluate_bundle(bundle_dir: Path | str, dataset_dir: Path | str, *, split: s
     """
     import numpy as np
 
+    from kfp_mindspore.mindir.encryption import require_key
     from kfp_mindspore.mindir.graph import GraphRunner
 
     bundle = ModelBundle.open(bundle_dir)
+    key = require_key(bundle, key)
     dataset = Dataset.open(dataset_dir)
     signature = bundle.signature
     if len(signature.inputs) != 1 or len(signature.outputs[0].shape) != 2:
@@ -70,7 +75,7 @@ def evaluate_bundle(bundle_dir: Path | str, dataset_dir: Path | str, *, split: s
             f"{[spec.name for spec in signature.inputs]} and output shape {signature.outputs[0].shape}"
         )
     features, targets = dataset.read(split)
-    with GraphRunner(bundle, warm=()) as runner, events.span("mindir.evaluate"):
+    with GraphRunner(bundle, warm=(), key=key) as runner, events.span("mindir.evaluate"):
         outputs = runner.predict({signature.inputs[0].name: features})
         scores = outputs[signature.outputs[0].name]
     classes = scores.shape[1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import inspect
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -10,29 +12,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
-from kfp_mindspore.bundle import (
-    MODEL_FILE,
-    ModelBundle,
-    Signature,
-    TensorSpec,
-    VerifiedSamples,
-    write_bundle,
-)
+from kfp_mindspore.bundle import MODEL_FILE, ModelBundle, Signature, VerifiedSamples, write_bundle
 from kfp_mindspore.checkpoint import Checkpoint
 from kfp_mindspore.dataset import Dataset
 from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, UserError
+from kfp_mindspore.mindir.encryption import ENCRYPTION, check_key
 from kfp_mindspore.mindir.metadata import inspect_mindir
+from kfp_mindspore.mindir.padding import check_inputs, check_padding, describe_tensor, find_axes, write_dimensions
 from kfp_mindspore.mindir.verify import TOLERANCE, measure_difference
+from kfp_mindspore.signature import parse_dimensions
+from kfp_mindspore.transform import TRANSFORM_FILE, export_transform
 
 if TYPE_CHECKING:
     import numpy as np
     from mindspore import nn
     from numpy.typing import NDArray
 
+    from kfp_mindspore.mindir.padding import Axes
+
     Arrays = dict[str, NDArray[Any]]
 
 FREE = "free"
 _SPLIT = "test"
+# What the arguments of `export_mindir` write, so that it was checked.
+_OWN_METADATA = ("dimensions", "encryption", "transform")
 
 
 def export_mindir(
@@ -47,6 +50,9 @@ def export_mindir(
     metadata: Mapping[str, str] | None = None,
     sample_count: int = 64,
     tolerance: float = TOLERANCE,
+    transform: Path | str | None = None,
+    dimensions: Mapping[str, Any] | None = None,
+    key: bytes | None = None,
 ) -> ModelBundle:
     """Export a trained network as a model bundle.
 
@@ -64,6 +70,12 @@ def export_mindir(
         metadata: Texts to keep in the signature.
         sample_count: How many samples of the dataset to compare and to keep in the bundle.
         tolerance: Largest absolute difference allowed.
+        transform: A file that defines a transform, which is tried and copied into the bundle; or the name of one that
+            an installed package registers.
+        dimensions: Free dimensions other than the batch by name, see `kfp_mindspore.signature.parse_dimensions`;
+            the graph is compared with the network at every size that the samples can be padded to.
+        key: 16, 24 or 32 bytes to encrypt model.mindir with (AES-GCM). No plain model reaches the disk; the samples in
+            verified.npz are not encrypted.
 
     Returns:
         The bundle, opened.
@@ -75,6 +87,10 @@ def export_mindir(
     """
     if batch != FREE and (isinstance(batch, str) or batch < 1):
         raise UserError(f"batch: must be 'free' or a number of at least 1, got {batch!r}")
+    if reserved := [name for name in _OWN_METADATA if name in (metadata or {})]:
+        raise UserError(f"metadata: {reserved[0]}: is written by export itself", hint=f"Give {reserved[0]} instead.")
+    if key is not None:
+        check_key(key)
     checkpoint = Checkpoint.open(checkpoint_dir)
     inputs, labels, origin = _read_samples(dataset_dir, samples, sample_count)
     try:
@@ -90,24 +106,37 @@ def export_mindir(
         load_parameters(cell, checkpoint)
         cell.set_train(False)
         fixed = None if batch == FREE else int(batch)
-        file = _export(cell, scratch, list(inputs.values()), fixed)
-        named = dict(zip((spec.name for spec in inspect_mindir(file).inputs), inputs.values(), strict=False))
+        inputs = _order(cell, inputs, named=isinstance(samples, Mapping))
+        axes = find_axes(dimensions, "inputs")
+        if dimensions is not None:
+            check_inputs(
+                dimensions, [describe_tensor(name, array, fixed or -1, axes) for name, array in inputs.items()], inputs
+            )
+        file = _export(cell, scratch, inputs, fixed, axes, key)
+        named = dict(zip((spec.name for spec in inspect_mindir(file, key=key).inputs), inputs.values(), strict=False))
         if isinstance(samples, Mapping) and set(samples) != set(named):
             raise UserError(f"samples: must be named {', '.join(named)}, got {', '.join(samples)}")
         outputs = _run_network(cell, list(named.values()), fixed)
-        signature = Signature(
-            inputs=tuple(TensorSpec(name, array.dtype.name, _shape(array, fixed)) for name, array in named.items()),
-            outputs=tuple(TensorSpec(name, array.dtype.name, _shape(array, fixed)) for name, array in outputs.items()),
-            mindspore_version=mindspore.__version__,
-            metadata=_describe(checkpoint, dataset_dir, metadata),
-        )
+        kept = VerifiedSamples(named, outputs, labels)
+        signature = _describe_tensors(kept, fixed, dimensions, mindspore.__version__)
+        described = _describe(checkpoint, dataset_dir, metadata)
+        if key is not None:
+            described["encryption"] = ENCRYPTION
+        signature = dataclasses.replace(signature, metadata={**described, **signature.metadata})
         with write_bundle(output_dir) as writer:
             shutil.copyfile(file, writer.directory / MODEL_FILE)
-            kept = VerifiedSamples(named, outputs, labels)
             writer.write_verified(kept)
-            difference = _compare(writer.directory, signature, kept, tolerance)
+            difference = _compare(writer.directory, signature, kept, tolerance, key)
+            if signature.dimensions:
+                difference = max(difference, check_padding(writer.directory, signature, kept, tolerance, key))
+            if transform is not None:
+                source, name = export_transform(transform, signature, kept)
+                if name:
+                    signature = dataclasses.replace(signature, metadata={**signature.metadata, "transform": name})
+                else:
+                    (writer.directory / TRANSFORM_FILE).write_bytes(source)
             verified = {**origin, "samples": len(kept), "max_abs_diff": difference, "tolerance": tolerance}
-            writer.sign(Signature(**{**vars(signature), "verified": verified}))
+            writer.sign(dataclasses.replace(signature, verified=verified))
     return ModelBundle.open(output_dir)
 
 
@@ -160,19 +189,36 @@ def _graph_mode() -> Iterator[None]:
         mindspore.set_context(mode=mode)
 
 
-def _export(cell: nn.Cell, scratch: Path, arrays: list[NDArray[Any]], fixed: int | None) -> Path:
+def _order(cell: nn.Cell, inputs: Arrays, *, named: bool) -> Arrays:
+    """Return the inputs in the order of the network's parameters and by their names, as far as these can be told."""
+    parameters = [
+        name
+        for name, parameter in inspect.signature(cell.construct).parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    if named:
+        return (
+            {name: inputs[name] for name in parameters if name in inputs} if set(inputs) <= set(parameters) else inputs
+        )
+    return dict(zip(parameters, inputs.values(), strict=False)) if len(inputs) <= len(parameters) else inputs
+
+
+def _export(cell: nn.Cell, scratch: Path, arrays: Arrays, fixed: int | None, axes: Axes, key: bytes | None) -> Path:
     import mindspore
 
-    if fixed is None:
-        rows = [mindspore.Tensor(array[:1]) for array in arrays]
-        inputs = [mindspore.Tensor(shape=[None, *row.shape[1:]], dtype=row.dtype) for row in rows]
-    else:
-        inputs = [mindspore.Tensor(array[:1].repeat(fixed, axis=0)) for array in arrays]
+    inputs = []
+    for name, array in arrays.items():
+        row = mindspore.Tensor(array[:1].repeat(fixed or 1, axis=0))
+        shape: list[int | None] = [None if axis in axes.get(name, ()) else size for axis, size in enumerate(row.shape)]
+        if fixed is None:
+            shape[0] = None
+        inputs.append(mindspore.Tensor(shape=shape, dtype=row.dtype) if None in shape else row)
     file = scratch / MODEL_FILE
+    options = {} if key is None else {"enc_key": key, "enc_mode": ENCRYPTION}
     try:
-        mindspore.export(cell, *inputs, file_name=str(file.with_suffix("")), file_format="MINDIR")
+        mindspore.export(cell, *inputs, file_name=str(file.with_suffix("")), file_format="MINDIR", **options)
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError, NotImplementedError) as error:
-        shapes = ", ".join(str((fixed or -1, *array.shape[1:])) for array in arrays)
+        shapes = ", ".join(str(describe_tensor(name, array, fixed or -1, axes).shape) for name, array in arrays.items())
         raise KfpMindSporeError(
             f"{type(cell).__name__} cannot be exported for inputs of shape {shapes}: {_shorten(error)}",
             hint="A network that cannot take a free batch may take a fixed one: --batch N." if fixed is None else "",
@@ -206,8 +252,17 @@ def _run_network(cell: nn.Cell, arrays: list[NDArray[Any]], fixed: int | None) -
     return dict(zip(names, columns, strict=True))
 
 
-def _shape(array: NDArray[Any], fixed: int | None) -> tuple[int, ...]:
-    return (fixed or -1, *array.shape[1:])
+def _describe_tensors(
+    samples: VerifiedSamples, fixed: int | None, dimensions: Mapping[str, Any] | None, version: str
+) -> Signature:
+    inputs, outputs = (
+        tuple(describe_tensor(name, array, fixed or -1, find_axes(dimensions, kind)) for name, array in arrays.items())
+        for kind, arrays in (("inputs", samples.inputs), ("outputs", samples.outputs))
+    )
+    metadata = {}
+    if dimensions:
+        metadata["dimensions"] = write_dimensions(parse_dimensions(dimensions, inputs, outputs))
+    return Signature(inputs, outputs, version, metadata=metadata)
 
 
 def _describe(
@@ -222,10 +277,15 @@ def _describe(
     return {**described, **{name: str(text) for name, text in (metadata or {}).items()}}
 
 
-def _compare(directory: Path, signature: Signature, samples: VerifiedSamples, tolerance: float) -> float:
+def _compare(
+    directory: Path, signature: Signature, samples: VerifiedSamples, tolerance: float, key: bytes | None
+) -> float:
     from kfp_mindspore.mindir.graph import GraphRunner
 
-    with GraphRunner(ModelBundle(directory, signature), warm=()) as runner:
+    # Without its dimensions nothing is padded: what is compared first is the graph, not the padding.
+    plain = {name: text for name, text in signature.metadata.items() if name != "dimensions"}
+    bundle = ModelBundle(directory, dataclasses.replace(signature, metadata=plain))
+    with GraphRunner(bundle, warm=(), key=key) as runner:
         difference = measure_difference(samples.outputs, runner.predict(dict(samples.inputs)))
     if not difference <= tolerance:
         raise KfpMindSporeError(

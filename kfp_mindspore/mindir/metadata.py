@@ -11,10 +11,12 @@ from typing import Any
 
 from kfp_mindspore.bundle import MODEL_FILE, TensorSpec
 from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.mindir.encryption import decrypt_file, missing_key
 from kfp_mindspore.protobuf import load_standalone
 
 # The graph's own bookkeeping, which computes nothing.
 _BOOKKEEPING = frozenset({"Constant", "Depend", "Load", "MakeTuple", "Return", "TupleGetItem", "UpdateState"})
+_CIPHER_MAGIC = bytes.fromhex("d85e3a7f")
 _DTYPES = {
     "FLOAT": "float32",
     "FLOAT16": "float16",
@@ -69,15 +71,22 @@ class MindIRInfo:
         }
 
 
-def inspect_mindir(path: Path | str) -> MindIRInfo:
+def is_encrypted(path: Path | str) -> bool:
+    """Say whether a MindIR file is encrypted, by what it begins with."""
+    with Path(path).open("rb") as file:
+        return file.read(len(_CIPHER_MAGIC)) == _CIPHER_MAGIC
+
+
+def inspect_mindir(path: Path | str, *, key: bytes | None = None) -> MindIRInfo:
     """Read a MindIR file.
 
     Args:
         path: The file, or the bundle directory that holds it; digests are not checked.
+        key: What an encrypted file is decrypted with, in memory; MindSpore itself is loaded for that.
 
     Raises:
         NotFoundError: There is no such file.
-        UserError: It is no MindIR file.
+        UserError: It is no MindIR file, or is encrypted and the key is missing or another one.
         MissingExtraError: MindSpore, whose format description is read, is not installed.
     """
     file = Path(path)
@@ -88,10 +97,14 @@ def inspect_mindir(path: Path | str) -> MindIRInfo:
     from google.protobuf.message import DecodeError
 
     messages = _load_messages()
+    encrypted = is_encrypted(file)
+    if encrypted and key is None:
+        raise missing_key(file)
+    content = decrypt_file(file, key) if encrypted and key is not None else file.read_bytes()
     try:
-        model = messages.ModelProto.FromString(file.read_bytes())
+        model = messages.ModelProto.FromString(content)
     except DecodeError:
-        raise UserError(f"{file}: not a MindIR file, or an encrypted one") from None
+        raise UserError(f"{file}: not a MindIR file") from None
     graph = model.graph
     if not graph.node or not graph.input:
         raise UserError(f"{file}: not a MindIR file: it holds no graph")

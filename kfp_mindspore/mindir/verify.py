@@ -45,16 +45,19 @@ class Verification:
         }
 
 
-def verify_bundle(path: Path | str, *, outputs: bool = False, tolerance: float = TOLERANCE) -> Verification:
+def verify_bundle(
+    path: Path | str, *, outputs: bool = False, tolerance: float = TOLERANCE, key: bytes | None = None
+) -> Verification:
     """Check a bundle's digests and, if asked, run its graph on the samples it was verified with.
 
     Args:
         path: The bundle's directory.
         outputs: Also load the graph and compare its outputs; takes some seconds and needs MindSpore.
         tolerance: Largest absolute difference allowed.
+        key: What an encrypted model is decrypted with; a plain one needs none.
 
     Raises:
-        UserError: It is no bundle.
+        UserError: It is no bundle, or its outputs are asked for, it is encrypted and the key is missing or another one.
         CorruptBundleError: A file was changed.
         KfpMindSporeError: The outputs differ by more than the tolerance; the message says by how much.
     """
@@ -62,10 +65,12 @@ def verify_bundle(path: Path | str, *, outputs: bool = False, tolerance: float =
     names = tuple(sorted(bundle.signature.files))
     if not outputs:
         return Verification(bundle.path, names, tolerance=tolerance)
+    from kfp_mindspore.mindir.encryption import require_key
     from kfp_mindspore.mindir.graph import GraphRunner
 
+    key = require_key(bundle, key)
     samples = bundle.read_verified()
-    with GraphRunner(bundle, warm=()) as runner:
+    with GraphRunner(bundle, warm=(), key=key) as runner:
         found = runner.predict(dict(samples.inputs))
     difference = measure_difference(samples.outputs, found)
     if not difference <= tolerance:

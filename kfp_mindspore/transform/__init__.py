@@ -4,11 +4,13 @@ A model directory may hold a `transform.py`, or its signature may name a transfo
 in the entry point group `kfp_mindspore.transforms`. MindSpore is not imported here, Pillow only to decode images.
 """
 
+from kfp_mindspore.bundle import TRANSFORM_FILE
 from kfp_mindspore.signature import BYTES, Signature, TensorSpec
 from kfp_mindspore.transform.base import Arrays, Transform, TransformFailedError, TransformInputError
 from kfp_mindspore.transform.bound import BoundTransform, bind_transform
+from kfp_mindspore.transform.export import export_transform, try_transform
 from kfp_mindspore.transform.images import CenterCrop, DecodeImage, Resize
-from kfp_mindspore.transform.load import ENTRY_POINTS, TRANSFORM_FILE, load_transform, load_transform_source
+from kfp_mindspore.transform.load import ENTRY_POINTS, load_transform, load_transform_source
 from kfp_mindspore.transform.operation import Operation
 from kfp_mindspore.transform.pipeline import Pipeline
 from kfp_mindspore.transform.step import Step
@@ -35,6 +37,8 @@ __all__ = [
     "TransformFailedError",
     "TransformInputError",
     "bind_transform",
+    "export_transform",
     "load_transform",
     "load_transform_source",
+    "try_transform",
 ]

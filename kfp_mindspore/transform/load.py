@@ -12,13 +12,12 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.bundle import ModelBundle
+from kfp_mindspore.bundle import TRANSFORM_FILE, ModelBundle
 from kfp_mindspore.errors import CorruptBundleError, NotFoundError, UserError
 from kfp_mindspore.signature import Signature
 from kfp_mindspore.transform.base import Transform
 from kfp_mindspore.transform.bound import BoundTransform, bind_transform
 
-TRANSFORM_FILE = "transform.py"
 ENTRY_POINTS = "kfp_mindspore.transforms"
 
 _ALLOW_HINT = (
@@ -89,7 +88,7 @@ def load_registered(name: str, signature: Signature) -> BoundTransform:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        raise UserError(f"{where} ({entry.value}): {_describe(error)}") from error
+        raise UserError(f"{where} ({entry.value}): {describe_failure(error, '')}") from error
     return bind_transform(_require(transform, where), signature, where)
 
 
@@ -121,13 +120,12 @@ def load_transform_source(file: Path, source: bytes, signature: Signature) -> Bo
                 raise UserError(f"{file}: build_transform: must be a function, got {type(build).__name__}")
             transform = _build(transform if build is None else build, signature)
         except UserError as error:
-            if error.__traceback__ is not None and (line := _find_line(error, file)):
+            if error.__traceback__ is not None and (line := _find_line(error, str(file))):
                 raise UserError(f"{file}:{line}: {error.message}", hint=error.hint) from error
             raise
         except (Exception, SystemExit) as error:
-            line = _find_line(error, file)
             hint = "Install it where the model is served." if isinstance(error, ModuleNotFoundError) else ""
-            raise UserError(f"{file}{f':{line}' if line else ''}: {_describe(error)}", hint=hint) from error
+            raise UserError(describe_failure(error, str(file)), hint=hint) from error
         bound = bind_transform(_require(transform, str(file)), signature, f"{file.parent.name}/{file.name}")
     except BaseException:
         sys.modules.pop(name, None)
@@ -153,14 +151,16 @@ def _require(transform: Any, where: str) -> Transform:
     return transform
 
 
-def _find_line(error: BaseException, file: Path) -> int:
-    """Return the line of a file in which an error arose, 0 when it did not arise there."""
-    if isinstance(error, SyntaxError) and error.filename == str(file):
-        return error.lineno or 0
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-    return frames[-1].lineno or 0 if frames else 0
-
-
-def _describe(error: BaseException) -> str:
+def describe_failure(error: BaseException, file: str) -> str:
+    """Return an error as `file:line: Type: text`, with the line of that file in which it arose, where it did."""
+    line = _find_line(error, file)
     text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    kind = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{file}{f':{line}' if line else ''}: {kind}" if file else kind
+
+
+def _find_line(error: BaseException, file: str) -> int:
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return error.lineno or 0
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return frames[-1].lineno or 0 if frames else 0

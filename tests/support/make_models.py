@@ -16,6 +16,11 @@ from kfp_mindspore.checkpoint import NetworkSpec, write_checkpoint
 from kfp_mindspore.dataset import load_dataset
 from kfp_mindspore.mindir import export_mindir
 
+TOKENS = {
+    "tokens": {"inputs": {"ids": 1, "mask": 1}, "outputs": {"output": 1}, "sizes": [16, 32, 64], "pad": {"ids": 0}}
+}
+KEY = bytes(range(32))
+
 
 def main(root: Path) -> None:
     dataset = load_dataset("digits", root / "dataset")
@@ -31,6 +36,20 @@ def main(root: Path) -> None:
     write(root / "pair_checkpoint", small_networks.Pair(), NetworkSpec("small_networks:Pair"))
     samples = {"values": np.random.default_rng(1).random((6, 3), np.float32), "index": np.arange(6, dtype=np.int32)}
     export_mindir(root / "pair_checkpoint", root / "pair", samples=samples)
+    write(root / "sequence_checkpoint", small_networks.Sequence(), NetworkSpec("small_networks:Sequence"))
+    random = np.random.default_rng(2)
+    texts = {
+        "ids": random.integers(0, 50, (6, 12), np.int32),
+        "mask": (np.arange(12) < random.integers(1, 13, (6, 1))).astype(np.float32),
+    }
+    export_mindir(root / "sequence_checkpoint", root / "sequence", samples=texts, dimensions=TOKENS)
+    export_mindir(root / "checkpoint", root / "encrypted", dataset_dir=root / "dataset", key=KEY)
+    export_mindir(
+        root / "checkpoint",
+        root / "transformed",
+        dataset_dir=root / "dataset",
+        transform=Path(__file__).with_name("digits_transform.py"),
+    )
 
 
 def write(path: Path, network: mindspore.nn.Cell, spec: NetworkSpec) -> None:

@@ -27,6 +27,28 @@ class Pair(nn.Cell):
         return values * self.scale, index + 1
 
 
+class Sequence(nn.Cell):
+    """Scores for each token of texts, from the token and from all tokens that the mask counts."""
+
+    def __init__(self, classes: int = 5) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 8)
+        self.dense = nn.Dense(8, classes)
+
+    def construct(self, ids, mask):
+        known = self.table(ids) * mask.expand_dims(-1)
+        total = ops.maximum(mask.sum(axis=1, keepdims=True), 1.0).expand_dims(-1)
+        return self.dense(known + known.sum(axis=1, keepdims=True) / total)
+
+
+class Unmasked(Sequence):
+    """Counts what is padded."""
+
+    def construct(self, ids, mask):
+        known = self.table(ids) + mask.expand_dims(-1)
+        return self.dense(known + known.mean(axis=1, keep_dims=True))
+
+
 class Broken(Classifier):
     """Does not compile: the image is not flattened."""
 

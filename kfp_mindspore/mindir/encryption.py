@@ -1,0 +1,174 @@
+"""Encrypted MindIR files: where the key comes from, and what a wrong one looks like."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore.bundle import ModelBundle
+from kfp_mindspore.errors import CorruptBundleError, MissingExtraError, UserError
+
+KEY_VARIABLE = "MINDSPORE_MODEL_KEY"
+ENCRYPTION = "AES-GCM"
+KEY_LENGTHS = (16, 24, 32)
+
+_KEY_HINT = (
+    "A key is 16, 24 or 32 bytes as they are, or 48 or 64 hexadecimal digits, such as: openssl rand -hex 32 > model.key"
+)
+_GIVE_HINT = f"Give the key it was exported with: in a file (--key-file, --model_key_file) or in {KEY_VARIABLE}."
+_MAX_FILE_BYTES = 4096
+_OPEN_TO_OTHERS = stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP
+# Not 32 digits: that is the length of a key as it is, and one text must not mean two keys.
+_HEX_LENGTHS = (48, 64)
+_logger = logging.getLogger(__name__)
+
+
+def read_model_key(key_file: Path | str | None, environment: Mapping[str, str]) -> bytes | None:
+    """Read the key of encrypted models from a file or, without one, from the variable MINDSPORE_MODEL_KEY.
+
+    48 or 64 hexadecimal digits are decoded; 16, 24 or 32 bytes are taken as they are. One line end after them does not
+    count. A file that others may read is used, with a warning in the log.
+
+    Args:
+        key_file: A file that holds the key and nothing else.
+        environment: Such as os.environ.
+
+    Returns:
+        16, 24 or 32 bytes, or None when neither is given.
+
+    Raises:
+        UserError: The file cannot be read, or it is no key; the message names file or variable, never shows the key.
+    """
+    if key_file is not None:
+        file = Path(key_file)
+        return _parse(_read_file(file), str(file))
+    if text := environment.get(KEY_VARIABLE, ""):
+        # surrogateescape: what the environment holds byte by byte, whatever the locale is.
+        return _parse(os.fsencode(text), KEY_VARIABLE)
+    return None
+
+
+def check_key(key: bytes) -> bytes:
+    """Return a key of a length that AES takes.
+
+    Raises:
+        UserError: It has another length.
+    """
+    if not isinstance(key, bytes) or len(key) not in KEY_LENGTHS:
+        found = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
+        raise UserError(f"key: must be 16, 24 or 32 bytes, got {found}", hint=_KEY_HINT)
+    return key
+
+
+def load_graph(bundle: ModelBundle, key: bytes | None = None) -> Any:
+    """Load a bundle's graph with MindSpore, decrypted in memory when it is encrypted.
+
+    Args:
+        bundle: A bundle that was opened.
+        key: The key of an encrypted model; not used for a plain one.
+
+    Returns:
+        What `mindspore.nn.GraphCell` takes.
+
+    Raises:
+        UserError: It is encrypted and there is no key or another one, or it is no MindIR that MindSpore can load.
+        MissingExtraError: MindSpore is not installed.
+    """
+    options: dict[str, Any] = {}
+    if needed := require_key(bundle, key):
+        options = {"dec_key": needed, "dec_mode": ENCRYPTION}
+    try:
+        import mindspore
+    except ModuleNotFoundError as error:
+        if error.name != "mindspore":
+            raise
+        raise MissingExtraError("mindspore", "serving") from None
+    try:
+        return mindspore.load(str(bundle.mindir), **options)
+    except (RuntimeError, ValueError) as error:
+        if needed:
+            raise wrong_key(bundle.mindir) from None
+        raise UserError(f"{bundle.mindir}: MindSpore cannot load it: {error}") from error
+
+
+def decrypt_file(file: Path, key: bytes) -> bytes:
+    """Return an encrypted MindIR file in plain; that never reaches the disk.
+
+    Raises:
+        UserError: The key is not the one it was encrypted with.
+        MissingExtraError: MindSpore is not installed.
+    """
+    try:
+        from mindspore._c_expression import _decrypt
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "mindspore":
+            raise
+        raise MissingExtraError("mindspore", "train") from None
+    key = check_key(key)
+    # The same function that mindspore.load_checkpoint calls; None when the key or the content is not right.
+    content: bytes | None = _decrypt(str(file), key, len(key), ENCRYPTION)
+    if content is None:
+        raise wrong_key(file)
+    return bytes(content)
+
+
+def require_key(bundle: ModelBundle, key: bytes | None) -> bytes | None:
+    """Return the key if the bundle is encrypted, None if it needs none.
+
+    Raises:
+        UserError: It is encrypted and there is no key, the key has no possible length, or the method is not known.
+    """
+    method = bundle.signature.encryption
+    if not method:
+        return None
+    if method != ENCRYPTION:
+        raise CorruptBundleError(f"{bundle.path}: metadata.encryption: must be {ENCRYPTION}, got {method!r}")
+    if key is None:
+        raise missing_key(bundle.mindir)
+    return check_key(key)
+
+
+def missing_key(file: Path) -> UserError:
+    """Return the error for an encrypted file without a key."""
+    return UserError(f"{file}: is encrypted ({ENCRYPTION}), and no key is given", hint=_GIVE_HINT)
+
+
+def wrong_key(file: Path) -> UserError:
+    """Return the error for a key that does not decrypt a file."""
+    return UserError(
+        f"{file}: cannot be decrypted: the key is not the one it was exported with, or the file was changed",
+        hint=_GIVE_HINT,
+    )
+
+
+def _read_file(file: Path) -> bytes:
+    try:
+        with file.open("rb") as stream:
+            status = os.fstat(stream.fileno())
+            if stat.S_ISREG(status.st_mode) and status.st_mode & _OPEN_TO_OTHERS:
+                # No error: it is how Kubernetes mounts a secret unless it is told otherwise.
+                _logger.warning(
+                    "%s: key file: its mode is %04o: others than its owner can read or change it; "
+                    "chmod 600, or in Kubernetes mount the secret with defaultMode: 0440",
+                    file,
+                    stat.S_IMODE(status.st_mode),
+                )
+            return stream.read(_MAX_FILE_BYTES)
+    except OSError as error:
+        raise UserError(f"{file}: key file: {error.strerror}") from error
+
+
+def _parse(content: bytes, where: str) -> bytes:
+    line = content.removesuffix(b"\n").removesuffix(b"\r")
+    for candidate in (content, line):
+        if len(candidate) in KEY_LENGTHS:
+            return candidate
+    if len(line) in _HEX_LENGTHS:
+        with contextlib.suppress(ValueError):
+            return bytes.fromhex(line.decode("ascii"))
+    raise UserError(f"{where}: key: must be 16, 24 or 32 bytes, got {len(line)} bytes", hint=_KEY_HINT)
