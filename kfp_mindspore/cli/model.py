@@ -98,8 +98,9 @@ def export(
         print_json(_describe(bundle))
     else:
         verified, encryption = bundle.signature.verified, bundle.signature.encryption
+        done = f"exported, encrypted ({encryption})" if encryption else "exported"
         click.echo(
-            f"{bundle.path}: exported{encryption and f', encrypted ({encryption})'}; {verified['samples']} samples differ by at most {verified['max_abs_diff']:g}"
+            f"{bundle.path}: {done}; {verified['samples']} samples differ by at most {verified['max_abs_diff']:g}"
         )
 
 
