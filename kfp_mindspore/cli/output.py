@@ -46,6 +46,13 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, sort_keys=True))
 
 
+def dump_manifest(manifest: Mapping[str, Any]) -> str:
+    """Return a Kubernetes manifest as YAML, its fields in the order given."""
+    import yaml
+
+    return yaml.safe_dump(dict(manifest), sort_keys=False, width=120)
+
+
 def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
     """Print rows under upper-case headings, columns aligned, as kubectl does."""
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""`kfp-mindspore service`: list, describe, stop and delete services, and read their logs."""
+"""`kfp-mindspore service`: list, describe, stop and delete services, read their logs, and write KServe's runtime."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from kfp_mindspore.cli.output import add_backend_option, add_json_option, print_json, print_table
+from kfp_mindspore.cli.output import add_backend_option, add_json_option, dump_manifest, print_json, print_table
 from kfp_mindspore.inference import InferenceClient, ServiceStatus
 from kfp_mindspore.inference.client import choose_backend
 
@@ -94,6 +94,34 @@ def logs(name: str, follow: bool, lines: int | None, namespace: str, backend: st
     """Print what the server of the service NAME printed."""
     for line in _connect(backend, namespace).logs(name, follow=follow, lines=lines):
         click.echo(line)
+
+
+@service.command(
+    epilog="Example: kfp-mindspore service runtime --image registry.example.com/server@sha256:… | kubectl apply -f -"
+)
+@click.option(
+    "--image", envvar="KFP_MINDSPORE_SERVER_IMAGE", help="The server's image, by digest. [default: a placeholder]"
+)
+@click.option("-n", "--namespace", help="Write a ServingRuntime of this namespace. [default: one for the cluster]")
+@click.option("--name", help="Name of the runtime. [default: kfp-mindspore-server]")
+@click.option(
+    "--auto-select/--no-auto-select",
+    default=True,
+    help="Whether KServe picks it for the format mindspore by itself. [default: it does]",
+)
+@add_json_option
+def runtime(image: str | None, namespace: str | None, name: str | None, auto_select: bool, as_json: bool) -> None:
+    """Write the manifest of the serving runtime, with which KServe serves model bundles."""
+    from kfp_mindspore.inference.runtime import PLACEHOLDER_SERVER_IMAGE, RUNTIME_NAME, build_serving_runtime
+
+    image = image or PLACEHOLDER_SERVER_IMAGE
+    manifest = build_serving_runtime(image, namespace=namespace, auto_select=auto_select, name=name or RUNTIME_NAME)
+    if as_json:
+        print_json(manifest)
+    else:
+        click.echo(dump_manifest(manifest), nl=False)
+    if "@sha256:" not in image:
+        click.echo(f"image: {image} is no digest: give --image REGISTRY/NAME@sha256:…", err=True)
 
 
 def _connect(backend: str | None, namespace: str) -> InferenceClient:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from kfp_mindspore.inference.backends.local import LocalBackend
     from kfp_mindspore.inference.client import InferenceClient
     from kfp_mindspore.inference.manifest import build_inference_service
+    from kfp_mindspore.inference.runtime import build_serving_runtime
     from kfp_mindspore.inference.service import Service, ServiceState, ServiceStatus
     from kfp_mindspore.inference.smoke import SmokeReport, run_smoke_test
 
@@ -24,6 +25,7 @@ _MODULES = {
     "ServiceStatus": "service",
     "SmokeReport": "smoke",
     "build_inference_service": "manifest",
+    "build_serving_runtime": "runtime",
     "run_smoke_test": "smoke",
 }
 
@@ -37,6 +39,7 @@ __all__ = [
     "ServiceStatus",
     "SmokeReport",
     "build_inference_service",
+    "build_serving_runtime",
     "run_smoke_test",
 ]
 

@@ -1,4 +1,4 @@
-"""The files that are generated and committed: compiled components and pipelines, and their READMEs."""
+"""The files that are generated and committed: compiled components and pipelines, their READMEs, serving runtimes."""
 
 from __future__ import annotations
 
@@ -48,6 +48,8 @@ def list_goldens() -> dict[Path, Callable[[], str]]:
         goldens[folder / "README.md"] = lambda folder=folder: render_readme(  # type: ignore[misc]
             folder, load(folder), name_module(folder)
         )
+    goldens[ROOT / "serving" / "runtime.yaml"] = partial(render_runtime, None)
+    goldens[ROOT / "serving" / "servingruntime.yaml"] = partial(render_runtime, "default")
     for file in sorted(DSL.glob("*.py")):
         goldens[file.with_suffix(".yaml")] = partial(compile_file, file)
     return goldens
@@ -71,3 +73,13 @@ def compile_file(file: Path) -> str:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return compile_text(module.golden)
+
+
+def render_runtime(namespace: str | None) -> str:
+    """Return what `kfp-mindspore service runtime` prints; a namespaced one for whichever namespace it is applied to."""
+    from kfp_mindspore.cli.output import dump_manifest
+    from kfp_mindspore.inference.runtime import PLACEHOLDER_SERVER_IMAGE, build_serving_runtime
+
+    manifest = build_serving_runtime(PLACEHOLDER_SERVER_IMAGE, namespace=namespace)
+    manifest["metadata"].pop("namespace", None)
+    return dump_manifest(manifest)

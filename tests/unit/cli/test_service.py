@@ -26,7 +26,7 @@ def read_json(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["describe"], ["stop"], ["delete"], ["logs"], []])
+@pytest.mark.parametrize("arguments", [["list"], ["describe"], ["stop"], ["delete"], ["logs"], ["runtime"], []])
 def test_every_command_has_an_example(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["service", *arguments, "--help"]) == 0
     assert "Example: kfp-mindspore service" in capsys.readouterr().out

@@ -1,0 +1,113 @@
+"""The serving runtime with which KServe runs model bundles on mindsporeserver, for the cluster or one namespace."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.inference.manifest import MODEL_FORMAT
+
+API_VERSION = "serving.kserve.io/v1alpha1"
+RUNTIME_NAME = "kfp-mindspore-server"
+# No registry can hold it (`.invalid` is reserved), so a forgotten image fails at once and by name.
+PLACEHOLDER_SERVER_IMAGE = "kfp-mindspore.invalid/server:placeholder"
+# MindSpore's major version, which wrote the MindIR. An InferenceService that names no version matches as well.
+FORMAT_VERSION = "2"
+HTTP_PORT = 8080
+GRPC_PORT = 8081
+MODEL_DIRECTORY = "/mnt/models"
+# How long a model may take to load and warm up before the container is restarted: after as long KServe calls a rollout
+# failed.
+STARTUP_SECONDS = 600
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def build_serving_runtime(
+    image: str, *, namespace: str | None = None, auto_select: bool = True, name: str = RUNTIME_NAME
+) -> dict[str, Any]:
+    """Return the runtime as a manifest, ready to be applied.
+
+    Args:
+        image: The server's image, `registry/name@sha256:…`: a tag may be another image tomorrow.
+        namespace: For a ServingRuntime that only this namespace uses; None for a ClusterServingRuntime.
+        auto_select: Whether an InferenceService of the format `mindspore` gets it without naming it.
+        name: Name of the runtime, which an InferenceService may ask for.
+
+    Raises:
+        ValidationError: Naming each field that is wrong.
+    """
+    errors = []
+    if not image or image != image.strip() or any(character.isspace() for character in image):
+        errors.append(f"image: must be an image such as registry.example.com/server@sha256:…, got {image!r}")
+    if namespace is not None and not _NAMESPACE.fullmatch(namespace):
+        errors.append(f"namespace: must be at most 63 lower-case letters, digits and '-', got {namespace!r}")
+    if not _SUBDOMAIN.fullmatch(name) or len(name) > 253:
+        errors.append(f"name: must be at most 253 lower-case letters, digits, '-' and '.', got {name!r}")
+    if errors:
+        raise ValidationError(errors, subject="serving runtime")
+    metadata: dict[str, Any] = {"name": name, "labels": {"app.kubernetes.io/name": RUNTIME_NAME}}
+    if namespace is not None:
+        metadata["namespace"] = namespace
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "ServingRuntime" if namespace is not None else "ClusterServingRuntime",
+        "metadata": metadata,
+        "spec": {
+            "annotations": {"prometheus.kserve.io/port": str(HTTP_PORT), "prometheus.kserve.io/path": "/metrics"},
+            "supportedModelFormats": [
+                {"name": MODEL_FORMAT, "version": FORMAT_VERSION, "autoSelect": auto_select, "priority": 1}
+            ],
+            "protocolVersions": ["v1", "v2", "grpc-v2"],
+            "multiModel": False,
+            "containers": [_build_container(image)],
+            "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}],
+        },
+    }
+
+
+def _build_container(image: str) -> dict[str, Any]:
+    return {
+        "name": "kserve-container",
+        "image": image,
+        # No ports, as in KServe's own runtimes: its default is 8080, and Knative allows one port only, so that an
+        # InferenceService that wants gRPC names the port itself.
+        "args": [
+            "--model_name={{.Name}}",
+            f"--model_dir={MODEL_DIRECTORY}",
+            f"--http_port={HTTP_PORT}",
+            f"--grpc_port={GRPC_PORT}",
+        ],
+        # Live is answered while MindSpore is still being imported, ready when every batch size is compiled. The
+        # startup probe is the deadline for that, and looks each second, so that nobody waits for a ready server.
+        "startupProbe": _probe("ready", period=1, timeout=1, failures=STARTUP_SECONDS),
+        "readinessProbe": _probe("ready", period=5, timeout=5, failures=3),
+        "livenessProbe": _probe("live", period=10, timeout=5, failures=6),
+        # A server of a small model holds 0.3 GiB and idles; KServe's default asks for 1 CPU and 2 GiB a pod. Under
+        # load HTTP and the graph each keep a core busy.
+        "resources": {
+            "requests": {"cpu": "500m", "memory": "1Gi"},
+            "limits": {"cpu": "2", "memory": "2Gi"},
+        },
+        # The `restricted` Pod Security Standard. The uid is the image's own: OpenShift wants to choose it.
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "privileged": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        # With --workers the metrics of the processes meet in files there; one process writes nothing.
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    }
+
+
+def _probe(question: str, *, period: int, timeout: int, failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": f"/v2/health/{question}", "port": HTTP_PORT},
+        "periodSeconds": period,
+        "timeoutSeconds": timeout,
+        "failureThreshold": failures,
+    }

@@ -1,0 +1,155 @@
+"""The serving runtime: against KServe's own schema, the restricted Pod Security Standard, and the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from kfp_mindspore.cli.main import run
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.inference import Service, build_inference_service, build_serving_runtime
+from kfp_mindspore.inference.runtime import PLACEHOLDER_SERVER_IMAGE
+
+ROOT = Path(__file__).parents[3]
+SCHEMAS = Path(os.environ.get("KFP_MINDSPORE_CRDS", ROOT.parent / "shared" / "crds"))
+IMAGE = "registry.example.com/team/server@sha256:" + "0" * 64
+KINDS = {"ClusterServingRuntime": None, "ServingRuntime": "team"}
+
+
+def read_schema(kind: str) -> Any:
+    """Return the schema of a kind, closed: the API server would drop a field that it does not name."""
+    file = SCHEMAS / f"{kind.lower()}s.serving.kserve.io.json"
+    if not file.is_file():
+        pytest.skip(f"{file.name} is not there: KFP_MINDSPORE_CRDS names the folder of KServe's CRDs")
+    versions = {entry["name"]: entry for entry in json.loads(file.read_text())["spec"]["versions"]}
+    return close(versions["v1alpha1"]["schema"]["openAPIV3Schema"])
+
+
+def close(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [close(entry) for entry in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {name: close(entry) for name, entry in schema.items()}
+    if isinstance(closed.get("properties"), dict) and not closed.get("x-kubernetes-preserve-unknown-fields"):
+        closed.setdefault("additionalProperties", False)
+    if closed.get("x-kubernetes-int-or-string"):
+        closed.pop("type", None)
+    return closed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("auto_select", [True, False])
+def test_it_is_what_kserve_takes(kind: str, auto_select: bool) -> None:
+    runtime = build_serving_runtime(IMAGE, namespace=KINDS[kind], auto_select=auto_select)
+    assert runtime["kind"] == kind
+    jsonschema.Draft7Validator(read_schema(kind)).validate(runtime)
+
+
+@pytest.mark.parametrize("file", ["runtime.yaml", "servingruntime.yaml"])
+def test_the_committed_files_are_what_kserve_takes(file: str) -> None:
+    runtime = yaml.safe_load((ROOT / "serving" / file).read_text())
+    assert "namespace" not in runtime["metadata"]
+    jsonschema.Draft7Validator(read_schema(runtime["kind"])).validate(runtime)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["spec", "containers", 0, "imagePulPolicy"], "Always"),
+        (["spec", "containers", 0, "livenessProbe", "httpGet", "port"], None),
+        (["spec", "supportedModelFormats", 0, "priority"], 0),
+        (["spec", "containers", 0, "resources", "requests", "cpu"], "half"),
+        (["spec", "protocolVersion"], ["v1"]),
+    ],
+)
+def test_the_schema_finds_mistakes(path: list[Any], value: Any) -> None:
+    runtime = build_serving_runtime(IMAGE)
+    parent: Any = runtime
+    for part in path[:-1]:
+        parent = parent[part]
+    parent[path[-1]] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft7Validator(read_schema("ClusterServingRuntime")).validate(runtime)
+
+
+def test_it_meets_the_restricted_pod_security_standard() -> None:
+    spec = build_serving_runtime(IMAGE)["spec"]
+    (container,) = spec["containers"]
+    context = container["securityContext"]
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert context["runAsNonRoot"] is True
+    assert context["readOnlyRootFilesystem"] is True
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not context.get("privileged")
+    assert "hostIPC" not in spec
+    assert all("hostPort" not in port for port in container.get("ports", []))
+    # Each place that can be written is a volume of its own.
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/tmp"]
+    assert all("emptyDir" in volumes[mount["name"]] for mount in container["volumeMounts"])
+
+
+def test_an_inference_service_of_ours_gets_it() -> None:
+    model = build_inference_service(Service("digits", "s3://models/digits"))["spec"]["predictor"]["model"]
+    spec = build_serving_runtime(IMAGE)["spec"]
+    formats = {entry["name"]: entry for entry in spec["supportedModelFormats"]}
+    assert formats[model["modelFormat"]["name"]]["autoSelect"] is True
+    assert model["modelFormat"].get("version") in (None, formats["mindspore"]["version"])
+    assert model["protocolVersion"] in spec["protocolVersions"]
+
+
+def test_its_arguments_are_flags_of_the_server() -> None:
+    arguments = build_serving_runtime(IMAGE)["spec"]["containers"][0]["args"]
+    assert arguments == [
+        "--model_name={{.Name}}",
+        "--model_dir=/mnt/models",
+        "--http_port=8080",
+        "--grpc_port=8081",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"image": ""}, "image: must be an image"),
+        ({"image": "a b"}, "image: must be an image"),
+        ({"namespace": "Team"}, "namespace: must be"),
+        ({"namespace": ""}, "namespace: must be"),
+        ({"name": "Server"}, "name: must be"),
+        ({"name": "a" * 254}, "name: must be"),
+    ],
+)
+def test_wrong_fields_are_named(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValidationError, match=field):
+        build_serving_runtime(**{"image": IMAGE, **options})
+
+
+def test_the_command_writes_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KFP_MINDSPORE_SERVER_IMAGE", raising=False)
+    assert run(["service", "runtime"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == (ROOT / "serving" / "runtime.yaml").read_text()
+    assert f"{PLACEHOLDER_SERVER_IMAGE} is no digest" in captured.err
+
+    assert run(["service", "runtime", "--image", IMAGE, "-n", "team", "--no-auto-select", "--name", "mine"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    expected = build_serving_runtime(IMAGE, namespace="team", auto_select=False, name="mine")
+    assert yaml.safe_load(captured.out) == expected
+
+    monkeypatch.setenv("KFP_MINDSPORE_SERVER_IMAGE", IMAGE)
+    assert run(["service", "runtime", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == build_serving_runtime(IMAGE)
+
+
+def test_the_command_names_a_wrong_field(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["service", "runtime", "--namespace", "Team"]) == 2
+    assert "Error: serving runtime is invalid: namespace: must be" in capsys.readouterr().err
