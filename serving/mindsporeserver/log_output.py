@@ -86,7 +86,8 @@ class JsonFormatter(_Formatter):
             value.update(fields)
         if trace := self.read_trace(record):
             value["exception"] = trace
-        return _encode(_drop_surrogates(value))
+        line = _encode(value)
+        return _encode(_drop_surrogates(value)) if "\\ud" in line else line
 
 
 class LineHandler(logging.Handler):
@@ -213,12 +214,13 @@ def _pack(lines: list[str]) -> list[bytes]:
     return [*chunks, chunk] if chunk else chunks
 
 
-def _quote(value: object) -> str:
-    text = str(value)
-    if _PLAIN.fullmatch(text):
-        return text
+def _quote(value: str | float) -> str:
+    if not isinstance(value, str):
+        return str(value)
+    if _PLAIN.fullmatch(value):
+        return value
     # A client's quotes must not end the value: what follows would read as another field.
-    escaped = escape_controls(text.replace("\\", "\\\\").replace('"', '\\"'))
+    escaped = escape_controls(value.replace("\\", "\\\\").replace('"', '\\"'))
     return f'"{escaped}"'
 
 
