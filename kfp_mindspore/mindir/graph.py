@@ -55,6 +55,7 @@ class Graph:
         self.inputs = widen_inputs(self.signature)
         self.sizes = self._choose_sizes(max_batch, warm)
         self._expected = {spec.name: spec for spec in self.inputs}
+        self._plain = [(spec.name, _parse_dtype(spec), spec.shape) for spec in self.inputs]
         self._dimensions = self.signature.dimensions
         self._key = key
         self._cell: Any = None
@@ -81,6 +82,8 @@ class Graph:
         Raises:
             ValidationError: Such as `input 'image': shape must be (-1, 1, 8, 8), got (3, 8, 8)`; all mistakes at once.
         """
+        if self._fits(inputs):
+            return
         expected = self._expected
         errors = [
             f"input {name!r}: missing, got {', '.join(map(repr, inputs)) or 'none'}"
@@ -157,6 +160,10 @@ class Graph:
                 raise UserError(f"{self.bundle.mindir}: cannot be decrypted and loaded with this key") from None
             raise UserError(f"{self.bundle.mindir}: MindSpore cannot load it: {error}") from error
         self._tensor = mindspore.Tensor
+
+    def release(self) -> None:
+        """Let the graph go; it must be in the graph's own thread that MindSpore frees it."""
+        self._cell = None
 
     def list_shapes(self) -> list[Inner]:
         """Return what to compile before the first request: none when a free dimension names no sizes."""
@@ -245,6 +252,21 @@ class Graph:
             start += count
         return results
 
+    def _fits(self, inputs: Mapping[str, NDArray[Any]]) -> bool:
+        """Say quickly whether nothing is wrong."""
+        if len(inputs) != len(self._plain):
+            return False
+        rows = set()
+        for name, dtype, shape in self._plain:
+            array = inputs.get(name)
+            if array is None or array.dtype != dtype or len(array.shape) != len(shape):
+                return False
+            for size, wanted in zip(array.shape, shape, strict=True):
+                if size != wanted and (wanted != -1 or size <= 0):
+                    return False
+            rows.add(array.shape[0] if self.batch else 0)
+        return len(rows) == 1
+
     def _choose_sizes(self, max_batch: int, warm: Sequence[int] | None) -> tuple[int, ...]:
         if not self.batch:
             return ()
@@ -282,7 +304,8 @@ class Graph:
             stacked = np.full(shape, self._find_filler(spec.name), np.dtype(spec.dtype))
             start = 0
             for array in arrays:
-                stacked[(slice(start, start + len(array)), *(slice(size) for size in array.shape[1:]))] = array
+                place = (slice(start, start + len(array)), *(slice(size) for size in array.shape[1:]))
+                stacked[place] = array
                 start += len(array)
         # The last row again: what was seen computes without surprises, zeros might divide by zero.
         stacked[total:] = stacked[total - 1]
@@ -413,6 +436,16 @@ def widen_inputs(signature: Signature) -> tuple[TensorSpec, ...]:
     if not find_batch(signature):
         return signature.inputs
     return tuple(TensorSpec(spec.name, spec.dtype, (-1, *spec.shape[1:])) for spec in signature.inputs)
+
+
+def _parse_dtype(spec: TensorSpec) -> np.dtype[Any]:
+    try:
+        return np.dtype(spec.dtype)
+    except TypeError:
+        raise UserError(
+            f"input {spec.name!r}: dtype {spec.dtype} is none that NumPy has",
+            hint="Let the network take float32 and cast inside.",
+        ) from None
 
 
 def flatten_outputs(outputs: Any) -> list[NDArray[Any]]:

@@ -1,63 +1,89 @@
-"""`python -m mindsporeserver`: kserve's own flags and two of ours."""
+"""`python -m mindsporeserver`: kserve's own flags and ours."""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
-import socket
 import sys
 import warnings
+from collections.abc import Sequence
 
-from kfp_mindspore.bundle import ModelBundle
-from kfp_mindspore.errors import KfpMindSporeError, UserError
-from mindsporeserver.startup import light_imports
+from kfp_mindspore.errors import KfpMindSporeError
+from mindsporeserver.options import add_arguments, read_options
+
+_URI = "://"
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line and serve; return the exit code, 2 for a mistake in what was asked for."""
+    argv = sys.argv[1:] if argv is None else list(argv)
     # Errors only: MindSpore writes its warnings about the graph at every start.
     os.environ.setdefault("GLOG_v", "3")
     # kserve's choice of a response class, at nearly every request.
     warnings.filterwarnings("ignore", message="ORJSONResponse is deprecated")
-    with light_imports():
-        from kserve.model_server import parser as kserve_parser
+    from mindsporeserver.attachment import attach
 
-        from mindsporeserver.model import MindSporeModel
-        from mindsporeserver.server import build_server, serve
-    parser = argparse.ArgumentParser("python -m mindsporeserver", parents=[kserve_parser], conflict_handler="resolve")
-    parser.add_argument("--model_dir", default="/mnt/models", help="The model bundle: a directory with model.mindir.")
-    parser.add_argument("--max_batch", default=64, type=int, help="Most rows that are computed at once.")
-    arguments = parser.parse_args()
+    attachment = attach()
     try:
-        bundle = ModelBundle.open(arguments.model_dir, verify=False)
-        if arguments.max_batch < 1:
-            raise UserError(f"--max_batch: must be at least 1, got {arguments.max_batch}")
-        if arguments.workers != 1:
-            raise UserError(
-                f"--workers: must be 1, got {arguments.workers}: one process holds the graph",
-                hint="For more throughput run more replicas.",
-            )
-        _check_port("--http_port", arguments.http_port)
-        if arguments.enable_grpc:
-            _check_port("--grpc_port", arguments.grpc_port)
-        model = MindSporeModel(arguments.model_name, bundle, max_batch=arguments.max_batch)
-        serve(build_server(), model)
+        if attachment is None and _count_workers(argv) > 1:
+            return _run_parent(argv)
+        from mindsporeserver.start import run_server
+
+        return run_server(argv, attachment)
     except KfpMindSporeError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        if attachment is not None:
+            attachment.report_failure(error)
+        else:
+            print(f"Error: {error}", file=sys.stderr)
         return error.exit_code
-    return 0
 
 
-def _check_port(flag: str, port: int) -> None:
-    # gRPC would share a taken port without a word, and uvicorn notices one only after the imports.
-    if not 0 < port < 65536:
-        raise UserError(f"{flag}: must be 1 to 65535, got {port}")
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("0.0.0.0", port))
-        except OSError as error:
-            raise UserError(f"{flag}: port {port} cannot be used: {error.strerror}") from None
+def _count_workers(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--workers", type=int, default=1)
+    try:
+        return int(parser.parse_known_args(argv)[0].workers)
+    except argparse.ArgumentError:
+        # The whole parser says it better.
+        return 1
+
+
+def _run_parent(argv: Sequence[str]) -> int:
+    from mindsporeserver.watch import BundleWatch
+    from mindsporeserver.workers import run_parent
+
+    # What the parent needs of kserve's flags, whose parser costs a second to import: workers check all of them.
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--http_port", type=int, default=8080)
+    parser.add_argument("--grpc_port", type=int, default=8081)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--enable_grpc", type=_read_flag, default=True)
+    parser.add_argument("--model_name", default="model")
+    parser.add_argument("--configure_logging", type=_read_flag, default=True)
+    parser.add_argument("--log_config_file")
+    for name in ("ssl_certfile", "ssl_keyfile"):
+        parser.add_argument(f"--{name}")
+    add_arguments(parser)
+    options = read_options(parser.parse_known_args(argv)[0])
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s")
+    watch = None
+    if options.reload_interval > 0:
+        local = {name: path for name, path in options.model_dirs.items() if _URI not in path}
+        watch = BundleWatch(local, options.model_repository)
+    return run_parent(
+        argv,
+        workers=options.workers,
+        host=options.host,
+        http_port=options.http_port,
+        grpc_port=options.grpc_port if options.enable_grpc else None,
+        watch=watch,
+        watch_seconds=options.reload_interval,
+    )
+
+
+def _read_flag(text: str) -> bool:
+    return text.lower() in ("true", "1", "yes", "y", "on", "t")
 
 
 if __name__ == "__main__":

@@ -1,28 +1,85 @@
-"""kserve.ModelServer with an honest readiness, and 400 where it would say 422 or 500 about malformed requests."""
+"""kserve.ModelServer with a thin layer for the hot routes, one event loop for HTTP and gRPC, and an orderly end."""
 
 from __future__ import annotations
 
-import logging
-import re
+import asyncio
+import contextlib
+import signal
+import socket
 import sys
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import grpc
+import uvicorn
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from kserve.errors import InvalidInput, ModelNotFound, ModelNotReady, ServerNotReady
-from kserve.logging import logger, trace_logger
+from kserve.errors import InvalidInput
 from kserve.model_server import ModelServer, app
 from kserve.protocol.dataplane import DataPlane
+from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
+from kserve.protocol.rest.server import RESTServer
 
+from kfp_mindspore.errors import KfpMindSporeError
+from mindsporeserver.asgi import HotRoutes, RequestLimits
+from mindsporeserver.connection import GuardedProtocol
+from mindsporeserver.errors import RequestError
+from mindsporeserver.graphs import GraphThread
+from mindsporeserver.logs import RequestLog
+from mindsporeserver.metrics import Metrics
 from mindsporeserver.model import MindSporeModel
+from mindsporeserver.repository import Repository
+from mindsporeserver.servicer import Servicer
+from mindsporeserver.tls import TLSOptions, build_grpc_credentials
+from mindsporeserver.watch import BundleWatch, follow
+
+if TYPE_CHECKING:
+    from mindsporeserver.attachment import Attachment
+    from mindsporeserver.tracing import Tracer
+
+_EXPIRE_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where a server listens.
+
+    Args:
+        host: The address.
+        http_socket: Bound, and listening where several processes share it.
+        grpc_port: None without gRPC.
+        rest_tls: Certificates of REST; None for plain text.
+        grpc_tls: Certificates of gRPC; None for plain text.
+    """
+
+    host: str
+    http_socket: socket.socket
+    grpc_port: int | None
+    rest_tls: TLSOptions | None = None
+    grpc_tls: TLSOptions | None = None
 
 
 class _DataPlane(DataPlane):  # type: ignore[misc]
+    def __init__(self, repository: Repository, graphs: GraphThread) -> None:
+        super().__init__(model_registry=repository)
+        self._repository = repository
+        self._graphs = graphs
+
+    async def live(self) -> dict[str, str]:
+        """Tell whether the graph thread is alive; without it every request would wait for ever."""
+        return {"status": "alive" if self._graphs.is_alive() else "dead"}
+
     async def ready(self) -> bool:
-        """Tell whether every model is loaded and warm; kserve's own says yes at once."""
-        models = self._model_registry.get_models()
-        return bool(models) and all(model.ready for model in models.values())
+        """Tell whether the models of the start are loaded and warm; kserve's own says yes at once."""
+        return self._repository.loaded
+
+    async def model_metadata(self, model_name: str) -> dict[str, Any]:
+        """Describe a model from its signature."""
+        model = self.get_model_from_registry(model_name)
+        assert isinstance(model, MindSporeModel)
+        return {**model.describe(), "versions": self._repository.list_versions(model_name)}
 
     def decode(self, *arguments: Any, **options: Any) -> Any:
         """Decode as kserve does, but call what cannot be decoded the client's mistake."""
@@ -32,6 +89,196 @@ class _DataPlane(DataPlane):  # type: ignore[misc]
             raise InvalidInput(f"body: field {error.args[0]!r} is missing") from None
         except (TypeError, ValueError, AttributeError) as error:
             raise InvalidInput(f"body: {error}") from None
+
+
+class _UvicornServer(uvicorn.Server):  # type: ignore[misc]
+    """Leaves signals to whoever owns the process."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Server(ModelServer):  # type: ignore[misc]
+    """Serves a repository.
+
+    Args:
+        repository: What is served.
+        graphs: The process' graph thread.
+        listening: Where.
+        limits: What a request may cost.
+        metrics: The process' metrics.
+        log: Writes a line a request.
+        tracer: Makes spans, or None.
+        attachment: This worker's place among others, or None.
+        watch: What is asked for changed models, or None.
+        watch_seconds: How often.
+        **options: kserve.ModelServer's own.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        graphs: GraphThread,
+        listening: Listening,
+        *,
+        limits: RequestLimits,
+        metrics: Metrics,
+        log: RequestLog,
+        tracer: Tracer | None = None,
+        attachment: Attachment | None = None,
+        watch: BundleWatch | None = None,
+        watch_seconds: float = 1.0,
+        **options: Any,
+    ) -> None:
+        # A server of language models costs 0.6 s to import and is registered only when it can be imported.
+        sys.modules.setdefault("kserve.protocol.rest.openai.config", None)  # type: ignore[arg-type]
+        super().__init__(registered_models=repository, **options)
+        self._repository = repository
+        self._graphs = graphs
+        self._listening = listening
+        self._metrics = metrics
+        self._log = log
+        self._tracer = tracer
+        self._attachment = attachment
+        self._watch = watch
+        self._watch_seconds = watch_seconds
+        self._limits = limits
+        self._control = attachment.control if attachment is not None else repository
+        self._failure: KfpMindSporeError | None = None
+        self.dataplane = _DataPlane(repository, graphs)
+
+    def serve(self) -> None:
+        """Serve until a signal comes; requests get 503 until their model is loaded and warm.
+
+        Raises:
+            KfpMindSporeError: A model cannot be loaded at the start.
+        """
+        import uvloop
+
+        uvloop.run(self._run())
+        if self._failure is not None:
+            raise self._failure
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._http = _UvicornServer(self._configure())
+        self._rpc: grpc.aio.Server | None = None
+        self._ending = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+            loop.add_signal_handler(number, self._take_signal)
+        tasks: list[asyncio.Task[Any]] = [loop.create_task(self._expire())]
+        if self._attachment is not None:
+            tasks.append(loop.create_task(self._attachment.serve(self._repository)))
+        loading = loop.create_task(self._load())
+        if self._attachment is not None:
+            waiting = loop.create_task(self._attachment.wait_to_accept())
+            ending = loop.create_task(self._ending.wait())
+            await asyncio.wait([waiting, ending], return_when=asyncio.FIRST_COMPLETED)
+            tasks += [waiting, ending]
+        if not self._ending.is_set():
+            await self._start_grpc()
+            serving = loop.create_task(self._http.serve(sockets=[self._listening.http_socket]))
+            await self._ending.wait()
+            await asyncio.gather(serving, self._stop_grpc())
+        loading.cancel()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(loading, *tasks, return_exceptions=True)
+        await self._repository.close()
+        self._graphs.close()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
+
+    def _take_signal(self) -> None:
+        if self._ending.is_set():
+            # The second one does not wait for what was accepted.
+            self._http.force_exit = True
+        self._end()
+
+    def _end(self) -> None:
+        self._http.should_exit = True
+        self._ending.set()
+
+    async def _load(self) -> None:
+        try:
+            await self._repository.load_all()
+        except KfpMindSporeError as error:
+            self._failure = error
+            if self._attachment is not None:
+                self._attachment.report_failure(error)
+            self._end()
+            return
+        if self._attachment is not None:
+            await self._attachment.report_ready()
+        elif self._watch is not None:
+            await follow(self._watch, self._watch_seconds, self._repository)
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(_EXPIRE_SECONDS)
+            self._repository.expire()
+
+    def _configure(self) -> uvicorn.Config:
+        tls = self._listening.rest_tls
+        return uvicorn.Config(
+            HotRoutes(
+                self._build_application(),
+                self._repository,
+                self._control,
+                self._limits,
+                self._metrics,
+                self._log,
+                self._tracer,
+            ),
+            http=GuardedProtocol,
+            ws="none",
+            lifespan="off",
+            # kserve's and our own configuration stays.
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=self.grace_period,
+            timeout_keep_alive=self.timeout_keep_alive,
+            server_header=False,
+            backlog=2048,
+            **(tls.uvicorn_options() if tls is not None else {}),
+        )
+
+    def _build_application(self) -> Any:
+        rest = RESTServer("kserve.model_server:app", self.dataplane, self.model_repository_extension, self.http_port)
+        # Not `create_application`: its middleware writes three log lines a request.
+        rest._register_endpoints(app)
+        rest._add_exception_handlers(app)
+        app.add_exception_handler(RequestValidationError, _refuse)
+        app.add_exception_handler(RequestError, _refuse_request)
+        return app
+
+    async def _start_grpc(self) -> None:
+        listening = self._listening
+        if listening.grpc_port is None:
+            return
+        limit = self._limits.max_bytes + (1 << 16)
+        self._rpc = grpc.aio.server(
+            options=[
+                ("grpc.max_send_message_length", -1),
+                ("grpc.max_receive_message_length", limit),
+                ("grpc.so_reuseport", 1 if self._attachment is not None else 0),
+            ]
+        )
+        servicer = Servicer(self.dataplane, self._repository, self._control, self._log, self._tracer)
+        add_GRPCInferenceServiceServicer_to_server(servicer, self._rpc)
+        host = f"[{listening.host}]" if ":" in listening.host else listening.host
+        address = f"{host}:{listening.grpc_port}"
+        if listening.grpc_tls is not None:
+            tls = listening.grpc_tls
+            self._rpc.add_secure_port(address, build_grpc_credentials(tls.certfile, tls.keyfile, tls.ca_certs))
+        else:
+            self._rpc.add_insecure_port(address)
+        await self._rpc.start()
+
+    async def _stop_grpc(self) -> None:
+        if self._rpc is not None:
+            await self._rpc.stop(grace=self.grace_period)
 
 
 async def _refuse(_: Request, error: Exception) -> JSONResponse:
@@ -46,50 +293,6 @@ async def _refuse(_: Request, error: Exception) -> JSONResponse:
     return JSONResponse(status_code=400, content={"error": "; ".join(texts)})
 
 
-class _ClientMistakes(logging.Filter):
-    """Logs what a client did wrong as one line, not as a stack trace of the server, and early questions not at all."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, ServerNotReady | ModelNotReady):
-            return False
-        if isinstance(error, InvalidInput | ModelNotFound):
-            record.msg, record.args, record.exc_info = f"refused: {error}", None, None
-            record.levelno, record.levelname = logging.WARNING, "WARNING"
-        return True
-
-
-class _Probes(logging.Filter):
-    """Logs no questions about readiness: three lines each, some times a second, would hide what matters."""
-
-    _pattern = re.compile(r"GET \S*/(ready|live) HTTP|^kserve\.io\.\S*\.(ready|live): ")
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return self._pattern.search(record.getMessage()) is None
-
-
-def build_server(**options: Any) -> ModelServer:
-    """Make a server.
-
-    Args:
-        **options: kserve.ModelServer's own, such as http_port and grpc_port; default what the command line says.
-    """
-    # A server of language models costs 0.6 s to import and is registered only when it can be imported.
-    sys.modules.setdefault("kserve.protocol.rest.openai.config", None)  # type: ignore[arg-type]
-    server = ModelServer(**options)
-    logger.addFilter(_ClientMistakes())
-    for chatty in (logging.getLogger("uvicorn.access"), trace_logger):
-        chatty.addFilter(_Probes())
-    server.dataplane = _DataPlane(model_registry=server.registered_models)
-    app.add_exception_handler(RequestValidationError, _refuse)
-    return server
-
-
-def serve(server: ModelServer, model: MindSporeModel) -> None:
-    """Serve a model until a signal comes; requests get 503 until it is loaded and warm."""
-    # kserve registers only models that say they are ready; `model.start` takes it back until the graph is loaded.
-    model.ready = True
-    try:
-        server.start([model])
-    finally:
-        model.stop()
+async def _refuse_request(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestError)
+    return JSONResponse(status_code=error.status, content={"error": error.message})

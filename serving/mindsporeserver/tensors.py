@@ -1,0 +1,301 @@
+"""Values that clients send, as arrays that fit the signature; what does not fit raises InvalidRequestError (400)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kfp_mindspore.bundle import TensorSpec
+from mindsporeserver.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
+
+# The dtype of an input that only a transform can take: one text or file an element.
+BYTES = "bytes"
+
+_DATATYPES = {
+    "bool": "BOOL",
+    **{f"int{bits}": f"INT{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"UINT{bits}" for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
+    BYTES: "BYTES",
+}
+_BY_DTYPE = {np.dtype(name): datatype for name, datatype in _DATATYPES.items() if name != BYTES}
+# What JSON may hold for a dtype of a kind: numbers with a point are no integers, and nothing else is a boolean.
+_ACCEPTED = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}
+_NAMES = {"f": "numbers", "i": "integers", "u": "integers", "b": "booleans", "U": "texts", "O": "nulls or mixed values"}
+_MAX_RANK = 32
+
+
+def name_datatype(dtype: str) -> str:
+    """Return V2's name of a NumPy dtype, such as FP32.
+
+    Raises:
+        InvalidRequestError: V2 has no name for it, as for bfloat16 and complex numbers.
+    """
+    name = _DATATYPES.get(dtype)
+    if name is None:
+        raise InvalidRequestError(f"dtype {dtype} has no name in the V2 protocol; ask by V1")
+    return name
+
+
+def name_array(array: NDArray[Any]) -> str:
+    """Return V2's name of what an array holds."""
+    return _BY_DTYPE.get(array.dtype) or ("BYTES" if array.dtype.kind in "OSU" else name_datatype(array.dtype.name))
+
+
+def describe(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
+    """Return V2's metadata of inputs or outputs, -1 for a free dimension."""
+    return [
+        {"name": spec.name, "datatype": _DATATYPES.get(spec.dtype, spec.dtype.upper()), "shape": list(spec.shape)}
+        for spec in specs
+    ]
+
+
+class InputReader:
+    """Reads the values of one input.
+
+    Args:
+        spec: What is accepted; -1 for a free dimension.
+        finite: Whether NaN and infinities are refused.
+    """
+
+    def __init__(self, spec: TensorSpec, *, finite: bool) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.datatype = _DATATYPES.get(spec.dtype, spec.dtype.upper())
+        self.is_bytes = spec.dtype == BYTES
+        self.dtype = np.dtype(object) if self.is_bytes else np.dtype(spec.dtype)
+        self._kinds = _ACCEPTED.get(self.dtype.kind, "")
+        self._checks = finite and self.dtype.kind == "f"
+        self._limits = np.iinfo(spec.dtype) if self.dtype.kind in "iu" else None
+
+    def read_nested(self, values: Any) -> NDArray[Any]:
+        """Make an array of nested lists; its shape is theirs, and is checked with the signature later.
+
+        Texts do not become numbers, and integers lose no digits.
+        """
+        if self.is_bytes:
+            return _read_texts(values, self)
+        try:
+            array: NDArray[Any] = np.array(values)
+        except (ValueError, OverflowError):
+            raise InvalidRequestError(
+                f"input {self.name!r}: shape must be {self.spec.shape}, got rows of different lengths"
+            ) from None
+        if array.dtype.kind not in self._kinds and array.size:
+            raise InvalidRequestError(
+                f"input {self.name!r}: must hold {_NAMES.get(self.dtype.kind, self.spec.dtype)} ({self.spec.dtype}), "
+                f"got {_NAMES.get(array.dtype.kind, array.dtype.name)}"
+            )
+        if self._limits is not None and array.size:
+            limits = self._limits
+            if array.min() < limits.min or array.max() > limits.max:
+                raise InvalidRequestError(
+                    f"input {self.name!r}: values must be {limits.min} to {limits.max} ({self.spec.dtype}), got "
+                    f"{array.min()} to {array.max()}"
+                )
+        if array.dtype != self.dtype:
+            with np.errstate(over="ignore"):
+                array = array.astype(self.dtype)
+        return self._check_finite(array)
+
+    def read_flat(self, values: Any, shape: Any) -> NDArray[Any]:
+        """Make an array of V2's data, which is flat or nested.
+
+        Args:
+            values: Numbers, booleans or texts.
+            shape: What the client says that the shape is.
+        """
+        count = self._check_shape(shape)
+        if not isinstance(values, list):
+            raise InvalidRequestError(f"input {self.name!r}: data must be a list, got {name_type(values)}")
+        array = self.read_nested(values)
+        if array.size != count:
+            raise InvalidRequestError(
+                f"input {self.name!r}: data of shape {list(shape)} must hold {count} values, got {array.size}"
+            )
+        return array.reshape(shape)
+
+    def read_raw(self, content: bytes | memoryview, shape: Any) -> NDArray[Any]:
+        """Make an array of raw bytes, little-endian and in row-major order; no copy is made.
+
+        Args:
+            content: The bytes of this input alone.
+            shape: What the client says that the shape is.
+        """
+        count = self._check_shape(shape)
+        if self.is_bytes:
+            texts = _split_texts(content, self.name)
+            if len(texts) != count:
+                raise InvalidRequestError(
+                    f"input {self.name!r}: binary data of shape {list(shape)} must hold {count} elements, got "
+                    f"{len(texts)}"
+                )
+            return _make_objects(texts, tuple(shape))
+        if len(content) != count * self.dtype.itemsize:
+            raise InvalidRequestError(
+                f"input {self.name!r}: binary data of shape {list(shape)} must have {count * self.dtype.itemsize} "
+                f"bytes, got {len(content)}"
+            )
+        if self.dtype.kind == "b":
+            # Any other byte is a boolean that is neither true nor false to what computes with it.
+            return np.frombuffer(content, np.uint8).astype(bool).reshape(shape)
+        return self._check_finite(np.frombuffer(content, self.dtype).reshape(shape))
+
+    def check_datatype(self, found: Any) -> None:
+        """Refuse another datatype than the signature's."""
+        if found != self.datatype:
+            reason = ""
+            if found == "BYTES":
+                reason = ": texts and files need a model with a transform that decodes them"
+            raise InvalidRequestError(
+                f"input {self.name!r}: datatype must be {self.datatype}, got {shorten(found)}{reason}"
+            )
+
+    def _check_shape(self, shape: Any) -> int:
+        if not isinstance(shape, list) or not all(type(size) is int for size in shape) or len(shape) > _MAX_RANK:
+            raise InvalidRequestError(f"input {self.name!r}: shape must be a list of integers, got {shorten(shape)}")
+        expected = self.spec.shape
+        fits = len(shape) == len(expected) and all(
+            size == wanted or (wanted == -1 and size > 0) for size, wanted in zip(shape, expected, strict=True)
+        )
+        if not fits:
+            raise InvalidRequestError(f"input {self.name!r}: shape must be {expected}, got {shorten(tuple(shape))}")
+        return math.prod(shape)
+
+    def _check_finite(self, array: NDArray[Any]) -> NDArray[Any]:
+        if self._checks and not np.isfinite(array).all():
+            raise InvalidRequestError(
+                f"input {self.name!r}: must hold finite numbers, got NaN or infinity, or a number too large for "
+                f"{self.spec.dtype}"
+            )
+        return array
+
+
+def check_names(found: Iterable[str], expected: Mapping[str, Any]) -> None:
+    """Refuse missing and unknown inputs."""
+    names = list(found)
+    for name in names:
+        if name not in expected:
+            raise InvalidRequestError(f"input {shorten(name)}: unknown, expected {join(expected)}")
+    for name in expected:
+        if name not in names:
+            raise InvalidRequestError(f"input {name!r}: missing, got {join(names) or 'none'}")
+
+
+def encode_texts(array: NDArray[Any]) -> bytes:
+    """Return texts as V2's binary data: each after its length in four bytes, little-endian."""
+    parts = []
+    for element in array.ravel().tolist():
+        content = element if isinstance(element, bytes) else str(element).encode()
+        parts.append(struct.pack("<I", len(content)) + content)
+    return b"".join(parts)
+
+
+def list_texts(array: NDArray[Any]) -> Any:
+    """Return an array of texts as nested lists of what JSON can hold; bytes that are no UTF-8 in base 64."""
+    return _map_texts(array.tolist())
+
+
+def join(names: Iterable[Any]) -> str:
+    """Return names as one text, shortened: a client can send anything."""
+    return shorten_text(", ".join(repr(name) for name in names))
+
+
+def shorten(value: Any) -> str:
+    """Return what a client sent as a text of bounded length."""
+    return shorten_text(repr(value))
+
+
+def shorten_text(text: str, limit: int = 200) -> str:
+    """Cut a text."""
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def name_type(value: Any) -> str:
+    """Return JSON's name of a value's type."""
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "a text",
+        bool: "a boolean",
+        type(None): "null",
+        bytes: "bytes",
+    }
+    return names.get(type(value), "a number")
+
+
+def _map_texts(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_map_texts(item) for item in value]
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"b64": base64.b64encode(value).decode()}
+    return value
+
+
+def _read_texts(values: Any, reader: InputReader) -> NDArray[Any]:
+    leaves: list[bytes] = []
+    shape = _flatten_texts(values, reader, leaves, 0)
+    if math.prod(shape) != len(leaves):
+        raise InvalidRequestError(
+            f"input {reader.name!r}: shape must be {reader.spec.shape}, got rows of different lengths"
+        )
+    return _make_objects(leaves, shape)
+
+
+def _flatten_texts(value: Any, reader: InputReader, leaves: list[bytes], depth: int) -> tuple[int, ...]:
+    if isinstance(value, list):
+        if depth >= _MAX_RANK:
+            raise InvalidRequestError(f"input {reader.name!r}: nested deeper than {_MAX_RANK} lists")
+        shapes = [_flatten_texts(item, reader, leaves, depth + 1) for item in value]
+        return (len(value), *(shapes[0] if shapes else ()))
+    if isinstance(value, str):
+        leaves.append(value.encode())
+    elif isinstance(value, bytes):
+        leaves.append(value)
+    elif isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str):
+        try:
+            leaves.append(base64.b64decode(value["b64"], validate=True))
+        except (binascii.Error, ValueError):
+            raise InvalidRequestError(f"input {reader.name!r}: b64 is no valid base 64") from None
+    else:
+        raise InvalidRequestError(
+            f'input {reader.name!r}: must hold texts or {{"b64": …}} (BYTES), got {name_type(value)}'
+        )
+    return ()
+
+
+def _split_texts(content: bytes | memoryview, name: str) -> list[bytes]:
+    texts, start, end = [], 0, len(content)
+    while start < end:
+        stop = start + 4
+        if stop <= end:
+            (length,) = struct.unpack_from("<I", content, start)
+            start, stop = stop, stop + length
+        if stop > end:
+            raise InvalidRequestError(
+                f"input {name!r}: binary data must be elements after their lengths in four bytes; an element ends at "
+                f"byte {stop} of {end}"
+            )
+        texts.append(bytes(content[start:stop]))
+        start = stop
+    return texts
+
+
+def _make_objects(values: Sequence[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array.reshape(shape)
