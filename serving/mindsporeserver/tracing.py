@@ -177,6 +177,18 @@ def build_tracer(service_name: str) -> Tracer:
             importlib.import_module(module)
         except ModuleNotFoundError:
             raise MissingExtraError(module.removesuffix(".trace.export"), "tracing") from None
+    for name in ("opentelemetry.trace", "opentelemetry.baggage"):
+        # They warn of headers that a client wrote wrongly, as often as the client likes.
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        return Tracer(_make_provider(service_name), _choose_propagator())
+    except (ValueError, OSError, RuntimeError) as error:
+        # The SDK warns of most of what it does not understand and takes its default; of the rest it names no variable.
+        set_here = ", ".join(sorted(name for name in os.environ if name.startswith("OTEL_")))
+        raise UserError(f"--tracing: {error}", hint=f"One of these is wrong: {set_here}") from None
+
+
+def _make_provider(service_name: str) -> TracerProvider:
     from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_VERSION, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -190,10 +202,7 @@ def build_tracer(service_name: str) -> Tracer:
     exporter = _make_exporter()
     if exporter is not None:
         provider.add_span_processor(BatchSpanProcessor(exporter))
-    for name in ("opentelemetry.trace", "opentelemetry.baggage"):
-        # They warn of headers that a client wrote wrongly, as often as the client likes.
-        logging.getLogger(name).setLevel(logging.ERROR)
-    return Tracer(provider, _choose_propagator())
+    return provider
 
 
 def _make_exporter() -> SpanExporter | None:
@@ -213,20 +222,14 @@ def _make_exporter() -> SpanExporter | None:
             break
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    try:
-        return OTLPSpanExporter()
-    except (ValueError, OSError, RuntimeError) as error:
-        raise UserError(f"OTEL_EXPORTER_OTLP_…: {error}") from None
+    return OTLPSpanExporter()
 
 
 def _choose_propagator() -> TextMapPropagator:
     if os.environ.get("OTEL_PROPAGATORS"):
-        try:
-            from opentelemetry.propagate import get_global_textmap
+        from opentelemetry.propagate import get_global_textmap
 
-            return get_global_textmap()
-        except ValueError as error:
-            raise UserError(f"OTEL_PROPAGATORS: {error}") from None
+        return get_global_textmap()
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     # Without baggage, OpenTelemetry's other default: nothing here reads it.
