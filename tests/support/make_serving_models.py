@@ -1,0 +1,98 @@
+"""Makes bundles that servers have a hard time with: `python make_serving_models.py DIRECTORY`.
+
+a, b      the digits' classifier with other weights: what stands at a path before and after a reload
+lookup    ids (-1, 3) into a table of ten rows: the graph raises when an id is not 0 to 9
+loose     values (-1, -1): the signature says that any length will do, the graph takes 4 only
+tokens    values (-1, -1) padded to 4, 8 or 16 and summed
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import mindspore
+import numpy as np
+import small_networks
+from mindspore import nn
+
+from kfp_mindspore.bundle import Signature, TensorSpec, VerifiedSamples, write_bundle
+from kfp_mindspore.checkpoint import NetworkSpec, write_checkpoint
+from kfp_mindspore.mindir import export_mindir
+
+
+class Lookup(nn.Cell):
+    """Rows of a table, added up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, 4)
+
+    def construct(self, ids):  # type: ignore[no-untyped-def]
+        return self.table(ids).sum(axis=1)
+
+
+class Summed(nn.Cell):
+    """The sum of each row, and each value doubled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = mindspore.Parameter(mindspore.Tensor([2.0], mindspore.float32), name="scale")
+
+    def construct(self, values):  # type: ignore[no-untyped-def]
+        return values.sum(axis=1), values * self.scale
+
+
+class Loose(nn.Cell):
+    """One layer, which has as many inputs as it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Dense(4, 2)
+
+    def construct(self, values):  # type: ignore[no-untyped-def]
+        return self.dense(values)
+
+
+def main(root: Path) -> None:
+    random = np.random.default_rng(5)
+    images = random.random((16, 1, 8, 8), np.float32)
+    for name in ("a", "b"):
+        network = small_networks.make_classifier()
+        network.dense.weight.set_data(mindspore.Tensor(random.standard_normal((10, 64)).astype(np.float32)))
+        _export(root, name, network, {"image": images})
+    _export(root, "lookup", Lookup(), {"ids": random.integers(0, 10, (16, 3), np.int32)})
+    tokens = {"tokens": {"inputs": {"values": 1}, "outputs": {"output_1": 1}, "sizes": [4, 8, 16]}}
+    _export(root, "tokens", Summed(), {"values": random.random((6, 7), np.float32)}, dimensions=tokens)
+    _write_loose(root / "loose", random.random((6, 4), np.float32))
+
+
+def _export(root: Path, name: str, network: nn.Cell, samples: dict[str, Any], **options: Any) -> None:
+    spec = NetworkSpec("small_networks:make_nothing")
+    with write_checkpoint(root / f"{name}_checkpoint", epoch=1, step=1, seed=1, network=spec) as directory:
+        mindspore.save_checkpoint(network, str(directory / "network.ckpt"))
+    export_mindir(root / f"{name}_checkpoint", root / name, samples=samples, network=network, **options)
+
+
+def _write_loose(path: Path, values: np.ndarray[Any, Any]) -> None:
+    network = Loose()
+    network.set_train(False)
+    output = network(mindspore.Tensor(values)).asnumpy()
+    with write_bundle(path) as writer:
+        # Exported with its true width; only the signature says that there is none.
+        free = mindspore.Tensor(shape=[None, 4], dtype=mindspore.float32)
+        mindspore.export(network, free, file_name=str(writer.directory / "model"), file_format="MINDIR")
+        writer.write_verified(VerifiedSamples({"values": values}, {"output": output}, None))
+        shape = (-1, -1)
+        writer.sign(
+            Signature(
+                inputs=(TensorSpec("values", "float32", shape),),
+                outputs=(TensorSpec("output", "float32", (-1, 2)),),
+                mindspore_version=mindspore.__version__,
+            )
+        )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
