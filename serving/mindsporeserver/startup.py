@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import importlib.util
 import sys
+import tempfile
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -32,6 +33,18 @@ def light_imports() -> Iterator[None]:
         # Whoever imports pandas from now on gets pandas; only the modules imported here hold the stand-in.
         if pandas is not None and sys.modules.get("pandas") is pandas:
             del sys.modules["pandas"]
+
+
+def settle_temporary_directory() -> None:
+    """Let the server start where no temporary directory can be written: a read-only root without a volume at /tmp.
+
+    A library that MindSpore imports asks for its name at import, and fails when none of the usual ones can be written.
+    Nothing is written there; who wants to write, such as the metrics of several workers, says so itself.
+    """
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        tempfile.tempdir = "/tmp"
 
 
 class _LazyPackage(ModuleType):

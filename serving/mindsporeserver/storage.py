@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import importlib.util
 import logging
+import os
 import re
 import sys
 import tempfile
@@ -91,7 +92,7 @@ def _resolve_file(uri: str) -> Path:
 def _download(uri: str, scheme: str, cache_dir: Path) -> Path:
     shown = hide_secrets(uri)
     try:
-        cache_dir.mkdir(parents=True, exist_ok=True)
+        cache_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         scratch = tempfile.TemporaryDirectory(prefix=".download-", dir=cache_dir)
     except OSError as error:
         raise UserError(
@@ -99,6 +100,9 @@ def _download(uri: str, scheme: str, cache_dir: Path) -> Path:
             hint="Give the container an emptyDir there, or let KServe download: storageUri in the InferenceService.",
         ) from None
     with scratch:
+        # Below a directory that everybody may write to, somebody else may have been here first.
+        if cache_dir.stat().st_uid != os.geteuid():
+            raise UserError(f"--model_dir: {shown}: the directory for downloads {cache_dir} belongs to another user")
         directory = Path(scratch.name, "model")
         _fetch(uri, scheme, directory)
         found = _find_bundle(directory, shown)
@@ -106,13 +110,13 @@ def _download(uri: str, scheme: str, cache_dir: Path) -> Path:
         found.chmod(0o755)
         signature = digest_file(found / SIGNATURE_FILE)
         target = cache_dir / f"{_name(uri)}-{signature[:16]}"
-        if target.exists() and not _is_intact(target):
+        if target.exists() and not _is_intact(target, signature):
             target.rename(Path(scratch.name, "damaged"))
         try:
             found.rename(target)
         except OSError:
             # Another process was first, or an earlier one left it: the same content.
-            if not _is_intact(target):
+            if not _is_intact(target, signature):
                 raise
     _logger.info("%s: downloaded to %s", shown, target)
     return target
@@ -163,12 +167,13 @@ def _find_bundle(directory: Path, shown: str) -> Path:
     )
 
 
-def _is_intact(path: Path) -> bool:
+def _is_intact(path: Path, signature: str) -> bool:
+    """Tell whether a directory holds the bundle whose signature file has this digest."""
     try:
         ModelBundle.open(path)
     except UserError:
         return False
-    return True
+    return digest_file(path / SIGNATURE_FILE) == signature
 
 
 def _name(uri: str) -> str:

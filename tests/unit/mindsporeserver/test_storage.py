@@ -245,6 +245,27 @@ def test_a_damaged_download_is_made_again(store: Store, bundle: Path, cache: Pat
 
 
 @needs_storage
+def test_another_model_in_its_place_is_not_taken(store: Store, shop: Any, cache: Path) -> None:
+    store.files["/digits.zip"] = pack_zip(shop.make_bundle("right"))
+    path = resolve_model(f"{store.url}/digits.zip", cache)
+    right = ModelBundle.open(path).signature
+    shutil.rmtree(path)
+    shop.make_bundle("wrong", samples=20).rename(path)
+    assert resolve_model(f"{store.url}/digits.zip", cache) == path
+    assert ModelBundle.open(path).signature == right
+
+
+@needs_storage
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_directory_of_somebody_else_is_not_used(store: Store, bundle: Path, cache: Path) -> None:
+    store.files["/digits.zip"] = pack_zip(bundle)
+    cache.mkdir()
+    os.chown(cache, 1234, 1234)
+    with pytest.raises(UserError, match="belongs to another user"):
+        resolve_model(f"{store.url}/digits.zip", cache)
+
+
+@needs_storage
 def test_several_processes_at_once(store: Store, bundle: Path, cache: Path) -> None:
     store.files["/digits.zip"] = pack_zip(bundle)
     code = (
