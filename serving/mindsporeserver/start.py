@@ -13,7 +13,7 @@ from kfp_mindspore.bundle import ModelBundle
 from kfp_mindspore.mindir.encryption import read_model_key
 from mindsporeserver.options import Options, add_arguments, read_options
 from mindsporeserver.ports import bind_http, reserve_grpc
-from mindsporeserver.startup import light_imports
+from mindsporeserver.startup import light_imports, settle_temporary_directory
 from mindsporeserver.storage import resolve_model
 from mindsporeserver.tls import check_certificates
 from mindsporeserver.watch import BundleWatch
@@ -50,6 +50,7 @@ def run_server(argv: Sequence[str], attachment: Attachment | None) -> int:
     Raises:
         UserError: A flag, a model or a port cannot be used.
     """
+    settle_temporary_directory()
     parser = argparse.ArgumentParser("python -m mindsporeserver", parents=[kserve_parser], conflict_handler="resolve")
     add_arguments(parser)
     options = read_options(parser.parse_args(argv))
