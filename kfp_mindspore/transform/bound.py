@@ -60,7 +60,7 @@ class BoundTransform:
             raise TransformInputError("; ".join(f"input {name!r}: {what}" for name, what, _ in found))
         if not self.preprocesses:
             return given
-        result = self._call("preprocess", self.transform.preprocess, given)
+        result = self._call("preprocess", self.transform.preprocess, _own(given))
         expected = widen(self.signature.inputs, batched)
         found = _compare(result, expected, batched, _count(given) if batched else None)
         if found:
@@ -87,7 +87,7 @@ class BoundTransform:
         given = dict(outputs)
         if not self.postprocesses:
             return given
-        result = self._call("postprocess", self.transform.postprocess, given)
+        result = self._call("postprocess", self.transform.postprocess, _own(given))
         texts = {spec.name for spec in self.outputs if spec.dtype == BYTES}
         result = {name: unify_texts(array) if name in texts else array for name, array in result.items()}
         batched = has_batch(self.signature)
@@ -222,6 +222,11 @@ def _find_dtype(array: NDArray[Any]) -> str:
     if array.dtype == object and all(isinstance(value, bytes) for value in array.flat):
         return BYTES
     return array.dtype.name
+
+
+def _own(arrays: Arrays) -> Arrays:
+    """Return arrays that may be changed in place: those that lie in a request's own bytes may not."""
+    return {name: array if array.flags.writeable else array.copy() for name, array in arrays.items()}
 
 
 def _is_open(spec: TensorSpec) -> bool:

@@ -20,6 +20,9 @@ from kfp_mindspore.transform.step import Step, keep_float, require_float, stack_
 _CHANNELS = {"L": 1, "RGB": 3}
 _FORMATS = ("JPEG", "PNG")
 _MAX_PIXELS = 1 << 24
+_MAX_IMAGES = 4
+# What Pillow raises for a file that is cut, damaged or of another format.
+_DAMAGES = (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error)
 
 
 class DecodeImage(Step):
@@ -30,7 +33,8 @@ class DecodeImage(Step):
 
     Args:
         mode: `RGB` (C = 3) or `L`, grey (C = 1); an image of another kind is converted.
-        max_pixels: Most pixels (H · W) of an image; default 2²⁴. Told by the file's header, before memory is spent.
+        max_pixels: Most pixels (H · W) of an image, default 2²⁴; all images of a request may have four times as many.
+            Told by the files' headers, before memory is spent.
         column: Which input; may be left out when there is only one.
     """
 
@@ -44,7 +48,12 @@ class DecodeImage(Step):
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
         """Decode an array of N `bytes` objects, or uint8 of shape (N, number of bytes)."""
         files = [row.tobytes() if isinstance(row, np.ndarray) else bytes(row) for row in batch]
-        return stack_rows([self._decode(content, index, len(files)) for index, content in enumerate(files)])
+        rows: list[NDArray[Any]] = []
+        left = _MAX_IMAGES * self.max_pixels
+        for index, content in enumerate(files):
+            rows.append(self._decode(content, "image" if len(files) == 1 else f"image of row {index}", left))
+            left -= rows[-1].shape[1] * rows[-1].shape[2]
+        return stack_rows(rows)
 
     def find_input(self, spec: TensorSpec) -> TensorSpec:
         """Return bytes, one object a row."""
@@ -64,9 +73,8 @@ class DecodeImage(Step):
         _import_pillow().fromarray(grey).save(buffer, "PNG")
         return fill_objects([buffer.getvalue()] * rows)
 
-    def _decode(self, content: bytes, index: int, count: int) -> NDArray[Any]:
+    def _decode(self, content: bytes, where: str, left: int) -> NDArray[Any]:
         images = _import_pillow()
-        where = "image" if count == 1 else f"image of row {index}"
         try:
             with images.open(io.BytesIO(content), formats=_FORMATS) as image:
                 width, height = image.size
@@ -74,13 +82,17 @@ class DecodeImage(Step):
                     raise TransformInputError(
                         f"{where}: must have at most {self.max_pixels} pixels, has {width} x {height}"
                     )
+                if width * height > left:
+                    raise TransformInputError(
+                        f"{where}: all images of a request must have at most {_MAX_IMAGES * self.max_pixels} pixels"
+                    )
                 if image.mode[0] in "IF":
                     raise TransformInputError(f"{where}: must have 8 bits a channel, its mode is {image.mode}")
                 pixels = np.asarray(image.convert(self.mode))
         except images.DecompressionBombError:
             raise TransformInputError(f"{where}: must have at most {self.max_pixels} pixels, has many more") from None
-        except (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error) as error:
-            found = f"{len(content)} bytes of something else" if content else "no bytes"
+        except _DAMAGES as error:
+            found = f"{len(content)} bytes that cannot be decoded" if content else "no bytes"
             raise TransformInputError(f"{where}: must be a whole PNG or JPEG file, got {found}") from error
         planes = pixels[np.newaxis] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
         scaled: NDArray[Any] = planes.astype(np.float32) / np.float32(255)

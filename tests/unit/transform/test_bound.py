@@ -1,0 +1,190 @@
+"""A transform's failure is the client's or the model's, and names no more than it should."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.transform import (
+    BYTES,
+    Arrays,
+    Signature,
+    TensorSpec,
+    Transform,
+    TransformFailedError,
+    TransformInputError,
+    bind_transform,
+)
+from kfp_mindspore.transform.operation import fill_objects
+
+TEXT = (TensorSpec("text", BYTES, (-1,)),)
+SIGNATURE = Signature(
+    (TensorSpec("ids", "int32", (-1, 4)), TensorSpec("mask", "float32", (-1, 4))),
+    (TensorSpec("output", "float32", (-1, 2)),),
+    "2.9.0",
+)
+
+
+class Words(Transform):
+    """Texts of four letters to their codes."""
+
+    inputs = TEXT
+    outputs = (TensorSpec("word", BYTES, (-1,)),)
+
+    def preprocess(self, inputs: Arrays) -> Arrays:
+        texts = [text.decode() for text in inputs["text"]]
+        if any("?" in text for text in texts):
+            raise TransformInputError("text: must have no '?'")
+        codes = np.array([[ord(letter) for letter in text] for text in texts], np.int32)
+        return {"ids": codes, "mask": np.ones(codes.shape, np.float32)}
+
+    def postprocess(self, outputs: Arrays) -> Arrays:
+        return {"word": np.array(["né" if row[0] > row[1] else "no" for row in outputs["output"]])}
+
+
+class Given(Transform):
+    """Returns or raises what it is given."""
+
+    inputs = TEXT
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+    def preprocess(self, inputs: Arrays) -> Arrays:
+        if isinstance(self.result, BaseException):
+            raise self.result
+        return self.result  # type: ignore[no-any-return]
+
+    def postprocess(self, outputs: Arrays) -> Arrays:
+        return self.preprocess(outputs)
+
+
+def send(*texts: Any) -> Arrays:
+    return {"text": fill_objects(list(texts))}
+
+
+def test_texts_in_and_out() -> None:
+    bound = bind_transform(Words(), SIGNATURE, "words")
+    assert (bound.preprocesses, bound.postprocesses) == (True, True)
+    assert bound.inputs == TEXT
+    found = bound.run_preprocess(send(b"abcd", "né! ".encode()))
+    assert found["ids"].tolist() == [[97, 98, 99, 100], [110, 233, 33, 32]]
+    answers = bound.run_postprocess({"output": np.array([[1, 0], [0, 1]], np.float32)})
+    assert answers["word"].dtype == object
+    assert answers["word"].tolist() == ["né".encode(), b"no"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({}, "input 'text': missing, got none"),
+        ({"texts": np.ones(1)}, "input 'text': missing, got 'texts'; input 'texts': unknown, expected 'text'"),
+        ({"text": np.ones(1, np.float32)}, "input 'text': dtype must be bytes, got float32"),
+        (send("a text"), "input 'text': dtype must be bytes, got object"),
+        ({"text": fill_objects([b"a"]).reshape(1, 1)}, r"input 'text': shape must be \(-1,\), got \(1, 1\)"),
+        ({"text": fill_objects([])}, r"input 'text': shape must be \(-1,\), got \(0,\)"),
+        (send(b"a?cd"), "text: must have no '?'"),
+        (send(b"a longer text"), r"input: preprocessed, 'ids': shape must be \(-1, 4\), got \(1, 13\)"),
+    ],
+)
+def test_the_clients_fault(inputs: Arrays, message: str) -> None:
+    with pytest.raises(TransformInputError, match=message):
+        bind_transform(Words(), SIGNATURE, "words").run_preprocess(inputs)
+
+
+IDS, MASK = np.ones((1, 4), np.int32), np.ones((1, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (KeyError("a secret"), "given: preprocess failed with KeyError"),
+        (SystemExit(3), "given: preprocess failed with SystemExit"),
+        (MemoryError(), "given: preprocess failed with MemoryError"),
+        (RecursionError(), "given: preprocess failed with RecursionError"),
+        (UserError("a secret"), "given: preprocess failed with UserError"),
+        (None, "given: preprocess: must return arrays by name, got NoneType"),
+        ([IDS], "given: preprocess: must return arrays by name, got list"),
+        ({"ids": [[1, 2, 3, 4]]}, "given: preprocess: must return NumPy arrays by name, got 'ids': list"),
+        ({1: IDS}, "must return NumPy arrays by name, got 1: ndarray"),
+        ({"ids": IDS}, "does not fit the model: 'mask': missing, got 'ids'"),
+        ({"ids": IDS, "mask": MASK, "x": MASK}, "'x': unknown, expected 'ids', 'mask'"),
+        ({"ids": IDS.astype(np.int64), "mask": MASK}, "'ids': dtype must be int32, got int64"),
+        ({"ids": IDS, "mask": MASK[0]}, r"'mask': shape must be \(-1, 4\), got \(4,\)"),
+        ({"ids": IDS, "mask": MASK.repeat(2, axis=0)}, "'mask': must have 1 rows, as the request has, got 2"),
+        ({"ids": IDS[:0], "mask": MASK[:0]}, r"'ids': shape must be \(-1, 4\), got \(0, 4\)"),
+    ],
+)
+def test_the_models_fault(result: Any, message: str) -> None:
+    with pytest.raises(TransformFailedError, match=message) as raised:
+        bind_transform(Given(result), SIGNATURE, "given").run_preprocess(send(b"abcd"))
+    assert "secret" not in str(raised.value)
+    if isinstance(result, BaseException):
+        assert raised.value.__cause__ is result
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "message"),
+    [
+        (ValueError("x"), TransformFailedError, "given: postprocess failed with ValueError"),
+        (TransformInputError("no text"), TransformInputError, "no text"),
+        ({"output": np.ones((1, 3), np.float32)}, TransformFailedError, r"does not fit its outputs: 'output': shape"),
+        ({"output": np.ones((2, 2), np.float32)}, TransformFailedError, "must have 1 rows"),
+        ({"output": np.array([["a", "b"]])}, TransformFailedError, "dtype must be float32, got str"),
+    ],
+)
+def test_failures_after_the_graph(result: Any, error: type[Exception], message: str) -> None:
+    bound = bind_transform(Given(result), SIGNATURE, "given")
+    with pytest.raises(error, match=message):
+        bound.run_postprocess({"output": np.ones((1, 2), np.float32)})
+
+
+def test_an_interrupt_is_no_failure() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        bind_transform(Given(KeyboardInterrupt()), SIGNATURE, "given").run_preprocess(send(b"abcd"))
+
+
+class Scale(Transform):
+    def preprocess(self, inputs: Arrays) -> Arrays:
+        inputs["x"] *= 2
+        return inputs
+
+
+def test_a_request_s_own_bytes_are_not_changed() -> None:
+    content = np.ones((2, 3), np.float32).tobytes()
+    signature = Signature((TensorSpec("x", "float32", (-1, 3)),), (TensorSpec("y", "float32", (-1, 3)),), "2.9.0")
+    bound = bind_transform(Scale(), signature, "scale")
+    found = bound.run_preprocess({"x": np.frombuffer(content, np.float32).reshape(2, 3)})
+    assert found["x"].tolist() == [[2.0] * 3] * 2
+    assert content == np.ones((2, 3), np.float32).tobytes()
+    assert not bound.postprocesses
+
+
+@pytest.mark.parametrize(("leading", "rows"), [(-1, 3), (4, 3), (4, 9)])
+def test_a_fixed_batch_takes_any_number_of_rows(leading: int, rows: int) -> None:
+    signature = Signature(
+        (TensorSpec("x", "float32", (leading, 3)),), (TensorSpec("y", "float32", (leading, 3)),), "2.9.0"
+    )
+    bound = bind_transform(Scale(), signature, "scale")
+    assert bound.inputs == (TensorSpec("x", "float32", (-1, 3)),)
+    assert bound.run_preprocess({"x": np.ones((rows, 3), np.float32)})["x"].shape == (rows, 3)
+
+
+def test_a_model_without_a_batch() -> None:
+    signature = Signature((TensorSpec("x", "float32", (2, 3)),), (TensorSpec("y", "float32", ()),), "2.9.0")
+    bound = bind_transform(Scale(), signature, "scale")
+    assert bound.run_preprocess({"x": np.ones((2, 3), np.float32)})["x"].sum() == 12
+    with pytest.raises(TransformInputError, match=r"shape must be \(2, 3\), got \(1, 3\)"):
+        bound.run_preprocess({"x": np.ones((1, 3), np.float32)})
+
+
+def test_descriptions_that_fail_name_the_transform() -> None:
+    class Broken(Transform):
+        def describe_inputs(self, signature: Signature) -> tuple[TensorSpec, ...]:
+            raise KeyError("vocabulary")
+
+    with pytest.raises(UserError, match="broken: describe_inputs failed: KeyError: 'vocabulary'"):
+        bind_transform(Broken(), SIGNATURE, "broken")

@@ -1,0 +1,294 @@
+"""Ready-made steps: what they compute, that a row is computed as in a batch, and what they refuse."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from PIL import Image
+
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.transform import (
+    CenterCrop,
+    DecodeImage,
+    Normalize,
+    Pipeline,
+    Resize,
+    Signature,
+    Softmax,
+    Step,
+    TensorSpec,
+    TopK,
+    TransformInputError,
+    bind_transform,
+)
+from kfp_mindspore.transform.operation import fill_objects
+
+SCORES = Signature(
+    (TensorSpec("image", "float32", (-1, 3, 8, 8)),), (TensorSpec("output", "float32", (-1, 4)),), "2.9.0"
+)
+
+
+def encode(pixels: Any, kind: str = "PNG", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(np.asarray(pixels)).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def make_pixels(height: int, width: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+
+
+# ---- one row is computed as in a batch
+
+IMAGES = npst.arrays(np.float32, st.tuples(*(st.integers(1, 9),) * 4), elements=st.floats(-10, 10, width=32))
+SIZES = st.tuples(st.integers(1, 12), st.integers(1, 12))
+MATRICES = npst.arrays(
+    st.sampled_from([np.float16, np.float32, np.float64]),
+    st.tuples(st.integers(1, 6), st.integers(1, 7)),
+    elements=st.floats(-50, 50, width=16),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+@pytest.mark.parametrize(
+    ("make", "batches"),
+    [
+        (lambda draw: Resize(draw(SIZES)), IMAGES),
+        (lambda draw: CenterCrop(draw(SIZES)), IMAGES),
+        (lambda draw: Normalize(draw(st.floats(-2, 2)), draw(st.floats(0.1, 3))), IMAGES),
+        (lambda draw: Normalize(0.5, 2.0), MATRICES),
+        (lambda draw: Softmax(), MATRICES),
+        (lambda draw: TopK(draw(st.integers(1, 9))), MATRICES),
+    ],
+    ids=["resize", "crop", "normalize", "normalize-features", "softmax", "topk"],
+)
+def test_rows_are_computed_as_in_a_batch(
+    make: Callable[[Any], Step], batches: st.SearchStrategy[Any], data: st.DataObject
+) -> None:
+    step, batch = make(data.draw), data.draw(batches)
+    before = batch.copy()
+    whole = step.compute(batch)
+    np.testing.assert_array_equal(batch, before)
+    assert len(whole) == len(batch)
+    rows = [step(row) for row in batch]
+    assert all(row.dtype == whole.dtype for row in rows)
+    np.testing.assert_array_equal(np.stack(rows), whole)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=4),
+    mode=st.sampled_from(["L", "RGB"]),
+    kind=st.sampled_from(["PNG", "JPEG"]),
+)
+def test_images_of_any_sizes_are_computed_as_rows(sizes: list[tuple[int, int]], mode: str, kind: str) -> None:
+    pipeline = Pipeline([DecodeImage(mode), Resize((10, 9)), CenterCrop((8, 8)), Normalize(0.5, 0.25)])
+    contents = [encode(make_pixels(*size, seed), kind) for seed, size in enumerate(sizes)]
+    batch = pipeline.preprocess({"image": fill_objects(contents)})["image"]
+    assert (batch.dtype, batch.shape) == (np.float32, (len(sizes), {"L": 1, "RGB": 3}[mode], 8, 8))
+    operation = pipeline.as_operation("image")
+    forms: list[Callable[[bytes], Any]] = [bytes, lambda content: np.frombuffer(content, np.uint8)]
+    for form in forms:
+        np.testing.assert_array_equal(np.stack([operation(form(content)) for content in contents]), batch)
+
+
+# ---- what they compute
+
+
+@settings(max_examples=40, deadline=None)
+@given(height=st.integers(1, 40), width=st.integers(1, 40), size=SIZES)
+def test_resize_gives_what_pillow_gives(height: int, width: int, size: tuple[int, int]) -> None:
+    plane = np.random.default_rng(height * width).random((height, width), np.float32)
+    expected = np.asarray(Image.fromarray(plane).resize(size[::-1], Image.Resampling.BILINEAR))
+    np.testing.assert_allclose(Resize(size)(plane[None])[0], expected, atol=1e-5)
+
+
+def test_decoded_pixels_are_the_files() -> None:
+    pixels = make_pixels(5, 7)
+    decoded = DecodeImage()(encode(pixels))
+    assert decoded.dtype == np.float32
+    np.testing.assert_array_equal(decoded, pixels.transpose(2, 0, 1).astype(np.float32) / 255)
+    grey = DecodeImage("L")(encode(pixels[..., 0]))
+    np.testing.assert_array_equal(grey, pixels[None, ..., 0].astype(np.float32) / 255)
+    assert DecodeImage("RGB")(encode(pixels[..., 0])).shape == (3, 5, 7)
+    transparent = np.dstack([pixels, np.full((5, 7), 128, np.uint8)])
+    np.testing.assert_array_equal(DecodeImage()(encode(transparent)), decoded)
+
+
+def test_normalize_by_channel() -> None:
+    images = np.arange(24, dtype=np.uint8).reshape(2, 3, 2, 2)
+    found = Normalize([0, 4, 8], [1, 2, 4]).compute(images)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found[1, 2], (images[1, 2] - 8) / 4)
+
+
+def test_softmax_of_large_scores() -> None:
+    found = Softmax().compute(np.array([[1e4, 1e4], [-1e4, 0], [-np.inf, 0]], np.float32))
+    np.testing.assert_array_equal(found, [[0.5, 0.5], [0, 1], [0, 1]])
+
+
+def test_top_classes_with_labels() -> None:
+    step = TopK(2, ["né", "b", "c", "d"], column="output")
+    scores = np.array([[1, 3, 3, 2], [9, 0, np.nan, 1]], np.float32)
+    found = step.apply({"output": scores, "other": np.ones(2)})
+    assert list(found) == ["classes", "scores", "other"]
+    assert found["classes"].tolist() == [[b"b", b"c"], ["né".encode(), b"d"]]
+    assert found["scores"].tolist() == [[3, 3], [9, 1]]
+    assert TopK(1).apply({"output": scores})["classes"].tolist() == [[1], [0]]
+
+
+def test_crop_cuts_and_pads_the_middle() -> None:
+    image = np.arange(1, 13, dtype=np.float32).reshape(1, 3, 4)
+    np.testing.assert_array_equal(CenterCrop((1, 2))(image), [[[6, 7]]])
+    np.testing.assert_array_equal(CenterCrop((5, 2))(image), [[[0, 0], [2, 3], [6, 7], [10, 11], [0, 0]]])
+
+
+# ---- what they refuse, and whose fault it is
+
+
+def make_bomb() -> bytes:
+    # 20,000 x 20,000 pixels of one colour are half a megabyte.
+    return encode(np.zeros((20_000, 20_000), bool))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "image: must be a whole PNG or JPEG file, got no bytes"),
+        (b"GIF89a", "image: must be a whole PNG or JPEG file, got 6 bytes that cannot be decoded"),
+        (encode(make_pixels(9, 9))[:-30], "must be a whole PNG or JPEG file"),
+        (encode(make_pixels(9, 9), "JPEG")[:-20], "must be a whole PNG or JPEG file"),
+        (encode(make_pixels(4, 4), "BMP"), "must be a whole PNG or JPEG file"),
+        (encode(np.zeros((3, 3), np.uint16)), "must have 8 bits a channel, its mode is I;16"),
+        (encode(make_pixels(11, 10)), "must have at most 100 pixels, has 10 x 11"),
+        (make_bomb, "must have at most 100 pixels"),
+    ],
+)
+def test_files_that_are_no_images(content: Any, message: str) -> None:
+    with pytest.raises(TransformInputError, match=message):
+        DecodeImage(max_pixels=100)(content() if callable(content) else content)
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data(), kind=st.sampled_from(["PNG", "JPEG"]))
+def test_damaged_files_are_decoded_or_refused(data: st.DataObject, kind: str) -> None:
+    content = bytearray(encode(make_pixels(6, 6), kind))
+    for _ in range(data.draw(st.integers(1, 5))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    stop = data.draw(st.integers(0, len(content)))
+    for candidate in (bytes(content), bytes(content[:stop])):
+        try:
+            decoded = DecodeImage(max_pixels=10_000)(candidate)
+        except TransformInputError:
+            continue
+        assert decoded.dtype == np.float32
+
+
+def test_the_row_is_named() -> None:
+    with pytest.raises(TransformInputError, match="image of row 1: must be a whole"):
+        DecodeImage().compute(fill_objects([encode(make_pixels(2, 2)), b"x"]))
+
+
+def test_all_images_of_a_request_have_a_limit() -> None:
+    files = fill_objects([encode(make_pixels(10, 10))] * 5)
+    assert len(DecodeImage(max_pixels=100).compute(files[:4])) == 4
+    with pytest.raises(TransformInputError, match="row 4: all images of a request must have at most 400 pixels"):
+        DecodeImage(max_pixels=100).compute(files)
+
+
+def test_images_of_different_sizes_need_one() -> None:
+    files = fill_objects([encode(make_pixels(8, 8)), encode(make_pixels(9, 8))])
+    with pytest.raises(
+        TransformInputError, match=r"all rows must have the same shape, got \(3, 8, 8\) and \(3, 9, 8\)"
+    ):
+        Pipeline([DecodeImage()]).preprocess({"image": files})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DecodeImage("CMYK"), "DecodeImage: mode: must be RGB or L, got 'CMYK'"),
+        (lambda: Resize((0, 8)), r"Resize: size: must be \(height, width\) of at least 1, got \(0, 8\)"),
+        (lambda: CenterCrop((8,)), "CenterCrop: size: must be"),  # type: ignore[arg-type]
+        (lambda: Normalize([1, 2, 3], [1, 2]), "mean and std: must be one number or one a channel"),
+        (lambda: Normalize(0, [1, 0]), "std not 0"),
+        (lambda: Normalize(float("nan"), 1), "must be finite"),
+        (lambda: TopK(0), "TopK: k: must be a number of at least 1, got 0"),
+        (lambda: TopK(1, "abc"), "TopK: labels: must be a list of texts"),
+        (lambda: TopK(1, classes="x", scores="x"), "must have different names"),
+        (lambda: Pipeline([Resize]), "Pipeline: pre: must hold steps such as"),  # type: ignore[list-item]
+    ],
+)
+def test_wrong_arguments(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "message"),
+    [
+        (Pipeline([DecodeImage("L")]), r"gives float32 of shape \(-1, 1, H, W\), but 'image' must be float32"),
+        (Pipeline([Resize((9, 8))]), r"gives images of 9 x 8, but 'image' must have shape \(-1, 3, 8, 8\)"),
+        (Pipeline([Normalize([1, 1], 1)]), "is for 2 channels, but 'image' has shape"),
+        (Pipeline([Resize((8, 8), column="picture")]), "column: must be one of 'image', got 'picture'"),
+        (Pipeline([], [TopK(5)]), "TopK: k: must be at most 4, the classes of 'output', got 5"),
+        (Pipeline([], [TopK(1, ["a", "b"])]), "labels: must be 4, one a class of 'output', got 2"),
+        (Pipeline([], [TopK(1), Softmax()]), "Softmax: column: must be named, one of 'classes', 'scores'"),
+        (Pipeline([], [TopK(1), Softmax(column="classes")]), "must hold floating numbers, its dtype is int64"),
+        (Pipeline([], [TopK(1), TopK(1, column="scores")]), "outputs: must have different names"),
+        (Pipeline(inputs=[TensorSpec("x", "float32", (-1, 2))]), "differ from the model's, but nothing is done before"),
+        (Pipeline([Softmax()], inputs=[]), "inputs: must be a tuple of TensorSpec, at least one"),
+        (Pipeline([Softmax()], inputs=[TensorSpec("x", "text", (-1,))]), "dtype must be bytes or NumPy's name"),
+        (Pipeline([Softmax()], inputs=[TensorSpec("x", "bytes", ())]), "shape must begin with -1"),
+    ],
+)
+def test_steps_that_do_not_fit_the_model(pipeline: Pipeline, message: str) -> None:
+    with pytest.raises(UserError, match=message) as raised:
+        bind_transform(pipeline, SCORES, "a transform")
+    assert str(raised.value).startswith("a transform: ")
+
+
+def test_specs_follow_from_the_steps() -> None:
+    pipeline = Pipeline(
+        [DecodeImage(), Resize((9, 9)), CenterCrop((8, 8)), Normalize([0.5] * 3, 1)],
+        [Softmax(), TopK(2, ["a", "b", "c", "d"])],
+    )
+    bound = bind_transform(pipeline, SCORES, "x")
+    assert bound.inputs == (TensorSpec("image", "bytes", (-1,)),)
+    assert bound.outputs == (
+        TensorSpec("classes", "bytes", (-1, 2)),
+        TensorSpec("scores", "float32", (-1, 2)),
+    )
+    example = pipeline.make_example(SCORES)
+    assert example is not None
+    assert bound.run_preprocess(example)["image"].shape == (2, 3, 8, 8)
+    resized = bind_transform(Pipeline([Resize((8, 8))]), SCORES, "x")
+    assert resized.inputs == (TensorSpec("image", "float32", (-1, 3, -1, -1)),)
+
+
+def test_steps_of_several_inputs() -> None:
+    signature = Signature(
+        (TensorSpec("image", "float32", (-1, 3, 4, 4)), TensorSpec("age", "float32", (-1, 1))),
+        (TensorSpec("output", "float32", (-1, 4)),),
+        "2.9.0",
+    )
+    pipeline = Pipeline([DecodeImage(column="image"), Resize((4, 4), column="image"), Normalize(40, 10, column="age")])
+    bound = bind_transform(pipeline, signature, "x")
+    assert [(spec.name, spec.dtype) for spec in bound.inputs] == [("image", "bytes"), ("age", "float32")]
+    files = fill_objects([encode(make_pixels(5, 6)), encode(make_pixels(3, 3))])
+    ages = np.array([[50], [20]], np.float32)
+    found = bound.run_preprocess({"image": files, "age": ages})
+    assert found["age"].tolist() == [[1], [-2]]
+    image, age = pipeline.as_operation("image", "age")(np.frombuffer(files[0], np.uint8), ages[0])
+    np.testing.assert_array_equal(image, found["image"][0])
+    np.testing.assert_array_equal(age, found["age"][0])
+    with pytest.raises(ValueError, match="columns: 1 are given, as_operation names 2: 'image', 'age'"):
+        pipeline.as_operation("image", "age")(files)
