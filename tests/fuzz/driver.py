@@ -196,7 +196,7 @@ async def _work(
             except (OSError, ValueError, asyncio.LimitOverrunError) as error:
                 answer, why = Answer(0), f"no readable answer: {error!r}"
             else:
-                why = judge(case, answer, stage.find_target(case.path, case.body))
+                why = judge(case, answer, stage.find_target(case))
             seconds = time.monotonic() - sent
             report.slowest = max(report.slowest, seconds)
             if seconds > _SLOW_SECONDS and not why:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from kfp_mindspore.bundle import ModelBundle, Signature
+from tests.fuzz.cases import Case
 from tests.support.model_servers import ModelServer, Runner
-from tests.support.serving_client import DATATYPES
+from tests.support.serving_client import DATATYPES, messages
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 
@@ -92,15 +95,18 @@ class Stage:
     server: ModelServer
     targets: tuple[Target, ...]
 
-    def find_target(self, path: str, body: bytes) -> Target | None:
-        """Return the model that a path names, or a gRPC message."""
-        for target in self.targets:
-            if f"/models/{target.name}" in path or target.name.encode() in body[:200]:
-                return target
-        return None
+    def find_target(self, case: Case) -> Target | None:
+        """Return the model that a request is for."""
+        name = ""
+        if case.kind == "grpc":
+            with contextlib.suppress(DecodeError):
+                name = messages.ModelInferRequest.FromString(case.body).model_name
+        elif found := re.match(r"/v[12]/models/([^/:?#]+)", case.path):
+            name = found[1]
+        return next((target for target in self.targets if target.name == name), None)
 
 
-@contextmanager
+@contextlib.contextmanager
 def open_stage(models: Path, scratch: Path, *flags: str, served: Sequence[str] = ("digits", "pair")) -> Iterator[Stage]:
     """Serve the digits' classifier and the model with two inputs from one process."""
     targets = [_MAKERS[name](models / _BUNDLES[name], scratch) for name in served]

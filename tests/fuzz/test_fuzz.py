@@ -73,7 +73,7 @@ def test_shrunk_bodies(stage: Stage, kind: str) -> None:
         def check(case: Case) -> None:
             answer: Answer = runner.run(send(case, http, grpc))
             assert stage.server.is_alive()
-            assert judge(case, answer, stage.find_target(case.path, case.body)) == "", case.to_dict()
+            assert judge(case, answer, stage.find_target(case)) == "", case.to_dict()
 
         try:
             check()

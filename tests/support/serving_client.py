@@ -114,9 +114,9 @@ class Connection:
             try:
                 writer.write(content)
                 if last:
-                    writer.write_eof()
+                    _finish(writer)
                 answer = await asyncio.wait_for(self._read(reader, is_head), self.timeout)
-            except (ConnectionError, asyncio.IncompleteReadError):
+            except (ConnectionError, asyncio.IncompleteReadError, _NotConnectedError):
                 await self.close()
                 if fresh or attempt == 2:
                     return Answer(0)
@@ -198,6 +198,17 @@ class GrpcConnection:
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+
+class _NotConnectedError(Exception):
+    """The server has closed the connection already."""
+
+
+def _finish(writer: asyncio.StreamWriter) -> None:
+    try:
+        writer.write_eof()
+    except OSError as error:
+        raise _NotConnectedError from error
 
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
