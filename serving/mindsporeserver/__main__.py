@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 import warnings
@@ -50,6 +49,7 @@ def _count_workers(argv: Sequence[str]) -> int:
 
 
 def _run_parent(argv: Sequence[str]) -> int:
+    from mindsporeserver.logs import configure_logging
     from mindsporeserver.watch import BundleWatch
     from mindsporeserver.workers import run_parent
 
@@ -66,7 +66,7 @@ def _run_parent(argv: Sequence[str]) -> int:
         parser.add_argument(f"--{name}")
     add_arguments(parser)
     options = read_options(parser.parse_known_args(argv)[0])
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s")
+    configure_logging(options.log_format, config_file=options.log_config_file, configure=options.configure_logging)
     watch = None
     if options.reload_interval > 0:
         local = {name: path for name, path in options.model_dirs.items() if _URI not in path}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import configparser
+import json
 import logging
+import logging.config
 import os
-import re
 import sys
 import time
+from pathlib import Path
 
 import yaml
 
@@ -44,12 +46,10 @@ def configure_logging(log_format: str, *, config_file: str | None = None, config
         _apply_file(config_file)
     elif configure:
         _apply_defaults(log_format)
-    # On loggers, not on handlers: they hold whatever handlers a file or an application chose.
-    for name, chosen in (("kserve", _ClientMistakes()), ("kserve.trace", _Probes()), ("uvicorn.access", _Probes())):
-        logger = logging.getLogger(name)
-        for known in [known for known in logger.filters if type(known) is type(chosen)]:
-            logger.removeFilter(known)
-        logger.addFilter(chosen)
+    # On the logger, not on a handler: it holds whatever handlers a file or an application chose.
+    kserve = logging.getLogger("kserve")
+    if not any(isinstance(known, _ClientMistakes) for known in kserve.filters):
+        kserve.addFilter(_ClientMistakes())
 
 
 def flush_logs() -> None:
@@ -167,8 +167,7 @@ class _ClientMistakes(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if error is None:
-            # A line of kserve's for each call of gRPC.
-            return not (record.levelno <= logging.INFO and str(record.msg).startswith("grpc method: "))
+            return True
         # It was kserve that raised, so this import costs nothing.
         from kserve.errors import InvalidInput, ModelNotFound, ModelNotReady, ServerNotReady, UnsupportedProtocol
 
@@ -178,15 +177,6 @@ class _ClientMistakes(logging.Filter):
             record.msg, record.args, record.exc_info, record.exc_text = f"refused: {error}", None, None, None
             record.levelno, record.levelname = logging.WARNING, "WARNING"
         return True
-
-
-class _Probes(logging.Filter):
-    """Logs no probes and scrapes: some lines a second that say nothing would hide what matters."""
-
-    _pattern = re.compile(r"GET (\S*/(ready|live)|/metrics|/) HTTP|^kserve\.io\.\S*\.(ready|live|metrics_handler): ")
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return self._pattern.search(record.getMessage()) is None
 
 
 def _apply_defaults(log_format: str) -> None:
@@ -222,12 +212,15 @@ def _give(logger: logging.Logger, handler: logging.Handler | None, level: int | 
 
 
 def _apply_file(config_file: str) -> None:
-    from kserve.logging import configure_logging as configure_kserve
-
+    # As kserve does it, without its import: the parent of workers reads the file too.
     try:
-        configure_kserve(config_file)
+        if config_file.endswith((".json", ".yaml", ".yml")):
+            with Path(config_file).open(encoding="utf-8") as file:
+                logging.config.dictConfig(json.load(file) if config_file.endswith(".json") else yaml.safe_load(file))
+        else:
+            logging.config.fileConfig(config_file, disable_existing_loggers=False)
     except OSError as error:
-        raise UserError(f"--log_config_file: {config_file} cannot be read: {error.strerror}") from None
+        raise UserError(f"--log_config_file: {config_file} cannot be read: {error.strerror or error}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, yaml.YAMLError, configparser.Error) as error:
         detail = f"{error} ({error.__cause__})" if error.__cause__ else str(error)
         raise UserError(

@@ -57,7 +57,10 @@ class _BatchHistogram(Histogram):
 
 
 class ModelMetrics:
-    """One model's series, bound once, so that a request looks up no label. Made by `Metrics.for_model`."""
+    """One model's series, bound once, so that a request looks up no label. Made by `Metrics.for_model`.
+
+    Versions of a model, and one that is replaced while the next is there already, have each their own of these.
+    """
 
     def __init__(self, families: _Families, name: str) -> None:
         self._requests = {protocol: families.requests.labels(name, protocol) for protocol in PROTOCOLS}
@@ -69,6 +72,7 @@ class ModelMetrics:
         self._warm_shapes = families.warm_shapes.labels(name)
         self._in_flight = families.in_flight.labels(name)
         self._model_bytes = families.model_bytes.labels(name)
+        self._flying = 0
 
     def count_request(self, protocol: str) -> None:
         """Count a request that named this model, whatever becomes of it.
@@ -100,16 +104,17 @@ class ModelMetrics:
             self._queue.observe_all(queue_seconds)
 
     def set_warm_shapes(self, n: int) -> None:
-        """Set how many shapes of inputs are compiled."""
+        """Set how many shapes of inputs are compiled; with several versions, the last one to say so counts."""
         self._warm_shapes.set(n)
 
     def set_model_bytes(self, n: int) -> None:
-        """Set the size of the bundle's files in bytes."""
+        """Set the size of the bundle's files in bytes; with several versions, the last one to say so counts."""
         self._model_bytes.set(n)
 
     def set_in_flight(self, n: int) -> None:
-        """Set how many requests are queued or computed now."""
-        self._in_flight.set(n)
+        """Set how many requests are queued or computed now; the metric is the sum over all versions."""
+        self._in_flight.inc(n - self._flying)
+        self._flying = n
 
     def count_load(self, result: str) -> None:
         """Count a load or reload.
@@ -118,10 +123,6 @@ class ModelMetrics:
             result: ok or failed.
         """
         self._loads[result].inc()
-
-    def _clear_gauges(self) -> None:
-        for gauge in (self._warm_shapes, self._in_flight, self._model_bytes):
-            gauge.set(0)
 
 
 class _Families:
@@ -208,10 +209,10 @@ class Metrics:
             _check_directory(self._directory)
         self._source: Collector = registry
         if self._directory is not None:
-            self._source = _AllProcesses(self._directory, self._forgotten)
+            self._source = _AllProcesses(self._directory, lambda: self._hidden)
         self._families = _Families(registry)
-        self._models: dict[str, ModelMetrics] = {}
-        self._known: set[str] = set()
+        self._served: set[str] = set()
+        self._hidden: frozenset[str] = frozenset()
 
     def for_model(self, name: str) -> ModelMetrics:
         """Return the series of a model; they start at 0.
@@ -223,29 +224,33 @@ class Metrics:
             UserError: The disk that holds PROMETHEUS_MULTIPROC_DIR is full.
         """
         name = _make_label(name)
-        if name not in self._models:
-            if self._directory is not None:
-                _check_space(self._directory)
+        if self._directory is None or name in self._served:
             model = ModelMetrics(self._families, name)
-            if self._directory is not None:
-                _reserve_blocks(self._directory)
-            self._models[name] = model
-            self._known.add(name)
-        return self._models[name]
+        else:
+            _check_space(self._directory)
+            model = ModelMetrics(self._families, name)
+            _reserve_blocks(self._directory)
+        self._served.add(name)
+        self._hidden -= {name}
+        return model
 
     def forget_model(self, name: str) -> None:
         """Show a model's series no more, after it was unloaded.
 
         In one process they are removed and start at 0 when the model comes back. Files that processes share can lose
-        nothing: there the gauges fall to 0, the series are hidden, and counters go on from where they were.
+        nothing: there the series are hidden, and counters go on from where they were.
         """
-        model = self._models.pop(_make_label(name), None)
-        if model is None:
+        name = _make_label(name)
+        if name not in self._served:
             return
-        if self._directory is not None:
-            model._clear_gauges()
-        else:
-            self._families.remove(_make_label(name))
+        self._served.discard(name)
+        if self._directory is None:
+            self._families.remove(name)
+            return
+        self._hidden |= {name}
+        # A worker that does not know yet may be scraped. What is in flight comes down by itself.
+        self._families.warm_shapes.labels(name).set(0)
+        self._families.model_bytes.labels(name).set(0)
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """Return the body and the content type of an answer to a scrape.
@@ -258,9 +263,6 @@ class Metrics:
             return generate_openmetrics(self._source), CONTENT_TYPE_OPENMETRICS  # type: ignore[no-untyped-call]
         return generate_latest(self._source), CONTENT_TYPE_PLAIN_0_0_4
 
-    def _forgotten(self) -> set[str]:
-        return self._known - self._models.keys()
-
 
 class _AllProcesses(Collector):
     """Sums what all processes wrote to the directory.
@@ -268,14 +270,14 @@ class _AllProcesses(Collector):
     prometheus_client's own reader fails on a file that has no content yet: for ever, when its process was killed then.
     """
 
-    def __init__(self, directory: Path, forgotten: Callable[[], set[str]]) -> None:
+    def __init__(self, directory: Path, find_hidden: Callable[[], frozenset[str]]) -> None:
         self._directory = directory
-        self._forgotten = forgotten
+        self._find_hidden = find_hidden
 
     def collect(self) -> Iterator[Metric]:
-        forgotten = self._forgotten()
+        hidden = self._find_hidden()
         for metric in self._merge():
-            metric.samples = [sample for sample in metric.samples if sample.labels.get("model_name") not in forgotten]
+            metric.samples = [sample for sample in metric.samples if sample.labels.get("model_name") not in hidden]
             yield metric
 
     def _merge(self) -> Iterable[Metric]:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.errors import UserError
 from mindsporeserver.log_output import JsonFormatter, LineWriter, TextFormatter, escape_controls
-from mindsporeserver.logs import RequestLog, _ClientMistakes, _Probes
+from mindsporeserver.logs import RequestLog, _ClientMistakes, configure_logging
 
 TEXT = (
     st.text()
@@ -315,27 +315,7 @@ def test_what_a_client_did_wrong_is_one_line() -> None:
     record = make_record(ZeroDivisionError("ours"))
     assert _ClientMistakes().filter(record)
     assert "ZeroDivisionError: ours" in TextFormatter().format(record)
-    assert not _ClientMistakes().filter(make_record(None, "grpc method: /inference.GRPCInferenceService/ModelInfer"))
     assert _ClientMistakes().filter(make_record(None, "Registering model: %s", "digits"))
-
-
-@pytest.mark.parametrize(
-    ("path", "logged"),
-    [
-        ("/v2/health/ready", False),
-        ("/v2/health/live", False),
-        ("/v2/models/digits/ready", False),
-        ("/metrics", False),
-        ("/", False),
-        ("/v2/models/ready", False),
-        ("/v1/models/digits", True),
-        ("/v2/repository/index", True),
-    ],
-)
-def test_probes_are_not_logged(path: str, logged: bool) -> None:
-    message = '%s - "%s %s HTTP/%s" %d'
-    assert _Probes().filter(make_record(None, message, "1.2.3.4:5", "GET", path, "1.1", 200)) is logged
-    assert _Probes().filter(make_record(None, message, "1.2.3.4:5", "POST", path, "1.1", 405))
 
 
 # --- whole processes --------------------------------------------------------------------------------------------------
@@ -422,6 +402,29 @@ loggers:
     ]
 
 
+@pytest.mark.parametrize("name", ["log.json", "log.ini"])
+def test_other_forms_of_a_file(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    if name == "log.json":
+        handler = {"class": "logging.StreamHandler", "formatter": "mine"}
+        logger = {"handlers": ["mine"], "level": "INFO", "propagate": False}
+        value = {"version": 1, "formatters": {"mine": {"format": "MINE %(message)s"}}, "handlers": {"mine": handler}}
+        file.write_text(
+            json.dumps({**value, "loggers": {"kserve": logger, "mindsporeserver": {**logger, "level": "ERROR"}}})
+        )
+    else:
+        file.write_text(
+            "[loggers]\nkeys=root,kserve,ours\n[handlers]\nkeys=mine\n[formatters]\nkeys=mine\n"
+            "[formatter_mine]\nformat=MINE %(message)s\n[handler_mine]\nclass=StreamHandler\nformatter=mine\nargs=()\n"
+            "[logger_root]\nhandlers=\n[logger_kserve]\nqualname=kserve\nhandlers=mine\nlevel=INFO\npropagate=0\n"
+            "[logger_ours]\nqualname=mindsporeserver\nhandlers=mine\nlevel=ERROR\npropagate=0\n"
+        )
+    done = run_script("json", repr({"config_file": str(file)}))
+    assert done.returncode == 0, done.stderr
+    found = [line for line in done.stderr.splitlines() if line.startswith("MINE")]
+    assert found == ["MINE from kserve", "MINE timing", "MINE failed"]  # ours at the level that the file says
+
+
 def test_an_application_may_keep_its_own_logging() -> None:
     done = run_script("json", repr({"configure": False}))
     assert done.returncode == 0, done.stderr
@@ -438,24 +441,20 @@ def test_an_application_may_keep_its_own_logging() -> None:
         ("list.json", "[1]", "is no logging configuration"),
         ("bad.json", "{", "is no logging configuration"),
         ("class.json", '{"version": 1, "handlers": {"x": {"class": "no.such"}}}', "is no logging configuration"),
+        ("none.ini", None, "cannot be read: "),
         ("bad.ini", "nothing", "is no logging configuration"),
     ],
 )
 def test_a_wrong_file_is_named(tmp_path: Path, name: str, content: str | None, message: str) -> None:
-    from mindsporeserver.logs import configure_logging
-    from mindsporeserver.startup import light_imports
-
     file = tmp_path / name
     if content is not None:
         file.write_text(content)
-    with light_imports(), pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as caught:
         configure_logging("text", config_file=str(file))
     assert str(caught.value).startswith(f"--log_config_file: {file} {message}")
 
 
 def test_wrong_formats_and_levels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mindsporeserver.logs import configure_logging
-
     with pytest.raises(UserError, match="--log_format: must be one of text, json, got 'xml'"):
         configure_logging("xml")
     monkeypatch.setenv("KSERVE_LOGLEVEL", "loud")

@@ -45,7 +45,6 @@ def read(body: bytes, kind: str = "text/plain") -> Series:
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
 def test_a_scrape_says_what_happened(metrics: Metrics, accept: str) -> None:
     model = metrics.for_model("digits")
-    assert metrics.for_model("digits") is model
     for _ in range(3):
         model.count_request("v1")
     model.count_request("grpc")
@@ -99,6 +98,23 @@ def test_a_forgotten_model_is_shown_no_more_and_starts_again(metrics: Metrics) -
     found = read(*metrics.render(""))
     assert found["mindsporeserver_requests_total", "model_name", "gone", "protocol", "v1"] == 1
     assert found["mindsporeserver_requests_total", "model_name", "kept", "protocol", "v1"] == 1
+
+
+def test_versions_of_a_model_share_its_series(metrics: Metrics) -> None:
+    old, new = metrics.for_model("digits"), metrics.for_model("digits")
+    old.count_request("v1")
+    old.set_in_flight(5)
+    new.count_request("v1")
+    new.set_in_flight(2)
+    old.set_in_flight(1)
+    found = read(*metrics.render(""))
+    assert found["mindsporeserver_requests_total", "model_name", "digits", "protocol", "v1"] == 2
+    assert found["mindsporeserver_in_flight", "model_name", "digits"] == 3
+    metrics.forget_model("digits")
+    old.set_in_flight(0)  # drained after it was unloaded
+    again = metrics.for_model("digits")
+    again.set_in_flight(1)
+    assert read(*metrics.render(""))["mindsporeserver_in_flight", "model_name", "digits"] == 1
 
 
 def test_only_known_words_become_labels(metrics: Metrics) -> None:
@@ -267,12 +283,18 @@ def test_a_file_that_a_killed_worker_left_empty_breaks_no_scrape(
 
 def test_workers_hide_a_forgotten_model(start_worker: Callable[[], Worker], scrape: Callable[..., Series]) -> None:
     worker = start_worker()
-    worker.run("model = metrics.for_model('digits'); model.count_request('v1'); model.set_in_flight(1)")
+    worker.run("model = metrics.for_model('digits'); model.count_request('v1')")
+    worker.run("model.set_in_flight(1); model.set_warm_shapes(7)")
     worker.run("metrics.forget_model('digits')")
     assert not scrape(worker)
-    assert scrape()["mindsporeserver_in_flight", "model_name", "digits"] == 0  # who does not know yet
-    worker.run("metrics.for_model('digits').count_request('v1')")
-    assert scrape(worker)["mindsporeserver_requests_total", "model_name", "digits", "protocol", "v1"] == 2
+    unaware = scrape()
+    assert unaware["mindsporeserver_warm_shapes", "model_name", "digits"] == 0
+    assert unaware["mindsporeserver_in_flight", "model_name", "digits"] == 1
+    worker.run("again = metrics.for_model('digits'); again.count_request('v1'); again.set_in_flight(2)")
+    worker.run("model.set_in_flight(0)")
+    found = scrape(worker)
+    assert found["mindsporeserver_requests_total", "model_name", "digits", "protocol", "v1"] == 2
+    assert found["mindsporeserver_in_flight", "model_name", "digits"] == 2
 
 
 def test_kserves_own_histograms_come_along(start_worker: Callable[[], Worker], scrape: Callable[..., Series]) -> None:
