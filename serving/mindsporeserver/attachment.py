@@ -8,13 +8,15 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Mapping, MutableMapping
+import ssl
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.process import die_with_parent
 from mindsporeserver.control import Channel, Revertible, Serving
+from mindsporeserver.listener import ConnectionCounts, Listener
 
 VARIABLE = "MINDSPORESERVER_WORKER"
 
@@ -29,6 +31,7 @@ class Place:
         parent: Process number of the parent.
         http_fd: The listening HTTP socket, shared by all workers.
         control_fd: This worker's end of the control channel.
+        counts: The file of `ConnectionCounts`.
         grpc_port: The port to listen on with SO_REUSEPORT; None without gRPC.
         accept_at_once: Whether to accept connections before the models are loaded. Only the first worker of a new
             server does, to answer that it is alive; the others, and every restarted one, wait for the parent's word.
@@ -39,6 +42,7 @@ class Place:
     parent: int
     http_fd: int
     control_fd: int
+    counts: str
     grpc_port: int | None
     accept_at_once: bool
 
@@ -75,7 +79,7 @@ class Attachment:
         load_everything()
         await attachment.report_ready()                   # now the same models are served here as by the others
         await attachment.wait_to_accept()                 # before the first line above where `accept_at_once`
-        await uvicorn_server.serve(sockets=[attachment.http_socket])
+        listener = attachment.listen(make_protocol, count_open=lambda: len(connections))
 
     Args:
         place: What the parent prepared.
@@ -113,6 +117,44 @@ class Attachment:
     async def wait_to_accept(self) -> None:
         """Return when this worker may listen: at once, or when it serves what the others serve."""
         await self._may_accept.wait()
+
+    def listen(
+        self,
+        make_protocol: Callable[[], asyncio.BaseProtocol],
+        *,
+        count_open: Callable[[], int],
+        context: ssl.SSLContext | None = None,
+    ) -> Listener:
+        """Accept HTTP connections, as many as the other workers do; call when `wait_to_accept` returned.
+
+        In a uvicorn.Server, this is the second half of `startup`, in place of what it does with sockets:
+
+            def make_protocol() -> asyncio.Protocol:
+                config = self.config
+                return config.http_protocol_class(
+                    config=config, server_state=self.server_state, app_state=self.lifespan.state
+                )
+
+            connections = self.server_state.connections
+            listener = attachment.listen(make_protocol, count_open=lambda: len(connections), context=self.config.ssl)
+            self.servers, self.started = [listener], True
+
+        Args:
+            make_protocol: Makes the protocol of one connection.
+            count_open: Returns how many connections have a protocol now.
+            context: For TLS.
+
+        Returns:
+            What has asyncio.Server's `close` and `wait_closed`.
+        """
+        return Listener(
+            self.http_socket,
+            make_protocol,
+            count_open=count_open,
+            counts=ConnectionCounts(self.place.counts),
+            index=self.place.index,
+            context=context,
+        )
 
     def report_failure(self, error: KfpMindSporeError) -> None:
         """Have the parent print why this process is about to end: once, whatever the number of workers.

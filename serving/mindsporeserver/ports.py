@@ -47,10 +47,11 @@ def _bind(flag: str, host: str, port: int, *, shared: bool = False) -> socket.so
         raise UserError(f"{flag}: must be 1 to 65535, got {port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with contextlib.ExitStack() as stack:
-        bound = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
+        # What shares its port does not also say REUSEADDR: others that say it could take the port while nobody listens.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT if shared else socket.SO_REUSEADDR, 1)
+        # Inherited by each connection. (asyncio sets it only where a socket names its protocol, uvloop always.)
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             bound.bind((host, port))
         except socket.gaierror as error:

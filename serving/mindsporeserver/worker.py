@@ -11,6 +11,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from mindsporeserver.attachment import Place
@@ -28,6 +29,7 @@ class Worker:
         environment: The whole environment, without the place.
         workers: How many there are.
         http: The listening socket.
+        counts: The file of `ConnectionCounts`.
         grpc_port: The reserved port, or None.
         accept_at_once: Whether it accepts before it is ready.
         handler: What it may ask for: called with this worker, the action and its arguments.
@@ -44,6 +46,7 @@ class Worker:
         *,
         workers: int,
         http: socket.socket,
+        counts: Path,
         grpc_port: int | None,
         accept_at_once: bool,
         handler: Callable[[Worker, str, Mapping[str, Any]], Awaitable[Any]],
@@ -58,7 +61,9 @@ class Worker:
         self._calls = 0
         ours, theirs = socket.socketpair()
         with theirs:
-            place = Place(index, workers, os.getpid(), http.fileno(), theirs.fileno(), grpc_port, accept_at_once)
+            place = Place(
+                index, workers, os.getpid(), http.fileno(), theirs.fileno(), str(counts), grpc_port, accept_at_once
+            )
             # A session of its own: Ctrl-C in a terminal reaches the parent alone, which ends the workers in order; and
             # Linux shares the cores of a busy machine out among sessions first.
             try:
@@ -73,7 +78,7 @@ class Worker:
                 ours.close()
                 raise
         self.pid = self.process.pid
-        self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._ended = asyncio.Event()
         self.channel = Channel(ours, lambda action, arguments: handler(self, action, arguments), self._listen)
         self._listener = asyncio.get_running_loop().create_task(self.channel.run())
 
@@ -100,15 +105,23 @@ class Worker:
             self.accepts = True
             self.channel.tell("accept")
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether `poll` noticed that it ended."""
+        return self._ended.is_set()
+
     def poll(self) -> None:
         """Notice that it ended."""
-        code = self.process.poll()
-        if code is not None and not self.exited.done():
-            self.exited.set_result(code)
+        if self.process.poll() is not None:
+            self._ended.set()
 
-    async def finish(self) -> None:
-        """Read what it said last, once it ended."""
-        await self._listener
+    async def wait(self) -> int:
+        """Return its exit code when it ended and what it said last was read."""
+        await self._ended.wait()
+        await asyncio.wait((self._listener,))
+        code = self.process.returncode
+        assert code is not None
+        return code
 
     def send(self, number: int) -> None:
         """Send a signal, unless it ended."""

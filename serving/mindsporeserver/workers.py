@@ -25,6 +25,7 @@ from typing import Any
 from kfp_mindspore.errors import KfpMindSporeError
 from mindsporeserver.attachment import Attachment, attach
 from mindsporeserver.fleet import Fleet
+from mindsporeserver.listener import ConnectionCounts
 from mindsporeserver.ports import bind_http, reserve_grpc
 from mindsporeserver.shared import hold_metrics_directory, share_cores
 from mindsporeserver.watch import BundleWatch, follow
@@ -33,6 +34,8 @@ from mindsporeserver.worker import Worker, describe_exit
 __all__ = ["Attachment", "Patience", "attach", "run_parent"]
 
 logger = logging.getLogger("mindsporeserver.workers")
+
+_COUNTS = "connections"
 
 
 @dataclass(frozen=True)
@@ -99,15 +102,21 @@ def run_parent(
         grpc = stack.enter_context(reserve_grpc(host, grpc_port)) if grpc_port is not None else None
         metrics = stack.enter_context(hold_metrics_directory())
         environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(metrics), **share_cores(workers, os.environ)}
-        parent = _Parent([*child_command, *argv], environment, workers, http, grpc, metrics, patience)
+        counts = stack.enter_context(ConnectionCounts.create(metrics / _COUNTS, workers))
+        parent = _Parent([*child_command, *argv], environment, workers, http, grpc, metrics, counts, patience)
         return asyncio.run(parent.run(watch, watch_seconds))
 
 
 class _Over(Exception):
-    """The server cannot go on; carries the exit code."""
+    """The server cannot go on.
 
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
+    Args:
+        code: The exit code.
+        message: What stderr gets to read.
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
         self.code = code
 
 
@@ -120,6 +129,7 @@ class _Parent:
         http: socket.socket,
         grpc: socket.socket | None,
         metrics: Path,
+        counts: ConnectionCounts,
         patience: Patience,
     ) -> None:
         self._command = command
@@ -128,6 +138,7 @@ class _Parent:
         self._http = http
         self._grpc_port: int | None = grpc.getsockname()[1] if grpc is not None else None
         self._metrics = metrics
+        self._counts = counts
         self._patience = patience
         self._fleet = Fleet(patience.call)
         self._workers: dict[int, Worker] = {}
@@ -139,6 +150,9 @@ class _Parent:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGCHLD, self._poll)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            # nohup has it ignored.
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue
             loop.add_signal_handler(number, self._take_signal, number)
         keepers = [loop.create_task(self._keep(index)) for index in range(self._count)]
         others = [loop.create_task(self._look_after())]
@@ -147,10 +161,13 @@ class _Parent:
         try:
             codes = await _gather(keepers, others)
         except _Over as over:
+            # Several may have failed for the same reason: said once.
+            print(f"Error: {over}", file=sys.stderr, flush=True)
             return over.code
         finally:
             for task in (*keepers, *others):
                 task.cancel()
+            await asyncio.gather(*keepers, *others, return_exceptions=True)
             await self._kill_all()
         if len(self._signals) > 1:
             return 128 + self._signals[-1]
@@ -163,8 +180,7 @@ class _Parent:
         accept_at_once = index == 0
         while not self._stopping.is_set():
             worker = self._start(index, accept_at_once=accept_at_once)
-            code = await worker.exited
-            await worker.finish()
+            code = await worker.wait()
             self._fleet.dismiss(worker)
             self._bury(worker)
             if self._stopping.is_set():
@@ -179,8 +195,7 @@ class _Parent:
                 crashes.append(now)
                 if len(crashes) == patience.crash_count and now - crashes[0] < patience.crash_window:
                     if not self._fleet.members:
-                        logger.error("workers end as soon as they start: giving up")
-                        raise _Over(1)
+                        raise _Over(1, "the workers end as soon as they start: giving up")
                     delay = patience.crash_window / 2
             reason = worker.failure or describe_exit(code)
             logger.error("worker %d (process %d): %s; another starts in %.1f s", index, worker.pid, reason, delay)
@@ -197,21 +212,20 @@ class _Parent:
                 self._environment,
                 workers=self._count,
                 http=self._http,
+                counts=self._metrics / _COUNTS,
                 grpc_port=self._grpc_port,
                 accept_at_once=accept_at_once,
                 handler=self._handle,
             )
         except OSError as error:
-            print(f"Error: {self._command[0]}: cannot be started: {error.strerror}", file=sys.stderr, flush=True)
-            raise _Over(1) from None
+            raise _Over(1, f"{self._command[0]}: cannot be started: {error.strerror}") from None
         self._workers[index] = worker
         self._fleet.enlist(worker)
         return worker
 
     def _fail_to_start(self, worker: Worker, code: int) -> _Over:
         reason = worker.failure or f"worker {worker.index} {describe_exit(code)} before it was ready"
-        print(f"Error: {reason}", file=sys.stderr, flush=True)
-        return _Over(code if code >= 0 else 128 - code)
+        return _Over(code if code >= 0 else 128 - code, reason)
 
     async def _handle(self, worker: Worker, action: str, arguments: Mapping[str, Any]) -> Any:
         if action == "join":
@@ -230,7 +244,7 @@ class _Parent:
         while True:
             await asyncio.sleep(patience.ping_interval)
             for worker in list(self._workers.values()):
-                if worker.exited.done():
+                if worker.has_ended:
                     continue
                 if worker.leaving:
                     if time.monotonic() - worker.left_at > patience.grace:
@@ -259,6 +273,7 @@ class _Parent:
             worker.poll()
 
     def _bury(self, worker: Worker) -> None:
+        self._counts.close_worker(worker.index)
         if any(self._metrics.glob(f"*_{worker.pid}.db")):
             # 0.1 s and 8 MB, only once a worker ended.
             importlib.import_module("prometheus_client.multiprocess").mark_process_dead(worker.pid, str(self._metrics))
@@ -267,8 +282,7 @@ class _Parent:
         for worker in self._workers.values():
             worker.send(signal.SIGKILL)
         for worker in self._workers.values():
-            await worker.exited
-            await worker.finish()
+            await worker.wait()
 
 
 async def _gather(keepers: Sequence[asyncio.Task[int]], others: Sequence[asyncio.Task[None]]) -> list[int]:

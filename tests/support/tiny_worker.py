@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from kfp_mindspore.errors import KfpMindSporeError, UserError
+from mindsporeserver.listener import Listener
 from mindsporeserver.workers import Attachment, attach
 
 
@@ -75,7 +76,8 @@ class Server:
         self.directory = directory
         self.ready = False
         self.open = 0
-        self.connections: set[asyncio.StreamWriter] = set()
+        self.connections = 0
+        self.listener: Listener | None = None
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -85,9 +87,10 @@ class Server:
         accepting = loop.create_task(self.attachment.wait_to_accept())
         await asyncio.wait([accepting, loop.create_task(over.wait())], return_when=asyncio.FIRST_COMPLETED)
         if not over.is_set():
-            server = await asyncio.start_server(self.answer, sock=self.attachment.http_socket, backlog=1024)
+            self.listener = self.attachment.listen(self.make_protocol, count_open=lambda: self.connections)
             await over.wait()
-            server.close()
+            self.listener.close()
+            await self.listener.wait_closed()
         while self.open:
             await asyncio.sleep(0.005)
         del tasks
@@ -102,7 +105,12 @@ class Server:
         await self.attachment.report_ready()
         self.ready = True
 
+    def make_protocol(self) -> asyncio.BaseProtocol:
+        reader = asyncio.StreamReader()
+        return asyncio.StreamReaderProtocol(reader, self.answer)
+
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         try:
             while line := await reader.readline():
                 while await reader.readline() not in (b"\r\n", b""):
@@ -111,13 +119,18 @@ class Server:
                 try:
                     status, body = await self.route(line.split()[1].decode())
                     content = json.dumps({"pid": os.getpid(), "index": self.attachment.place.index, **body}).encode()
-                    writer.write(b"HTTP/1.1 %d x\r\nContent-Length: %d\r\n\r\n" % (status, len(content)) + content)
+                    crowded = self.listener is not None and self.listener.is_crowded()
+                    head = b"HTTP/1.1 %d x\r\nContent-Length: %d\r\n" % (status, len(content))
+                    writer.write(head + b"Connection: close\r\n" * crowded + b"\r\n" + content)
                     await writer.drain()
+                    if crowded:
+                        break
                 finally:
                     self.open -= 1
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
+            self.connections -= 1
             writer.close()
 
     async def route(self, target: str) -> tuple[int, dict[str, Any]]:
@@ -133,7 +146,7 @@ class Server:
                 await asyncio.sleep(float(query["seconds"]))
                 return 200, {}
             if parts.path == "/hang":
-                time.sleep(float(query["seconds"]))  # noqa: ASYNC251 - a blocked event loop is what is asked for
+                time.sleep(float(query["seconds"]))
                 return 200, {}
             if parts.path == "/environment":
                 return 200, {"environment": dict(os.environ), "grpc_port": self.attachment.place.grpc_port}
