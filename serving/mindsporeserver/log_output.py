@@ -94,30 +94,26 @@ class LineHandler(logging.Handler):
     """Formats a record where it is logged and leaves the writing to a thread.
 
     Args:
-        descriptor: Where lines are written; None discards them.
+        descriptor: Where lines are written.
         formatter: Text or JSON.
     """
 
-    def __init__(self, descriptor: int | None, formatter: logging.Formatter) -> None:
+    def __init__(self, descriptor: int, formatter: logging.Formatter) -> None:
         super().__init__()
         self.setFormatter(formatter)
-        self._writer = LineWriter(descriptor, self._report_loss) if descriptor is not None else None
+        self._writer = LineWriter(descriptor, self._report_loss)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Format a record and queue it."""
-        if self._writer is not None:
-            self._writer.write(self.format(record))
+        self._writer.write(self.format(record))
 
     def flush(self) -> None:
         """Wait until all lines are written, for 2 s at most."""
-        if self._writer is not None:
-            self._writer.flush()
+        self._writer.flush()
 
     def close(self) -> None:
         """Write what is queued and end the thread."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        self._writer.close()
         super().close()
 
     def _report_loss(self, count: int) -> str:

@@ -52,12 +52,6 @@ def configure_logging(log_format: str, *, config_file: str | None = None, config
         kserve.addFilter(_ClientMistakes())
 
 
-def flush_logs() -> None:
-    """Write what is queued, for 2 s at most: for whoever ends the process by os._exit."""
-    for handler in logging.getLogger(_OURS).handlers:
-        handler.flush()
-
-
 class RequestLog:
     """Writes the line of a request.
 
@@ -183,11 +177,7 @@ def _apply_defaults(log_format: str) -> None:
     level = os.environ.get(LEVEL_VARIABLE, "INFO").upper()
     if not isinstance(logging.getLevelName(level), int):
         raise UserError(f"{LEVEL_VARIABLE}: must be DEBUG, INFO, WARNING, ERROR or CRITICAL, got {level!r}")
-    # Whoever closed stderr gets no log: the descriptor may be anything by now, even a client's connection.
-    handler = LineHandler(
-        sys.stderr.fileno() if sys.stderr is not None else None,
-        JsonFormatter() if log_format == "json" else TextFormatter(),
-    )
+    handler = _make_handler(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
     if not root.handlers or any(isinstance(known, LineHandler) for known in root.handlers):
         # What other libraries warn about: the whole of stderr is to have one form.
@@ -201,10 +191,24 @@ def _apply_defaults(log_format: str) -> None:
     logging.captureWarnings(True)
 
 
+def _make_handler(formatter: logging.Formatter) -> logging.Handler:
+    if sys.stderr is None:
+        # It was closed: its descriptor may be anything by now, even a client's connection.
+        return logging.NullHandler()
+    try:
+        return LineHandler(sys.stderr.fileno(), formatter)
+    except OSError:
+        # A notebook's or a test's, which is no file.
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(formatter)
+        return handler
+
+
 def _give(logger: logging.Logger, handler: logging.Handler | None, level: int | str) -> None:
     for known in logger.handlers[:]:
         logger.removeHandler(known)
-        known.close()
+        if isinstance(known, LineHandler):
+            known.close()
     if handler is not None:
         logger.addHandler(handler)
     logger.setLevel(level)
@@ -216,7 +220,9 @@ def _apply_file(config_file: str) -> None:
     try:
         if config_file.endswith((".json", ".yaml", ".yml")):
             with Path(config_file).open(encoding="utf-8") as file:
-                logging.config.dictConfig(json.load(file) if config_file.endswith(".json") else yaml.safe_load(file))
+                value = json.load(file) if config_file.endswith(".json") else yaml.safe_load(file)
+            # A file written for kserve knows nothing of us, and logging's default is to silence what it does not name.
+            logging.config.dictConfig({"disable_existing_loggers": False, **value})
         else:
             logging.config.fileConfig(config_file, disable_existing_loggers=False)
     except OSError as error:
@@ -228,12 +234,13 @@ def _apply_file(config_file: str) -> None:
             hint="https://docs.python.org/3/library/logging.config.html tells what one holds.",
         ) from None
     ours, kserve = logging.getLogger(_OURS), logging.getLogger("kserve")
-    # A file written for kserve knows nothing of us, and by default switches off what it does not name.
-    ours.disabled = False
     if not ours.hasHandlers():
         for handler in kserve.handlers:
             ours.addHandler(handler)
         ours.setLevel(kserve.level)
+    if not kserve.handlers:
+        # Without any, kserve would apply the file again, and in its own way.
+        kserve.addHandler(logging.NullHandler())
 
 
 def _choose_level(status: int) -> int:

@@ -322,8 +322,9 @@ def test_what_a_client_did_wrong_is_one_line() -> None:
 
 _SCRIPT = """
 import logging, sys, warnings
-from mindsporeserver.logs import RequestLog, configure_logging, flush_logs
+from mindsporeserver.logs import RequestLog, configure_logging
 from mindsporeserver.startup import light_imports
+logging.getLogger("mindsporeserver.model")  # as modules do when they are imported
 with light_imports():
     import kserve.logging
     configure_logging(sys.argv[1], **eval(sys.argv[2]))
@@ -425,6 +426,23 @@ def test_other_forms_of_a_file(tmp_path: Path, name: str) -> None:
     assert found == ["MINE from kserve", "MINE timing", "MINE failed"]  # ours at the level that the file says
 
 
+def test_a_file_may_leave_all_to_the_root_logger(tmp_path: Path) -> None:
+    file = tmp_path / "log.yml"
+    file.write_text(
+        """
+version: 1
+formatters: {mine: {format: "MINE %(name)s %(message)s"}}
+handlers: {mine: {class: logging.StreamHandler, formatter: mine}}
+root: {handlers: [mine], level: INFO}
+"""
+    )
+    done = run_script("text", repr({"config_file": str(file)}))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("MINE kserve from kserve") == 1
+    assert done.stderr.count("MINE mindsporeserver.requests request answered") == 1
+    assert "MINE other from a library" in done.stderr
+
+
 def test_an_application_may_keep_its_own_logging() -> None:
     done = run_script("json", repr({"configure": False}))
     assert done.returncode == 0, done.stderr
@@ -460,6 +478,26 @@ def test_wrong_formats_and_levels_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("KSERVE_LOGLEVEL", "loud")
     with pytest.raises(UserError, match="KSERVE_LOGLEVEL: must be DEBUG, INFO, WARNING, ERROR or CRITICAL, got 'LOUD'"):
         configure_logging("text")
+
+
+def test_a_stderr_that_is_no_file_is_written_to(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("kserve", "kserve.trace", "uvicorn", "uvicorn.access", "mindsporeserver")
+    before = {
+        name: (logger.handlers[:], logger.level, logger.propagate)
+        for name in names
+        if (logger := logging.getLogger(name))
+    }
+    try:
+        configure_logging("text")
+        configure_logging("text")  # the second replaces the first
+        logging.getLogger("mindsporeserver.model").info("hello")
+    finally:
+        logging.captureWarnings(False)
+        for name, (handlers, level, propagate) in before.items():
+            logger = logging.getLogger(name)
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)
+    assert capsys.readouterr().err.count("mindsporeserver.model hello") == 1
 
 
 def test_a_closed_stderr_hurts_nobody() -> None:
