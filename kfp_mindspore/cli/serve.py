@@ -16,7 +16,7 @@ from kfp_mindspore.cli.output import add_json_option, print_json
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ProcessFailedError
 from kfp_mindspore.files import find_home
 from kfp_mindspore.inference import InferenceClient, LocalBackend, Service, ServiceState, ServiceStatus
-from kfp_mindspore.inference.service import suggest_name
+from kfp_mindspore.inference.service import LOOPBACK, suggest_name
 from kfp_mindspore.process import Lease
 
 _LAST_LINES = 20
@@ -37,15 +37,53 @@ _LAST_LINES = 20
 @click.option(
     "--wait", type=click.FloatRange(min=0), default=120, show_default=True, help="Seconds to wait until it is ready."
 )
+@click.option(
+    "--host", default=LOOPBACK, show_default=True, help="Address to listen on; 0.0.0.0: all, with no password asked."
+)
+@click.option("--workers", type=click.IntRange(min=1), help="Processes that share the ports. [default: 1]")
+@click.option("--max-batch", type=click.IntRange(min=1), help="Most rows that are computed at once. [default: 64]")
+@click.option(
+    "--nonfinite",
+    type=click.Choice(["reject", "allow"]),
+    help="What becomes of NaN and infinite inputs. [default: reject]",
+)
+@click.option("--allow-model-code", is_flag=True, help="Run the bundle's transform.py: code of whoever made the model.")
+@click.option(
+    "--key-file",
+    # The server's working directory is another.
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path),
+    help="File with the key of an encrypted model. [default: $MINDSPORE_MODEL_KEY]",
+)
 @add_json_option
-def serve(model_dir: Path, name: str | None, port: int, grpc_port: int, wait: float, as_json: bool) -> None:
+def serve(
+    model_dir: Path,
+    name: str | None,
+    port: int,
+    grpc_port: int,
+    wait: float,
+    host: str,
+    workers: int | None,
+    max_batch: int | None,
+    nonfinite: str | None,
+    allow_model_code: bool,
+    key_file: Path | None,
+    as_json: bool,
+) -> None:
     """Serve the model bundle MODEL_DIR by KServe's protocols V1, V2 and gRPC until Ctrl-C.
 
-    The server listens on all addresses of this machine. What it prints goes to standard error.
+    Only this machine can ask, unless --host says otherwise. What the server prints goes to standard error.
     """
     ModelBundle.open(model_dir)
     name = name or suggest_name(model_dir)
-    service = Service(name, model_dir, port=port, grpc_port=grpc_port)
+    given = {
+        "workers": workers,
+        "max_batch": max_batch,
+        "nonfinite": nonfinite,
+        "allow_model_code": "true" if allow_model_code else None,
+        "model_key_file": key_file,
+    }
+    flags = tuple(f"--{flag}={value}" for flag, value in given.items() if value is not None)
+    service = Service(name, model_dir, port=port, grpc_port=grpc_port, host=host, server_args=flags)
     service.validate()
     client = InferenceClient(LocalBackend())
     _check_absent(client, name)

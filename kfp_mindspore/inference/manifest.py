@@ -39,6 +39,9 @@ def build_inference_service(service: Service) -> dict[str, Any]:
             hint=hint,
         )
     model: dict[str, Any] = {"modelFormat": {"name": MODEL_FORMAT}, "protocolVersion": "v2", "storageUri": uri}
+    if service.server_args:
+        # KServe appends them to those of the runtime.
+        model["args"] = list(service.server_args)
     if service.resources:
         # Quantities are text in Kubernetes' own objects; a bare number is accepted from YAML.
         model["resources"] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
@@ -11,12 +11,16 @@ from typing import Any
 
 from kfp_mindspore.errors import ValidationError
 
+LOOPBACK = "127.0.0.1"
 # KServe adds `-predictor`, and the whole has to be a DNS label of at most 63 characters.
 MAXIMUM_NAME = 53
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i|[eE][0-9]+)?")
 _RESOURCE_KINDS = ("requests", "limits")
+_FLAG = re.compile(r"--([A-Za-z][-\w]*)(=.*)?", re.DOTALL)
+# What a backend tells the server itself.
+_RESERVED_FLAGS = ("model_name", "model_dir", "http_port", "grpc_port", "host")
 
 
 class ServiceState(str, Enum):
@@ -51,6 +55,8 @@ class Service:
         namespace: Its namespace.
         port: HTTP port on this machine; 0 for a free one.
         grpc_port: gRPC port on this machine; 0 for a free one.
+        host: The address of this machine to listen on; `0.0.0.0` for all of them.
+        server_args: Further flags of the server, each `--flag=value`, such as `--max_batch=32`.
     """
 
     name: str
@@ -60,6 +66,8 @@ class Service:
     namespace: str = "default"
     port: int = 0
     grpc_port: int = 0
+    host: str = LOOPBACK
+    server_args: Sequence[str] = ()
 
     def validate(self) -> None:
         """Check every field.
@@ -78,7 +86,10 @@ class Service:
                 errors.append(f"{name}: must be 1 to 65535, or 0 for a free one, got {port!r}")
         if self.port and self.port == self.grpc_port:
             errors.append(f"grpc_port: must differ from port, got {self.grpc_port} for both")
+        if not isinstance(self.host, str) or not self.host:
+            errors.append(f"host: must be an address of this machine, got {self.host!r}")
         errors.extend(_find_resource_errors(self.resources))
+        errors.extend(_find_flag_errors(self.server_args))
         if errors:
             raise ValidationError(errors, subject=f"service {self.name}" if isinstance(self.name, str) else "service")
 
@@ -169,4 +180,17 @@ def _find_resource_errors(resources: Any) -> list[str]:
                 for name, quantity in entries.items()
                 if isinstance(quantity, bool) or not _QUANTITY.fullmatch(str(quantity))
             )
+    return errors
+
+
+def _find_flag_errors(flags: Any) -> list[str]:
+    if isinstance(flags, str) or not isinstance(flags, Sequence):
+        return [f"server_args: must be a list of flags, got {flags!r}"]
+    errors = []
+    for index, flag in enumerate(flags):
+        match = _FLAG.fullmatch(flag) if isinstance(flag, str) else None
+        if match is None:
+            errors.append(f"server_args[{index}]: must be --flag or --flag=value, got {flag!r}")
+        elif match[1].replace("-", "_") in _RESERVED_FLAGS:
+            errors.append(f"server_args[{index}]: --{match[1]} follows from the service's own fields")
     return errors

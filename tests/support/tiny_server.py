@@ -1,6 +1,7 @@
 """Stands in for mindsporeserver where a test is about processes: standard library only, it misbehaves on demand.
 
-It takes kserve.ModelServer's flags and, before them, its own; it answers readiness, and its process number at /pid.
+It takes kserve.ModelServer's flags and, before them, its own; it answers readiness, and at /pid its process number and
+the flags that it does not know.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,12 +24,13 @@ def main() -> int:
     parser.add_argument("--model_dir", type=Path)
     parser.add_argument("--http_port", type=int)
     parser.add_argument("--grpc_port", type=int)
+    parser.add_argument("--host")
     parser.add_argument("--fail", type=int, default=0, help="exit code to end with at once")
     parser.add_argument("--fail-when", type=Path, help="file that makes it fail at its start with code 3")
     parser.add_argument("--never-ready", action="store_true")
     parser.add_argument("--ignore-terminate", action="store_true")
     parser.add_argument("--child", action="store_true", help="start a child in a session of its own")
-    given = parser.parse_args()
+    given, others = parser.parse_known_args()
     print(f"tiny server of {given.model_name} starts", flush=True)
     if given.fail or (given.fail_when and given.fail_when.exists()):
         print("the disk is on fire", file=sys.stderr)
@@ -43,7 +46,7 @@ def main() -> int:
             ready = not given.never_ready
             paths = {
                 f"/v2/models/{given.model_name}/ready": {"name": given.model_name, "ready": ready},
-                "/pid": {"pid": os.getpid(), "model_dir": str(given.model_dir)},
+                "/pid": {"pid": os.getpid(), "model_dir": str(given.model_dir), "others": others},
             }
             body = json.dumps(paths.get(self.path, {})).encode()
             self.send_response((200 if ready else 503) if self.path in paths else 404)
@@ -54,7 +57,8 @@ def main() -> int:
         def log_message(self, *arguments: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("0.0.0.0", given.http_port), Handler)
+    ThreadingHTTPServer.address_family = socket.AF_INET6 if ":" in given.host else socket.AF_INET
+    server = ThreadingHTTPServer((given.host, given.http_port), Handler)
     if not given.ignore_terminate:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     print(f"listening on {given.http_port} at {time.time()}", flush=True)

@@ -42,7 +42,8 @@ class LocalBackend(Backend):
     Args:
         home: Directory of local state; default `$KFP_MINDSPORE_HOME` or `~/.kfp-mindspore`.
         command: Program and first arguments of the server, which also gets kserve.ModelServer's `--model_name=`,
-            `--http_port=`, `--grpc_port=`, and `--model_dir=`; default mindsporeserver.
+            `--http_port=` and `--grpc_port=`, and `--model_dir=`, `--host=` and the service's own flags; default
+            mindsporeserver.
         max_restarts: How many crashes in a row are followed by a restart.
         stable_seconds: How long a server must have been ready for its crash to count as the first in a row again.
         grace_seconds: How long a server may take to end, in seconds.
@@ -166,7 +167,7 @@ class LocalBackend(Backend):
                             continue
                         raise
                     if shared and old is not None:
-                        self._move(version, old, wanted, deadline, wait_seconds)
+                        self._move(version, old, service, wanted, deadline, wait_seconds)
                     directory.set_current(version)
                 except BaseException:
                     discard(version)
@@ -195,7 +196,7 @@ class LocalBackend(Backend):
             namespace=service.namespace,
             version=version.number,
             source=str(bundle.path.absolute()),
-            argv=self._build_command(service.name, version.model, port, grpc_port),
+            argv=self._build_command(service, version.model, port, grpc_port),
             port=port,
             grpc_port=grpc_port,
             replicas=service.replicas,
@@ -205,18 +206,26 @@ class LocalBackend(Backend):
             stable_seconds=self._stable_seconds,
             grace_seconds=self._grace_seconds,
             created=time.time(),
+            host=service.host,
         )
         version.write_plan(plan)
 
-    def _build_command(self, name: str, model: Path, port: int, grpc_port: int) -> tuple[str, ...]:
+    def _build_command(self, service: Service, model: Path, port: int, grpc_port: int) -> tuple[str, ...]:
         command = self._command or (sys.executable, "-m", SERVER_MODULE)
-        flags = (f"--model_name={name}", f"--model_dir={model}", f"--http_port={port}", f"--grpc_port={grpc_port}")
-        return (*command, *flags)
+        flags = (
+            f"--model_name={service.name}",
+            f"--model_dir={model}",
+            f"--http_port={port}",
+            f"--grpc_port={grpc_port}",
+            f"--host={service.host}",
+        )
+        return (*command, *flags, *service.server_args)
 
     def _move(
         self,
         version: VersionDirectory,
         old: VersionDirectory,
+        service: Service,
         ports: Sequence[int],
         deadline: float,
         wait_seconds: float,
@@ -226,7 +235,7 @@ class LocalBackend(Backend):
         port, grpc_port = ports
         end_version(version)
         end_version(old)
-        argv = self._build_command(plan.name, version.model, port, grpc_port)
+        argv = self._build_command(service, version.model, port, grpc_port)
         version.write_plan(dataclasses.replace(plan, argv=argv, port=port, grpc_port=grpc_port))
         try:
             start_version(version, deadline, wait_seconds)

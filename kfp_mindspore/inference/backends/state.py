@@ -25,8 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore import files
-from kfp_mindspore.inference.service import ServiceState
+from kfp_mindspore.inference.service import LOOPBACK, ServiceState
 from kfp_mindspore.process import ProcessIdentity
+
+# Where a server answers that listens on every address.
+_LOOPBACKS = {"0.0.0.0": LOOPBACK, "::": "::1"}
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Plan:
         stable_seconds: How long a server must have been ready for its crash to count as the first in a row again.
         grace_seconds: How long the server may take to end, in seconds.
         created: When it was deployed, in seconds since the epoch.
+        host: The address that its server listens on.
     """
 
     name: str
@@ -64,16 +68,23 @@ class Plan:
     stable_seconds: float = 60.0
     grace_seconds: float = 5.0
     created: float = 0.0
+    host: str = LOOPBACK
 
     @property
     def url(self) -> str:
         """The server's address over HTTP."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self._address}:{self.port}"
 
     @property
     def grpc_url(self) -> str:
         """The server's address over gRPC."""
-        return f"127.0.0.1:{self.grpc_port}"
+        return f"{self._address}:{self.grpc_port}"
+
+    @property
+    def _address(self) -> str:
+        """The host as it stands in an address, from this machine."""
+        host = _LOOPBACKS.get(self.host, self.host)
+        return f"[{host}]" if ":" in host else host
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Plan:

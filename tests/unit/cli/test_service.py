@@ -17,7 +17,7 @@ import pytest
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.cli.service import _format_age
 from kfp_mindspore.inference import ServiceState, ServiceStatus
-from kfp_mindspore.inference.rest import is_ready
+from kfp_mindspore.inference.rest import is_ready, request_json
 
 TINY_SERVER = Path(__file__).parents[2] / "support" / "tiny_server.py"
 
@@ -138,6 +138,29 @@ def test_serve_ends_cleanly(shop: Any, number: int, code: int) -> None:
     assert shop.connect().list() == []
 
 
+def test_serve_hands_flags_to_the_server(shop: Any, tmp_path: Path) -> None:
+    shop.make_bundle()
+    key = tmp_path / "key"
+    key.touch()
+    process = serve(
+        shop, "--json", "--host", "127.0.0.3", "--workers", "2", "--max-batch", "16", "--nonfinite", "allow",
+        "--allow-model-code", "--key-file", os.path.relpath(key),
+    )  # fmt: skip
+    assert process.stdout is not None
+    status = json.loads(process.stdout.readline())
+    assert status["url"].startswith("http://127.0.0.3:")
+    assert request_json("GET", f"{status['url']}/pid")["others"] == [
+        "--workers=2",
+        "--max_batch=16",
+        "--nonfinite=allow",
+        "--allow_model_code=true",
+        f"--model_key_file={key}",
+    ]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
 def test_serve_says_where_it_is(shop: Any) -> None:
     shop.make_bundle()
     process = serve(shop)
@@ -231,7 +254,15 @@ def test_serve_names_a_taken_port(shop: Any, free_port: int, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    "options", [["--port", "65536"], ["--name", "Digits"], ["--port", "9000", "--grpc-port", "9000"]]
+    "options",
+    [
+        ["--port", "65536"],
+        ["--name", "Digits"],
+        ["--port", "9000", "--grpc-port", "9000"],
+        ["--host", ""],
+        ["--workers", "0"],
+        ["--key-file", "/none"],
+    ],
 )
 def test_serve_names_a_wrong_option(shop: Any, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
     assert run(["serve", str(shop.make_bundle()), *options]) == 2

@@ -19,7 +19,7 @@ from kfp_mindspore import events
 from kfp_mindspore.errors import NotFoundError, ProcessFailedError, UserError, ValidationError, WaitTimeoutError
 from kfp_mindspore.inference import InferenceClient, LocalBackend, Service, ServiceState
 from kfp_mindspore.inference.client import choose_backend
-from kfp_mindspore.inference.rest import is_ready
+from kfp_mindspore.inference.rest import is_ready, request_json
 from kfp_mindspore.process import ProcessIdentity
 
 Eventually = Callable[..., Any]
@@ -100,6 +100,45 @@ def test_requested_ports(shop: Any, free_port: int) -> None:
     status = shop.deploy(port=free_port)
     assert status.url == f"http://127.0.0.1:{free_port}"
     assert status.grpc_url not in ("127.0.0.1:0", f"127.0.0.1:{free_port}")
+
+
+@pytest.mark.parametrize(
+    ("host", "asked", "reachable"),
+    [
+        ("127.0.0.1", "127.0.0.1", False),
+        ("0.0.0.0", "127.0.0.1", True),
+        ("127.0.0.2", "127.0.0.2", True),
+        ("::1", "[::1]", False),
+    ],
+)
+def test_the_address_to_listen_on(shop: Any, host: str, asked: str, reachable: bool) -> None:
+    if ":" in host and not has_ipv6():
+        pytest.skip("no IPv6 here")
+    status = shop.deploy(host=host)
+    port = status.url.rpartition(":")[2]
+    assert status.url == f"http://{asked}:{port}"
+    assert status.grpc_url.startswith(f"{asked}:")
+    assert is_ready(status.url, "digits")
+    # 127.0.0.2 is this machine as well, and stands here for its other addresses.
+    assert is_ready(f"http://127.0.0.2:{port}", "digits") is reachable
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def test_flags_of_the_server(shop: Any, free_port: int) -> None:
+    flags = ("--max_batch=32", "--nonfinite=allow")
+    status = shop.deploy(server_args=flags, port=free_port)
+    assert request_json("GET", f"{status.url}/pid")["others"] == list(flags)
+    # They stay when the new version takes the old one's port.
+    status = shop.deploy(server_args=flags[:1], port=free_port)
+    assert (status.version, request_json("GET", f"{status.url}/pid")["others"]) == (2, ["--max_batch=32"])
 
 
 def test_what_this_machine_does_not_do_is_told(shop: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -38,6 +38,12 @@ def test_the_whole_manifest() -> None:
     }
 
 
+def test_flags_of_the_server() -> None:
+    service = Service("digits", "s3://models/digits/v1", server_args=("--max_batch=32", "--nonfinite=allow"))
+    model = build_inference_service(service)["spec"]["predictor"]["model"]
+    assert model["args"] == ["--max_batch=32", "--nonfinite=allow"]
+
+
 @pytest.mark.parametrize(
     ("uri", "hint"), [("/tmp/model", "Copy the bundle"), ("minio://b/model", "does not know minio"), ("s3://", "Copy")]
 )
