@@ -130,7 +130,11 @@ class _Model:
             self._misses[version] += 1
             if self._misses[version] >= _MISSES:
                 self._bundles.pop(version, None)
-        self._absences = 0 if self.path.exists() else self._absences + 1
+        if self.path.exists():
+            self._absences = 0
+        elif self.path.parent.is_dir():
+            # A repository that is away itself, such as a volume, has not lost its models.
+            self._absences += 1
 
     def _list_versions(self) -> Iterator[tuple[str, Path]]:
         if (self.path / SIGNATURE_FILE).exists():
