@@ -44,7 +44,7 @@ def test_deploy_and_smoke_test(client: InferenceClient, status: ServiceStatus, m
     metadata = request_json("GET", f"{status.url}/v2/models/digits")
     assert metadata["inputs"] == [{"name": "image", "datatype": "FP32", "shape": [-1, 1, 8, 8]}]
     log = "\n".join(client.logs("digits"))
-    assert "model digits: ready in" in log
+    assert "model digits version 1: ready in" in log
     assert "/ready" not in log
 
 
