@@ -19,6 +19,8 @@ import numpy as np
 
 from kfp_mindspore.bundle import ModelBundle, Signature, TensorSpec
 from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, UserError, ValidationError
+from kfp_mindspore.mindir.metadata import inspect_mindir
+from kfp_mindspore.onednn import avoid_slow_convolutions, has_convolutions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -151,6 +153,7 @@ class Graph:
             if error.name != "mindspore":
                 raise
             raise MissingExtraError("mindspore", "serving") from None
+        self._choose_instructions()
         options = {"dec_key": self._key, "dec_mode": "AES-GCM"} if self._key is not None else {}
         try:
             self._cell = nn.GraphCell(mindspore.load(str(self.bundle.mindir), **options))
@@ -160,6 +163,11 @@ class Graph:
                 raise UserError(f"{self.bundle.mindir}: cannot be decrypted and loaded with this key") from None
             raise UserError(f"{self.bundle.mindir}: MindSpore cannot load it: {error}") from error
         self._tensor = mindspore.Tensor
+
+    def _choose_instructions(self) -> None:
+        # An encrypted graph cannot be looked at, and convolutions lose more by the wrong choice than dense layers.
+        if self._key is not None or has_convolutions(inspect_mindir(self.bundle.mindir).operators):
+            avoid_slow_convolutions()
 
     def release(self) -> None:
         """Let the graph go; it must be in the graph's own thread that MindSpore frees it."""
