@@ -1,6 +1,6 @@
 """Which instructions oneDNN, the library behind MindSpore's operators on CPUs, may use.
 
-On a CPU with AVX-512, oneDNN 3.x computes convolutions of tensors in the plain NCHW layout, the one that MindSpore uses,
+On a CPU with AVX-512, oneDNN 3.x computes convolutions of plain NCHW tensors, the layout that MindSpore uses,
 by `jit_uni_ncsp:conv+ref:any`: it reorders each tensor by its unoptimised reference code. Limited to AVX2 it takes
 `gemm:jit`, which was 5 times faster for LeNet-5 and 40 times for a ResNet-18 (docs/performance.md), while dense layers
 lose about a quarter. `ONEDNN_VERBOSE=1` shows which one runs.
