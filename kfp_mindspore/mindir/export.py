@@ -18,7 +18,14 @@ from kfp_mindspore.dataset import Dataset
 from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, UserError
 from kfp_mindspore.mindir.encryption import ENCRYPTION, check_key
 from kfp_mindspore.mindir.metadata import inspect_mindir
-from kfp_mindspore.mindir.padding import check_inputs, check_padding, describe_tensor, find_axes, write_dimensions
+from kfp_mindspore.mindir.padding import (
+    check_inputs,
+    check_padding,
+    describe_tensor,
+    find_axes,
+    shorten_error,
+    write_dimensions,
+)
 from kfp_mindspore.mindir.verify import TOLERANCE, measure_difference
 from kfp_mindspore.signature import parse_dimensions
 from kfp_mindspore.transform import TRANSFORM_FILE, export_transform
@@ -220,7 +227,7 @@ def _export(cell: nn.Cell, scratch: Path, arrays: Arrays, fixed: int | None, axe
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError, NotImplementedError) as error:
         shapes = ", ".join(str(describe_tensor(name, array, fixed or -1, axes).shape) for name, array in arrays.items())
         raise KfpMindSporeError(
-            f"{type(cell).__name__} cannot be exported for inputs of shape {shapes}: {_shorten(error)}",
+            f"{type(cell).__name__} cannot be exported for inputs of shape {shapes}: {shorten_error(error)}",
             hint="A network that cannot take a free batch may take a fixed one: --batch N." if fixed is None else "",
         ) from error
     if not file.is_file():
@@ -293,9 +300,3 @@ def _compare(
             f"{len(samples)} samples"
         )
     return difference
-
-
-def _shorten(error: Exception) -> str:
-    """Return what MindSpore says before it shows its own call stack."""
-    text = str(error).partition("\n----")[0].strip()
-    return text or type(error).__name__

@@ -97,8 +97,14 @@ def check_padding(
             signature, metadata={**signature.metadata, "dimensions": write_dimensions(dimensions)}
         )
         sizes = ", ".join(f"{dimension.name} {dimension.sizes[0]}" for dimension in dimensions)
-        with GraphRunner(ModelBundle(directory, narrowed), max_batch=len(samples), warm=(), key=key) as runner:
-            found = runner.predict(samples.inputs)
+        try:
+            with GraphRunner(ModelBundle(directory, narrowed), max_batch=len(samples), warm=(), key=key) as runner:
+                found = runner.predict(samples.inputs)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise KfpMindSporeError(
+                f"padded to {sizes}, the graph does not compute: {shorten_error(error)}",
+                hint="Name the axis of every input that grows with the dimension.",
+            ) from error
         for name, array in samples.outputs.items():
             if found[name].shape != array.shape:
                 raise KfpMindSporeError(
@@ -115,6 +121,12 @@ def check_padding(
             )
         worst = max(worst, difference)
     return worst
+
+
+def shorten_error(error: Exception) -> str:
+    """Return what MindSpore says before it shows its own call stack."""
+    text = str(error).partition("\n----")[0].strip()
+    return text or type(error).__name__
 
 
 def _choose_sizes(dimensions: Sequence[Dimension], samples: VerifiedSamples) -> list[tuple[Dimension, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import struct
+import zlib
 from functools import lru_cache
 from typing import Any
 
@@ -22,7 +23,7 @@ _FORMATS = ("JPEG", "PNG")
 _MAX_PIXELS = 1 << 24
 _MAX_IMAGES = 4
 # What Pillow raises for a file that is cut, damaged or of another format.
-_DAMAGES = (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error)
+_DAMAGES = (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error, zlib.error)
 
 
 class DecodeImage(Step):
