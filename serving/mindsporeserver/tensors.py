@@ -167,7 +167,7 @@ class InputReader:
             raise InvalidRequestError(f"input {self.name!r}: shape must be a list of integers, got {shorten(shape)}")
         expected = self.spec.shape
         fits = len(shape) == len(expected) and all(
-            size == wanted or (wanted == -1 and size > 0) for size, wanted in zip(shape, expected, strict=True)
+            (size == wanted >= 0) or (wanted == -1 and size > 0) for size, wanted in zip(shape, expected, strict=True)
         )
         if not fits:
             raise InvalidRequestError(f"input {self.name!r}: shape must be {expected}, got {shorten(tuple(shape))}")
