@@ -72,6 +72,12 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     new.close()
 
 
+@pytest.fixture(scope="session")
+def otlp() -> Any:
+    """Return the module with a receiver of OpenTelemetry's protocol, tests/support/otlp.py."""
+    return load_support("otlp")
+
+
 @pytest.fixture
 def eventually() -> Any:
     """Return a function that waits until another returns something true, and returns that."""

@@ -12,7 +12,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -23,6 +31,7 @@ from prometheus_client.registry import Collector
 from kfp_mindspore.errors import UserError
 
 DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+CREATED_VARIABLE = "PROMETHEUS_DISABLE_CREATED_SERIES"
 PROTOCOLS = ("v1", "v2", "v2-binary", "grpc")
 REASONS = ("invalid", "overload", "deadline", "cancelled", "not_ready", "unsupported", "error")
 LOAD_RESULTS = ("ok", "failed")
@@ -210,6 +219,9 @@ class Metrics:
         self._source: Collector = registry
         if self._directory is not None:
             self._source = _AllProcesses(self._directory, lambda: self._hidden)
+        if CREATED_VARIABLE not in os.environ:
+            # A time for each series beside it, which files that processes share do not hold anyway.
+            disable_created_metrics()  # type: ignore[no-untyped-call]
         self._families = _Families(registry)
         self._served: set[str] = set()
         self._hidden: frozenset[str] = frozenset()

@@ -38,7 +38,6 @@ def read(body: bytes, kind: str = "text/plain") -> Series:
         (sample.name, *(part for item in sorted(sample.labels.items()) for part in item)): sample.value
         for family in parse(body.decode())
         for sample in family.samples
-        if not sample.name.endswith("_created")
     }
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import http.server
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
@@ -24,67 +20,16 @@ TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT_HEADER = f"00-{TRACE}-{PARENT}-01"
 
 
-class Receiver(http.server.ThreadingHTTPServer):
-    """Keeps what exporters send."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.requests: list[ExportTraceServiceRequest] = []
-        self.headers: list[dict[str, str]] = []
-        self.status = 200
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-    @property
-    def spans(self) -> dict[str, SpanMessage]:
-        return {
-            span.name: span
-            for request in self.requests
-            for resource in request.resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        }
-
-    @property
-    def resource(self) -> dict[str, Any]:
-        return read_attributes(self.requests[0].resource_spans[0].resource)
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.headers.get("Content-Encoding") == "gzip":
-            body = gzip.decompress(body)
-        assert self.path == "/v1/traces"
-        self.server.headers.append(dict(self.headers))
-        if self.server.status == 200:
-            self.server.requests.append(ExportTraceServiceRequest.FromString(body))
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-def read_attributes(holder: Any) -> dict[str, Any]:
-    return {item.key: getattr(item.value, item.value.WhichOneof("value")) for item in holder.attributes}
-
-
 @pytest.fixture
-def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    server = Receiver()
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
-    yield server
-    server.shutdown()
-    server.server_close()
+def receiver(otlp: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A receiver that the environment names."""
+    with otlp.Receiver() as started:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", started.url)
+        yield started
+
+
+def by_name(receiver: Any) -> dict[str, Any]:
+    return {span.name: span for span in receiver.spans}
 
 
 @pytest.fixture
@@ -103,7 +48,7 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Tracer]]:
         tracer.close(0.1)
 
 
-def test_a_request_is_a_span_within_its_callers_trace(receiver: Receiver, build: Callable[..., Tracer]) -> None:
+def test_a_request_is_a_span_within_its_callers_trace(otlp: Any, receiver: Any, build: Callable[..., Tracer]) -> None:
     tracer = build()
     before = time.time_ns()
     span = tracer.start("infer digits", {"traceparent": PARENT_HEADER, "tracestate": "a=b", "host": "x"})
@@ -121,13 +66,13 @@ def test_a_request_is_a_span_within_its_callers_trace(receiver: Receiver, build:
         request_id="3f2a",
     )
     tracer.close()
-    assert set(receiver.spans) == {"infer digits", "queue", "compute"}
-    found = receiver.spans["infer digits"]
+    assert set(by_name(receiver)) == {"infer digits", "queue", "compute"}
+    found = by_name(receiver)["infer digits"]
     assert (found.trace_id.hex(), found.parent_span_id.hex(), found.trace_state) == (TRACE, PARENT, "a=b")
     assert found.kind == SpanMessage.SPAN_KIND_SERVER
     assert found.status.code == Status.STATUS_CODE_UNSET
     assert before <= found.start_time_unix_nano <= queued_at < found.end_time_unix_nano <= time.time_ns()
-    assert read_attributes(found) == {
+    assert otlp.read_attributes(found) == {
         "http.request.method": "POST",
         "http.route": "/v1/models/{model_name}:predict",
         "http.response.status_code": 200,
@@ -138,7 +83,7 @@ def test_a_request_is_a_span_within_its_callers_trace(receiver: Receiver, build:
         "mindsporeserver.compute_seconds": 0.005,
         "mindsporeserver.request_id": "3f2a",
     }
-    queue, compute = receiver.spans["queue"], receiver.spans["compute"]
+    queue, compute = by_name(receiver)["queue"], by_name(receiver)["compute"]
     assert {queue.parent_span_id, compute.parent_span_id} == {found.span_id}
     assert (queue.start_time_unix_nano, queue.end_time_unix_nano) == (queued_at, queued_at + 2_000_000)
     assert (compute.start_time_unix_nano, compute.end_time_unix_nano) == (queued_at + 2_000_000, queued_at + 7_000_000)
@@ -165,7 +110,8 @@ def test_a_request_is_a_span_within_its_callers_trace(receiver: Receiver, build:
     ],
 )
 def test_the_servers_failures_are_errors_and_the_clients_are_not(
-    receiver: Receiver,
+    otlp: Any,
+    receiver: Any,
     build: Callable[..., Tracer],
     status: int,
     attributes: dict[str, Any],
@@ -175,8 +121,8 @@ def test_the_servers_failures_are_errors_and_the_clients_are_not(
     tracer = build()
     tracer.start("infer digits", {}).finish(status, **attributes)
     tracer.close()
-    (span,) = receiver.spans.values()
-    found = read_attributes(span)
+    (span,) = receiver.spans
+    found = otlp.read_attributes(span)
     assert {name: found.get(name) for name in expected} == expected
     assert ("error.type" in found) is failed
     assert span.status.code == (Status.STATUS_CODE_ERROR if failed else Status.STATUS_CODE_UNSET)
@@ -196,18 +142,18 @@ def test_the_servers_failures_are_errors_and_the_clients_are_not(
     ],
 )
 def test_a_wrong_header_begins_a_trace_of_its_own(
-    receiver: Receiver, build: Callable[..., Tracer], caplog: pytest.LogCaptureFixture, header: str
+    receiver: Any, build: Callable[..., Tracer], caplog: pytest.LogCaptureFixture, header: str
 ) -> None:
     tracer = build()
     tracer.start("infer digits", {"traceparent": header, "tracestate": "a=b,a=b," * 500}).finish(200)
     tracer.close()
-    (span,) = receiver.spans.values()
+    (span,) = receiver.spans
     assert span.parent_span_id == b""
     assert span.trace_id.hex() not in (TRACE, "0" * 32)
     assert not caplog.records  # a client could fill the log
 
 
-def test_a_caller_that_does_not_sample_gets_no_span(receiver: Receiver, build: Callable[..., Tracer]) -> None:
+def test_a_caller_that_does_not_sample_gets_no_span(receiver: Any, build: Callable[..., Tracer]) -> None:
     tracer = build()
     span = tracer.start("infer digits", {"traceparent": f"00-{TRACE}-{PARENT}-00"})
     assert span.trace_id == ""
@@ -216,9 +162,7 @@ def test_a_caller_that_does_not_sample_gets_no_span(receiver: Receiver, build: C
     assert not receiver.requests
 
 
-def test_requests_at_the_same_time_are_no_parents_of_each_other(
-    receiver: Receiver, build: Callable[..., Tracer]
-) -> None:
+def test_requests_at_the_same_time_are_no_parents_of_each_other(receiver: Any, build: Callable[..., Tracer]) -> None:
     from opentelemetry import trace
 
     tracer = build()
@@ -228,8 +172,8 @@ def test_requests_at_the_same_time_are_no_parents_of_each_other(
     second.finish(200)
     first.finish(200)
     tracer.close()
-    assert receiver.spans["second"].parent_span_id == b""
-    assert receiver.spans["second"].trace_id != receiver.spans["first"].trace_id
+    assert by_name(receiver)["second"].parent_span_id == b""
+    assert by_name(receiver)["second"].trace_id != by_name(receiver)["first"].trace_id
 
 
 @pytest.mark.parametrize(
@@ -244,7 +188,7 @@ def test_requests_at_the_same_time_are_no_parents_of_each_other(
     ],
 )
 def test_the_environment_names_the_service(
-    receiver: Receiver, build: Callable[..., Tracer], variables: dict[str, str], expected: dict[str, str]
+    receiver: Any, build: Callable[..., Tracer], variables: dict[str, str], expected: dict[str, str]
 ) -> None:
     tracer = build("digits", **variables)
     tracer.start("infer digits", {}).finish(200)
@@ -254,7 +198,7 @@ def test_the_environment_names_the_service(
     assert receiver.resource["service.version"]
 
 
-def test_the_environment_configures_the_exporter(receiver: Receiver, build: Callable[..., Tracer]) -> None:
+def test_the_environment_configures_the_exporter(receiver: Any, build: Callable[..., Tracer]) -> None:
     tracer = build(
         OTEL_EXPORTER_OTLP_HEADERS="x-key=secret",
         OTEL_EXPORTER_OTLP_COMPRESSION="gzip",
@@ -271,7 +215,7 @@ def test_the_environment_configures_the_exporter(receiver: Receiver, build: Call
 
 @pytest.mark.parametrize("variable", [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")])
 def test_the_environment_switches_it_off(
-    receiver: Receiver, build: Callable[..., Tracer], variable: tuple[str, str]
+    receiver: Any, build: Callable[..., Tracer], variable: tuple[str, str]
 ) -> None:
     tracer = build(**dict([variable]))
     tracer.start("infer digits", {"traceparent": PARENT_HEADER}).finish(200, protocol="v1")
@@ -356,7 +300,7 @@ def collector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
             listener.listen(8)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         if request.param == "overloaded":
-            receiver: Receiver = request.getfixturevalue("receiver")
+            receiver: Any = request.getfixturevalue("receiver")
             receiver.status, url = 503, receiver.url
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
         yield request.param

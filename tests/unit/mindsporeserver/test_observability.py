@@ -1,0 +1,270 @@
+"""A real server is asked a known number of questions: what its metrics, its log and its traces then say."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kfp_mindspore.bundle import ModelBundle
+
+pytestmark = pytest.mark.mindspore
+
+V1, V2 = "/v1/models/digits:predict", "/v2/models/digits/infer"
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+_GRPC = """
+import asyncio, sys
+import kfp_mindspore
+from mindsporeserver.startup import light_imports
+with light_imports():
+    from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb, grpc_predict_v2_pb2_grpc as services
+import grpc
+
+async def main(port):
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = services.GRPCInferenceServiceStub(channel)
+        for name, rows, shape in (("g1", 5, [5, 1, 8, 8]), ("g2", 5, [5, 8, 8])):
+            request = pb.ModelInferRequest(model_name="digits", id=name)
+            request.inputs.add(name="image", datatype="FP32", shape=shape)
+            request.raw_input_contents.append(bytes(rows * 256))
+            try:
+                await stub.ModelInfer(request, metadata=[("traceparent", sys.argv[2])])
+            except grpc.RpcError as error:
+                print(error.code().name)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@dataclass
+class Story:
+    """What was asked, and what came of it."""
+
+    first: dict[tuple[str, ...], float]
+    last: dict[tuple[str, ...], float]
+    headers: dict[str, dict[str, str]]
+    log: list[str]
+    receiver: Any
+    bundle: ModelBundle
+
+
+def at(name: str, **labels: str) -> tuple[str, ...]:
+    """Return the key of one of the model's series."""
+    pairs = sorted({"model_name": "digits", **labels}.items())
+    return (f"mindsporeserver_{name}", *(part for pair in pairs for part in pair))
+
+
+def scrape(server: Any) -> dict[tuple[str, ...], float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as response:
+        text = response.read().decode()
+    return {
+        (sample.name, *(part for item in sorted(sample.labels.items()) for part in item)): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def make_rows(count: int) -> list[Any]:
+    return np.zeros((count, 1, 8, 8)).tolist()
+
+
+def ask(server: Any) -> dict[str, dict[str, str]]:
+    """Ask what the tests below count; return the headers of the answers by request id."""
+    head = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "image",
+                    "shape": [4, 1, 8, 8],
+                    "datatype": "FP32",
+                    "parameters": {"binary_data_size": 1024},
+                }
+            ]
+        }
+    ).encode()
+    tensor = {"name": "image", "shape": [2, 1, 8, 8], "datatype": "FP32", "data": [0.0] * 128}
+    v1, v2 = {"instances": make_rows(1)}, {"id": "in the body", "inputs": [tensor]}
+    requests: list[tuple[int, str, str, Any, dict[str, str]]] = [
+        (200, "a1", V1, v1, {}),
+        (200, "a2", V1, v1, {"traceparent": f"00-{TRACE}-{PARENT}-01"}),
+        (200, "a3", V1, {"instances": make_rows(3)}, {}),
+        (200, "b1", V2, v2, {}),
+        (200, "c1", V2, head + bytes(1024), {"Inference-Header-Content-Length": str(len(head))}),
+        (400, "d1", V1, {"instances": [[1.0]]}, {}),
+        (400, "d2 status=200 \u00e9", V2, {"inputs": [{**tensor, "name": "nobody"}]}, {}),
+        (501, "d3", V1, v1, {"Content-Encoding": "gzip"}),
+    ]
+    headers = {}
+    for expected, name, path, body, more in requests:
+        status, _, found = server.request(path, body, {"X-Request-Id": name, **more})
+        assert status == expected, name
+        headers[name] = {key.lower(): value for key, value in found.items()}
+    # Nobody's requests: a model that is not there must not become a series, probes and scrapes not lines.
+    assert server.request("/v1/models/what-a-client-likes:predict", v1)[0] == 404
+    for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/digits", "/v2/models/digits/ready"):
+        assert server.request(path)[0] == 200
+    arguments = [str(server.grpc_port), f"00-{TRACE}-{PARENT}-01"]
+    done = subprocess.run([sys.executable, "-c", _GRPC, *arguments], capture_output=True, text=True, check=False)
+    assert done.stdout == "INVALID_ARGUMENT\n", done.stderr
+    return headers
+
+
+@pytest.fixture(scope="module")
+def story(otlp: Any, models: Path, start_server: Callable[..., Any]) -> Iterator[Story]:
+    with otlp.Receiver() as receiver, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        # Nothing is sent before the end: closing must.
+        environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "600000")
+        server = start_server(models / "free", "digits", "--log_requests=all", "--log_format=json", "--tracing=true")
+        server.wait("/v2/health/ready")
+        first = scrape(server)
+        headers = ask(server)
+        last = scrape(server)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+        yield Story(
+            first, last, headers, server.log.read_text().splitlines(), receiver, ModelBundle.open(models / "free")
+        )
+
+
+def test_metrics_say_exactly_what_was_asked(story: Story) -> None:
+    expected = {
+        at("requests_total", protocol="v1"): 5,
+        at("requests_total", protocol="v2"): 2,
+        at("requests_total", protocol="v2-binary"): 1,
+        at("requests_total", protocol="grpc"): 2,
+        **{
+            at("request_failures_total", reason=name): 0
+            for name in ("overload", "deadline", "cancelled", "not_ready", "error")
+        },
+        at("request_failures_total", reason="invalid"): 3,
+        at("request_failures_total", reason="unsupported"): 1,
+        at("loads_total", result="ok"): 1,
+        at("loads_total", result="failed"): 0,
+        at("queue_seconds_count"): 6,
+        at("queue_seconds_bucket", le="10.0"): 6,
+        at("batch_rows_count"): 6,
+        at("batch_rows_sum"): 1 + 1 + 3 + 2 + 4 + 5,
+        at("batch_rows_bucket", le="1.0"): 2,
+        at("batch_rows_bucket", le="2.0"): 3,
+        at("batch_rows_bucket", le="4.0"): 5,
+        at("batch_rows_bucket", le="8.0"): 6,
+        at("inference_seconds_count"): 6,
+        at("in_flight"): 0,
+        at("warm_shapes"): 7,  # 1, 2, 4 … 64 rows
+        at("model_bytes"): sum(entry["size"] for entry in story.bundle.signature.files.values()),
+    }
+    found = {key: value for key, value in story.last.items() if key[0].startswith("mindsporeserver_")}
+    assert {key: found.get(key) for key in expected} == expected
+    assert all(0 < found[at(f"{name}_seconds_sum")] < 10 for name in ("queue", "inference"))
+    # The same series before the first request, all but the gauges and the load at 0, and none that a client made up.
+    assert set(found) == {key for key in story.first if key[0].startswith("mindsporeserver_")}
+    assert {key[key.index("model_name") + 1] for key in found} == {"digits"}
+    quiet = {"warm_shapes", "model_bytes", "loads_total"}
+    assert not any(value for key, value in story.first.items() if "mindspore" in key[0] and key[0][16:] not in quiet)
+    assert story.last[("process_resident_memory_bytes",)] > 0
+
+
+def test_each_request_is_one_line(story: Story) -> None:
+    lines = [json.loads(line) for line in story.log]  # the whole of it is JSON
+    requests = {line["request_id"]: line for line in lines if line["logger"] == "mindsporeserver.requests"}
+    counts = Counter(line["request_id"] for line in lines if line["logger"] == "mindsporeserver.requests")
+    assert set(counts.values()) == {1}
+    assert set(requests) == {*story.headers, "g1", "g2", ""}
+    assert {name: line["status"] for name, line in requests.items()} == {
+        **dict.fromkeys(("a1", "a2", "a3", "b1", "c1", "g1"), 200),
+        **dict.fromkeys(("d1", "d2 status=200 \u00e9", "g2"), 400),
+        "d3": 501,
+        "": 404,
+    }
+    assert {name: line["protocol"] for name, line in requests.items()} == {
+        **dict.fromkeys(("a1", "a2", "a3", "d1", "d3", ""), "v1"),
+        **dict.fromkeys(("b1", "d2 status=200 \u00e9"), "v2"),
+        "c1": "v2-binary",
+        **dict.fromkeys(("g1", "g2"), "grpc"),
+    }
+    assert {name: line["rows"] for name, line in requests.items() if line["rows"]} == {
+        "a1": 1,
+        "a2": 1,
+        "a3": 3,
+        "b1": 2,
+        "c1": 4,
+        "g1": 5,
+    }
+    for line in requests.values():
+        if line["status"] == 200:
+            assert line["seconds"] > line["queue_seconds"] + line["compute_seconds"] > 0
+            assert (line["level"], line["reason"], len(line["trace_id"])) == ("INFO", "", 32)
+        else:
+            assert line["level"] == "WARNING"
+            assert line["reason"]
+    assert requests["a2"]["trace_id"] == requests["g1"]["trace_id"] == TRACE
+    assert "'nobody'" in requests["d2 status=200 \u00e9"]["reason"]
+    # Nothing else speaks of requests, probes or scrapes.
+    others = " ".join(line["message"] for line in lines if line["logger"] != "mindsporeserver.requests")
+    assert not any(word in others for word in ("health", "predict", "infer", "metrics", "refused"))
+
+
+def test_a_request_id_comes_back(story: Story) -> None:
+    for name, headers in story.headers.items():
+        assert headers["x-request-id"] == name
+
+
+def test_spans_arrive_when_the_server_ends(otlp: Any, story: Story) -> None:
+    spans = [span for span in story.receiver.spans if span.name == "infer digits"]
+    found = {otlp.read_attributes(span)["mindsporeserver.request_id"]: span for span in spans}
+    assert len(spans) == len(found)
+    assert set(found) == {*story.headers, "g1", "g2"}
+    for name, span in found.items():
+        continued = name in ("a2", "g1", "g2")
+        assert (span.trace_id.hex() == TRACE) is continued
+        assert span.parent_span_id.hex() == (PARENT if continued else "")
+        attributes = otlp.read_attributes(span)
+        if name.startswith("g"):
+            code = {"g1": "OK", "g2": "INVALID_ARGUMENT"}[name]
+            assert attributes["rpc.response.status_code"] == code
+        else:
+            assert attributes["http.response.status_code"] in (200, 400, 501)
+        children = {child.name: child for child in story.receiver.spans if child.parent_span_id == span.span_id}
+        answered = name[0] in "abc" or name == "g1"
+        assert set(children) == ({"queue", "compute"} if answered else set())
+        if answered:
+            queue, compute = children["queue"], children["compute"]
+            assert span.start_time_unix_nano <= queue.start_time_unix_nano
+            assert queue.end_time_unix_nano == compute.start_time_unix_nano
+            assert compute.end_time_unix_nano <= span.end_time_unix_nano
+    assert story.receiver.resource["service.name"] == "mindsporeserver"
+
+
+def test_workers_are_counted_together(models: Path, start_server: Callable[..., Any]) -> None:
+    server = start_server(models / "free", "digits", "--workers=2", "--log_requests=all", "--log_format=json")
+    server.wait("/v2/health/ready")
+    for _ in range(40):
+        assert server.request(V1, {"instances": make_rows(1)})[0] == 200
+    expected = {
+        at("requests_total", protocol="v1"): 40,
+        at("batch_rows_sum"): 40,
+        at("in_flight"): 0,
+        at("warm_shapes"): 7,
+    }
+    for found in [scrape(server) for _ in range(10)]:  # whoever is asked
+        assert {key: found.get(key) for key in expected} == expected
+    assert server.request("/v2/repository/models/digits/unload", {})[0] == 200
+    assert not any("digits" in key for found in (scrape(server), scrape(server)) for key in found)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(20) == 0
+    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    requests = [line for line in lines if line["logger"] == "mindsporeserver.requests"]
+    assert len(requests) == 40
