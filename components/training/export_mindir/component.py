@@ -15,6 +15,7 @@ def export_mindir(
     samples: int = 64,
     network: str = "",
     network_arguments: dict = {},
+    transform: str = "",
 ) -> NamedTuple("Outputs", [("max_abs_diff", float)]):
     """Export a checkpoint's network to MindIR, load it again and compare both on held-out samples.
 
@@ -27,6 +28,8 @@ def export_mindir(
         samples: Number of held-out samples to compare and keep, at least 32.
         network: Factory of the network as `module:callable`, over what the checkpoint says.
         network_arguments: Keyword arguments of the factory, over what the checkpoint says.
+        transform: What is done before and after the graph where it is served: a Python file in the step's image, which
+            is tried and becomes part of the bundle, or the name of a transform that an installed package registers.
 
     Returns:
         max_abs_diff: Largest absolute difference between the outputs of the exported graph and of the network.
@@ -42,6 +45,7 @@ def export_mindir(
         sample_count=samples,
         network=network or None,
         network_arguments=network_arguments or None,
+        transform=transform or None,
     )
     return (record_bundle(exported, bundle),)
 

@@ -11,10 +11,22 @@ from kfp_mindspore.components.training.export_mindir import export_mindir
 @pytest.mark.parametrize(
     ("arguments", "passed_on"),
     [
-        ({}, {"batch": "free", "sample_count": 64, "network": None, "network_arguments": None}),
+        ({}, {"batch": "free", "sample_count": 64, "network": None, "network_arguments": None, "transform": None}),
         (
-            {"batch": 8, "samples": 40, "network": "net:build", "network_arguments": {"classes": 3}},
-            {"batch": 8, "sample_count": 40, "network": "net:build", "network_arguments": {"classes": 3}},
+            {
+                "batch": 8,
+                "samples": 40,
+                "network": "net:build",
+                "network_arguments": {"classes": 3},
+                "transform": "digits.py",
+            },
+            {
+                "batch": 8,
+                "sample_count": 40,
+                "network": "net:build",
+                "network_arguments": {"classes": 3},
+                "transform": "digits.py",
+            },
         ),
     ],
 )
