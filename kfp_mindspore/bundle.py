@@ -3,6 +3,7 @@
 model.mindir      the graph and its weights
 verified.npz      held-out samples: `input.<name>`, the network's own `output.<name>`, and `labels` where known
 transform.py      optional: what is done before and after the graph, see kfp_mindspore.transform
+example.json      optional: a request of a client and its answer, where a transform changes them
 signature.json    inputs and outputs {name, dtype, shape with -1 for a free dimension}, files {name: {sha256, size}},
                   mindspore_version, verified (against what, and by how much it differed), metadata, and `digest`,
                   the sha256 of all of this, so that no byte of a bundle can change unnoticed
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import files
 from kfp_mindspore.errors import CorruptBundleError, NotFoundError, UserError, ValidationError
+from kfp_mindspore.example import Example
 from kfp_mindspore.signature import FORMAT_VERSION, Dimension, Signature, TensorSpec
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[Any]]
 
 __all__ = [
+    "EXAMPLE_FILE",
     "MODEL_FILE",
     "SIGNATURE_FILE",
     "TRANSFORM_FILE",
@@ -47,6 +50,7 @@ MODEL_FILE = "model.mindir"
 SIGNATURE_FILE = "signature.json"
 VERIFIED_FILE = "verified.npz"
 TRANSFORM_FILE = "transform.py"
+EXAMPLE_FILE = "example.json"
 
 _COPY_HINT = "Copy the bundle again from where it came from, or export the model again."
 _EXPORT_HINT = "A model is a directory written by: kfp-mindspore model export CHECKPOINT_DIR -o MODEL_DIR"
@@ -147,6 +151,20 @@ class ModelBundle:
         except KeyError as error:
             raise UserError(f"{file}: no array {error.args[0]!r}, found {', '.join(arrays)}") from None
 
+    def read_example(self) -> Example | None:
+        """Read a client's request and its answer; None in a bundle that has none, as those without a transform.
+
+        Raises:
+            CorruptBundleError: It is not readable.
+        """
+        if EXAMPLE_FILE not in self.signature.files:
+            return None
+        file = self.path / EXAMPLE_FILE
+        try:
+            return Example.decode(file.read_bytes())
+        except (OSError, ValueError) as error:
+            raise CorruptBundleError(f"{file}: not readable ({error})", hint=_COPY_HINT) from None
+
     def _check(self, *, digests: bool) -> None:
         described = self.signature.files
         missing = [name for name in sorted({MODEL_FILE, *described}) if not (self.path / name).is_file()]
@@ -209,6 +227,10 @@ class BundleWriter:
         if samples.labels is not None:
             arrays["labels"] = samples.labels
         np.savez(self.directory / VERIFIED_FILE, **arrays)
+
+    def write_example(self, example: Example) -> None:
+        """Write what a client may send, and what it gets."""
+        (self.directory / EXAMPLE_FILE).write_bytes(example.encode())
 
     def sign(self, signature: Signature) -> None:
         """Digest every file and write the signature; the last thing to do.

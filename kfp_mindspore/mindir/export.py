@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
-from kfp_mindspore.bundle import MODEL_FILE, ModelBundle, Signature, VerifiedSamples, write_bundle
+from kfp_mindspore.bundle import MODEL_FILE, BundleWriter, ModelBundle, Signature, VerifiedSamples, write_bundle
 from kfp_mindspore.checkpoint import Checkpoint
 from kfp_mindspore.dataset import Dataset
 from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, UserError
@@ -28,7 +28,7 @@ from kfp_mindspore.mindir.padding import (
 )
 from kfp_mindspore.mindir.verify import TOLERANCE, measure_difference
 from kfp_mindspore.signature import parse_dimensions
-from kfp_mindspore.transform import TRANSFORM_FILE, export_transform
+from kfp_mindspore.transform import TRANSFORM_FILE, read_transform, try_transform
 
 if TYPE_CHECKING:
     import numpy as np
@@ -137,11 +137,7 @@ def export_mindir(
             if signature.dimensions:
                 difference = max(difference, check_padding(writer.directory, signature, kept, tolerance, key))
             if transform is not None:
-                source, name = export_transform(transform, signature, kept)
-                if name:
-                    signature = dataclasses.replace(signature, metadata={**signature.metadata, "transform": name})
-                else:
-                    (writer.directory / TRANSFORM_FILE).write_bytes(source)
+                signature = _add_transform(writer, transform, signature, kept, key)
             verified = {**origin, "samples": len(kept), "max_abs_diff": difference, "tolerance": tolerance}
             writer.sign(dataclasses.replace(signature, verified=verified))
     return ModelBundle.open(output_dir)
@@ -270,6 +266,27 @@ def _describe_tensors(
     if dimensions:
         metadata["dimensions"] = write_dimensions(parse_dimensions(dimensions, inputs, outputs))
     return Signature(inputs, outputs, version, metadata=metadata)
+
+
+def _add_transform(
+    writer: BundleWriter, transform: Path | str, signature: Signature, samples: VerifiedSamples, key: bytes | None
+) -> Signature:
+    """Try a transform and write it and an example of it; return the signature, which names a registered one."""
+    from kfp_mindspore.mindir.graph import GraphRunner
+
+    bound, source = read_transform(transform, signature)
+
+    def compute(arrays: Arrays) -> Arrays:
+        with GraphRunner(ModelBundle(writer.directory, signature), max_batch=1, warm=(), key=key) as runner:
+            return runner.predict(arrays)
+
+    example = try_transform(bound, samples, compute, Path(transform) if source else None)
+    if example is not None:
+        writer.write_example(example)
+    if source:
+        (writer.directory / TRANSFORM_FILE).write_bytes(source)
+        return signature
+    return dataclasses.replace(signature, metadata={**signature.metadata, "transform": str(transform)})
 
 
 def _describe(

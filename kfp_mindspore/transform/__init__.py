@@ -8,7 +8,7 @@ from kfp_mindspore.bundle import TRANSFORM_FILE
 from kfp_mindspore.signature import BYTES, Signature, TensorSpec
 from kfp_mindspore.transform.base import Arrays, Transform, TransformFailedError, TransformInputError
 from kfp_mindspore.transform.bound import BoundTransform, bind_transform
-from kfp_mindspore.transform.export import export_transform, try_transform
+from kfp_mindspore.transform.export import read_transform, try_transform
 from kfp_mindspore.transform.images import CenterCrop, DecodeImage, Resize
 from kfp_mindspore.transform.load import ENTRY_POINTS, load_transform, load_transform_source
 from kfp_mindspore.transform.operation import Operation
@@ -37,8 +37,8 @@ __all__ = [
     "TransformFailedError",
     "TransformInputError",
     "bind_transform",
-    "export_transform",
     "load_transform",
     "load_transform_source",
+    "read_transform",
     "try_transform",
 ]

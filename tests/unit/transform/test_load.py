@@ -13,12 +13,15 @@ import pytest
 
 from kfp_mindspore.bundle import MODEL_FILE, ModelBundle, Signature, TensorSpec, VerifiedSamples, write_bundle
 from kfp_mindspore.errors import CorruptBundleError, NotFoundError, UserError
+from kfp_mindspore.example import Example
 from kfp_mindspore.transform import (
     TRANSFORM_FILE,
+    Arrays,
     TransformFailedError,
-    export_transform,
     load_transform,
     load_transform_source,
+    read_transform,
+    try_transform,
 )
 
 SIGNATURE = Signature(
@@ -218,11 +221,27 @@ def test_a_file_and_a_name_are_one_too_many(tmp_path: Path) -> None:
 # ---- tried before it becomes part of a model
 
 
+def compute(arrays: Arrays) -> Arrays:
+    return {"output": np.pad(arrays["x"], ((0, 0), (0, 1)))}
+
+
+def export(transform: Path | str) -> Example | None:
+    bound, source = read_transform(transform, SIGNATURE)
+    return try_transform(bound, SAMPLES, compute, Path(transform) if source else None)
+
+
 def test_export_tries_it(tmp_path: Path, package: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(ADD.format(amount=1))
-    assert export_transform(file, SIGNATURE, SAMPLES) == (file.read_bytes(), "")
-    assert export_transform("object", SIGNATURE, SAMPLES) == (b"", "object")
+    for transform, source in ((file, file.read_bytes()), ("object", b"")):
+        bound, found = read_transform(transform, SIGNATURE)
+        assert found == source
+        example = try_transform(bound, SAMPLES, compute)
+        assert example is not None
+        assert example.inputs["x"].tolist() == [[1, 2]]
+        assert example.outputs["output"].tolist() == [[2, 3, 0]]
+        again = Example.decode(example.encode())
+        np.testing.assert_array_equal(again.outputs["output"], example.outputs["output"])
     shutil.rmtree(package)
 
 
@@ -248,7 +267,30 @@ def test_export_refuses_what_fails(tmp_path: Path, body: str, message: str) -> N
     file = tmp_path / "mine.py"
     file.write_text(METHOD.format(body=body))
     with pytest.raises(UserError, match=message):
-        export_transform(file, SIGNATURE, SAMPLES)
+        export(file)
+
+
+def test_without_an_example_only_the_answers_are_tried(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    body = "  inputs = (TensorSpec('t', BYTES, (-1,)),)\n  def preprocess(self, inputs):\n    return 1 / 0"
+    file.write_text(METHOD.format(body=body))
+    assert export(file) is None
+
+
+def test_an_example_keeps_what_it_holds() -> None:
+    texts = np.array([[b"\x00\xff", b"n\xc3\xa9"]], object)
+    numbers = {"half": np.array([0.1, np.inf], np.float16), "big": np.array([2**63 - 1]), "none": np.zeros((0, 2))}
+    example = Example.decode(Example({"t": texts}, numbers).encode())
+    assert example.inputs["t"].tolist() == texts.tolist()
+    for name, array in numbers.items():
+        np.testing.assert_array_equal(example.outputs[name], array)
+        assert example.outputs[name].dtype == array.dtype
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"inputs": 3, "outputs": {}}', b'{"inputs": {"x": {}}}'])
+def test_what_is_no_example(content: bytes) -> None:
+    with pytest.raises(ValueError):
+        Example.decode(content)
 
 
 @pytest.mark.parametrize(
@@ -257,13 +299,13 @@ def test_export_refuses_what_fails(tmp_path: Path, body: str, message: str) -> N
 )
 def test_export_names_what_is_missing(tmp_path: Path, transform: str, message: str) -> None:
     with pytest.raises(NotFoundError, match=message):
-        export_transform(transform, SIGNATURE, SAMPLES)
+        export(transform)
 
 
 def test_a_directory_is_no_transform(tmp_path: Path) -> None:
     (tmp_path / "folder.py").mkdir()
     with pytest.raises(UserError, match=r"folder.py: transform: Is a directory"):
-        export_transform(tmp_path / "folder.py", SIGNATURE, SAMPLES)
+        export(tmp_path / "folder.py")
 
 
 def test_a_transform_for_the_log_and_for_the_client(tmp_path: Path) -> None:
