@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -9,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
-from kfp_mindspore.bundle import ModelBundle, TensorSpec, VerifiedSamples
+from kfp_mindspore.bundle import TRANSFORM_FILE, ModelBundle, TensorSpec, VerifiedSamples
 from kfp_mindspore.errors import ProcessFailedError, UserError
 from kfp_mindspore.inference import rest
+from kfp_mindspore.signature import BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,6 +25,7 @@ TOLERANCE = 1e-5
 
 # V2's names of the types that the protocol knows; codecs of a server do not belong here.
 _DATATYPES = {
+    "object": "BYTES",
     "bool": "BOOL",
     "int8": "INT8",
     "int16": "INT16",
@@ -86,6 +89,8 @@ def run_smoke_test(
 ) -> SmokeReport:
     """Ask a service by V1 and V2 (JSON over HTTP) and compare its answers with the bundle's verified outputs.
 
+    A model with a transform, which changes what clients send and get, is asked for the example it was exported with.
+
     Args:
         url: Address of the service over HTTP.
         model_name: Name of the model in its URLs.
@@ -99,18 +104,24 @@ def run_smoke_test(
         What was found.
 
     Raises:
-        UserError: The bundle is missing, damaged or has fewer samples.
+        UserError: The bundle is missing, damaged, has fewer samples, or has a transform and no example of it.
         ProcessFailedError: An answer is missing or differs; the message names the protocol, the output and the sample.
     """
     bundle = ModelBundle.open(bundle_dir)
-    verified = bundle.read_verified()
+    verified = _find_samples(bundle)
+    if _is_transformed(bundle):
+        # An example has as many rows as its transform made.
+        samples, index = min(samples, len(verified)), min(index, len(verified) - 1)
     if not 1 <= samples <= len(verified):
         raise UserError(f"samples: must be 1 to {len(verified)}, as many as {bundle.path} has, got {samples}")
     if not 0 <= index < samples:
         raise UserError(f"index: must be 0 to {samples - 1}, got {index}")
     inputs = {name: array[:samples] for name, array in verified.inputs.items()}
     expected = {name: array[:samples] for name, array in verified.outputs.items()}
-    outputs = bundle.signature.outputs
+    outputs = tuple(
+        TensorSpec(name, BYTES if array.dtype == object else array.dtype.name, (-1, *array.shape[1:]))
+        for name, array in expected.items()
+    )
     protocols: dict[str, Callable[[], Arrays]] = {
         "v1": lambda: _ask_v1(url.rstrip("/"), model_name, inputs, outputs, timeout),
         "v2": lambda: _ask_v2(url.rstrip("/"), model_name, inputs, outputs, timeout),
@@ -135,17 +146,34 @@ def run_smoke_test(
         samples=samples,
         max_abs_diffs=differences,
         tolerance=tolerance,
-        prediction=_name_prediction(answers[outputs[0].name][index], bundle.signature.labels),
+        prediction=_name_prediction(_take_row(answers[outputs[0].name], index), bundle.signature.labels),
         label=_name_label(verified, bundle.signature.labels, index),
         index=index,
         seconds=seconds,
     )
 
 
+def _is_transformed(bundle: ModelBundle) -> bool:
+    """Say whether clients send and get something else than the graph takes and gives."""
+    return TRANSFORM_FILE in bundle.signature.files or bool(bundle.signature.transform)
+
+
+def _find_samples(bundle: ModelBundle) -> VerifiedSamples:
+    if not _is_transformed(bundle):
+        return bundle.read_verified()
+    example = bundle.read_example()
+    if example is None:
+        raise UserError(
+            f"{bundle.path}: has a transform, but no example of what clients send",
+            hint="Override make_example in the transform and export the model again.",
+        )
+    return VerifiedSamples(example.inputs, example.outputs, None)
+
+
 def _ask_v1(
     url: str, name: str, inputs: Mapping[str, NDArray[Any]], outputs: tuple[TensorSpec, ...], timeout: float
 ) -> Arrays:
-    columns = {key: array.tolist() for key, array in inputs.items()}
+    columns = {key: _to_json(array) for key, array in inputs.items()}
     if len(columns) == 1:
         instances = next(iter(columns.values()))
     else:
@@ -165,7 +193,7 @@ def _ask_v2(
     url: str, name: str, inputs: Mapping[str, NDArray[Any]], outputs: tuple[TensorSpec, ...], timeout: float
 ) -> Arrays:
     tensors = [
-        {"name": key, "shape": list(array.shape), "datatype": _name_datatype(array), "data": array.ravel().tolist()}
+        {"name": key, "shape": list(array.shape), "datatype": _name_datatype(array), "data": _to_json(array.ravel())}
         for key, array in inputs.items()
     ]
     answered = rest.infer_v2(url, name, tensors, timeout=timeout)
@@ -194,6 +222,14 @@ def _compare(protocol: str, answers: Arrays, expected: Mapping[str, NDArray[Any]
         where = f"smoke test by {protocol}: output {name}"
         if found.shape != wanted.shape:
             raise ProcessFailedError(f"{where}: must have shape {wanted.shape}, got {found.shape}")
+        if wanted.dtype == object:
+            if (others := found != wanted).any():
+                worst = np.unravel_index(int(np.argmax(others)), others.shape)
+                raise ProcessFailedError(
+                    f"{where}: sample {int(worst[0])} must be {wanted[worst]!r}, the service answered {found[worst]!r}",
+                    hint="The service serves another model than this bundle, or computes it differently.",
+                )
+            continue
         with np.errstate(invalid="ignore"):
             difference = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
         # The same infinity or NaN on both sides is the same answer; on one side only it differs by infinity.
@@ -210,13 +246,34 @@ def _compare(protocol: str, answers: Arrays, expected: Mapping[str, NDArray[Any]
     return largest
 
 
+def _to_json(array: NDArray[Any]) -> list[Any]:
+    if array.dtype != object:
+        values: list[Any] = array.tolist()
+        return values
+    return [
+        {"b64": base64.b64encode(value).decode()} if isinstance(value, bytes) else _to_json(value) for value in array
+    ]
+
+
 def _to_array(values: Any, spec: TensorSpec) -> NDArray[Any]:
     import numpy as np
 
     try:
+        if spec.dtype == BYTES:
+            texts = np.array(values, object)
+            texts.ravel()[:] = [_to_bytes(value) for value in texts.ravel()]
+            return texts
         return np.asarray(values, dtype=np.dtype(spec.dtype))
     except (TypeError, ValueError) as error:
         raise rest.RequestError(f"output {spec.name}: not an array of {spec.dtype} ({error})") from None
+
+
+def _to_bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict) and isinstance(value.get("b64"), str):
+        return base64.b64decode(value["b64"])
+    raise TypeError(f"{value!r} is neither a text nor base 64")
 
 
 def _name_datatype(array: NDArray[Any]) -> str:
@@ -226,10 +283,16 @@ def _name_datatype(array: NDArray[Any]) -> str:
     return name
 
 
+def _take_row(array: NDArray[Any], index: int) -> NDArray[Any]:
+    return array[index : index + 1].reshape(array.shape[1:])
+
+
 def _name_prediction(row: NDArray[Any], labels: tuple[str, ...]) -> str:
-    if row.ndim == 1 and row.size > 1 and len(labels) in (0, row.size):
+    if row.dtype != object and row.ndim == 1 and row.size > 1 and len(labels) in (0, row.size):
         best = int(row.argmax())
         return labels[best] if labels else str(best)
+    if row.dtype == object:
+        return ", ".join(text.decode(errors="replace") for text in row.ravel())
     return str(row.tolist())
 
 

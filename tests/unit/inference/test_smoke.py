@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfp_mindspore.bundle import ModelBundle, Signature, TensorSpec, VerifiedSamples, write_bundle
+from kfp_mindspore.bundle import TRANSFORM_FILE, ModelBundle, Signature, TensorSpec, VerifiedSamples, write_bundle
 from kfp_mindspore.errors import ProcessFailedError, UserError
+from kfp_mindspore.example import Example
 from kfp_mindspore.inference import run_smoke_test
 
 Change = Callable[[str, dict[str, Any]], Any]
@@ -185,3 +186,77 @@ def test_a_damaged_bundle_is_refused_before_anything_is_asked(server: Server) ->
     with pytest.raises(UserError, match="the file was changed"):
         run(server)
     assert server.requests == []
+
+
+# ---- models with a transform
+
+
+def make_transformed(path: Path, example: Example | None) -> ModelBundle:
+    with write_bundle(path) as writer:
+        (writer.directory / "model.mindir").write_bytes(b"graph")
+        (writer.directory / TRANSFORM_FILE).write_text("transform = None")
+        if example is not None:
+            writer.write_example(example)
+        specs = (TensorSpec("image", "float32", (-1, 4)),)
+        writer.sign(Signature(specs, specs, "2.9.0", metadata={"labels": '["cat"]'}))
+    return ModelBundle.open(path)
+
+
+def make_texts(*rows: Any) -> Any:
+    return np.array(rows, object)
+
+
+EXAMPLE = Example(
+    {"image": make_texts(b"\x89PNG", b"a text")},
+    {
+        "classes": make_texts([b"cat", "né".encode()], [b"\xff", b""]),
+        "scores": np.array([[0.5, 0.2], [1, 0]], np.float32),
+    },
+)
+
+
+@pytest.fixture
+def transformed(server: Server, tmp_path: Path) -> Server:
+    server.bundle = make_transformed(tmp_path / "transformed", EXAMPLE)
+    classes = [["cat", "né"], [{"b64": "/w=="}, ""]]
+    scores = EXAMPLE.outputs["scores"].tolist()
+
+    def answer(path: str, request: dict[str, Any]) -> Any:
+        server.requests.append((path, request))
+        if path.startswith("/v1/"):
+            return {"predictions": [{"classes": row[0], "scores": row[1]} for row in zip(classes, scores, strict=True)]}
+        return {
+            "outputs": [
+                {"name": "classes", "shape": [2, 2], "data": [text for row in classes for text in row]},
+                {"name": "scores", "shape": [2, 2], "data": [score for row in scores for score in row]},
+            ]
+        }
+
+    server.answer = answer  # type: ignore[method-assign]
+    return server
+
+
+def test_a_model_with_a_transform_is_asked_for_its_example(transformed: Server) -> None:
+    report = run(transformed, index=30)
+    assert (report.samples, report.index, report.prediction, report.label) == (2, 1, "\ufffd, ", "")
+    (_, v1), (_, v2) = transformed.requests
+    files = [{"b64": "iVBORw=="}, {"b64": "YSB0ZXh0"}]
+    assert v1 == {"instances": files}
+    assert v2 == {"inputs": [{"name": "image", "shape": [2], "datatype": "BYTES", "data": files}]}
+
+
+def test_another_class_is_a_difference(transformed: Server) -> None:
+    def change(path: str, answer: dict[str, Any]) -> Any:
+        if path == "/v1":
+            answer["predictions"][1]["classes"] = ["dog", ""]
+        return answer
+
+    transformed.change = change
+    with pytest.raises(ProcessFailedError, match=r"by v1: output classes: sample 1 must be .*, the service answered"):
+        run(transformed)
+
+
+def test_a_transform_without_an_example_cannot_be_compared(server: Server, tmp_path: Path) -> None:
+    server.bundle = make_transformed(tmp_path / "transformed", None)
+    with pytest.raises(UserError, match=r"has a transform, but no example of what clients send\n.*make_example"):
+        run(server)
