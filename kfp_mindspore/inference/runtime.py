@@ -99,7 +99,7 @@ def _build_container(image: str) -> dict[str, Any]:
             "runAsNonRoot": True,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        # With --workers the metrics of the processes meet in files there; one process writes nothing.
+        # The server writes nothing there; a transform's libraries may, and downloads of a URI in --model_dir do.
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
     }
 

@@ -48,13 +48,18 @@ def find_ports() -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def serve(
-    bundle: Path, log: Path, *flags: str, scratch: Path | None = None
-) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def serve(bundle: Path, log: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """Start the server restricted, wait until it is ready, and yield it with its address."""
     port, grpc_port = find_ports()
-    command = [sys.executable, str(RESTRICTED), *([f"--tmp={scratch}"] if scratch else []), sys.executable]
-    command += ["-m", "mindsporeserver", "--model_name=digits", f"--model_dir={bundle}"]
+    command = [
+        sys.executable,
+        str(RESTRICTED),
+        sys.executable,
+        "-m",
+        "mindsporeserver",
+        "--model_name=digits",
+        f"--model_dir={bundle}",
+    ]
     command += [f"--http_port={port}", f"--grpc_port={grpc_port}", *flags]
     url = f"http://127.0.0.1:{port}"
     with log.open("wb") as file:
@@ -90,9 +95,10 @@ def list_entries(directory: Path) -> list[str]:
     return sorted(str(path) for path in directory.rglob("*"))
 
 
-def test_it_serves_where_nothing_can_be_written(models: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [(), ("--workers=2", "--log_format=json")], ids=["one", "workers"])
+def test_it_serves_where_nothing_can_be_written(models: Path, tmp_path: Path, flags: tuple[str, ...]) -> None:
     before = list_entries(models / "free")
-    with serve(models / "free", tmp_path / "log") as (process, url):
+    with serve(models / "free", tmp_path / "log", *flags) as (process, url):
         assert read_capabilities(process.pid) == {"0" * 16}
         check_answer(url, models / "free")
         process.send_signal(signal.SIGTERM)

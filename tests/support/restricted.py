@@ -1,8 +1,8 @@
-"""Runs a command as a strict container does: `python restricted.py [--tmp=DIRECTORY] COMMAND …`.
+"""Runs a command as a strict container does: `python restricted.py COMMAND …`.
 
-Every file system is read-only, also /tmp; with `--tmp` the named directory is a small one that can be written, and
-TMPDIR. A uid without a name in group 0, no capabilities, no new privileges, no HOME, working directory /. Needs user
-namespaces of Linux 5.12; leaves with 77 without them.
+Every file system is read-only, /tmp too; only /dev/shm can be written, as in a container. A uid without a name in group
+0, no capabilities, no new privileges, no HOME, working directory /. Needs user namespaces of Linux 5.12; leaves with 77
+without them.
 """
 
 from __future__ import annotations
@@ -39,9 +39,6 @@ def mount(kind: bytes | None, target: bytes, flags: int, data: bytes | None = No
 
 def main() -> None:
     command = sys.argv[1:]
-    environment = {"PATH": "/usr/bin:/bin", "GLOG_v": "3"}
-    if command[0].startswith("--tmp="):
-        environment["TMPDIR"] = command.pop(0).removeprefix("--tmp=")
     uid, gid = os.getuid(), os.getgid()
     check(libc.unshare(CLONE_NEWUSER | CLONE_NEWNS), "unshare")
     Path("/proc/self/setgroups").write_text("deny")
@@ -55,13 +52,10 @@ def main() -> None:
         ),
         "mount_setattr",
     )
-    # A container has one as well.
     mount(b"tmpfs", b"/dev/shm", MS_NOSUID | MS_NODEV, b"size=64m")
-    if "TMPDIR" in environment:
-        mount(b"tmpfs", environment["TMPDIR"].encode(), MS_NOSUID | MS_NODEV, b"size=16m,mode=1777")
     check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
     os.chdir("/")
-    os.execve(command[0], command, environment)
+    os.execve(command[0], command, {"PATH": "/usr/bin:/bin", "GLOG_v": "3"})
 
 
 if __name__ == "__main__":

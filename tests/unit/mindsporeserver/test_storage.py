@@ -395,3 +395,23 @@ def test_a_missing_folder_of_a_bucket(store: Store, cache: Path, uri: str, monke
     with configure_s3(store, monkeypatch), pytest.raises(UserError, match=f"{uri}/: cannot be downloaded: "):
         resolve_model(uri, cache)
     assert list_cache(cache) == []
+
+
+@needs_storage
+@pytest.mark.mindspore
+def test_the_server_of_a_uri(store: Store, models: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    store.files["/digits.tar.gz"] = pack_tar(models / "free", "free/")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path))
+        server = start_server(f"{store.url}/digits.tar.gz")
+    server.wait("/v2/health/ready")
+    assert server.request("/v2/models/digits")[1]["inputs"][0]["name"] == "image"
+    (path,) = (tmp_path / "mindsporeserver-models").iterdir()
+    assert ModelBundle.open(path).signature == ModelBundle.open(models / "free").signature
+
+
+@needs_storage
+def test_the_server_says_what_cannot_be_downloaded(store: Store, start_server: Callable[..., Any]) -> None:
+    server = start_server(f"{store.url}/none.zip")
+    assert server.process.wait(60) == 2
+    assert f"Error: --model_dir: {store.url}/none.zip: cannot be downloaded: " in server.log.read_text()

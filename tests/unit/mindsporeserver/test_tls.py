@@ -10,6 +10,8 @@ import os
 import socket
 import ssl
 import threading
+import time
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -398,3 +400,52 @@ def test_grpc_asks_clients_for_a_certificate(tmp_path: Path, authority: Authorit
             await request_grpc(port, authority.pem, stranger.sign("client"))
 
     asyncio.run(scenario())
+
+
+@pytest.mark.mindspore
+def test_the_server_with_certificates_on_both_ports(
+    tmp_path: Path, authority: Authority, models: Path, start_server: Callable[..., Any]
+) -> None:
+    (tmp_path / "other").mkdir()
+    rest, rpc, client = authority.sign("rest"), authority.sign("rpc"), authority.sign("client")
+    stranger = Authority(tmp_path / "other", "stranger").sign("client")
+    flags = [f"--ssl_certfile={rest.certfile}", f"--ssl_keyfile={rest.keyfile}", f"--ssl_ca_certs={authority.file}"]
+    flags += [f"--grpc_ssl_certfile={rpc.certfile}", f"--grpc_ssl_keyfile={rpc.keyfile}"]
+    flags += [f"--grpc_ssl_ca_certs={authority.file}", "--host=127.0.0.1"]
+    server = start_server(models / "free", "digits", *flags)
+    context = ssl.create_default_context(cadata=authority.pem.decode())
+    context.load_cert_chain(client.certfile, client.keyfile)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and server.process.poll() is None:
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(f"https://127.0.0.1:{server.port}/v2/health/ready", context=context, timeout=5)
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail(server.log.read_text()[-3000:])
+    assert request_https(server.port, authority.pem, client) == rest.serial
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        request_https(server.port, authority.pem, stranger)
+    new = authority.sign("rest").serial
+    assert request_https(server.port, authority.pem, client) == new
+
+    async def ask_live(shown: Certificate) -> bool:
+        credentials = grpc.ssl_channel_credentials(
+            authority.pem, shown.keyfile.read_bytes(), shown.certfile.read_bytes()
+        )
+        address, options = f"127.0.0.1:{server.grpc_port}", [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
+            call = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+            # Its request is an empty message; its answer has one field, true.
+            return bool(await call(b"", timeout=10) == b"\x08\x01")
+
+    assert asyncio.run(ask_live(client))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        asyncio.run(ask_live(stranger))
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_the_server_names_a_wrong_file(models: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server = start_server(models / "free", "digits", f"--ssl_certfile={tmp_path / 'none'}", "--ssl_keyfile=x")
+    assert server.process.wait(60) == 2
+    assert server.log.read_text().startswith(f"Error: --ssl_certfile: {tmp_path / 'none'}: must be a readable PEM file")
