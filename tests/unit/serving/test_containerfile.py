@@ -1,0 +1,119 @@
+"""What serving/Containerfile promises, read from it: an image is built elsewhere."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+CONTAINERFILE = ROOT / "serving" / "Containerfile"
+IGNORE = ROOT / ".containerignore"
+
+
+def read_instructions() -> list[tuple[str, str]]:
+    """Return instruction and argument, continued lines joined."""
+    lines = [line for line in CONTAINERFILE.read_text().splitlines() if not line.lstrip().startswith("#")]
+    text = re.sub(r"\\\n\s*", "", "\n".join(lines))
+    return [(word, rest) for word, _, rest in (line.partition(" ") for line in text.splitlines()) if word]
+
+
+def read_last_stage() -> list[tuple[str, str]]:
+    instructions = read_instructions()
+    start = max(index for index, (word, _) in enumerate(instructions) if word == "FROM")
+    return instructions[start:]
+
+
+def is_ignored(path: str) -> bool:
+    ignored = False
+    for line in IGNORE.read_text().splitlines():
+        pattern = line.strip()
+        if not pattern or pattern.startswith("#"):
+            continue
+        kept, pattern = pattern.startswith("!"), pattern.removeprefix("!")
+        parts = Path(path).parts
+        prefixes = ["/".join(parts[: end + 1]) for end in range(len(parts))]
+        if pattern.startswith("**/"):
+            matches = any(fnmatch.fnmatch(part, pattern[3:]) for part in parts)
+        else:
+            matches = any(fnmatch.fnmatch(prefix, pattern) for prefix in prefixes)
+        if matches:
+            ignored = not kept
+    return ignored
+
+
+def test_the_last_stage_runs_no_command() -> None:
+    # So its base needs no shell, and nothing but the copied environment is added to it.
+    words = [word for word, _ in read_last_stage()]
+    assert "RUN" not in words
+    assert words.count("COPY") == 1
+
+
+def test_it_starts_the_server_without_a_shell() -> None:
+    stage = dict(read_last_stage())
+    assert json.loads(stage["ENTRYPOINT"]) == ["python", "-m", "mindsporeserver"]
+    assert stage["HEALTHCHECK"] == "NONE"
+
+
+def test_its_user_is_a_number_and_not_root() -> None:
+    # With a name instead, `runAsNonRoot: true` refuses the image.
+    uid, _, gid = dict(read_last_stage())["USER"].partition(":")
+    assert int(uid) > 0
+    assert gid == "0"
+
+
+def test_byte_code_is_compiled_once_and_never_written() -> None:
+    text = CONTAINERFILE.read_text()
+    assert "--invalidation-mode unchecked-hash" in text
+    assert "PYTHONDONTWRITEBYTECODE=1" in dict(read_last_stage())["ENV"]
+
+
+def test_everything_installed_is_pinned() -> None:
+    installs = [rest for word, rest in read_instructions() if word == "RUN" and "pip" in rest and " install " in rest]
+    assert installs
+    assert all("--constraint constraints.txt" in install for install in installs if "apt-get" not in install)
+
+
+def test_bases_are_arguments() -> None:
+    instructions = read_instructions()
+    assert [rest.split()[0] for word, rest in instructions if word == "FROM"] == ["${BUILD_BASE}", "${BASE}"]
+    names = [rest.partition("=")[0] for word, rest in instructions if word == "ARG"]
+    assert {"BASE", "BUILD_BASE", "EXTRAS", "DEVICE"} <= set(names)
+
+
+def test_what_is_copied_is_there_and_not_ignored() -> None:
+    sources = [
+        source
+        for word, rest in read_instructions()
+        if word == "COPY" and "--from" not in rest
+        for source in rest.split()[:-1]
+    ]
+    assert sources
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert not is_ignored(source), source
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (".git/config", True),
+        (".venv/bin/python", True),
+        ("docs/serving.md", True),
+        ("tests/conftest.py", True),
+        ("components/training/export_mindir/tests/test_component_unit.py", True),
+        ("kfp_mindspore/__pycache__/files.pyc", True),
+        ("kfp_mindspore/files.py", False),
+        ("serving/mindsporeserver/tls.py", False),
+        ("components/training/export_mindir/component.yaml", False),
+    ],
+)
+def test_what_is_sent_to_the_builder(path: str, expected: bool) -> None:
+    assert is_ignored(path) is expected
+
+
+def test_docker_reads_the_same_list() -> None:
+    assert (ROOT / ".dockerignore").read_text() == IGNORE.read_text()
