@@ -31,6 +31,8 @@ STOP_TIMEOUT = 20.0
 # oneDNN 3.10 has no fast convolution for AVX-512 in the layout that MindSpore 2.9 asks for and takes its reference
 # one, some 60 times slower. All servers, and the graph alone, get the fast one, so that servers are what is compared.
 COMMON = {"ONEDNN_MAX_CPU_ISA": "AVX2", "GLOG_v": "3"}
+# MindSpore's old protobuf modules load beside a framework's newer ones with protobuf's implementation in Python only.
+PURE_PROTOBUF = {"PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python", "PYTHONPATH": str(PEERS)}
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ SERVERS = {
                 "MLSERVER_HTTP_PORT": "{http}",
                 "MLSERVER_GRPC_PORT": "{grpc}",
                 "MLSERVER_METRICS_PORT": "{metrics}",
-                "PYTHONPATH": str(PEERS),
+                **PURE_PROTOBUF,
             },
         ),
         Peer(
@@ -121,7 +123,7 @@ SERVERS = {
             "bentoml",
             _command_bentoml,
             "/readyz",
-            {"BENTOML_HOME": "{scratch}/bentoml", "BENTOML_DO_NOT_TRACK": "1", "PYTHONPATH": str(PEERS)},
+            {"BENTOML_HOME": "{scratch}/bentoml", "BENTOML_DO_NOT_TRACK": "1", **PURE_PROTOBUF},
         ),
         Peer(
             "ray",
@@ -129,7 +131,7 @@ SERVERS = {
             "ray",
             _command_ray,
             "/",
-            {"RAY_HOME": "{scratch}/ray", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(PEERS)},
+            {"RAY_HOME": "{scratch}/ray", "RAY_USAGE_STATS_ENABLED": "0", **PURE_PROTOBUF},
         ),
     )
 }
