@@ -127,25 +127,13 @@ class Attachment:
     ) -> Listener:
         """Accept HTTP connections, as many as the other workers do; call when `wait_to_accept` returned.
 
-        In a uvicorn.Server, this is the second half of `startup`, in place of what it does with sockets:
-
-            def make_protocol() -> asyncio.Protocol:
-                config = self.config
-                return config.http_protocol_class(
-                    config=config, server_state=self.server_state, app_state=self.lifespan.state
-                )
-
-            connections = self.server_state.connections
-            listener = attachment.listen(make_protocol, count_open=lambda: len(connections), context=self.config.ssl)
-            self.servers, self.started = [listener], True
-
         Args:
             make_protocol: Makes the protocol of one connection.
             count_open: Returns how many connections have a protocol now.
             context: For TLS.
 
         Returns:
-            What has asyncio.Server's `close` and `wait_closed`.
+            What has asyncio.Server's `close` and `wait_closed`, and tells which connections to give away.
         """
         return Listener(
             self.http_socket,

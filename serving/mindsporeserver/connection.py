@@ -7,6 +7,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from mindsporeserver.listener import Listener
+
 # What is usual for a server: nginx takes 4 × 8 KiB of headers, and waits 60 s for them.
 MAX_HEADER_BYTES = 64 << 10
 HEADER_SECONDS = 30.0
@@ -24,6 +26,8 @@ class GuardedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._in_header = False
         self._begun = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        # What accepted this connection, where several workers share the port.
+        self.listener: Listener | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Begin to wait for the first request."""
@@ -55,6 +59,8 @@ class GuardedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         """A request begins."""
         self._in_header = False
         super().on_headers_complete()
+        if self.listener is not None and not self.pipeline and self.listener.take_surplus():
+            self.cycle.keep_alive = False
 
     def _count(self, size: int) -> None:
         self._header_bytes += size

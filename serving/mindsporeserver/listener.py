@@ -25,6 +25,7 @@ logger = logging.getLogger("mindsporeserver.workers")
 _YIELD_SECONDS = 0.001
 # The process or the machine is out of descriptors or memory.
 _PAUSE_SECONDS = 0.5
+_COMPARE_SECONDS = 0.25
 _CLOSED = -1
 
 
@@ -104,22 +105,27 @@ class Listener:
         self._opening: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._publish()
+        self._surplus = 0
         self._resume()
+        self._compare()
 
-    def is_crowded(self) -> bool:
-        """Tell whether this worker has so many more connections than another that one should go there.
+    def take_surplus(self) -> bool:
+        """Tell whether the connection of a request that is being answered should be closed after the answer.
 
-        After another worker was restarted, clients that keep their connections would stay here for ever. Where this is
-        so, answer with `Connection: close`: the client then connects again, to the worker with the fewest.
+        After another worker was restarted, clients that keep their connections would stay here for ever. Those that
+        are told to close connect again, to the worker with the fewest. For servers to call at every request.
         """
-        count = self._publish()
-        return count - self._counts.find_lowest() > max(1, count // 4)
+        if not self._surplus:
+            return False
+        self._surplus -= 1
+        return True
 
     def close(self) -> None:
         """Accept no more; connections stay. Idempotent."""
         if not self._closed:
             self._pause()
+            self._comparing.cancel()
+            self._surplus = 0
             self._closed = True
             self._counts.close_worker(self._index)
 
@@ -132,6 +138,12 @@ class Listener:
         count = self._count_open() + len(self._opening)
         self._counts.set(self._index, count)
         return count
+
+    def _compare(self) -> None:
+        more = self._publish() - self._counts.find_lowest()
+        # Half of the difference makes both equal. One more, or a few among many, come and go by themselves.
+        self._surplus = more // 2 if more > max(1, self._count_open() // 4) else 0
+        self._comparing = self._loop.call_later(_COMPARE_SECONDS, self._compare)
 
     def _resume(self) -> None:
         self._timer = None

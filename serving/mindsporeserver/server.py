@@ -21,6 +21,7 @@ from kserve.model_server import ModelServer, app
 from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
 from kserve.protocol.rest.server import RESTServer
+from starlette.exceptions import HTTPException
 
 from kfp_mindspore.errors import KfpMindSporeError
 from mindsporeserver.asgi import HotRoutes, RequestLimits
@@ -75,10 +76,17 @@ class _DataPlane(DataPlane):  # type: ignore[misc]
         """Tell whether the models of the start are loaded and warm; kserve's own says yes at once."""
         return self._repository.loaded
 
+    def get_model_from_registry(self, name: str) -> MindSporeModel:
+        """Return a model; one that is loaded at this moment is not ready, rather than not there."""
+        return self._repository.find(name)
+
+    async def model_ready(self, model_name: str, disable_predictor_health_check: bool = False) -> bool:
+        """Tell whether a model answers."""
+        return self._repository.find(model_name).ready
+
     async def model_metadata(self, model_name: str) -> dict[str, Any]:
         """Describe a model from its signature."""
         model = self.get_model_from_registry(model_name)
-        assert isinstance(model, MindSporeModel)
         return {**model.describe(), "versions": self._repository.list_versions(model_name)}
 
     def decode(self, *arguments: Any, **options: Any) -> Any:
@@ -92,7 +100,26 @@ class _DataPlane(DataPlane):  # type: ignore[misc]
 
 
 class _UvicornServer(uvicorn.Server):  # type: ignore[misc]
-    """Leaves signals to whoever owns the process."""
+    """Leaves signals to whoever owns the process, and shares connections with other workers where there are any."""
+
+    def __init__(self, config: uvicorn.Config, attachment: Attachment | None) -> None:
+        super().__init__(config)
+        self._attachment = attachment
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept."""
+        if self._attachment is None:
+            await super().startup(sockets)
+            return
+
+        def make_protocol() -> GuardedProtocol:
+            protocol = GuardedProtocol(config=self.config, server_state=self.server_state, app_state={})
+            protocol.listener = listener
+            return protocol
+
+        connections = self.server_state.connections
+        listener = self._attachment.listen(make_protocol, count_open=lambda: len(connections), context=self.config.ssl)
+        self.servers, self.started = [listener], True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -162,7 +189,7 @@ class Server(ModelServer):  # type: ignore[misc]
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        self._http = _UvicornServer(self._configure())
+        self._http = _UvicornServer(self._configure(), self._attachment)
         self._rpc: grpc.aio.Server | None = None
         self._ending = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
@@ -251,6 +278,7 @@ class Server(ModelServer):  # type: ignore[misc]
         rest._add_exception_handlers(app)
         app.add_exception_handler(RequestValidationError, _refuse)
         app.add_exception_handler(RequestError, _refuse_request)
+        app.add_exception_handler(HTTPException, _refuse_route)
         return app
 
     async def _start_grpc(self) -> None:
@@ -291,6 +319,11 @@ async def _refuse(_: Request, error: Exception) -> JSONResponse:
         for detail in details
     ]
     return JSONResponse(status_code=400, content={"error": "; ".join(texts)})
+
+
+async def _refuse_route(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return JSONResponse(status_code=error.status_code, content={"error": error.detail}, headers=error.headers)
 
 
 async def _refuse_request(_: Request, error: Exception) -> JSONResponse:

@@ -46,7 +46,8 @@ class Patience:
         first_delay: Before a worker that ended is started again; doubles with each time that it ends early.
         longest_delay: The most of that.
         crash_window, crash_count: A worker that ended this often in so long without having been ready is in a crash
-            loop: the server ends when no other worker is ready, else it is tried again after `crash_window / 2`.
+            loop: the server ends when no other worker is ready, else it is tried again after `crash_delay`.
+        crash_delay: See there.
         ping_interval: Between two looks at whether a worker's event loop is alive.
         hung: After which a worker that serves and gives no sign of life is killed.
         hung_busy: The same of one that starts or loads a model: imports and compilers may hold up its event loop.
@@ -58,6 +59,7 @@ class Patience:
     longest_delay: float = 5.0
     crash_window: float = 60.0
     crash_count: int = 5
+    crash_delay: float = 30.0
     ping_interval: float = 1.0
     hung: float = 10.0
     hung_busy: float = 120.0
@@ -196,7 +198,7 @@ class _Parent:
                 if len(crashes) == patience.crash_count and now - crashes[0] < patience.crash_window:
                     if not self._fleet.members:
                         raise _Over(1, "the workers end as soon as they start: giving up")
-                    delay = patience.crash_window / 2
+                    delay = patience.crash_delay
             reason = worker.failure or describe_exit(code)
             logger.error("worker %d (process %d): %s; another starts in %.1f s", index, worker.pid, reason, delay)
             accept_at_once = False

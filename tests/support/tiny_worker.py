@@ -119,7 +119,7 @@ class Server:
                 try:
                     status, body = await self.route(line.split()[1].decode())
                     content = json.dumps({"pid": os.getpid(), "index": self.attachment.place.index, **body}).encode()
-                    crowded = self.listener is not None and self.listener.is_crowded()
+                    crowded = self.listener is not None and self.listener.take_surplus()
                     head = b"HTTP/1.1 %d x\r\nContent-Length: %d\r\n" % (status, len(content))
                     writer.write(head + b"Connection: close\r\n" * crowded + b"\r\n" + content)
                     await writer.drain()

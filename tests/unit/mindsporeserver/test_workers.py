@@ -419,12 +419,12 @@ class TestRestart:
         assert len(started.list_started()) == 2
 
     def test_a_crash_loop_of_one_leaves_the_other_serving(self, parent: Any, eventually: Eventually) -> None:
-        patience = {"first_delay": 0.01, "longest_delay": 0.02, "crash_window": 3.0}
+        patience = {"first_delay": 0.01, "longest_delay": 0.02, "crash_delay": 0.7}
         started = parent(patience=patience)
         started.wait_ready(eventually)
         poison = started.write("start.exit-1", "3")
         os.kill(dict(started.list_started())[1], signal.SIGKILL)
-        eventually(lambda: "another starts in 1.5 s" in started.read_log())
+        eventually(lambda: "another starts in 0.7 s" in started.read_log())
         assert [index for index, _ in started.list_started()].count(1) == 6
         assert {started.ask("/ready")[1]["index"] for _ in range(10)} == {0}
         poison.unlink()
