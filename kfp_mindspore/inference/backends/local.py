@@ -71,6 +71,7 @@ class LocalBackend(Backend):
         it takes the old one's port, with a gap of as long as it takes to start.
         """
         bundle = _open_bundle(service)
+        _check_flags(service)
         if self._command is None and importlib.util.find_spec("kserve") is None:
             raise MissingExtraError("kserve", "serving")
         deadline = time.monotonic() + wait_seconds
@@ -271,6 +272,16 @@ def _open_bundle(service: Service) -> ModelBundle:
             hint="Download the bundle first, or deploy to a cluster.",
         )
     return ModelBundle.open(service.model_dir)
+
+
+def _check_flags(service: Service) -> None:
+    for flag in service.server_args:
+        if flag.replace("-", "_").startswith("__ssl_"):
+            raise UserError(
+                f"service {service.name}: server_args: {flag.partition('=')[0]}: must not be set on this machine, where "
+                "its supervisor asks over plain HTTP whether it is ready",
+                hint="For HTTPS run the server itself: python -m mindsporeserver --ssl_certfile=… --ssl_keyfile=…",
+            )
 
 
 def _find_warnings(service: Service) -> tuple[str, ...]:

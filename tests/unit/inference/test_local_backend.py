@@ -141,6 +141,13 @@ def test_flags_of_the_server(shop: Any, free_port: int) -> None:
     assert (status.version, request_json("GET", f"{status.url}/pid")["others"]) == (2, ["--max_batch=32"])
 
 
+@pytest.mark.parametrize("flag", ["--ssl_certfile=x.crt", "--ssl-keyfile=x.key"])
+def test_https_is_refused_at_once(shop: Any, flag: str) -> None:
+    with pytest.raises(UserError, match=rf"server_args: {flag.partition('=')[0]}: must not be set on this machine"):
+        shop.deploy(server_args=(flag,))
+    assert shop.connect().list() == []
+
+
 def test_what_this_machine_does_not_do_is_told(shop: Any, caplog: pytest.LogCaptureFixture) -> None:
     status = shop.deploy(replicas=3, resources={"limits": {"cpu": "1"}})
     expected = ("replicas: 3 were asked for, this machine runs 1", "resources: not enforced on this machine")
