@@ -276,10 +276,11 @@ def _open_bundle(service: Service) -> ModelBundle:
 
 def _check_flags(service: Service) -> None:
     for flag in service.server_args:
-        if flag.replace("-", "_").startswith("__ssl_"):
+        name = flag.partition("=")[0]
+        if name.replace("-", "_").startswith("__ssl_"):
             raise UserError(
-                f"service {service.name}: server_args: {flag.partition('=')[0]}: must not be set on this machine, where "
-                "its supervisor asks over plain HTTP whether it is ready",
+                f"service {service.name}: server_args: {name}: must not be set on this machine, where its supervisor "
+                "asks over plain HTTP whether it is ready",
                 hint="For HTTPS run the server itself: python -m mindsporeserver --ssl_certfile=… --ssl_keyfile=…",
             )
 
