@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 import struct
 import zlib
 from functools import lru_cache
@@ -22,6 +23,8 @@ _CHANNELS = {"L": 1, "RGB": 3}
 _FORMATS = ("JPEG", "PNG")
 _MAX_PIXELS = 1 << 24
 _MAX_IMAGES = 4
+# JPEG's own limit.
+_MAX_SIDE = 65_535
 # What Pillow raises for a file that is cut, damaged or of another format.
 _DAMAGES = (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error, zlib.error)
 
@@ -35,7 +38,7 @@ class DecodeImage(Step):
     Args:
         mode: `RGB` (C = 3) or `L`, grey (C = 1); an image of another kind is converted.
         max_pixels: Most pixels (H · W) of an image, default 2²⁴; all images of a request may have four times as many.
-            Told by the files' headers, before memory is spent.
+            No side may be longer than 65,535. Told by the files' headers, before memory is spent.
         column: Which input; may be left out when there is only one.
     """
 
@@ -83,6 +86,10 @@ class DecodeImage(Step):
                     raise TransformInputError(
                         f"{where}: must have at most {self.max_pixels} pixels, has {width} x {height}"
                     )
+                if max(width, height) > _MAX_SIDE:
+                    raise TransformInputError(
+                        f"{where}: must have sides of at most {_MAX_SIDE}, has {width} x {height}"
+                    )
                 if width * height > left:
                     raise TransformInputError(
                         f"{where}: all images of a request must have at most {_MAX_IMAGES * self.max_pixels} pixels"
@@ -119,11 +126,12 @@ class Resize(Step):
             raise TransformInputError(f"image: must have at least one pixel, got {height} x {width}")
         if (height, width) == self.size:
             return batch.astype(keep_float(batch.dtype), copy=False)
-        rows, columns = _weigh(height, self.size[0]), _weigh(width, self.size[1])
-        pixels = np.ascontiguousarray(batch, np.float32)
+        pixels = batch.astype(np.float32, copy=False)
         with np.errstate(all="ignore"):
-            resized: NDArray[Any] = rows @ pixels @ columns.T
-            return resized.astype(keep_float(batch.dtype), copy=False)
+            # The axis that shrinks most first: less is left for the other one.
+            for axis in sorted((-2, -1), key=lambda axis: self.size[axis] / batch.shape[axis]):
+                pixels = _resample(pixels, axis, self.size[axis])
+            return pixels.astype(keep_float(batch.dtype), copy=False)
 
     def find_input(self, spec: TensorSpec) -> TensorSpec:
         """Return the same with free height and width."""
@@ -181,17 +189,29 @@ def _free_size(step: Step, spec: TensorSpec, size: tuple[int, int], *, floats: b
     return dataclasses.replace(spec, shape=(*spec.shape[:-2], -1, -1))
 
 
-@lru_cache(maxsize=256)
-def _weigh(length: int, wanted: int) -> NDArray[np.float32]:
-    """Return how much each of `length` pixels counts in each of `wanted`, float32 of shape (wanted, length)."""
+def _resample(pixels: NDArray[np.float32], axis: int, wanted: int) -> NDArray[np.float32]:
+    length = pixels.shape[axis]
+    weigh = _weigh if length <= _MAX_SIDE else _weigh.__wrapped__
+    result: NDArray[np.float32] | None = None
+    for indexes, weights in zip(*weigh(length, wanted), strict=True):
+        part = pixels.take(indexes, axis) * (weights if axis == -1 else weights[:, np.newaxis])
+        result = part if result is None else np.add(result, part, out=result)
+    assert result is not None
+    return result
+
+
+@lru_cache(maxsize=32)
+def _weigh(length: int, wanted: int) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+    """Return which of `length` pixels each of `wanted` is made of, and how much they count: both (taps, wanted)."""
     scale = length / wanted
     reach = max(scale, 1.0)
     centers = (np.arange(wanted) + 0.5) * scale - 0.5
-    distances = np.abs(np.arange(length)[np.newaxis] - centers[:, np.newaxis]) / reach
-    weights = np.clip(1.0 - distances, 0.0, None)
-    shares: NDArray[np.float32] = (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
-    shares.setflags(write=False)
-    return shares
+    indexes = np.floor(centers - reach).astype(np.intp) + np.arange(2 * math.ceil(reach) + 2)[:, np.newaxis]
+    weights = np.clip(1.0 - np.abs(indexes - centers) / reach, 0.0, None)
+    weights[(indexes < 0) | (indexes >= length)] = 0.0
+    used = weights.any(axis=1)
+    shares = (weights / weights.sum(axis=0))[used].astype(np.float32)
+    return np.clip(indexes[used], 0, length - 1), shares
 
 
 def _import_pillow() -> Any:

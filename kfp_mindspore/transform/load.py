@@ -21,8 +21,9 @@ from kfp_mindspore.transform.bound import BoundTransform, bind_transform
 ENTRY_POINTS = "kfp_mindspore.transforms"
 
 _ALLOW_HINT = (
-    "Start the server with --allow_model_code true if you trust whoever wrote the model directory, or install a "
-    f"package that registers the transform in the entry point group {ENTRY_POINTS}."
+    "If you trust whoever wrote the model directory, start the server with --allow_model_code true (kfp-mindspore serve "
+    "--allow-model-code). A transform of an installed package, registered in the entry point group "
+    f"{ENTRY_POINTS}, needs no flag."
 )
 _numbers = itertools.count(1)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -155,8 +157,10 @@ def test_crop_cuts_and_pads_the_middle() -> None:
 
 
 def make_bomb() -> bytes:
-    # 20,000 x 20,000 pixels of one colour are half a megabyte.
-    return encode(np.zeros((20_000, 20_000), bool))
+    """Return a PNG file whose header promises 400,000,000 pixels."""
+    content = encode(make_pixels(1, 1))
+    header = b"IHDR" + struct.pack(">II", 20_000, 20_000) + content[24:29]
+    return content[:12] + header + struct.pack(">I", zlib.crc32(header)) + content[33:]
 
 
 @pytest.mark.parametrize(
@@ -170,6 +174,7 @@ def make_bomb() -> bytes:
         (encode(np.zeros((3, 3), np.uint16)), "must have 8 bits a channel, its mode is I;16"),
         (encode(make_pixels(11, 10)), "must have at most 100 pixels, has 10 x 11"),
         (make_bomb, "must have at most 100 pixels"),
+        (encode(np.zeros((1, 70_000), bool)), "image: must have at most 100 pixels, has 70000 x 1"),
     ],
 )
 def test_files_that_are_no_images(content: Any, message: str) -> None:
@@ -195,6 +200,18 @@ def test_damaged_files_are_decoded_or_refused(data: st.DataObject, kind: str) ->
 def test_the_row_is_named() -> None:
     with pytest.raises(TransformInputError, match="image of row 1: must be a whole"):
         DecodeImage().compute(fill_objects([encode(make_pixels(2, 2)), b"x"]))
+
+
+def test_a_side_has_a_limit() -> None:
+    with pytest.raises(TransformInputError, match="image: must have sides of at most 65535, has 70000 x 1"):
+        DecodeImage()(encode(np.zeros((1, 70_000), bool)))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 65_535), (1, 65_535, 1), (1, 1, 200_000), (3, 2_000, 3_000)])
+def test_resize_of_extreme_shapes(shape: tuple[int, ...]) -> None:
+    image = np.ones(shape, np.float32)
+    for size in ((224, 224), (1, 1), (2, 300)):
+        np.testing.assert_allclose(Resize(size)(image), np.ones((shape[0], *size)), atol=1e-5)
 
 
 def test_all_images_of_a_request_have_a_limit() -> None:
