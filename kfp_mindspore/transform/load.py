@@ -21,8 +21,8 @@ from kfp_mindspore.transform.bound import BoundTransform, bind_transform
 ENTRY_POINTS = "kfp_mindspore.transforms"
 
 _ALLOW_HINT = (
-    "If you trust whoever wrote the model directory, start the server with --allow_model_code true (kfp-mindspore serve "
-    "--allow-model-code). A transform of an installed package, registered in the entry point group "
+    "If you trust whoever wrote the model directory, start the server with --allow_model_code true (or kfp-mindspore "
+    "serve --allow-model-code). A transform of an installed package, registered in the entry point group "
     f"{ENTRY_POINTS}, needs no flag."
 )
 _numbers = itertools.count(1)
