@@ -25,24 +25,41 @@ V1, V2 = "/v1/models/digits:predict", "/v2/models/digits/infer"
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 _GRPC = """
-import asyncio, sys
+import asyncio, sys, urllib.request
 import kfp_mindspore
 from mindsporeserver.startup import light_imports
 with light_imports():
     from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb, grpc_predict_v2_pb2_grpc as services
 import grpc
 
+def make(name, rows, shape):
+    request = pb.ModelInferRequest(model_name="digits", id=name)
+    request.inputs.add(name="image", datatype="FP32", shape=shape)
+    request.raw_input_contents.append(bytes(rows * 256))
+    return request
+
 async def main(port):
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        stub = services.GRPCInferenceServiceStub(channel)
-        for name, rows, shape in (("g1", 5, [5, 1, 8, 8]), ("g2", 5, [5, 8, 8])):
-            request = pb.ModelInferRequest(model_name="digits", id=name)
-            request.inputs.add(name="image", datatype="FP32", shape=shape)
-            request.raw_input_contents.append(bytes(rows * 256))
-            try:
-                await stub.ModelInfer(request, metadata=[("traceparent", sys.argv[2])])
-            except grpc.RpcError as error:
-                print(error.code().name)
+        infer = services.GRPCInferenceServiceStub(channel).ModelInfer
+        if len(sys.argv) == 3:
+            metadata = [("traceparent", sys.argv[2])]
+            shapes = {"g1": [5, 1, 8, 8], "g2": [5, 8, 8]}
+            calls = [infer(make(name, 5, shape), metadata=metadata) for name, shape in shapes.items()]
+        else:
+            # One that keeps the graph busy, and one that is given up meanwhile.
+            calls = []
+            for name, rows in (("busy", 20_000), ("gone", 1)):
+                calls.append(infer(make(name, rows, [rows, 1, 8, 8])))
+                line = b"in_flight{model_name=\\"digits\\"} %d.0" % len(calls)
+                while line not in await asyncio.to_thread(scrape, sys.argv[3]):
+                    pass
+            calls[1].cancel()
+        for call in calls:
+            print((await call.code()).name)
+
+def scrape(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response:
+        return response.read()
 
 asyncio.run(main(sys.argv[1]))
 """
@@ -54,6 +71,7 @@ class Story:
 
     first: dict[tuple[str, ...], float]
     last: dict[tuple[str, ...], float]
+    cancelled: float
     headers: dict[str, dict[str, str]]
     log: list[str]
     receiver: Any
@@ -111,14 +129,23 @@ def ask(server: Any) -> dict[str, dict[str, str]]:
         status, _, found = server.request(path, body, {"X-Request-Id": name, **more})
         assert status == expected, name
         headers[name] = {key.lower(): value for key, value in found.items()}
+    assert server.request(V2, v2)[0] == 200  # the id in the body serves where there is no header
     # Nobody's requests: a model that is not there must not become a series, probes and scrapes not lines.
-    assert server.request("/v1/models/what-a-client-likes:predict", v1)[0] == 404
+    status, _, found = server.request("/v1/models/what-a-client-likes:predict", v1, {"X-Request-Id": "e1"})
+    assert status == 404
+    headers["e1"] = {key.lower(): value for key, value in found.items()}
     for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/digits", "/v2/models/digits/ready"):
         assert server.request(path)[0] == 200
-    arguments = [str(server.grpc_port), f"00-{TRACE}-{PARENT}-01"]
-    done = subprocess.run([sys.executable, "-c", _GRPC, *arguments], capture_output=True, text=True, check=False)
-    assert done.stdout == "INVALID_ARGUMENT\n", done.stderr
+    assert ask_grpc(server) == ["OK", "INVALID_ARGUMENT"]
     return headers
+
+
+def ask_grpc(server: Any, *arguments: str) -> list[str]:
+    """Ask two questions, or those of the arguments; return the codes of the answers."""
+    command = [sys.executable, "-c", _GRPC, str(server.grpc_port), f"00-{TRACE}-{PARENT}-01", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
 
 
 @pytest.fixture(scope="module")
@@ -127,22 +154,32 @@ def story(otlp: Any, models: Path, start_server: Callable[..., Any]) -> Iterator
         environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
         # Nothing is sent before the end: closing must.
         environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "600000")
-        server = start_server(models / "free", "digits", "--log_requests=all", "--log_format=json", "--tracing=true")
+        server = start_server(
+            models / "free", "digits", "--log_requests=all", "--log_format=json", "--tracing=true", "--max_queue=30000"
+        )
         server.wait("/v2/health/ready")
         first = scrape(server)
         headers = ask(server)
         last = scrape(server)
+        assert ask_grpc(server, str(server.port)) == ["OK", "CANCELLED"]
+        cancelled = scrape(server)[at("request_failures_total", reason="cancelled")]
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(20) == 0
         yield Story(
-            first, last, headers, server.log.read_text().splitlines(), receiver, ModelBundle.open(models / "free")
+            first,
+            last,
+            cancelled,
+            headers,
+            server.log.read_text().splitlines(),
+            receiver,
+            ModelBundle.open(models / "free"),
         )
 
 
 def test_metrics_say_exactly_what_was_asked(story: Story) -> None:
     expected = {
         at("requests_total", protocol="v1"): 5,
-        at("requests_total", protocol="v2"): 2,
+        at("requests_total", protocol="v2"): 3,
         at("requests_total", protocol="v2-binary"): 1,
         at("requests_total", protocol="grpc"): 2,
         **{
@@ -153,15 +190,15 @@ def test_metrics_say_exactly_what_was_asked(story: Story) -> None:
         at("request_failures_total", reason="unsupported"): 1,
         at("loads_total", result="ok"): 1,
         at("loads_total", result="failed"): 0,
-        at("queue_seconds_count"): 6,
-        at("queue_seconds_bucket", le="10.0"): 6,
-        at("batch_rows_count"): 6,
-        at("batch_rows_sum"): 1 + 1 + 3 + 2 + 4 + 5,
+        at("queue_seconds_count"): 7,
+        at("queue_seconds_bucket", le="10.0"): 7,
+        at("batch_rows_count"): 7,
+        at("batch_rows_sum"): 1 + 1 + 3 + 2 + 4 + 2 + 5,
         at("batch_rows_bucket", le="1.0"): 2,
-        at("batch_rows_bucket", le="2.0"): 3,
-        at("batch_rows_bucket", le="4.0"): 5,
-        at("batch_rows_bucket", le="8.0"): 6,
-        at("inference_seconds_count"): 6,
+        at("batch_rows_bucket", le="2.0"): 4,
+        at("batch_rows_bucket", le="4.0"): 6,
+        at("batch_rows_bucket", le="8.0"): 7,
+        at("inference_seconds_count"): 7,
         at("in_flight"): 0,
         at("warm_shapes"): 7,  # 1, 2, 4 … 64 rows
         at("model_bytes"): sum(entry["size"] for entry in story.bundle.signature.files.values()),
@@ -177,23 +214,28 @@ def test_metrics_say_exactly_what_was_asked(story: Story) -> None:
     assert story.last[("process_resident_memory_bytes",)] > 0
 
 
+def test_who_has_gone_is_counted(story: Story) -> None:
+    assert story.cancelled == 1
+
+
 def test_each_request_is_one_line(story: Story) -> None:
     lines = [json.loads(line) for line in story.log]  # the whole of it is JSON
     requests = {line["request_id"]: line for line in lines if line["logger"] == "mindsporeserver.requests"}
     counts = Counter(line["request_id"] for line in lines if line["logger"] == "mindsporeserver.requests")
     assert set(counts.values()) == {1}
-    assert set(requests) == {*story.headers, "g1", "g2", ""}
+    assert set(requests) == {*story.headers, "g1", "g2", "busy", "gone", "in the body"}
     assert {name: line["status"] for name, line in requests.items()} == {
-        **dict.fromkeys(("a1", "a2", "a3", "b1", "c1", "g1"), 200),
+        **dict.fromkeys(("a1", "a2", "a3", "b1", "c1", "in the body", "g1", "busy"), 200),
         **dict.fromkeys(("d1", "d2 status=200 \u00e9", "g2"), 400),
         "d3": 501,
-        "": 404,
+        "e1": 404,
+        "gone": 499,
     }
     assert {name: line["protocol"] for name, line in requests.items()} == {
-        **dict.fromkeys(("a1", "a2", "a3", "d1", "d3", ""), "v1"),
-        **dict.fromkeys(("b1", "d2 status=200 \u00e9"), "v2"),
+        **dict.fromkeys(("a1", "a2", "a3", "d1", "d3", "e1"), "v1"),
+        **dict.fromkeys(("b1", "in the body", "d2 status=200 \u00e9"), "v2"),
         "c1": "v2-binary",
-        **dict.fromkeys(("g1", "g2"), "grpc"),
+        **dict.fromkeys(("g1", "g2", "busy", "gone"), "grpc"),
     }
     assert {name: line["rows"] for name, line in requests.items() if line["rows"]} == {
         "a1": 1,
@@ -201,7 +243,9 @@ def test_each_request_is_one_line(story: Story) -> None:
         "a3": 3,
         "b1": 2,
         "c1": 4,
+        "in the body": 2,
         "g1": 5,
+        "busy": 20_000,
     }
     for line in requests.values():
         if line["status"] == 200:
@@ -226,19 +270,19 @@ def test_spans_arrive_when_the_server_ends(otlp: Any, story: Story) -> None:
     spans = [span for span in story.receiver.spans if span.name == "infer digits"]
     found = {otlp.read_attributes(span)["mindsporeserver.request_id"]: span for span in spans}
     assert len(spans) == len(found)
-    assert set(found) == {*story.headers, "g1", "g2"}
+    assert set(found) == {*story.headers, "g1", "g2", "busy", "gone", "in the body"} - {"e1"}
     for name, span in found.items():
         continued = name in ("a2", "g1", "g2")
         assert (span.trace_id.hex() == TRACE) is continued
         assert span.parent_span_id.hex() == (PARENT if continued else "")
         attributes = otlp.read_attributes(span)
-        if name.startswith("g"):
-            code = {"g1": "OK", "g2": "INVALID_ARGUMENT"}[name]
+        code = {"g1": "OK", "g2": "INVALID_ARGUMENT", "busy": "OK", "gone": "CANCELLED"}.get(name)
+        if code is not None:
             assert attributes["rpc.response.status_code"] == code
         else:
             assert attributes["http.response.status_code"] in (200, 400, 501)
         children = {child.name: child for child in story.receiver.spans if child.parent_span_id == span.span_id}
-        answered = name[0] in "abc" or name == "g1"
+        answered = code == "OK" or attributes.get("http.response.status_code") == 200
         assert set(children) == ({"queue", "compute"} if answered else set())
         if answered:
             queue, compute = children["queue"], children["compute"]
@@ -248,9 +292,10 @@ def test_spans_arrive_when_the_server_ends(otlp: Any, story: Story) -> None:
     assert story.receiver.resource["service.name"] == "mindsporeserver"
 
 
-def test_workers_are_counted_together(models: Path, start_server: Callable[..., Any]) -> None:
+def test_workers_are_counted_together(models: Path, start_server: Callable[..., Any], eventually: Any) -> None:
     server = start_server(models / "free", "digits", "--workers=2", "--log_requests=all", "--log_format=json")
     server.wait("/v2/health/ready")
+    eventually(lambda: scrape(server).get(at("warm_shapes")) == 7)  # of both: the first one answers alone until then
     for _ in range(40):
         assert server.request(V1, {"instances": make_rows(1)})[0] == 200
     expected = {
