@@ -131,7 +131,7 @@ SERVERS = {
             "ray",
             _command_ray,
             "/",
-            {"RAY_HOME": "{scratch}/ray", "RAY_USAGE_STATS_ENABLED": "0", **PURE_PROTOBUF},
+            {"RAY_HOME": "{scratch}/ray", "RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1", **PURE_PROTOBUF},
         ),
     )
 }
