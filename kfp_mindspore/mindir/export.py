@@ -140,6 +140,7 @@ def export_mindir(
                 signature = _add_transform(writer, transform, signature, kept, key)
             verified = {**origin, "samples": len(kept), "max_abs_diff": difference, "tolerance": tolerance}
             writer.sign(dataclasses.replace(signature, verified=verified))
+            _check_signature(writer.directory, output_dir)
     return ModelBundle.open(output_dir)
 
 
@@ -266,6 +267,16 @@ def _describe_tensors(
     if dimensions:
         metadata["dimensions"] = write_dimensions(parse_dimensions(dimensions, inputs, outputs))
     return Signature(inputs, outputs, version, metadata=metadata)
+
+
+def _check_signature(directory: Path, output_dir: Path | str) -> None:
+    """Refuse metadata that a reader would refuse, while the bundle that stood there still does."""
+    try:
+        _ = ModelBundle.open(directory, verify=False).signature.labels
+    except UserError as error:
+        raise UserError(error.message.replace(str(directory), str(output_dir)), hint=error.hint) from None
+    except (ValueError, TypeError) as error:
+        raise UserError(f"metadata: labels: must be a JSON list of class names ({error})") from None
 
 
 def _add_transform(
