@@ -137,6 +137,24 @@ class Signature:
         return parse_dimensions(value, self.inputs, self.outputs)
 
     @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """The least and the greatest value of inputs that the graph cannot compute outside of them, such as indices.
+
+        Some of MindSpore's operators raise on such values, which costs seconds; a server refuses them beforehand.
+
+        Raises:
+            ValidationError: The metadata's `ranges` do not fit the inputs.
+        """
+        text = self.metadata.get("ranges", "")
+        if not text:
+            return {}
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise ValidationError([f"ranges: not valid JSON ({error})"]) from None
+        return parse_ranges(value, self.inputs)
+
+    @property
     def encryption(self) -> str:
         """How model.mindir is encrypted, `AES-GCM`; empty when it is not."""
         return self.metadata.get("encryption", "")
@@ -177,6 +195,35 @@ class Signature:
             verified=dict(value["verified"]),
             metadata={str(name): str(text) for name, text in value["metadata"].items()},
         )
+
+
+def parse_ranges(value: Any, inputs: Sequence[TensorSpec]) -> dict[str, tuple[float, float]]:
+    """Read the ranges of inputs and check them.
+
+    Args:
+        value: Such as {"ids": [0, 29999]}: the least and the greatest value, both included.
+        inputs: The model's inputs.
+
+    Raises:
+        ValidationError: All mistakes at once.
+    """
+    if not isinstance(value, Mapping):
+        raise ValidationError([f"ranges: must be an object of [least, greatest] by input, got {_shorten(value)}"])
+    names = [spec.name for spec in inputs]
+    errors = []
+    for name, bounds in value.items():
+        pair = isinstance(bounds, list | tuple) and len(bounds) == 2 and all(_is_number(item) for item in bounds)
+        if name not in names:
+            errors.append(f"ranges.{name}: must be an input, one of {', '.join(map(repr, names))}")
+        elif not pair or bounds[0] > bounds[1]:
+            errors.append(f"ranges.{name}: must be [least, greatest], got {_shorten(bounds)}")
+    if errors:
+        raise ValidationError(errors)
+    return {str(name): (bounds[0], bounds[1]) for name, bounds in value.items()}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
 
 
 def parse_dimensions(value: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[Dimension, ...]:

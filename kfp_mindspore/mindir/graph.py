@@ -60,6 +60,8 @@ class Graph:
         self._plain = [(spec.name, _parse_dtype(spec), spec.shape) for spec in self.inputs]
         self._dimensions = self.signature.dimensions
         self._key = key
+        self._loaded: Any = None
+        self._make_cell: Any = None
         self._cell: Any = None
         self._tensor: Any = None
         self._shapes: set[Inner] = set()
@@ -156,22 +158,40 @@ class Graph:
         self._choose_instructions()
         options = {"dec_key": self._key, "dec_mode": "AES-GCM"} if self._key is not None else {}
         try:
-            self._cell = nn.GraphCell(mindspore.load(str(self.bundle.mindir), **options))
+            self._loaded = mindspore.load(str(self.bundle.mindir), **options)
+            self._cell = nn.GraphCell(self._loaded)
         except (RuntimeError, ValueError) as error:
             if self._key is not None:
                 # MindSpore's text names the key.
                 raise UserError(f"{self.bundle.mindir}: cannot be decrypted and loaded with this key") from None
             raise UserError(f"{self.bundle.mindir}: MindSpore cannot load it: {error}") from error
         self._tensor = mindspore.Tensor
+        self._make_cell = nn.GraphCell
 
     def _choose_instructions(self) -> None:
         # An encrypted graph cannot be looked at, and convolutions lose more by the wrong choice than dense layers.
-        if self._key is not None or has_convolutions(inspect_mindir(self.bundle.mindir).operators):
+        try:
+            slow = self._key is not None or has_convolutions(inspect_mindir(self.bundle.mindir).operators)
+        except UserError:
+            # What MindSpore says of such a file is what counts.
+            return
+        if slow:
             avoid_slow_convolutions()
 
     def release(self) -> None:
         """Let the graph go; it must be in the graph's own thread that MindSpore frees it."""
-        self._cell = None
+        self._cell = self._loaded = None
+
+    def is_sound(self) -> bool:
+        """Compute zeros, as `warm` did, and tell whether the graph can: what it refuses then is the values' fault."""
+        shapes = self.list_shapes()
+        if not shapes:
+            return False
+        try:
+            self.warm(shapes[0], self.sizes[0] if self.sizes else 0)
+        except RuntimeError:
+            return False
+        return True
 
     def list_shapes(self) -> list[Inner]:
         """Return what to compile before the first request: none when a free dimension names no sizes."""
@@ -228,7 +248,12 @@ class Graph:
                 [f"inputs: rows of shape {list(inner)} are one shape too many; {MAX_SHAPES} are compiled already"],
                 hint="Export the model with the sizes that its free dimensions may have.",
             )
-        results = self._run_parts(parts, inner)
+        try:
+            results = self._run_parts(parts, inner)
+        except RuntimeError:
+            # A kernel that raised leaves the compiled graph unusable for good: every later call raises too.
+            self._cell = self._make_cell(self._loaded)
+            raise
         self._shapes.add(inner)
         return results
 

@@ -21,6 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GLOG_v", "3")
     # kserve's choice of a response class, at nearly every request.
     warnings.filterwarnings("ignore", message="ORJSONResponse is deprecated")
+    # A number too large for float32 becomes infinite, which is looked for afterwards.
+    warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"mindsporeserver\.tensors")
     from mindsporeserver.attachment import attach
 
     attachment = attach()

@@ -20,9 +20,9 @@ from mindsporeserver import v1, v2
 from mindsporeserver.errors import (
     ClientGoneError,
     InvalidRequestError,
+    NotReadyError,
     OverloadedError,
     RequestError,
-    UnknownModelError,
     UnsupportedError,
 )
 
@@ -43,6 +43,8 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _JSON = (b"content-type", b"application/json")
 _BINARY = (b"content-type", b"application/octet-stream")
+_LARGE = 256 << 10
+_RETRY = (b"retry-after", b"1")
 _HEADER_LENGTH = b"inference-header-content-length"
 _TIMEOUT = b"x-envoy-expected-rq-timeout-ms"
 _READ = frozenset({b"content-type", b"content-encoding", b"x-request-id", _HEADER_LENGTH, _TIMEOUT, b"ce-id"})
@@ -114,7 +116,7 @@ class HotRoutes:
                 return
             if match := _REQUEST.fullmatch(path):
                 name = match["v1"] or match["v2"]
-                await self._refuse_unknown("v1" if match["v1"] else "v2", name, match["version"] or "", send)
+                await self._refuse_unknown("v1" if match["v1"] else "v2", name, match["version"] or "", scope, send)
                 return
             if match := _LOADING.fullmatch(path):
                 await self._control_model(match["name"], match["action"], send)
@@ -136,7 +138,7 @@ class HotRoutes:
     async def _answer(self, protocol: str, model: MindSporeModel, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.monotonic()
         headers = {name: value for name, value in scope["headers"] if name in _READ}
-        if b"ce-id" in headers or headers.get(b"content-type", b"").startswith(_CLOUD_EVENT):
+        if protocol == "v1" and (b"ce-id" in headers or headers.get(b"content-type", b"").startswith(_CLOUD_EVENT)):
             await self._application(scope, receive, send)
             return
         header_length = headers.get(_HEADER_LENGTH)
@@ -148,7 +150,7 @@ class HotRoutes:
         request_id = headers.get(b"x-request-id")
         if request_id is not None:
             reply.append((b"x-request-id", request_id))
-        size, ticket, reason = 0, None, ""
+        size, ticket, reason, body_id = 0, None, "", ""
         try:
             model.admit()
             if b"content-encoding" in headers and headers[b"content-encoding"] not in (b"", b"identity"):
@@ -159,11 +161,12 @@ class HotRoutes:
             deadline = self._find_deadline(started, headers.get(_TIMEOUT))
             is_gone = _find_presence(receive)
             if protocol == "v1":
-                inputs = v1.decode(v1.parse_json(body), model.readers)
+                inputs = await self._decode(size, _decode_v1, body, model)
                 outputs, ticket = await model.infer(inputs, deadline=deadline, is_gone=is_gone)
                 content = v1.encode(outputs)
             else:
-                request = v2.decode(body, header_length, model.readers, model.output_names)
+                request = await self._decode(size, _decode_v2, body, model, header_length)
+                body_id = request.id
                 outputs, ticket = await model.infer(request.inputs, deadline=deadline, is_gone=is_gone)
                 content, json_length = v2.encode(outputs, request, model.name, model.version)
                 if json_length is not None:
@@ -175,13 +178,28 @@ class HotRoutes:
             model.metrics.count_failure(error.reason)
             content = orjson.dumps({"error": reason})
             if status == 503:
-                reply.append((b"retry-after", b"1"))
+                reply.append(_RETRY)
+            elif status in (408, 413):
+                # What is left of the body is not waited for.
+                reply.append((b"connection", b"close"))
+        except Exception as error:
+            # A mistake of this server: counted and told as such; uvicorn answers 500 and logs the trace.
+            model.metrics.count_failure("error")
+            self._record(protocol, model, 500, started, body_id, ticket, type(error).__name__, span)
+            raise
         finally:
             self._buffered -= size
         if status != 499:
             await _send(send, status, content, reply)
         if span is not None or self._log.wants(status):
-            self._record(protocol, model, status, started, request_id, ticket, reason, span)
+            known_as = body_id if request_id is None else request_id.decode("latin-1")
+            self._record(protocol, model, status, started, known_as, ticket, reason, span)
+
+    async def _decode(self, size: int, decode: Callable[..., Any], *arguments: Any) -> Any:
+        if size <= _LARGE:
+            return decode(*arguments)
+        # Reading a large body takes as long as many small requests, which others should not wait for.
+        return await asyncio.to_thread(decode, *arguments)
 
     async def _read_body(self, receive: Receive) -> bytes:
         message = await receive()
@@ -238,7 +256,7 @@ class HotRoutes:
         model: MindSporeModel,
         status: int,
         started: float,
-        request_id: bytes | None,
+        request_id: str,
         ticket: Ticket | None,
         reason: str,
         span: Span | None,
@@ -250,18 +268,27 @@ class HotRoutes:
             model=model.name,
             status=status,
             seconds=time.monotonic() - started,
-            request_id=(request_id or b"").decode("latin-1"),
+            request_id=request_id,
             ticket=ticket,
             reason=reason,
         )
 
-    async def _refuse_unknown(self, protocol: str, name: str, version: str, send: Send) -> None:
+    async def _refuse_unknown(self, protocol: str, name: str, version: str, scope: Scope, send: Send) -> None:
         started = time.monotonic()
-        error = UnknownModelError(name, version if name in self._repository.models else "")
-        await _send(send, error.status, orjson.dumps({"error": error.message}), [_JSON])
+        try:
+            # Loaded since the routes were looked at, or not at all.
+            self._repository.find(name, version)
+            error: RequestError = NotReadyError(name)
+        except RequestError as found:
+            error = found
+        headers = [_JSON, _RETRY] if error.status == 503 else [_JSON]
+        request_id = next((value for key, value in scope["headers"] if key == b"x-request-id"), None)
+        if request_id is not None:
+            headers.append((b"x-request-id", request_id))
+        await _send(send, error.status, orjson.dumps({"error": error.message}), headers)
         if self._log.wants(error.status):
             self._log.write(
-                request_id="",
+                request_id=(request_id or b"").decode("latin-1"),
                 protocol=protocol,
                 model=name,
                 status=error.status,
@@ -282,7 +309,7 @@ class HotRoutes:
     async def _describe_version(self, name: str, version: str, ready: bool, send: Send) -> None:
         try:
             model = self._repository.find(name, version)
-        except UnknownModelError as error:
+        except RequestError as error:
             await _send(send, error.status, orjson.dumps({"error": error.message}), [_JSON])
             return
         body = {"name": name, "ready": True} if ready else model.describe()
@@ -332,6 +359,14 @@ def record_request(
             request_id=request_id,
             **attributes,
         )
+
+
+def _decode_v1(body: bytes, model: MindSporeModel) -> Any:
+    return v1.decode(v1.parse_json(body), model.readers)
+
+
+def _decode_v2(body: bytes, model: MindSporeModel, header_length: bytes | None) -> v2.Inference:
+    return v2.decode(body, header_length, model.readers, model.output_names)
 
 
 async def _send(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:

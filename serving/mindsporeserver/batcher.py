@@ -258,10 +258,12 @@ class Batcher:
             return [(batch[0], self._explain(error))]
 
     def _explain(self, error: Exception) -> Exception:
-        text = " ".join(str(error).split())[:300]
-        if self.graph.varies:
-            # The signature leaves dimensions free that the graph does not: nothing but a run can tell.
-            return InvalidRequestError(f"inputs: the graph cannot compute values of these shapes: {text}")
+        lines = [line.strip() for line in str(error).splitlines()]
+        text = next((line for line in lines if line.strip("-")), type(error).__name__)[:300]
+        # The signature may leave dimensions free that the graph does not, and some operators refuse values, such as
+        # an index out of range: nothing but a run can tell.
+        if self.graph.varies or self.graph.is_sound():
+            return InvalidRequestError(f"inputs: the graph cannot compute these: {text}")
         return GraphError(text)
 
     def _deliver(self, finished: Sequence[tuple[Ticket, Any]], batch: Sequence[Ticket], seconds: float) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import orjson
 from kserve.errors import InvalidInput
 from kserve.logging import logger
 from kserve.model import Model
@@ -237,8 +238,7 @@ class MindSporeModel(Model):  # type: ignore[misc]
             outputs, _ = await self.infer(v1.decode(payload, self.readers))
         except (InvalidRequestError, UnsupportedError) as error:
             raise InvalidInput(error.message) from None
-        rows = v1.list_rows(outputs)
-        return {"predictions": rows.tolist() if isinstance(rows, np.ndarray) else rows}
+        return {"predictions": orjson.loads(v1.encode(outputs))["predictions"]}
 
     async def _infer_v2(self, request: InferRequest) -> Arrays:
         inputs: Arrays = {}
@@ -294,7 +294,12 @@ class MindSporeModel(Model):  # type: ignore[misc]
     def _finish(self) -> None:
         if _identify(self.bundle.mindir) != self._identity:
             raise BundleReplacedError(f"{self.bundle.path}: was replaced while it was being loaded")
-        self.readers = {spec.name: InputReader(spec, finite=self.settings.finite) for spec in self.inputs}
+        # A transform's inputs are others, and what it makes of them is its own business.
+        ranges = self.bundle.signature.ranges if self._transform is None else {}
+        self.readers = {
+            spec.name: InputReader(spec, finite=self.settings.finite, bounds=ranges.get(spec.name))
+            for spec in self.inputs
+        }
         self.output_names = tuple(spec.name for spec in self.outputs)
         self.metrics.set_warm_shapes(len(self._graph.list_shapes()) * max(1, len(self._graph.sizes)))
         self.metrics.set_model_bytes(sum(int(entry["size"]) for entry in self.bundle.signature.files.values()))

@@ -13,7 +13,7 @@ from kserve.model_repository import ModelRepository
 
 from kfp_mindspore.bundle import SIGNATURE_FILE, ModelBundle
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
-from mindsporeserver.errors import UnknownModelError
+from mindsporeserver.errors import NotReadyError, UnknownModelError
 from mindsporeserver.metrics import Metrics
 from mindsporeserver.model import BundleReplacedError, MindSporeModel
 
@@ -107,6 +107,8 @@ class Repository(ModelRepository):  # type: ignore[misc]
         self._unloaded: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        # Known from the command line and not loaded yet.
+        self._awaited = set(sources.models)
 
     async def load_all(self) -> None:
         """Load what is there at the start.
@@ -115,7 +117,9 @@ class Repository(ModelRepository):  # type: ignore[misc]
             UserError: A model that was named cannot be loaded, or none of a repository's can.
         """
         failures: list[KfpMindSporeError] = []
-        for name in self.sources.list_names():
+        names = self.sources.list_names()
+        self._awaited.update(names)
+        for name in names:
             try:
                 await self.load(name)
             except KfpMindSporeError as error:
@@ -123,6 +127,8 @@ class Repository(ModelRepository):  # type: ignore[misc]
                     raise
                 logger.error("model %s: not loaded: %s", name, error.message)
                 failures.append(error)
+            finally:
+                self._awaited.discard(name)
         if failures and not self._versions:
             raise failures[0]
         self.loaded = True
@@ -200,8 +206,11 @@ class Repository(ModelRepository):  # type: ignore[misc]
 
         Raises:
             UnknownModelError: It is not served.
+            NotReadyError: It is loaded at this moment, for the first time.
         """
         model = self._versions.get(name, {}).get(version) if version else self.models.get(name)
+        if model is None and name in self._awaited:
+            raise NotReadyError(name)
         if model is None:
             raise UnknownModelError(name, version if name in self.models else "")
         assert isinstance(model, MindSporeModel)

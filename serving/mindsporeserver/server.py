@@ -19,7 +19,6 @@ from fastapi.responses import JSONResponse
 from kserve.errors import InvalidInput
 from kserve.model_server import ModelServer, app
 from kserve.protocol.dataplane import DataPlane
-from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
 from kserve.protocol.rest.server import RESTServer
 from starlette.exceptions import HTTPException
 
@@ -32,7 +31,7 @@ from mindsporeserver.logs import RequestLog
 from mindsporeserver.metrics import Metrics
 from mindsporeserver.model import MindSporeModel
 from mindsporeserver.repository import Repository
-from mindsporeserver.servicer import Servicer
+from mindsporeserver.servicer import Servicer, build_handlers
 from mindsporeserver.tls import TLSOptions, build_grpc_credentials
 from mindsporeserver.watch import BundleWatch, follow
 
@@ -294,7 +293,7 @@ class Server(ModelServer):  # type: ignore[misc]
             ]
         )
         servicer = Servicer(self.dataplane, self._repository, self._control, self._log, self._tracer)
-        add_GRPCInferenceServiceServicer_to_server(servicer, self._rpc)
+        self._rpc.add_generic_rpc_handlers((build_handlers(servicer),))
         host = f"[{listening.host}]" if ":" in listening.host else listening.host
         address = f"{host}:{listening.grpc_port}"
         if listening.grpc_tls is not None:

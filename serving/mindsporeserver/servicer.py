@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb
 from kserve.protocol.grpc.servicer import InferenceServicer
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
 from mindsporeserver.asgi import record_request
-from mindsporeserver.errors import InvalidRequestError, RequestError
+from mindsporeserver.errors import ClientGoneError, InvalidRequestError, RequestError
 from mindsporeserver.tensors import InputReader, check_names, join, name_array, shorten
 from mindsporeserver.v2 import to_bytes
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
 
+_SERVICE = "GRPCInferenceService"
 # The protocol has no typed contents for FP16.
 _CONTENTS = {
     "BOOL": "bool_contents",
@@ -83,6 +86,13 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
             deadline = None if remaining is None else started + remaining
             outputs, ticket = await model.infer(inputs, deadline=deadline)
             response = encode(request, outputs, names, model)
+        except asyncio.CancelledError:
+            # The client has gone, or its deadline has.
+            if model is not None:
+                gone = ClientGoneError()
+                model.metrics.count_failure(gone.reason)
+                self._record(name, gone.status, gone.code, started, request.id, None, gone.message, span)
+            raise
         except RequestError as error:
             if model is not None:
                 model.metrics.count_failure(error.reason)
@@ -168,6 +178,32 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
             reason=reason,
             grpc_status=code,
         )
+
+
+def build_handlers(servicer: Servicer) -> grpc.GenericRpcHandler:
+    """Return what answers the service's methods; bytes that are no message are the client's mistake, not UNKNOWN."""
+    service = pb.DESCRIPTOR.services_by_name[_SERVICE]
+    handlers = {}
+    for method in service.methods:
+        handlers[method.name] = grpc.unary_unary_rpc_method_handler(
+            _parse_first(getattr(servicer, method.name), getattr(pb, method.input_type.name)),
+            response_serializer=getattr(pb, method.output_type.name).SerializeToString,
+        )
+    return grpc.method_handlers_generic_handler(service.full_name, handlers)
+
+
+def _parse_first(function: Callable[[Any, Any], Awaitable[Any]], kind: Any) -> Callable[[bytes, Any], Awaitable[Any]]:
+    parse = kind.FromString
+
+    async def handle(content: bytes, context: Any) -> Any:
+        try:
+            request = parse(content)
+        except DecodeError:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"not a valid {kind.DESCRIPTOR.name} message")
+            raise
+        return await function(request, context)
+
+    return handle
 
 
 def decode(request: pb.ModelInferRequest, readers: Mapping[str, InputReader]) -> Arrays:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 import math
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -30,10 +31,20 @@ _DATATYPES = {
     BYTES: "BYTES",
 }
 _BY_DTYPE = {np.dtype(name): datatype for name, datatype in _DATATYPES.items() if name != BYTES}
+_NUMBERS = frozenset({int, float})
 # What JSON may hold for a dtype of a kind: numbers with a point are no integers, and nothing else is a boolean.
-_ACCEPTED = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}
-_NAMES = {"f": "numbers", "i": "integers", "u": "integers", "b": "booleans", "U": "texts", "O": "nulls or mixed values"}
+_LEAVES = {
+    "f": _NUMBERS,
+    "i": frozenset({int}),
+    "u": frozenset({int}),
+    "b": frozenset({bool}),
+}
+_EXPECTED = {"f": "numbers", "i": "integers", "u": "integers", "b": "booleans", "c": "nothing that JSON can hold"}
+_FOUND = {str: "texts", type(None): "nulls", bool: "booleans", float: "numbers with a point", dict: "objects"}
 _MAX_RANK = 32
+# np.dot of more goes to several threads.
+_SMALL = 4096
+_type: Callable[[Any], Any] = type
 
 
 def name_datatype(dtype: str) -> str:
@@ -67,15 +78,18 @@ class InputReader:
     Args:
         spec: What is accepted; -1 for a free dimension.
         finite: Whether NaN and infinities are refused.
+        bounds: The least and the greatest value that the model computes; None for all.
     """
 
-    def __init__(self, spec: TensorSpec, *, finite: bool) -> None:
+    def __init__(self, spec: TensorSpec, *, finite: bool, bounds: tuple[float, float] | None = None) -> None:
+        self._range = bounds
+        self._depth = len(spec.shape) - 1
         self.spec = spec
         self.name = spec.name
         self.datatype = _DATATYPES.get(spec.dtype, spec.dtype.upper())
         self.is_bytes = spec.dtype == BYTES
         self.dtype = np.dtype(object) if self.is_bytes else np.dtype(spec.dtype)
-        self._kinds = _ACCEPTED.get(self.dtype.kind, "")
+        self._leaves = _LEAVES.get(self.dtype.kind, frozenset())
         self._checks = finite and self.dtype.kind == "f"
         self._limits = np.iinfo(spec.dtype) if self.dtype.kind in "iu" else None
 
@@ -86,28 +100,45 @@ class InputReader:
         """
         if self.is_bytes:
             return _read_texts(values, self)
-        try:
-            array: NDArray[Any] = np.array(values)
-        except (ValueError, OverflowError):
+        if self._leaves is _NUMBERS and (found := self._read_numbers(values)) is not None:
+            return self._check_values(found)
+        # Never np.array of what a client sent: one long text among numbers would make every element as long.
+        leaves, shape = values, [len(values)]
+        while (kinds := set(map(_type, leaves))) == {list}:
+            sizes = set(map(len, leaves))
+            if len(sizes) > 1:
+                self._refuse_ragged()
+            if len(shape) == _MAX_RANK:
+                raise InvalidRequestError(f"input {self.name!r}: nested deeper than {_MAX_RANK} lists")
+            shape += sizes
+            leaves = list(itertools.chain.from_iterable(leaves))
+        if not kinds <= self._leaves:
+            if list in kinds:
+                self._refuse_ragged()
             raise InvalidRequestError(
-                f"input {self.name!r}: shape must be {self.spec.shape}, got rows of different lengths"
-            ) from None
-        if array.dtype.kind not in self._kinds and array.size:
-            raise InvalidRequestError(
-                f"input {self.name!r}: must hold {_NAMES.get(self.dtype.kind, self.spec.dtype)} ({self.spec.dtype}), "
-                f"got {_NAMES.get(array.dtype.kind, array.dtype.name)}"
+                f"input {self.name!r}: must hold {_EXPECTED[self.dtype.kind]} ({self.spec.dtype}), got "
+                f"{_name_kinds(kinds - self._leaves)}"
             )
-        if self._limits is not None and array.size:
-            limits = self._limits
-            if array.min() < limits.min or array.max() > limits.max:
+        if self._limits is not None and leaves:
+            least, most = min(leaves), max(leaves)
+            if least < self._limits.min or most > self._limits.max:
                 raise InvalidRequestError(
-                    f"input {self.name!r}: values must be {limits.min} to {limits.max} ({self.spec.dtype}), got "
-                    f"{array.min()} to {array.max()}"
+                    f"input {self.name!r}: values must be {self._limits.min} to {self._limits.max} "
+                    f"({self.spec.dtype}), got {least} to {most}"
                 )
-        if array.dtype != self.dtype:
-            with np.errstate(over="ignore"):
-                array = array.astype(self.dtype)
-        return self._check_finite(array)
+        array = np.array(leaves, self.dtype)
+        return self._check_values(array if len(shape) == 1 else array.reshape(shape))
+
+    def _read_numbers(self, values: Any) -> NDArray[Any] | None:
+        """Read what is right in every respect, three times as fast; None for all else."""
+        nested = values
+        for _ in range(self._depth if values and type(values[0]) is list else 0):
+            nested = itertools.chain.from_iterable(nested)
+        try:
+            # Only numbers reach np.array, so nothing is larger than what it was read from.
+            return np.array(values, self.dtype) if set(map(_type, nested)) <= _NUMBERS else None
+        except (TypeError, ValueError, RuntimeWarning):
+            return None
 
     def read_flat(self, values: Any, shape: Any) -> NDArray[Any]:
         """Make an array of V2's data, which is flat or nested.
@@ -150,7 +181,7 @@ class InputReader:
         if self.dtype.kind == "b":
             # Any other byte is a boolean that is neither true nor false to what computes with it.
             return np.frombuffer(content, np.uint8).astype(bool).reshape(shape)
-        return self._check_finite(np.frombuffer(content, self.dtype).reshape(shape))
+        return self._check_values(np.frombuffer(content, self.dtype).reshape(shape))
 
     def check_datatype(self, found: Any) -> None:
         """Refuse another datatype than the signature's."""
@@ -173,12 +204,23 @@ class InputReader:
             raise InvalidRequestError(f"input {self.name!r}: shape must be {expected}, got {shorten(tuple(shape))}")
         return math.prod(shape)
 
-    def _check_finite(self, array: NDArray[Any]) -> NDArray[Any]:
-        if self._checks and not np.isfinite(array).all():
+    def _refuse_ragged(self) -> NoReturn:
+        raise InvalidRequestError(
+            f"input {self.name!r}: shape must be {self.spec.shape}, got rows of different lengths"
+        )
+
+    def _check_values(self, array: NDArray[Any]) -> NDArray[Any]:
+        if self._checks and not _is_finite(array):
             raise InvalidRequestError(
                 f"input {self.name!r}: must hold finite numbers, got NaN or infinity, or a number too large for "
                 f"{self.spec.dtype}"
             )
+        if self._range is not None and array.size:
+            least, most = array.min(), array.max()
+            if least < self._range[0] or most > self._range[1]:
+                raise InvalidRequestError(
+                    f"input {self.name!r}: values must be {self._range[0]} to {self._range[1]}, got {least} to {most}"
+                )
         return array
 
 
@@ -233,6 +275,20 @@ def name_type(value: Any) -> str:
         bytes: "bytes",
     }
     return names.get(type(value), "a number")
+
+
+def _is_finite(array: NDArray[Any]) -> bool:
+    if array.size <= _SMALL:
+        # A quarter of the price. It may overflow where no element is infinite, and then says nothing.
+        flat = array.ravel()
+        product = np.dot(flat, flat)
+        if product - product == 0:
+            return True
+    return bool(np.isfinite(array).all())
+
+
+def _name_kinds(kinds: Iterable[type]) -> str:
+    return " and ".join(sorted(_FOUND.get(kind, "numbers") for kind in kinds))
 
 
 def _map_texts(value: Any) -> Any:

@@ -41,9 +41,10 @@ def decode(payload: Any, readers: Mapping[str, InputReader]) -> Arrays:
     """
     if not isinstance(payload, dict):
         raise InvalidRequestError(f"body: must be a JSON object with 'instances', got {name_type(payload)}")
-    rows = payload.get("instances")
+    # `inputs` is what kserve's own servers of scikit-learn and others take too.
+    rows = payload.get("instances", payload.get("inputs"))
     if not isinstance(rows, list):
-        if "instances" not in payload:
+        if "instances" not in payload and "inputs" not in payload:
             raise InvalidRequestError(f"instances: missing, got fields {join(payload) or 'none'}")
         raise InvalidRequestError(f"instances: must be a list, got {name_type(rows)}")
     first = next(iter(readers.values()))

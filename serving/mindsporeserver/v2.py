@@ -80,7 +80,8 @@ def decode(
         raise InvalidRequestError(f"body: must be a JSON object with 'inputs', got {name_type(payload)}")
     tensors = payload.get("inputs")
     if not isinstance(tensors, list) or not tensors:
-        raise InvalidRequestError(f"inputs: must be a list of inputs, got {_find(payload, 'inputs')}")
+        found = "an empty list" if tensors == [] else _find(payload, "inputs")
+        raise InvalidRequestError(f"inputs: must be a list of inputs, got {found}")
     content = memoryview(body)
     position = length
     inputs: Arrays = {}
@@ -122,6 +123,8 @@ def decode(
     request_id = payload.get("id")
     if request_id is not None and not isinstance(request_id, str):
         raise InvalidRequestError(f"id: must be a text, got {name_type(request_id)}")
+    if request_id and not request_id.isascii():
+        _check_unicode("id", request_id)
     parameters = _read_parameters(payload, "parameters")
     binary = _read_flag(parameters, "binary_data_output", False, "parameters")
     return Inference(request_id or "", inputs, _read_outputs(payload.get("outputs"), outputs, binary), binary)
@@ -176,6 +179,13 @@ def to_bytes(array: NDArray[Any]) -> bytes:
         return encode_texts(array)
     content: bytes = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
     return content
+
+
+def _check_unicode(field: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError(f"{field}: must be text, got half of a surrogate pair: {shorten(text)}") from None
 
 
 def _read_length(value: bytes | str, limit: int) -> int:
