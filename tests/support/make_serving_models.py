@@ -3,6 +3,7 @@
 a, b      the digits' classifier with other weights: what stands at a path before and after a reload
 lookup    ids (-1, 3) into a table of ten rows: the graph raises when an id is not 0 to 9
 loose     values (-1, -1): the signature says that any length will do, the graph takes 4 only
+slow      the digits' images to ten numbers, with some milliseconds of work for each
 tokens    values (-1, -1) padded to 4, 8 or 16 and summed
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 import mindspore
 import numpy as np
 import small_networks
-from mindspore import nn
+from mindspore import nn, ops
 
 from kfp_mindspore.bundle import Signature, TensorSpec, VerifiedSamples, write_bundle
 from kfp_mindspore.checkpoint import NetworkSpec, write_checkpoint
@@ -31,6 +32,23 @@ class Lookup(nn.Cell):
 
     def construct(self, ids):  # type: ignore[no-untyped-def]
         return self.table(ids).sum(axis=1)
+
+
+class Slow(nn.Cell):
+    """Many layers that are one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flatten = nn.Flatten()
+        self.first = nn.Dense(64, 1024)
+        self.middle = nn.Dense(1024, 1024)
+        self.last = nn.Dense(1024, 10)
+
+    def construct(self, image):  # type: ignore[no-untyped-def]
+        values = self.first(self.flatten(image))
+        for _ in range(30):
+            values = ops.tanh(self.middle(values))
+        return self.last(values)
 
 
 class Summed(nn.Cell):
@@ -63,6 +81,7 @@ def main(root: Path) -> None:
         network.dense.weight.set_data(mindspore.Tensor(random.standard_normal((10, 64)).astype(np.float32)))
         _export(root, name, network, {"image": images})
     _export(root, "lookup", Lookup(), {"ids": random.integers(0, 10, (16, 3), np.int32)})
+    _export(root, "slow", Slow(), {"image": images})
     tokens = {"tokens": {"inputs": {"values": 1}, "outputs": {"output_1": 1}, "sizes": [4, 8, 16]}}
     _export(root, "tokens", Summed(), {"values": random.random((6, 7), np.float32)}, dimensions=tokens)
     _write_loose(root / "loose", random.random((6, 4), np.float32))

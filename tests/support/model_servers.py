@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ class ModelServer:
         flags: More flags.
         environment: Variables to set, over this process's.
         cwd: Its working directory.
-        prepare: Called in the child before it becomes the server.
+        prepare: Called in the child before it becomes the server; its log then comes by a pipe, as in a container.
     """
 
     def __init__(
@@ -55,13 +56,21 @@ class ModelServer:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=subprocess.PIPE if prepare else log,
+                stderr=subprocess.STDOUT,
                 cwd=cwd or directory,
                 env={**os.environ, **(environment or {})},
                 preexec_fn=prepare,
                 start_new_session=True,
             )
+        if prepare:
+            threading.Thread(target=self._copy_log, daemon=True).start()
+
+    def _copy_log(self) -> None:
+        assert self.process.stdout is not None
+        with self.log.open("ab", buffering=0) as log, self.process.stdout as stream:
+            for line in stream:
+                log.write(line)
 
     @property
     def pid(self) -> int:

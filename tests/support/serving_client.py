@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import numpy as np
+import orjson
 
 Headers = Sequence[tuple[str, str]]
 INFER = "ModelInfer"
@@ -59,7 +60,7 @@ class Answer:
     details: str = ""
 
     def json(self) -> Any:
-        return json.loads(self.body)
+        return orjson.loads(self.body)
 
 
 class Connection:
@@ -278,7 +279,7 @@ def read_v1(answer: Answer, names: Sequence[str]) -> Arrays:
 def read_v2(answer: Answer) -> Arrays:
     """Read the outputs of a V2 answer, JSON or binary."""
     length = int(answer.headers.get("inference-header-content-length", len(answer.body)))
-    head, offset, arrays = json.loads(answer.body[:length]), length, {}
+    head, offset, arrays = orjson.loads(answer.body[:length]), length, {}
     for output in head["outputs"]:
         dtype = _find_dtype(output["datatype"])
         size = (output.get("parameters") or {}).get("binary_data_size")
@@ -305,6 +306,23 @@ def read_message(answer: Answer) -> Arrays:
     return arrays
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A request that is ready to be sent, again and again.
+
+    Args:
+        protocol: One of PROTOCOLS.
+        target: Path or method.
+        body: The body or the message.
+        headers: HTTP's.
+    """
+
+    protocol: str
+    target: str
+    body: bytes
+    headers: Headers
+
+
 class Client:
     """Asks one model in every protocol.
 
@@ -323,29 +341,40 @@ class Client:
         self.http = Connection(port, timeout=timeout)
         self.grpc = GrpcConnection(grpc_port, timeout=timeout) if grpc_port else None
 
-    async def ask(self, protocol: str, inputs: Arrays) -> tuple[Answer, Arrays | None]:
-        """Ask in one of PROTOCOLS; return the answer, and the outputs when it is a good one."""
+    def prepare(self, protocol: str, inputs: Arrays) -> Prepared:
+        """Write a request in one of PROTOCOLS."""
         if protocol.startswith("grpc"):
-            assert self.grpc is not None
             message = make_message(self.model, inputs, raw=protocol == "grpc-raw")
-            answer = await self.grpc.call(INFER, message.SerializeToString())
-            return answer, read_message(answer) if answer.code == "OK" else None
+            return Prepared(protocol, INFER, message.SerializeToString(), ())
         if protocol.startswith("v1"):
             columns = {name: array.tolist() for name, array in inputs.items()}
             if protocol == "v1-named" or len(columns) > 1:
                 rows: Any = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
             else:
                 (rows,) = columns.values()
-            answer = await self.http.post(f"/v1/models/{self.model}:predict", {"instances": rows})
-            return answer, read_v1(answer, self.outputs) if answer.status == 200 else None
+            return Prepared(protocol, f"/v1/models/{self.model}:predict", orjson.dumps({"instances": rows}), _JSON)
         target = f"/v2/models/{self.model}/infer"
         if protocol.startswith("v2"):
-            answer = await self.http.post(target, {"inputs": make_tensors(inputs, nested=protocol == "v2-nested")})
-        else:
-            fields = {"parameters": {"binary_data_output": True}} if protocol == "binary-out" else {}
-            body, headers = make_binary(inputs, **fields)
-            answer = await self.http.request("POST", target, body, headers)
-        return answer, read_v2(answer) if answer.status == 200 else None
+            tensors = make_tensors(inputs, nested=protocol == "v2-nested")
+            return Prepared(protocol, target, orjson.dumps({"inputs": tensors}), _JSON)
+        fields = {"parameters": {"binary_data_output": True}} if protocol == "binary-out" else {}
+        body, headers = make_binary(inputs, **fields)
+        return Prepared(protocol, target, body, headers)
+
+    async def send(self, request: Prepared) -> tuple[Answer, Arrays | None]:
+        """Send a request; return the answer, and the outputs when it is a good one."""
+        if request.protocol.startswith("grpc"):
+            assert self.grpc is not None
+            answer = await self.grpc.call(request.target, request.body)
+            return answer, read_message(answer) if answer.code == "OK" else None
+        answer = await self.http.request("POST", request.target, request.body, request.headers)
+        if answer.status != 200:
+            return answer, None
+        return answer, read_v1(answer, self.outputs) if request.protocol.startswith("v1") else read_v2(answer)
+
+    async def ask(self, protocol: str, inputs: Arrays) -> tuple[Answer, Arrays | None]:
+        """Write a request in one of PROTOCOLS and send it."""
+        return await self.send(self.prepare(protocol, inputs))
 
     async def close(self) -> None:
         await self.http.close()
