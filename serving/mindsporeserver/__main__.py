@@ -53,7 +53,7 @@ def _count_workers(argv: Sequence[str]) -> int:
 def _run_parent(argv: Sequence[str]) -> int:
     from mindsporeserver.logs import configure_logging
     from mindsporeserver.watch import BundleWatch
-    from mindsporeserver.workers import run_parent
+    from mindsporeserver.workers import Patience, run_parent
 
     # What the parent needs of kserve's flags, whose parser costs a second to import: workers check all of them.
     parser = argparse.ArgumentParser(add_help=False)
@@ -81,6 +81,8 @@ def _run_parent(argv: Sequence[str]) -> int:
         grpc_port=options.grpc_port if options.enable_grpc else None,
         watch=watch,
         watch_seconds=options.reload_interval,
+        # Longer than a worker itself waits for what is in flight.
+        patience=Patience(grace=options.grace_period + 10.0),
     )
 
 
