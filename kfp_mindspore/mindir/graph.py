@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfp_mindspore.bundle import ModelBundle, Signature, TensorSpec
-from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, UserError, ValidationError
+from kfp_mindspore.errors import KfpMindSporeError, UserError, ValidationError
+from kfp_mindspore.mindir.encryption import load_graph
 from kfp_mindspore.mindir.metadata import inspect_mindir
 from kfp_mindspore.onednn import avoid_slow_convolutions, has_convolutions
 
@@ -148,34 +149,21 @@ class Graph:
             UserError: It is no MindIR that MindSpore can load, or the key is wrong.
             MissingExtraError: MindSpore is not installed.
         """
-        try:
-            import mindspore
-            from mindspore import nn
-        except ModuleNotFoundError as error:
-            if error.name != "mindspore":
-                raise
-            raise MissingExtraError("mindspore", "serving") from None
         self._choose_instructions()
-        options = {"dec_key": self._key, "dec_mode": "AES-GCM"} if self._key is not None else {}
-        try:
-            self._loaded = mindspore.load(str(self.bundle.mindir), **options)
-            self._cell = nn.GraphCell(self._loaded)
-        except (RuntimeError, ValueError) as error:
-            if self._key is not None:
-                # MindSpore's text names the key.
-                raise UserError(f"{self.bundle.mindir}: cannot be decrypted and loaded with this key") from None
-            raise UserError(f"{self.bundle.mindir}: MindSpore cannot load it: {error}") from error
-        self._tensor = mindspore.Tensor
+        self._loaded = load_graph(self.bundle, self._key)
+        from mindspore import Tensor, nn
+
         self._make_cell = nn.GraphCell
+        self._cell = nn.GraphCell(self._loaded)
+        self._tensor = Tensor
 
     def _choose_instructions(self) -> None:
-        # An encrypted graph cannot be looked at, and convolutions lose more by the wrong choice than dense layers.
         try:
-            slow = self._key is not None or has_convolutions(inspect_mindir(self.bundle.mindir).operators)
+            operators = inspect_mindir(self.bundle.mindir, key=self._key).operators
         except UserError:
             # What MindSpore says of such a file is what counts.
             return
-        if slow:
+        if has_convolutions(operators):
             avoid_slow_convolutions()
 
     def release(self) -> None:

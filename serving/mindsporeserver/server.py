@@ -266,6 +266,7 @@ class Server(ModelServer):  # type: ignore[misc]
             timeout_graceful_shutdown=self.grace_period,
             timeout_keep_alive=self.timeout_keep_alive,
             server_header=False,
+            proxy_headers=False,
             backlog=2048,
             **(tls.uvicorn_options() if tls is not None else {}),
         )

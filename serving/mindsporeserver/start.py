@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kfp_mindspore.bundle import ModelBundle
 from kfp_mindspore.mindir.encryption import read_model_key
+from kfp_mindspore.onednn import avoid_slow_convolutions
 from mindsporeserver.options import Options, add_arguments, read_options
 from mindsporeserver.ports import bind_http, reserve_grpc
 from mindsporeserver.startup import light_imports, settle_temporary_directory
@@ -33,6 +35,7 @@ with light_imports():
 if TYPE_CHECKING:
     from mindsporeserver.attachment import Attachment
 
+_SWITCH_SECONDS = 1e-4
 # Where URIs are downloaded to, below the directory for temporary files.
 _CACHE = "mindsporeserver-models"
 
@@ -56,6 +59,9 @@ def run_server(argv: Sequence[str], attachment: Attachment | None) -> int:
     options = read_options(parser.parse_args(argv))
     configure_logging(options.log_format, config_file=options.log_config_file, configure=options.configure_logging)
     sources = _find_sources(options)
+    if options.model_repository is not None or len(sources.models) > 1:
+        # Which instructions are used is decided once a process, and the first model may have no convolutions.
+        avoid_slow_convolutions()
     listening = _listen(options, attachment)
     settings = ModelSettings(
         max_batch=options.max_batch,
@@ -64,6 +70,9 @@ def run_server(argv: Sequence[str], attachment: Attachment | None) -> int:
         allow_code=options.allow_model_code,
         key=read_model_key(options.model_key_file, os.environ),
     )
+    # The event loop and the graph thread hand the interpreter to each other for every batch: with Python's 5 ms the
+    # graph waited for the loop longer than it computed.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     metrics, graphs = Metrics(), GraphThread()
 
     def open_model(name: str, bundle: ModelBundle, version: str) -> MindSporeModel:
