@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from harness import build_parser
+from pictures import draw_servers, draw_targets
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 RESULTS = HERE.parent / "docs" / "benchmarks"
-BENCHMARKS = ("startup", "training", "accuracy", "distributed", "lifecycle")
+BENCHMARKS = ("startup", "training", "accuracy", "distributed", "lifecycle", "serving")
 INTRODUCTION = """# Benchmarks
 
 Made by `make bench`: each benchmark runs its peer beside it, in turn, in the same run. What is quoted is the median of
@@ -41,33 +43,14 @@ def run(name: str, quick: bool) -> dict[str, Any]:
     return result
 
 
-def draw(name: str, result: dict[str, Any]) -> None:
-    """Draw each target's median, its spread and its goal as docs/benchmarks/<name>.svg."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    # The same figures give the same file.
-    mpl.rcParams["svg.hashsalt"] = name
-    import matplotlib.pyplot as plt
-
-    targets = result["targets"]
-    figure, axis = plt.subplots(figsize=(8, 0.7 + 0.55 * len(targets)))
-    for row, target in enumerate(targets):
-        low, high = target["spread"]
-        color = "#777777" if target["met"] is None else "#2e7d32" if target["met"] else "#c62828"
-        axis.barh(row, target["ratio"], color=color, alpha=0.75, height=0.5)
-        axis.plot([low, high], [row, row], color="black", linewidth=1.5)
-        if target["goal"] is not None:
-            axis.plot([target["goal"]] * 2, [row - 0.4, row + 0.4], color="black", linestyle=":")
-    axis.set_yticks(range(len(targets)), [target["name"] for target in targets], fontsize=8)
-    axis.invert_yaxis()
-    axis.set_xlabel("bar: median, line: smallest to largest, dots: goal", fontsize=8)
-    axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(RESULTS / f"{name}.svg", bbox_inches="tight", metadata={"Date": None}, facecolor="white")
-    plt.close(figure)
+def draw(name: str, result: dict[str, Any]) -> list[Path]:
+    """Draw a result; return its pictures."""
+    if name == "serving":
+        return draw_servers(name, result["raw"], RESULTS)
+    return draw_targets(name, result["targets"], RESULTS)
 
 
-def describe(name: str, result: dict[str, Any]) -> str:
+def describe(name: str, result: dict[str, Any], pictures: Sequence[Path]) -> str:
     """Return one benchmark's part of the page."""
     lines = [f"## {name}", "", f"`python benchmarks/{name}.py`", ""]
     lines += ["| | median | spread | goal | met |", "|---|---|---|---|---|"]
@@ -76,7 +59,9 @@ def describe(name: str, result: dict[str, Any]) -> str:
         goal = "" if target["goal"] is None else f"{target['goal']:g}"
         low, high = target["spread"]
         lines.append(f"| {target['name']} | {target['ratio']:.3g} | {low:.3g} to {high:.3g} | {goal} | {met} |")
-    return "\n".join([*lines, "", f"![{name}](benchmarks/{name}.svg)", ""])
+    for picture in pictures:
+        lines += ["", f"![{picture.stem}](benchmarks/{picture.name})"]
+    return "\n".join([*lines, ""])
 
 
 def main() -> None:
@@ -97,8 +82,7 @@ def main() -> None:
         if file.is_file():
             result = json.loads(file.read_text())
             machine = result["machine"]
-            draw(name, result)
-            parts.append(describe(name, result))
+            parts.append(describe(name, result, draw(name, result)))
     versions = ", ".join(f"{package} {version}" for package, version in sorted(machine["versions"].items()))
     PAGE.write_text("\n".join([INTRODUCTION.format(cores=machine["cores"], versions=versions), *parts]))
 

@@ -3,7 +3,7 @@
 https://www.mindspore.cn/docs/en/r2.9.0/api_python/nn/mindspore.nn.GraphCell.html
 
 Once it is warm it prints a line of JSON with the seconds that compiling each batch size took. Each line `ROWS SECONDS`
-on its input is answered by one: calls, images/s, and the median and 99th percentile of a call in milliseconds.
+on its input is answered by one: calls, calls/s, images/s, and the median and 99th percentile of a call in milliseconds.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def measure(network: Network, rows: int, seconds: float) -> dict[str, Any]:
     p50, p99 = np.percentile(latencies, [50, 99]) * 1000
     return {
         "requests": len(latencies),
+        "requests_per_second": len(latencies) / (now - start),
         "images_per_second": rows * len(latencies) / (now - start),
         "p50_ms": p50,
         "p99_ms": p99,
