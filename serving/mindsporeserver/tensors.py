@@ -281,8 +281,7 @@ def _is_finite(array: NDArray[Any]) -> bool:
     if array.size <= _SMALL:
         # A quarter of the price. It may overflow where no element is infinite, and then says nothing.
         flat = array.ravel()
-        product = np.dot(flat, flat)
-        if product - product == 0:
+        if math.isfinite(np.dot(flat, flat)):
             return True
     return bool(np.isfinite(array).all())
 
