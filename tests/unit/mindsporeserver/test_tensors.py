@@ -63,7 +63,7 @@ def refuse(call: Any, *arguments: Any) -> str:
 
 def arrays(dtype: str, least: int = 1) -> st.SearchStrategy[Any]:
     """Return arrays of shape (N, M), values of the whole range; no NaN and no infinities."""
-    options = {"allow_nan": False, "allow_infinity": False} if dtype.startswith("float") else {}
+    options: dict[str, Any] = {"allow_nan": False, "allow_infinity": False} if dtype.startswith("float") else {}
     elements = hnp.from_dtype(np.dtype(dtype), **options)
     return hnp.arrays(dtype, hnp.array_shapes(min_dims=2, max_dims=2, min_side=least, max_side=5), elements=elements)
 
