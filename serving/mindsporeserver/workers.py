@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import importlib
 import logging
 import os
 import signal
@@ -27,7 +26,7 @@ from mindsporeserver.attachment import Attachment, attach
 from mindsporeserver.fleet import Fleet
 from mindsporeserver.listener import ConnectionCounts
 from mindsporeserver.ports import bind_http, reserve_grpc
-from mindsporeserver.shared import hold_metrics_directory, share_cores
+from mindsporeserver.shared import fold_metrics, hold_metrics_directory, share_cores
 from mindsporeserver.watch import BundleWatch, follow
 from mindsporeserver.worker import Worker, describe_exit
 
@@ -147,6 +146,7 @@ class _Parent:
         self._stopping = asyncio.Event()
         self._signals: list[int] = []
         self._overdue = False
+        self._unburied: set[int] = set()
 
     async def run(self, watch: BundleWatch | None, watch_seconds: float) -> int:
         loop = asyncio.get_running_loop()
@@ -245,6 +245,7 @@ class _Parent:
         patience = self._patience
         while True:
             await asyncio.sleep(patience.ping_interval)
+            self._fold()
             for worker in list(self._workers.values()):
                 if worker.has_ended:
                     continue
@@ -277,8 +278,12 @@ class _Parent:
     def _bury(self, worker: Worker) -> None:
         self._counts.close_worker(worker.index)
         if any(self._metrics.glob(f"*_{worker.pid}.db")):
-            # 0.1 s and 8 MB, only once a worker ended.
-            importlib.import_module("prometheus_client.multiprocess").mark_process_dead(worker.pid, str(self._metrics))
+            self._unburied.add(worker.pid)
+            self._fold()
+
+    def _fold(self) -> None:
+        # One whose files are in use is tried again at the next look.
+        self._unburied = {pid for pid in self._unburied if not fold_metrics(self._metrics, pid)}
 
     async def _kill_all(self) -> None:
         for worker in self._workers.values():

@@ -23,7 +23,7 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.process import ProcessIdentity
 from mindsporeserver.fleet import merge_indexes
 from mindsporeserver.ports import bind_http, reserve_grpc
-from mindsporeserver.shared import count_cores, hold_metrics_directory, share_cores
+from mindsporeserver.shared import count_cores, fold_metrics, hold_metrics_directory, read_metrics, share_cores
 
 TINY_WORKER = Path(__file__).parents[2] / "support" / "tiny_worker.py"
 Eventually = Callable[..., Any]
@@ -624,6 +624,69 @@ class TestShares:
         if content is not None:
             file.write_text(content)
         assert count_cores(file) == (len(os.sched_getaffinity(0)) if cores is None else cores)
+
+
+_COUNT = """
+import os, sys
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+registry = CollectorRegistry()
+counter = Counter("asked", "Asked.", ["model"], registry=registry)
+histogram = Histogram("seconds", "Seconds.", registry=registry, buckets=(1.0, 2.0))
+Gauge("in_flight", "In flight.", registry=registry, multiprocess_mode="livesum").set(5)
+for model, count in zip(sys.argv[1::2], sys.argv[2::2]):
+    counter.labels(model).inc(int(count))
+    histogram.observe(int(count))
+print(os.getpid())
+"""
+
+
+class TestFolding:
+    """The metrics of dead workers are kept, in files whose number does not grow."""
+
+    def count(self, directory: Path, *arguments: str) -> int:
+        """Count in a process of its own, and return its number once it is dead."""
+        environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(directory)}
+        command = [sys.executable, "-c", _COUNT, *arguments]
+        return int(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+
+    def read(self, directory: Path) -> dict[str, float]:
+        from prometheus_client.multiprocess import MultiProcessCollector
+
+        found = MultiProcessCollector(None, str(directory)).collect()
+        samples = [sample for metric in found for sample in metric.samples]
+        return {f"{sample.name}{''.join(sample.labels.values())}": sample.value for sample in samples}
+
+    def test_sums_stay_and_files_go(self, tmp_path: Path) -> None:
+        pids = [self.count(tmp_path, "a", "1"), self.count(tmp_path, "a", "2", "b", "3"), self.count(tmp_path)]
+        before = self.read(tmp_path)
+        assert (before["asked_totala"], before["asked_totalb"], before["in_flight"]) == (3, 3, 15)
+        # Killed before it wrote anything.
+        (tmp_path / "counter_1.db").touch()
+        for pid in (*pids, 1):
+            assert fold_metrics(tmp_path, pid)
+            assert fold_metrics(tmp_path, pid), "done again changes nothing"
+        after = self.read(tmp_path)
+        assert after == {name: value for name, value in before.items() if name != "in_flight"}
+        assert (after["seconds_bucket2.0"], after["seconds_count"], after["seconds_sum"]) == (2, 3, 6)
+        assert sorted(file.name for file in tmp_path.glob("*.*")) == ["counter_dead.db", "histogram_dead.db"]
+
+    def test_not_while_somebody_reads(self, tmp_path: Path) -> None:
+        pid = self.count(tmp_path, "a", "1")
+        with read_metrics(tmp_path), read_metrics(tmp_path):
+            assert not fold_metrics(tmp_path, pid)
+            assert (tmp_path / f"counter_{pid}.db").exists()
+        assert fold_metrics(tmp_path, pid)
+
+    def test_not_when_space_is_short(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        pid = self.count(tmp_path, "a", "1")
+        before = self.read(tmp_path)
+        real = os.statvfs(tmp_path)
+        full = os.statvfs_result((*real[:4], 0, *real[5:10]))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "statvfs", lambda _: full)
+            assert not fold_metrics(tmp_path, pid)
+        assert self.read(tmp_path)["asked_totala"] == before["asked_totala"]
+        assert fold_metrics(tmp_path, pid)
 
 
 class TestPorts:
