@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore import checkpoint as checkpoints
 from kfp_mindspore import events
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.onednn import avoid_slow_convolutions, has_convolutions
 from kfp_mindspore.training import distributed
 from kfp_mindspore.training.environment import import_mindspore, set_seed, use_graph_mode
 from kfp_mindspore.training.signals import Termination
@@ -125,6 +126,8 @@ def fit(
     from kfp_mindspore.training import data, state
     from kfp_mindspore.training.run import Plan, Run
 
+    if has_convolutions(type(cell).__name__ for _, cell in network.cells_and_names()):
+        avoid_slow_convolutions()
     set_seed(seed)
     plan = Plan(
         epochs=epochs,
