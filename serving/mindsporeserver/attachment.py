@@ -107,7 +107,7 @@ class Attachment:
         return await self._channel.call(action, **arguments)
 
     async def report_ready(self) -> None:
-        """Say that the models of the command line are loaded and warm.
+        """Say that the models of the command line are loaded and warm, and that this worker itself says so too.
 
         Returns when the parent has had loaded and unloaded here what clients had loaded and unloaded before, and
         counts this worker among those that serve.

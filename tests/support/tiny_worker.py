@@ -102,8 +102,9 @@ class Server:
         for file in self.directory.iterdir():
             if "." not in file.name:
                 await self.repository.load(file.name)
-        await self.attachment.report_ready()
+        # Before it is reported: from then on clients may be let in.
         self.ready = True
+        await self.attachment.report_ready()
 
     def make_protocol(self) -> asyncio.BaseProtocol:
         reader = asyncio.StreamReader()
