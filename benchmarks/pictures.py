@@ -21,7 +21,7 @@ STAGES = {
     "encode": ("encode the answer", "#8e24aa"),
     "write": ("write", "#5e35b1"),
     "observe": ("metrics, logs", "#8d6e63"),
-    "other": ("event loop, other", "#bdbdbd"),
+    "other": ("event loop, sockets", "#bdbdbd"),
 }
 
 

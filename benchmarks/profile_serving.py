@@ -1,10 +1,9 @@
 """Where does the time of a request go in mindsporeserver?
 
-py-spy samples the server's threads from outside while wrk loads it, and each sample is put down to a stage of the
-request's way by the line of source that it was on: reading and parsing HTTP, JSON, the array, the queue, the graph,
-the answer, writing it. Microseconds a request are a stage's share of the time, divided by what was answered meanwhile.
-With one connection the stages and the waiting between them add up to what the client waits for; with 32 they are the
-work of the event loop's thread and of the graph's, which run side by side.
+py-spy samples the server's threads from outside while wrk loads it. Each sample is put down to a stage of a request's
+way by the line of source that it was on, and each thread's CPU seconds, which the kernel counts, are shared out among
+its stages; threads without Python are MindSpore's own. So another program on the machine changes nothing. With one
+connection the rest of what the client waits for is shown too: threads that wake each other up.
 
     python benchmarks/profile_serving.py [--quick]
 
@@ -22,7 +21,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ BODIES = 16
 FRAME = re.compile(r"(?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 # From the innermost frame outwards, the first rule that fits a frame decides: file, function, text of the line.
 RULES = (
+    ("other", r"/asyncio/|/uvloop/", r"", r""),
     ("graph", r"/mindspore/|mindir/graph\.py", r"", r"self\._cell\(|self\._tensor\(|asnumpy\(|_compute\("),
     ("graph", r"/mindspore/", r"", r""),
     ("json", r"/mindsporeserver/", r"parse_json", r""),
@@ -52,7 +52,6 @@ RULES = (
     ("http", r"/uvicorn/protocols/|/mindsporeserver/connection\.py", r"", r""),
     ("asgi", r"/mindsporeserver/", r"", r""),
 )
-IDLE = re.compile(r"\b(select|poll|epoll)\b")
 
 
 def classify(stack: list[str]) -> str:
@@ -66,42 +65,52 @@ def classify(stack: list[str]) -> str:
     return "other"
 
 
-def is_waiting(stack: list[str]) -> bool:
-    """Tell whether a thread waits for work: py-spy leaves most such samples out, but not a queue of C's."""
-    match = FRAME.match(stack[-1])
-    if match is None:
-        return False
-    text = linecache.getline(match["file"], int(match["line"]))
-    return "self._queue.get()" in text or bool(IDLE.search(match["function"]))
-
-
-def read_samples(file: Path) -> Iterator[tuple[str, list[str], int]]:
-    """Yield thread, frames and count of each line that py-spy wrote."""
+def read_samples(file: Path) -> Iterator[tuple[int, list[str], int]]:
+    """Yield the thread's number, frames and count of each line that py-spy wrote."""
     for line in file.read_text().splitlines():
         stack, _, count = line.rpartition(" ")
         thread, *frames = stack.split(";")
-        yield thread, frames, int(count)
+        if match := re.match(r"thread \((\d+)\)", thread):
+            yield int(match[1]), frames, int(count)
 
 
-def profile(server: Server, run: Any, seconds: float, scratch: Path) -> tuple[Counter[str], Load]:
-    """Sample a server while it is loaded; return samples by stage, and what was answered."""
+def read_thread_seconds(pid: int) -> dict[int, float]:
+    """Return the CPU seconds of each thread of a process."""
+    seconds = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        # Nanoseconds on a core, nanoseconds in its queue, slices.
+        seconds[int(task.name)] = int((task / "schedstat").read_text().split()[0]) / 1e9
+    return seconds
+
+
+def profile(server: Server, run: Callable[[float], Load], seconds: float, scratch: Path) -> dict[str, float]:
+    """Sample a server while it is loaded; return the microseconds a request by stage, and of all as `wall`."""
     spy = prepare_environment("profile") / "py-spy"
     file = scratch / "samples"
-    argv = [str(spy), "record", f"--pid={server.processes.process.pid}", f"--rate={RATE}", "--format=raw"]
+    pid = server.processes.process.pid
     loads: list[Load] = []
     loader = threading.Thread(target=lambda: loads.append(run(seconds)))
+    before = read_thread_seconds(pid)
     loader.start()
     # Within the load, which wrk runs for whole seconds.
-    options = ["--threads", "--nonblocking", f"--duration={max(1, round(seconds) - 1)}", f"--output={file}"]
-    done = subprocess.run([*argv, *options], capture_output=True, text=True, check=False)
+    options = ["--threads", "--full-filenames", "--nonblocking", "--format=raw", f"--rate={RATE}"]
+    length = max(1, round(seconds) - 1)
+    argv = [str(spy), "record", f"--pid={pid}", *options, f"--duration={length}", f"--output={file}"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     loader.join()
-    if done.returncode != 0:
+    used = {task: after - before.get(task, 0.0) for task, after in read_thread_seconds(pid).items()}
+    if done.returncode != 0 or not loads:
         raise RuntimeError(f"py-spy left with {done.returncode}: {done.stderr[-1000:]}")
+    samples: dict[int, Counter[str]] = {}
+    for thread, frames, count in read_samples(file):
+        samples.setdefault(thread, Counter())[classify(frames)] += count
+    load = loads[0]
     stages: Counter[str] = Counter()
-    for _, frames, count in read_samples(file):
-        if frames and not is_waiting(frames):
-            stages[classify(frames)] += count
-    return stages, loads[0]
+    for task, spent in used.items():
+        counted = samples.get(task, Counter({"graph": 1}))
+        for stage, count in counted.items():
+            stages[stage] += 1e6 * spent / load.requests * count / counted.total()
+    return {"wall": 1e6 * load.seconds / load.requests, **stages}
 
 
 def main() -> int:
@@ -129,16 +138,13 @@ def main() -> int:
                     return run_wrk(server.http, requests, connections, duration, scratch)
 
                 run(2.0)
-                stages, load = profile(server, run, seconds, scratch)
-                wall = 1e6 * load.seconds / load.requests
-                total = RATE * max(1, round(seconds) - 1)
-                profiles[title] = {stage: wall * stages[stage] / total for stage in STAGES if stages[stage]}
+                stages = profile(server, run, seconds, scratch)
+                wall = stages.pop("wall")
                 if connections == 1:
-                    # What neither thread worked on: waking up each other, and the client.
-                    rest = wall - sum(profiles[title].values())
-                    profiles[title]["queue"] = profiles[title].get("queue", 0.0) + max(0.0, rest)
+                    stages["queue"] = stages.get("queue", 0.0) + max(0.0, wall - sum(stages.values()))
+                profiles[title] = {stage: stages[stage] for stage in STAGES if stage in stages}
                 shown = "  ".join(f"{stage} {value:.1f}" for stage, value in profiles[title].items())
-                print(f"{title}: {load.requests / load.seconds:,.0f}/s  {shown}", file=sys.stderr, flush=True)
+                print(f"{title}: {1e6 / wall:,.0f}/s  {shown}", file=sys.stderr, flush=True)
         finally:
             server.stop()
     draw_stages("serving-stages", profiles, RESULTS)
