@@ -33,6 +33,19 @@ if TYPE_CHECKING:
 # How many shapes of a row may be compiled for inputs that are free in more than their batch and name no sizes: a
 # compiled shape stays in memory.
 MAX_SHAPES = 64
+# What MindSpore's operators raise: C++ errors come as whatever Python type their author chose.
+KERNEL_ERRORS = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    MemoryError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    AssertionError,
+    NameError,
+    OSError,
+)
 
 
 class Graph:
@@ -177,7 +190,7 @@ class Graph:
             return False
         try:
             self.warm(shapes[0], self.sizes[0] if self.sizes else 0)
-        except RuntimeError:
+        except KERNEL_ERRORS:
             return False
         return True
 
@@ -229,7 +242,7 @@ class Graph:
 
         Raises:
             ValidationError: Too many different shapes were asked for.
-            RuntimeError: The graph refused the values.
+            RuntimeError: The graph refused the values; also others of `KERNEL_ERRORS`.
         """
         if inner not in self._shapes and len(self._shapes) >= MAX_SHAPES:
             raise ValidationError(
@@ -238,7 +251,7 @@ class Graph:
             )
         try:
             results = self._run_parts(parts, inner)
-        except RuntimeError:
+        except KERNEL_ERRORS:
             # A kernel that raised leaves the compiled graph unusable for good: every later call raises too.
             self._cell = self._make_cell(self._loaded)
             raise

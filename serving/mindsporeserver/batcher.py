@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.mindir.graph import KERNEL_ERRORS
 from mindsporeserver.errors import (
     ClientGoneError,
     DeadlineExceededError,
@@ -251,7 +252,7 @@ class Batcher:
             return list(zip(batch, self.graph.run([ticket.inputs for ticket in batch], batch[0].inner), strict=True))
         except ValidationError as error:
             return [(ticket, InvalidRequestError(error.message)) for ticket in batch]
-        except (RuntimeError, ValueError, TypeError, MemoryError) as error:
+        except KERNEL_ERRORS as error:
             # One request of a batch must not spoil the others' answers.
             if len(batch) > 1:
                 return [result for ticket in batch for result in self._compute([ticket])]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +165,6 @@ def test_values_at_the_edge_are_taken() -> None:
     options = read("--grace_period=0", "--request_timeout=0", "--reload_interval=0", "--max_delay_ms=0.5")
     found = (options.grace_period, options.request_timeout, options.reload_interval, options.max_delay_ms)
     assert found == (0, 0, 0, 0.5)
-    assert not math.isnan(options.max_delay_ms)
     without = read("--enable_grpc=false", "--grpc_port=8080")
     assert without.grpc_port == without.http_port
 
