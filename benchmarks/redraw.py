@@ -1,12 +1,14 @@
 """Run every benchmark and redraw docs/benchmarks.md with its plots.
 
 `python benchmarks/redraw.py [--quick] [NAME …]`: only the named ones are run; what the page says of the others stays.
+With `--draw` none is run.
 Results are kept in docs/benchmarks/<name>.json, so that a figure on the page can be traced to its samples.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -50,6 +52,27 @@ def draw(name: str, result: dict[str, Any]) -> list[Path]:
     return draw_targets(name, result["targets"], RESULTS)
 
 
+def tabulate(raw: dict[str, Any]) -> list[str]:
+    """Return what each server did in each scenario as a table of medians."""
+    lines = ["", "| | | requests/s | p50, ms | p99, ms | CPU, ms a request |", "|---|---|---|---|---|---|"]
+    figures = ("requests_per_second", "p50_ms", "p99_ms", "cpu_ms_per_request")
+    for model, samples in raw["models"].items():
+        for scenario, title in raw["scenarios"].items():
+            for server, rounds in samples.get(scenario, {}).items():
+                medians = (statistics.median(rounds[name]) if name in rounds else None for name in figures)
+                cells = (
+                    "" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in medians
+                )
+                lines.append(f"| {model}, {title} | {raw['servers'][server]} | {' | '.join(cells)} |")
+    lines += ["", "| | | start to ready, s | peak memory, MB |", "|---|---|---|---|"]
+    for model, samples in raw["models"].items():
+        for server, rounds in samples["memory"].items():
+            start = statistics.median(samples["start"][server]["seconds"])
+            peak = statistics.median(rounds["peak_mb"])
+            lines.append(f"| {model} | {raw['servers'][server]} | {start:.1f} | {peak:,.0f} |")
+    return lines
+
+
 def describe(name: str, result: dict[str, Any], pictures: Sequence[Path]) -> str:
     """Return one benchmark's part of the page."""
     lines = [f"## {name}", "", f"`python benchmarks/{name}.py`", ""]
@@ -59,6 +82,8 @@ def describe(name: str, result: dict[str, Any], pictures: Sequence[Path]) -> str
         goal = "" if target["goal"] is None else f"{target['goal']:g}"
         low, high = target["spread"]
         lines.append(f"| {target['name']} | {target['ratio']:.3g} | {low:.3g} to {high:.3g} | {goal} | {met} |")
+    if name == "serving":
+        lines += tabulate(result["raw"])
     for picture in pictures:
         lines += ["", f"![{picture.stem}](benchmarks/{picture.name})"]
     return "\n".join([*lines, ""])
@@ -69,6 +94,7 @@ def main() -> None:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"which to run: {', '.join(BENCHMARKS)} [default: all]"
     )
+    parser.add_argument("--draw", action="store_true", help="run nothing, draw the results that are there")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(BENCHMARKS))
     if unknown:
@@ -77,7 +103,7 @@ def main() -> None:
     parts, machine = [], {}
     for name in BENCHMARKS:
         file = RESULTS / f"{name}.json"
-        if name in (arguments.names or BENCHMARKS):
+        if name in (arguments.names or BENCHMARKS) and not arguments.draw:
             file.write_text(json.dumps(run(name, arguments.quick), indent=1, sort_keys=True) + "\n")
         if file.is_file():
             result = json.loads(file.read_text())
