@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format types contracts unit local docs bench golden clean
+.PHONY: help install demo test lint format types contracts unit local docs bench fuzz golden clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -52,6 +52,11 @@ docs: $(STAMP) ## Build the documentation into site/
 
 bench: $(STAMP) ## Run every benchmark and redraw docs/benchmarks.md
 	$(BIN)/python benchmarks/redraw.py
+
+fuzz: $(STAMP) ## 100,000 generated bodies, 30 s of overload and reloads against a real server; SEED=… repeats one
+	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED))
+	FUZZ_EXAMPLES=1000 OVERLOAD_SECONDS=30 RELOADS=100 $(BIN)/python -m pytest --timeout 1800 \
+	  tests/fuzz tests/faults/test_serving_load.py tests/faults/test_serving_bundles.py
 
 clean: ## Remove what make made
 	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

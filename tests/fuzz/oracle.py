@@ -60,6 +60,9 @@ def check_answer(case: Case, answer: Answer, target: Target) -> str:
         arrays = _fit(inputs, target)
     except UnreadableError as error:
         return f"accepted, although {error}"
+    except RecursionError:
+        # Python's reader goes less deep than others. What is that deep is in a field that nobody reads.
+        return ""
     expected = target.compute(arrays)
     try:
         if case.kind == "v1":
@@ -158,15 +161,19 @@ def _make_array(values: Any, spec: TensorSpec) -> np.ndarray[Any, Any]:
 def _load(content: bytes) -> Any:
     try:
         return read_json(content)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UnreadableError(f"it is no JSON: {error}") from None
 
 
 def _read_v1_request(case: Case, target: Target) -> tuple[dict[str, Any], set[str], str]:
     value = _load(case.body)
-    if not isinstance(value, dict) or not isinstance(value.get("instances"), list):
+    # kserve's own servers take `inputs` for `instances`.
+    rows, specs = (
+        value.get("instances", value.get("inputs")) if isinstance(value, dict) else None,
+        target.signature.inputs,
+    )
+    if not isinstance(rows, list):
         raise UnreadableError("there is no list of instances")
-    rows, specs = value["instances"], target.signature.inputs
     if all(isinstance(row, dict) for row in rows):
         names = {spec.name for spec in specs}
         if any(set(row) != names for row in rows):

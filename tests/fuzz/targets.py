@@ -81,6 +81,9 @@ def make_pair_target(bundle: Path, scratch: Path) -> Target:
         return {"output_0": inputs["values"].astype(np.float64) * 2, "output_1": index + np.int32(1)}
 
     answers = Runner(bundle, scratch).answer(questions)
+    for question, answer in zip(questions, answers, strict=True):
+        for name, array in compute(question).items():
+            np.testing.assert_allclose(answer[name], array, atol=1e-5)
     return Target("pair", ModelBundle.open(bundle).signature, questions, tuple(answers), compute)
 
 
@@ -109,8 +112,9 @@ class Stage:
 @contextlib.contextmanager
 def open_stage(models: Path, scratch: Path, *flags: str, served: Sequence[str] = ("digits", "pair")) -> Iterator[Stage]:
     """Serve the digits' classifier and the model with two inputs from one process."""
-    targets = [_MAKERS[name](models / _BUNDLES[name], scratch) for name in served]
     with ModelServer(scratch, {name: models / _BUNDLES[name] for name in served}, *flags) as server:
+        # The runner by itself is asked while the server starts.
+        targets = [_MAKERS[name](models / _BUNDLES[name], scratch) for name in served]
         server.wait_ready()
         yield Stage(server, tuple(targets))
 

@@ -1,0 +1,238 @@
+"""Model directories that change, break and cannot be written to, under a server that answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kfp_mindspore import files
+from kfp_mindspore.bundle import MODEL_FILE, SIGNATURE_FILE, VERIFIED_FILE, ModelBundle, write_bundle
+from tests.support.model_servers import ModelServer, Runner
+from tests.support.serving_client import PROTOCOLS, Client
+
+pytestmark = pytest.mark.mindspore
+
+Serve = Callable[..., ModelServer]
+RELOADS = int(os.environ.get("RELOADS", "8"))
+IMAGES = np.random.default_rng(8).random((40, 1, 8, 8), np.float32)
+
+
+def put(source: Path, place: Path) -> None:
+    """Put a copy of a bundle in another's place."""
+    with files.replace_directory(place) as directory:
+        for file in source.iterdir():
+            shutil.copyfile(file, directory / file.name)
+
+
+def damage(bundle: Path, how: str) -> None:
+    """Damage a bundle that is a copy."""
+    file = bundle / MODEL_FILE
+    content = bytearray(file.read_bytes())
+    if how == "a bit":
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    elif how == "cut":
+        file.write_bytes(content[: len(content) // 2])
+    elif how == "empty":
+        file.write_bytes(b"")
+    elif how == "missing":
+        file.unlink()
+    elif how == "the signature":
+        (bundle / SIGNATURE_FILE).write_text((bundle / SIGNATURE_FILE).read_text().replace("float32", "float16"))
+    elif how == "half a signature":
+        text = (bundle / SIGNATURE_FILE).read_text()
+        (bundle / SIGNATURE_FILE).write_text(text[: len(text) // 2])
+    elif how == "signed garbage":
+        opened = ModelBundle.open(bundle)
+        verified = (bundle / VERIFIED_FILE).read_bytes()
+        with write_bundle(bundle) as writer:
+            (writer.directory / MODEL_FILE).write_bytes(b"\x0a" + bytes(content[100:]))
+            (writer.directory / VERIFIED_FILE).write_bytes(verified)
+            writer.sign(opened.signature)
+    else:
+        raise AssertionError(how)
+
+
+DAMAGES = ["a bit", "cut", "empty", "missing", "the signature", "half a signature", "signed garbage"]
+
+
+@pytest.fixture(scope="module")
+def answers(hard_models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray[Any, Any]]:
+    scratch = tmp_path_factory.mktemp("runner")
+    found = {name: Runner(hard_models / name, scratch).answer([{"image": IMAGES}])[0]["output"] for name in ("a", "b")}
+    assert np.abs(found["a"] - found["b"]).min() > 1e-4
+    return found
+
+
+async def _tell_which(client: Client, answers: dict[str, Any], index: int) -> str:
+    """Ask for a row or three; say whose answer came, or what else did."""
+    row = index % 37
+    part = slice(row, row + (1 if index % 4 else 3))
+    answer, found = await client.ask(PROTOCOLS[index % len(PROTOCOLS)], {"image": IMAGES[part]})
+    if found is None:
+        return f"{answer.code or answer.status} {answer.details}{answer.body[:200]!r}"
+    for name, expected in answers.items():
+        if found["output"].shape == expected[part].shape and np.allclose(found["output"], expected[part], atol=1e-5):
+            return name
+    return "neither"
+
+
+def test_reload_in_a_loop_under_load(hard_models: Path, serve: Serve, tmp_path: Path, answers: dict[str, Any]) -> None:
+    place = tmp_path / "live" / "model"
+    put(hard_models / "a", place)
+    server = serve({"digits": place}, "--reload_interval=0.1").wait_ready()
+    memory = server.read_memory()
+    seen: Counter[str] = Counter()
+    loads = 'mindsporeserver_loads_total{model_name="digits",result="ok"}'
+
+    async def run() -> None:
+        over = False
+
+        async def work(worker: int) -> None:
+            async with Client(server.port, server.grpc_port, "digits") as client:
+                index = worker
+                while not over:
+                    seen[await _tell_which(client, answers, index)] += 1
+                    index += 1
+
+        workers = [asyncio.create_task(work(worker)) for worker in range(6)]
+        try:
+            await replace()
+        finally:
+            over = True
+            await asyncio.gather(*workers)
+
+    async def replace() -> None:
+        for turn in range(RELOADS):
+            name = "ba"[turn % 2]
+            await asyncio.to_thread(put, hard_models / name, place)
+            deadline = time.monotonic() + 20
+            async with Client(server.port, server.grpc_port, "digits") as client:
+                # The new one is served in the end, and from then on only that one.
+                while (found := await _tell_which(client, answers, turn)) != name:
+                    assert found == "ab"[turn % 2], found
+                    assert time.monotonic() < deadline, f"{name} is not served: {server.read_log()[-2000:]}"
+                    await asyncio.sleep(0.02)
+                assert [await _tell_which(client, answers, i) for i in range(8)] == [name] * 8
+
+    asyncio.run(run())
+    assert set(seen) == {"a", "b"}, seen
+    assert server.read_metrics()[loads] >= RELOADS
+    assert server.read_memory() - memory < 96 << 20, "a graph that is no longer served is still there"
+    assert "Traceback" not in server.read_log()
+
+
+@pytest.mark.parametrize("how", ["a bit", "cut", "half a signature", "signed garbage"])
+def test_a_damaged_bundle_at_the_start(hard_models: Path, serve: Serve, tmp_path: Path, how: str) -> None:
+    place = tmp_path / "model"
+    put(hard_models / "a", place)
+    damage(place, how)
+    server = serve({"digits": place})
+    assert server.process.wait(60) == 2, server.read_log()
+    log = server.read_log()
+    assert str(place) in log, log
+    assert "Traceback" not in log, log
+
+
+def test_a_damaged_bundle_at_a_reload(
+    hard_models: Path, serve: Serve, tmp_path: Path, answers: dict[str, Any], eventually: Any
+) -> None:
+    place, broken = tmp_path / "live" / "model", tmp_path / "broken"
+    put(hard_models / "a", place)
+    server = serve({"digits": place}, "--reload_interval=0.1").wait_ready()
+
+    def tell() -> str:
+        async def ask() -> str:
+            async with Client(server.port, server.grpc_port, "digits") as client:
+                return await _tell_which(client, answers, 0)
+
+        return asyncio.run(ask())
+
+    for number, how in enumerate(DAMAGES, 1):
+        put(hard_models / "b", broken)
+        damage(broken, how)
+        put(broken, place)
+        failed = server.sum_metric("mindsporeserver_loads_total", result="failed")
+        status, body, _ = server.post("/v2/repository/models/digits/load")
+        assert (status, str(place) in body["error"]) == (503, True), (how, status, body)
+        assert server.sum_metric("mindsporeserver_loads_total", result="failed") > failed, how
+        assert tell() == "a", how
+        assert server.get("/v2/health/ready")[0] == server.get("/v2/models/digits/ready")[0] == 200
+        if number == len(DAMAGES):
+            # And so it stays when it looks by itself.
+            time.sleep(0.5)
+            assert tell() == "a"
+    put(hard_models / "b", place)
+    eventually(lambda: tell() == "b")
+    assert server.post("/v2/repository/models/digits/load")[0] == 200
+    shutil.rmtree(place)
+    assert tell() == "b"
+    assert "Traceback" not in server.read_log()
+
+
+def _fill_the_disk() -> None:
+    # As on a full disk, no file can grow any more; Python ignores the signal and gets an error.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
+def test_a_full_disk_and_no_home(
+    hard_models: Path, serve: Serve, tmp_path: Path, answers: dict[str, Any], eventually: Any
+) -> None:
+    place = tmp_path / "live" / "model"
+    put(hard_models / "a", place)
+    server = serve(
+        {"digits": place, "loose": hard_models / "loose"},
+        "--reload_interval=0.1",
+        environment={"HOME": "/nowhere", "TMPDIR": "/nowhere", "XDG_CACHE_HOME": "/nowhere"},
+        prepare=_fill_the_disk,
+    ).wait_ready()
+
+    async def ask() -> Counter[str]:
+        async with Client(server.port, server.grpc_port, "digits") as client:
+            return Counter([await _tell_which(client, answers, index) for index in range(16)])
+
+    assert asyncio.run(ask()) == {"a": 16}
+    # A graph that does not compile makes MindSpore write files.
+    status, body, _ = server.post("/v1/models/loose:predict", {"instances": [[1, 2, 3, 4, 5]]})
+    assert (status, bool(body["error"])) == (400, True), body
+    put(hard_models / "b", place)
+    eventually(lambda: asyncio.run(ask()) == {"b": 16})
+    assert server.get("/metrics")[0] == 200
+    assert server.stop() == 0
+    assert "Traceback" not in server.read_log()
+
+
+def test_a_mindspore_that_cannot_be_imported(hard_models: Path, serve: Serve, tmp_path: Path) -> None:
+    broken = tmp_path / "broken" / "mindspore"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise OSError('libmindspore_core.so: cannot open shared object file')")
+    paths = os.pathsep.join(filter(None, [str(broken.parent), os.environ.get("PYTHONPATH")]))
+    server = serve({"digits": hard_models / "a"}, environment={"PYTHONPATH": paths})
+    assert server.process.wait(60) != 0, server.read_log()
+    assert "libmindspore_core.so" in server.read_log()
+
+
+def test_a_model_that_disappears_while_it_is_loaded(
+    hard_models: Path, serve: Serve, tmp_path: Path, answers: dict[str, Any]
+) -> None:
+    place = tmp_path / "live" / "model"
+    put(hard_models / "a", place)
+    server = serve({"digits": place}, "--reload_interval=0").wait_ready()
+    for _ in range(3):
+        shutil.rmtree(place)
+        assert server.post("/v2/repository/models/digits/load")[0] == 404
+        put(hard_models / "b", place)
+        assert server.post("/v2/repository/models/digits/load")[0] == 200
+    index = json.loads(server.get("/v2/repository/index")[1])
+    assert [(model["name"], model["state"]) for model in index] == [("digits", "READY")]

@@ -1,0 +1,119 @@
+"""Graphs that raise on what a client sends: that client is told, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.model_servers import ModelServer, Runner
+from tests.support.serving_client import Client
+
+pytestmark = pytest.mark.mindspore
+
+
+@pytest.fixture(scope="module")
+def server(hard_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServer]:
+    bundles = {name: hard_models / name for name in ("lookup", "loose", "tokens")}
+    with ModelServer(tmp_path_factory.mktemp("graphs"), bundles) as started:
+        yield started.wait_ready()
+
+
+def test_values_that_the_graph_refuses(server: ModelServer, hard_models: Path, tmp_path: Path) -> None:
+    random = np.random.default_rng(9)
+    questions = [{"ids": random.integers(0, 10, (rows, 3), np.int32)} for rows in (1, 1, 2, 3, 5)]
+    answers = Runner(hard_models / "lookup", tmp_path).answer(questions)
+    bad = {"ids": np.array([[1, 2, 1_000_000]], np.int32)}
+    wrong: list[str] = []
+    over = False
+
+    async def ask_well(worker: int) -> int:
+        count = 0
+        async with Client(server.port, server.grpc_port, "lookup", timeout=60) as client:
+            while not over or count < 20:
+                index = (worker + count) % len(questions)
+                protocol = ("v1", "v2", "binary", "grpc")[count % 4]
+                answer, found = await client.ask(protocol, questions[index])
+                if found is None:
+                    wrong.append(f"{protocol}: {answer.code or answer.status} {answer.details}{answer.body[:300]!r}")
+                elif not np.allclose(found["output"], answers[index]["output"], atol=1e-5):
+                    wrong.append(f"{protocol}: another answer")
+                count += 1
+        return count
+
+    async def run() -> None:
+        nonlocal over
+        workers = [asyncio.create_task(ask_well(worker)) for worker in range(6)]
+        refused = []
+        try:
+            await asyncio.sleep(0.2)
+            async with Client(server.port, server.grpc_port, "lookup", timeout=60) as client:
+                for protocol in ("v1", "v2", "grpc"):
+                    answer, _ = await client.ask(protocol, bad)
+                    refused.append((answer.code or answer.status, answer.details or answer.body.decode()))
+        finally:
+            over = True
+            await asyncio.gather(*workers)
+        assert [status for status, _ in refused] == [400, 400, "INVALID_ARGUMENT"], refused
+        assert all("input_indices" in reason for _, reason in refused), refused
+
+    asyncio.run(run())
+    assert not wrong, (len(wrong), wrong[:5])
+    assert server.is_alive()
+
+
+def test_lengths_that_only_the_signature_allows(server: ModelServer, hard_models: Path, tmp_path: Path) -> None:
+    good = {"values": np.array([[1, 2, 3, 4]], np.float32)}
+    (expected,) = Runner(hard_models / "loose", tmp_path).answer([good])
+
+    async def run() -> None:
+        async with Client(server.port, server.grpc_port, "loose") as client:
+            for length in (1, 3, 5, 4, 100, 7):
+                values = {"values": np.ones((2, length), np.float32)}
+                answer, found = await client.ask("v1", values)
+                assert (answer.status == 200) == (length == 4), answer
+                if found is None:
+                    assert answer.status == 400, answer
+                    assert "the graph cannot compute" in answer.json()["error"], answer
+                answer, _ = await client.ask("grpc", values)
+                assert answer.code == ("OK" if length == 4 else "INVALID_ARGUMENT"), answer
+                _, found = await client.ask("binary", good)
+                assert found is not None
+                np.testing.assert_allclose(found["output"], expected["output"], atol=1e-5)
+
+    asyncio.run(run())
+
+
+def test_no_more_shapes_are_compiled_than_there_is_room_for(server: ModelServer) -> None:
+    """Each new length costs a compilation and stays in memory, so that a client could fill it."""
+    memory = server.read_memory()
+
+    async def run() -> None:
+        statuses = set()
+        async with Client(server.port, server.grpc_port, "loose") as client:
+            for length in range(5, 120):
+                answer, _ = await client.ask("binary", {"values": np.ones((1, length), np.float32)})
+                statuses.add(answer.status)
+        assert statuses == {400}
+        async with Client(server.port, server.grpc_port, "tokens", ["output_0", "output_1"]) as client:
+            for length in range(1, 40):
+                values = np.ones((1, length), np.float32)
+                answer, found = await client.ask("binary", {"values": values})
+                assert (answer.status == 200) == (length <= 16), answer
+                if found is not None:
+                    np.testing.assert_allclose(found["output_1"], values * 2)
+
+    begun = time.monotonic()
+    asyncio.run(run())
+    assert time.monotonic() - begun < 60
+    assert server.read_memory() - memory < 96 << 20
+    assert _count_shapes(server) >= 0
+
+
+def _count_shapes(server: ModelServer) -> Any:
+    return server.read_metrics()['mindsporeserver_warm_shapes{model_name="tokens"}']

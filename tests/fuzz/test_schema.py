@@ -1,0 +1,72 @@
+"""Every operation that the server's own OpenAPI document names, asked as schemathesis thinks of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+
+from tests.support.model_servers import ModelServer
+
+schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+
+pytestmark = pytest.mark.mindspore
+
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "15"))
+
+
+@pytest.fixture(scope="module")
+def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServer]:
+    with ModelServer(tmp_path_factory.mktemp("schema"), {"digits": models / "free"}) as started:
+        yield started.wait_ready()
+
+
+def test_every_operation_of_the_openapi_document(server: ModelServer) -> None:
+    url = f"http://127.0.0.1:{server.port}"
+    seen: dict[str, set[int]] = {}
+    wrong: list[str] = []
+    for result in schemathesis.openapi.from_url(f"{url}/openapi.json").get_all_operations():
+        operation = result.ok()
+        models: list[str | None] = [None]
+        # To unload the model when asked to would be right, and no fault of the server.
+        if "{model_name}" in operation.path and "repository" not in operation.path:
+            models.append("digits")
+        statuses = seen.setdefault(f"{operation.method.upper()} {operation.path}", set())
+        for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
+            for model in models:
+                # An operation without anything to get wrong has no negative cases.
+                with contextlib.suppress(Unsatisfiable):
+                    _ask(operation, mode, url, model, statuses, wrong)
+    assert not wrong, wrong[:5]
+    assert len(seen) >= 15, seen
+    assert {200, 400, 404} <= set.union(*seen.values()), seen
+    assert server.is_alive()
+    assert server.get("/v2/models/digits/ready")[0] == 200
+    assert "Traceback" not in server.read_log()
+
+
+def _ask(operation: Any, mode: Any, url: str, model: str | None, statuses: set[int], wrong: list[str]) -> None:
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        derandomize=EXAMPLES <= 100,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(operation.as_strategy(generation_mode=mode))
+    def ask(case: Any) -> None:
+        if model is not None:
+            case.path_parameters["model_name"] = model
+        response = case.call(base_url=url)
+        statuses.add(response.status_code)
+        if response.status_code >= 500 and response.status_code not in (501, 503):
+            wrong.append(f"{response.status_code} {response.text[:200]}: {case.as_curl_command()}")
+
+    ask()
