@@ -8,7 +8,7 @@ Of a member:
 |---|---|---|---|---|
 | 0 | any | done | done | done |
 | any | `StartError`: the command cannot be run | fail | fail | fail |
-| any | `Evicted`, `NodeLost`, `Deleted`: not its own doing | restart | restart | fail |
+| any | `Evicted`, `NodeLost`, `Preempted`, `Deleted`: not its own doing | restart | restart | fail |
 | 130, 137, 138, 143 | other | restart | restart | fail |
 | other | other | restart | fail | fail |
 
@@ -17,6 +17,7 @@ Of the job, the first that holds:
 1. successPolicy empty: worker 0 is done; `AllWorkers`: all workers are done → it has succeeded.
 2. A member fails → the job fails.
 3. A member is to be restarted → the gang is restarted, unless it was restarted backoffLimit times: then it fails.
+   Where one of them was `Evicted`, `Preempted` or on a node that was lost, the restart is not counted.
 4. Otherwise it goes on. A scheduler or parameter server that is done decides nothing.
 """
 
@@ -29,8 +30,10 @@ from typing import Literal
 from kfp_mindspore.msjob.names import WORKER
 
 RETRYABLE_EXIT_CODES = frozenset({130, 137, 138, 143})
-NOT_ITS_OWN_DOING = frozenset({"Evicted", "NodeLost", "Deleted"})
+DISRUPTIONS = frozenset({"Evicted", "NodeLost", "Preempted"})
+NOT_ITS_OWN_DOING = DISRUPTIONS | {"Deleted"}
 START_ERROR = "StartError"
+_MAXIMUM_BACKOFF_SECONDS = 30.0
 
 Verdict = Literal["done", "restart", "fail"]
 Action = Literal["continue", "succeed", "restart", "fail"]
@@ -65,11 +68,13 @@ class Decision:
         action: `continue`, `succeed`, `restart` or `fail`.
         reason: One word for the condition.
         message: A sentence for the condition.
+        counted: Whether a restart counts against the backoffLimit.
     """
 
     action: Action
     reason: str = ""
     message: str = ""
+    counted: bool = True
 
 
 def judge_member(restart_policy: str, exit_code: int, reason: str = "") -> Verdict:
@@ -116,16 +121,24 @@ def judge_job(
     for ending, verdict in verdicts:
         if verdict == "fail":
             return Decision("fail", "StartError" if ending.reason == START_ERROR else "JobFailed", describe(ending))
-    for ending, verdict in verdicts:
-        if verdict == "restart":
-            if restarts >= backoff_limit:
-                return Decision(
-                    "fail", "BackoffLimitExceeded", f"{describe(ending)}; restarted {restarts} of {backoff_limit} times"
-                )
+    restarting = [ending for ending, verdict in verdicts if verdict == "restart"]
+    for ending in restarting:
+        if ending.reason in DISRUPTIONS:
+            return Decision("restart", "JobDisrupted", f"{describe(ending)}; a restart that is not counted", False)
+    if restarting:
+        sentence = describe(restarting[0])
+        if restarts >= backoff_limit:
             return Decision(
-                "restart", "JobRestarting", f"{describe(ending)}; restart {restarts + 1} of {backoff_limit}"
+                "fail", "BackoffLimitExceeded", f"{sentence}; restarted {restarts} of {backoff_limit} times"
             )
+        return Decision("restart", "JobRestarting", f"{sentence}; restart {restarts + 1} of {backoff_limit}")
     return Decision("continue")
+
+
+def choose_backoff(restarts: int) -> float:
+    """Return the pause before a restart in seconds: none before the first, then 1, 2, 4 … up to 30."""
+    # Beyond 2 ** 5 the power only grows, without end.
+    return 0.0 if restarts <= 1 else min(_MAXIMUM_BACKOFF_SECONDS, 2.0 ** min(restarts - 2, 5))
 
 
 def describe(ending: Ending) -> str:

@@ -97,7 +97,15 @@ class JobStatus:
         order = (FAILED, SUCCEEDED, SUSPENDED, RESTARTING, RUNNING)
         return next((name for name in order if self.has(name)), "Created" if self.conditions else "Pending")
 
-    def set_condition(self, condition: str, reason: str, message: str, *, status: bool = True) -> None:
+    def set_condition(
+        self,
+        condition: str,
+        reason: str,
+        message: str,
+        *,
+        status: bool = True,
+        time: datetime.datetime | None = None,
+    ) -> None:
         """Write one condition, and clear those that it excludes, as kubeflow-training's controller does.
 
         Args:
@@ -105,10 +113,12 @@ class JobStatus:
             reason: One word for programs.
             message: A sentence for people.
             status: False to say that the job is not in it (any more).
+            time: When it came to be so; None for now.
         """
+        time = time or now()
         if condition not in CONDITIONS:
             raise ValueError(f"condition must be one of {', '.join(CONDITIONS)}, got {condition!r}")
-        self._write(condition, "True" if status else "False", reason, message)
+        self._write(condition, "True" if status else "False", reason, message, time)
         if not status:
             return
         excluded = {
@@ -120,10 +130,9 @@ class JobStatus:
         }
         for other in excluded.get(condition, ()):
             if self.has(other):
-                self._write(other, "False", reason, message)
+                self._write(other, "False", reason, message, time)
 
-    def _write(self, condition: str, status: str, reason: str, message: str) -> None:
-        time = now()
+    def _write(self, condition: str, status: str, reason: str, message: str, time: datetime.datetime) -> None:
         if (found := self.find(condition)) is None:
             self.conditions.append(JobCondition(condition, status, reason, message, time, time))
             return

@@ -19,7 +19,7 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.msjob.backends.gang import Gang
 from kfp_mindspore.msjob.backends.state import JobDirectory, count_replicas
 from kfp_mindspore.msjob.names import RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
-from kfp_mindspore.msjob.restart import judge_job
+from kfp_mindspore.msjob.restart import choose_backoff, judge_job
 from kfp_mindspore.msjob.wire import now
 from kfp_mindspore.process import ProcessIdentity, adopt_orphans, is_lease_held, reap_orphans
 
@@ -30,7 +30,6 @@ _SETTLE_SECONDS = 3.0
 _ORPHANED_GRACE_SECONDS = 2.0
 # Whoever waits for a job with a TTL of 0 still gets to see its end.
 _LINGER_SECONDS = 1.0
-_MAXIMUM_BACKOFF_SECONDS = 30.0
 
 
 class Supervisor:
@@ -168,7 +167,7 @@ class Supervisor:
             self._finish_failed(decision.reason, decision.message, grace=0.0)
         elif decision.action == "restart":
             self._end_gang(0.0, "PeerFailed")
-            self._record.restarts += 1
+            self._record.restarts += decision.counted
             self._gang = None
             self._start_at = time.monotonic() + choose_backoff(self._record.restarts)
             self._record.status.set_condition(RESTARTING, decision.reason, decision.message)
@@ -254,11 +253,6 @@ class Supervisor:
             return
         members = [pod.pid for pod in self._gang.pods if pod.pid] if self._gang is not None else []
         reap_orphans(members)
-
-
-def choose_backoff(restarts: int) -> float:
-    """Return the pause before a restart in seconds: none before the first, then 1, 2, 4 … up to 30."""
-    return 0.0 if restarts <= 1 else min(_MAXIMUM_BACKOFF_SECONDS, 2.0 ** (restarts - 2))
 
 
 def main(path: str) -> None:

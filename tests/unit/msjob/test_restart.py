@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.msjob.names import RESTART_POLICIES
-from kfp_mindspore.msjob.restart import Decision, Ending, describe, judge_job, judge_member
+from kfp_mindspore.msjob.restart import Decision, Ending, choose_backoff, describe, judge_job, judge_member
 
 POLICIES = ("Always", "OnFailure", "ExitCode", "Never")
 OWN = ("", "Error", "OOMKilled")
-FOREIGN = ("Evicted", "NodeLost", "Deleted")
+DISRUPTED = ("Evicted", "NodeLost", "Preempted")
+FOREIGN = (*DISRUPTED, "Deleted")
 RETRYABLE = (130, 137, 138, 143)
 # kubeflow/common calls these permanent; so is every other below 128, and what it does not know.
 PERMANENT = (1, 2, 3, 126, 127, 128, 134, 139, 255)
@@ -76,6 +77,13 @@ JOB_TABLE = [
     ("worker-0:1", "ExitCode", "", 0, 3, "fail", "JobFailed"),
     ("worker-0:137", "ExitCode", "", 0, 3, "restart", "JobRestarting"),
     ("worker-0:137/Deleted", "Never", "", 0, 3, "fail", "JobFailed"),
+    ("worker-0:137/Deleted", "OnFailure", "", 3, 3, "fail", "BackoffLimitExceeded"),
+    ("worker-0:137/OOMKilled", "OnFailure", "", 3, 3, "fail", "BackoffLimitExceeded"),
+    # A disruption is not counted, so that no limit ends it.
+    ("worker-0:137/Evicted", "OnFailure", "", 3, 3, "restart", "JobDisrupted"),
+    ("worker-0:1/NodeLost", "ExitCode", "", 0, 0, "restart", "JobDisrupted"),
+    ("worker-0:1/Preempted worker-1:1", "OnFailure", "", 3, 3, "restart", "JobDisrupted"),
+    ("worker-0:1/Preempted", "Never", "", 0, 3, "fail", "JobFailed"),
     ("worker-0:127/StartError", "Always", "", 0, 3, "fail", "StartError"),
     ("worker-0:0/StartError", "Always", "", 0, 3, "fail", "StartError"),
     # Worker 0 decides, and all do with AllWorkers.
@@ -146,6 +154,10 @@ def test_descriptions(ending: Ending, sentence: str) -> None:
     assert describe(ending) == sentence
 
 
+def test_pauses_grow_to_half_a_minute() -> None:
+    assert [choose_backoff(count) for count in (0, 1, 2, 3, 4, 5, 6, 7, 8, 5000)] == [0, 0, 1, 2, 4, 8, 16, 30, 30, 30]
+
+
 endings = st.builds(
     Ending,
     name=st.just("m"),
@@ -167,7 +179,8 @@ def test_of_any_gang(members: list[tuple[Ending, str]], success: str, restarts: 
     decision = judge_job(members, success_policy=success, restarts=restarts, backoff_limit=limit)
     again = judge_job(reversed(members), success_policy=success, restarts=restarts, backoff_limit=limit)
     assert decision.action == again.action, "in whatever order its members are listed"
-    if decision.action == "restart":
+    assert decision.counted is (decision.reason != "JobDisrupted")
+    if decision.action == "restart" and decision.counted:
         assert restarts < limit
     if all(ending.exit_code is None for ending, _ in members):
         assert decision == Decision("continue")
