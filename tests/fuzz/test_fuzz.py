@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.fuzz import strategies
 from tests.fuzz.cases import KINDS, Case, read_cases
 from tests.fuzz.driver import generate, run_cases, send
 from tests.fuzz.oracle import judge
-from tests.fuzz.targets import Stage, Target, open_stage
+from tests.fuzz.targets import Stage, Target
 from tests.support.serving_client import Answer, Connection, GrpcConnection
 
 pytestmark = pytest.mark.mindspore
@@ -26,15 +26,10 @@ EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "60"))
 CORPUS = sorted((Path(__file__).parent / "corpus").glob("*.jsonl"))
 
 
-@pytest.fixture(scope="module")
-def stage(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with open_stage(models, tmp_path_factory.mktemp("fuzz")) as opened:
-        yield opened
-
-
 def test_what_failed_once(stage: Stage) -> None:
     report = asyncio.run(run_cases(stage, read_cases(CORPUS), connections=2, good_every=1))
     assert not report.findings, report.describe()
+    assert report.peak < 64 << 20
 
 
 def test_generated_bodies(stage: Stage) -> None:

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 
-from tests.support.model_servers import ModelServer
+from tests.fuzz.targets import Stage
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
 
 pytestmark = pytest.mark.mindspore
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "15"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "4"))
 
 
-@pytest.fixture(scope="module")
-def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServer]:
-    with ModelServer(tmp_path_factory.mktemp("schema"), {"digits": models / "free"}) as started:
-        yield started.wait_ready()
-
-
-def test_every_operation_of_the_openapi_document(server: ModelServer) -> None:
+def test_every_operation_of_the_openapi_document(stage: Stage) -> None:
+    server = stage.server
     url = f"http://127.0.0.1:{server.port}"
     seen: dict[str, set[int]] = {}
     wrong: list[str] = []
