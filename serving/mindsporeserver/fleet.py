@@ -56,7 +56,8 @@ class Fleet:
         """Bring a worker that has loaded the models of the command line to what the others serve, and count it in."""
         async with self._lock:
             try:
-                for name in sorted(self._unloaded):
+                # Its directory may be gone by now, and then it was not loaded at all.
+                for name in sorted(self._unloaded & await self._list_ready(worker)):
                     await worker.call("unload", self._call_seconds, name=name)
                 for name in sorted(self._loaded):
                     await worker.call("load", self._call_seconds, name=name)

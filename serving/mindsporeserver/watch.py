@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from kfp_mindspore.bundle import SIGNATURE_FILE, ModelBundle
-from kfp_mindspore.errors import KfpMindSporeError, UserError
+from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
 
 logger = logging.getLogger("mindsporeserver.watch")
 
@@ -210,6 +210,9 @@ async def follow(watch: BundleWatch, seconds: float, target: Reloading) -> None:
             try:
                 await actions[change.kind](name)
             except UserError as error:
+                if change.kind == "removed" and isinstance(error, NotFoundError):
+                    # A client had it unloaded before.
+                    continue
                 logger.error("model %s: %s on disk, but what was served stays: %s", name, change.kind, error)
             except KfpMindSporeError as error:
                 logger.error("model %s: %s on disk, tried again in %g s: %s", name, change.kind, delay, error)

@@ -240,6 +240,9 @@ def test_models_appear_and_disappear_in_all_workers(
     eventually(lambda: asyncio.run(ask_both(server, "/v2/models/late/ready")) == {200})
     (repository / "digits").rename(tmp_path / "away")
     eventually(lambda: asyncio.run(ask_both(server, "/v2/models/digits/ready")) == {404})
+    os.kill(list_workers(server)[0], signal.SIGKILL)
+    wait_for_workers(server, eventually, 3)
+    assert asyncio.run(ask_both(server, "/v2/models/digits/ready")) == {404}
     assert asyncio.run(ask_both(server, "/v2/health/ready")) == {200}
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.bundle import Signature, TensorSpec, write_bundle
-from kfp_mindspore.errors import KfpMindSporeError, UserError
+from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
 from mindsporeserver import watch as watch_module
 from mindsporeserver.watch import BundleWatch, Change, follow
 
@@ -364,6 +364,15 @@ class TestFollow:
         steps = [lambda: make_bundle(model, "two"), lambda: make_bundle(model, "six")]
         done = self.follow(BundleWatch({"digits": model}), steps, [UserError("no graph")])
         assert done == ["reload digits", "reload digits"]
+
+    def test_a_removed_model_that_was_not_served_is_no_failure(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        model = make_bundle(tmp_path / "digits", "one")
+        watch = BundleWatch(repository=tmp_path)
+        done = self.follow(watch, [lambda: shutil.rmtree(model)], [NotFoundError("not loaded")])
+        assert done == ["unload digits"]
+        assert not caplog.records
 
     def test_any_other_failure_is_tried_again(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -553,6 +553,17 @@ class TestModels:
         for body in started.ask_all("/models").values():
             assert body["models"] == {"faces": "first", "shared": "x"}
 
+    def test_a_new_worker_where_a_model_that_was_unloaded_is_gone(self, parent: Any, eventually: Eventually) -> None:
+        started = parent(before={"faces": "first"})
+        started.wait_ready(eventually)
+        assert started.ask("/unload?name=faces")[0] == 200
+        (started.models / "faces").unlink()
+        os.kill(started.list_started()[0][1], signal.SIGKILL)
+        started.wait_ready(eventually, 3)
+        assert len(started.list_started()) == 3
+        for body in started.ask_all("/models").values():
+            assert body["models"] == {"digits": "one"}
+
     def test_loading_while_a_worker_starts(self, parent: Any, eventually: Eventually) -> None:
         started = parent()
         started.wait_ready(eventually)
