@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format types contracts unit local docs bench fuzz golden clean
+.PHONY: help install demo test lint format types contracts unit local docs bench fuzz golden pod-schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ local: $(STAMP) ## Whole lifecycles on this machine, the notebook and the wheel
 
 golden: $(STAMP) ## Regenerate compiled YAML and component READMEs
 	$(BIN)/python -m tests.golden.regenerate
+
+pod-schema: $(STAMP) ## Take the pod template's fields from the Kubernetes release that is named (needs Go)
+	$(BIN)/python -m tests.golden.pod_schema
 
 docs: $(STAMP) ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet

@@ -6,24 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# The fields of Kubernetes 1.34's Container; a name that is close to one of them, yet not it, is a misspelling.
-_CONTAINER_WORDS = """
-    args command env envFrom image imagePullPolicy lifecycle livenessProbe name ports readinessProbe resizePolicy
-    resources restartPolicy restartPolicyRules securityContext startupProbe stdin stdinOnce terminationMessagePath
-    terminationMessagePolicy tty volumeDevices volumeMounts workingDir
-"""
-_POD_WORDS = """
-    activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig dnsPolicy enableServiceLinks
-    ephemeralContainers hostAliases hostIPC hostNetwork hostPID hostUsers hostname hostnameOverride imagePullSecrets
-    initContainers nodeName nodeSelector os overhead preemptionPolicy priority priorityClassName readinessGates
-    resourceClaims resources restartPolicy runtimeClassName schedulerName schedulingGates securityContext
-    serviceAccount serviceAccountName setHostnameAsFQDN shareProcessNamespace subdomain
-    terminationGracePeriodSeconds tolerations topologySpreadConstraints volumes
-"""
-CONTAINER_FIELDS = frozenset(_CONTAINER_WORDS.split())
-POD_FIELDS = frozenset(_POD_WORDS.split())
-_ENV_FIELDS = frozenset({"name", "value", "valueFrom"})
-_PORT_FIELDS = frozenset({"containerPort", "hostIP", "hostPort", "name", "protocol"})
+from kfp_mindspore.msjob.pod_schema import list_fields
 
 
 def check_template(template: Mapping[str, Any], path: str) -> list[str]:
@@ -38,7 +21,7 @@ def check_template(template: Mapping[str, Any], path: str) -> list[str]:
     if not isinstance(spec, Mapping):
         return [*errors, f"{path}.spec: is required" if spec is None else f"{path}.spec: must be a mapping"]
     path += ".spec"
-    errors += _check_unknown(spec, path, POD_FIELDS)
+    errors += _check_unknown(spec, path, list_fields("PodSpec"))
     grace = spec.get("terminationGracePeriodSeconds")
     if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool) or grace < 0):
         errors.append(f"{path}.terminationGracePeriodSeconds: must be a whole number ≥ 0, got {grace!r}")
@@ -55,7 +38,7 @@ def check_template(template: Mapping[str, Any], path: str) -> list[str]:
 
 
 def _check_container(container: Mapping[str, Any], path: str) -> list[str]:
-    errors = _check_unknown(container, path, CONTAINER_FIELDS)
+    errors = _check_unknown(container, path, list_fields("Container"))
     if not isinstance(container.get("name"), str):
         errors.append(f"{path}.name: must be text, got {container.get('name')!r}")
     for key in ("image", "workingDir"):
@@ -107,7 +90,7 @@ def _check_env(env: Any, path: str) -> list[str]:
         if not isinstance(item, Mapping):
             errors.append(f"{where}: must be a mapping, got {item!r}")
             continue
-        errors += _check_unknown(item, where, _ENV_FIELDS)
+        errors += _check_unknown(item, where, list_fields("EnvVar"))
         if not isinstance(item.get("name"), str) or not item["name"]:
             errors.append(f"{where}.name: must be text, got {item.get('name')!r}")
         if item.get("value") is not None and not isinstance(item["value"], str):
@@ -133,7 +116,7 @@ def _check_ports(container: Mapping[str, Any], path: str) -> list[str]:
         if not isinstance(port, Mapping):
             errors.append(f"{where}: must be a mapping, got {port!r}")
             continue
-        errors += _check_unknown(port, where, _PORT_FIELDS)
+        errors += _check_unknown(port, where, list_fields("ContainerPort"))
         number = port.get("containerPort")
         if not isinstance(number, int) or isinstance(number, bool):
             errors.append(f"{where}.containerPort: must be a whole number, got {number!r}")

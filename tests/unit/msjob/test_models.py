@@ -21,7 +21,7 @@ from kfp_mindspore.msjob import (
     validate_msjob,
 )
 from kfp_mindspore.msjob import names as words
-from kfp_mindspore.msjob.template import CONTAINER_FIELDS, POD_FIELDS
+from kfp_mindspore.msjob.pod_schema import list_fields
 from kfp_mindspore.msjob.wire import spell_field, to_wire
 
 NOON = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone.utc)
@@ -74,8 +74,8 @@ def test_the_labels_are_the_same() -> None:
 
 
 def test_no_field_of_the_kubernetes_client_counts_as_misspelt(kubernetes_client: ModuleType) -> None:
-    assert set(kubernetes_client.V1Container.attribute_map.values()) <= CONTAINER_FIELDS
-    assert set(kubernetes_client.V1PodSpec.attribute_map.values()) <= POD_FIELDS
+    assert set(kubernetes_client.V1Container.attribute_map.values()) <= list_fields("Container")
+    assert set(kubernetes_client.V1PodSpec.attribute_map.values()) <= list_fields("PodSpec")
 
 
 def test_models_make_the_same_job(models: ModuleType, kubernetes_client: ModuleType, document: dict[str, Any]) -> None:

@@ -1,0 +1,82 @@
+"""The PodTemplateSpec of one named Kubernetes release, as its OpenAPI has it, made fit for a CustomResourceDefinition.
+
+`pod_schema.json` holds the definitions that a pod template reaches, with short descriptions; `make pod-schema` takes
+them from the Go module `k8s.io/kubernetes`, which is the release itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+Schema = dict[str, Any]
+
+POD_TEMPLATE = "PodTemplateSpec"
+_FILE = Path(__file__).with_name("pod_schema.json")
+
+QUANTITY: Schema = {
+    "anyOf": [{"type": "integer"}, {"type": "string"}],
+    "pattern": r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$",  # noqa: E501
+    "x-kubernetes-int-or-string": True,
+}
+_TEXT: Schema = {"type": "string"}
+_TEXTS: Schema = {"type": "object", "additionalProperties": _TEXT}
+# A CustomResourceDefinition drops what it does not name, so the metadata of a template is named field by field;
+# `creationTimestamp: null` is what Go programs write.
+_METADATA: Schema = {
+    "type": "object",
+    "properties": {
+        "annotations": _TEXTS,
+        "creationTimestamp": {"type": "string", "format": "date-time", "nullable": True},
+        "finalizers": {"type": "array", "items": _TEXT},
+        "generateName": _TEXT,
+        "labels": _TEXTS,
+        "name": _TEXT,
+        "namespace": _TEXT,
+    },
+}
+_LEAVES: dict[str, Schema] = {
+    "Quantity": QUANTITY,
+    "IntOrString": {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True},
+    "ObjectMeta": _METADATA,
+    "Time": {"type": "string", "format": "date-time"},
+}
+# Pods may name these twice (the last one counts), and jobs that do so exist: as maps they would be refused.
+_REPEATABLE = frozenset({"env", "hostAliases", "imagePullSecrets"})
+
+
+@functools.cache
+def load_release() -> dict[str, Any]:
+    """Return what `pod_schema.json` holds: `release` (such as `v1.34.4`), `sum` and `definitions`."""
+    release: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
+    return release
+
+
+@functools.cache
+def list_fields(definition: str) -> frozenset[str]:
+    """Return the names of a definition's fields, such as those of `Container`."""
+    return frozenset(load_release()["definitions"][definition]["properties"])
+
+
+def build_schema(definition: str) -> Schema:
+    """Return the structural schema of a definition, such as `PodTemplateSpec`, every reference written out."""
+    if definition in _LEAVES:
+        return dict(_LEAVES[definition])
+    return _expand(load_release()["definitions"][definition])
+
+
+def _expand(schema: Schema, *, key: str = "") -> Schema:
+    if "$ref" in schema:
+        expanded = build_schema(schema["$ref"])
+        return {**expanded, "description": schema["description"]} if "description" in schema else expanded
+    expanded = dict(schema)
+    if "properties" in schema:
+        expanded["properties"] = {name: _expand(item, key=name) for name, item in schema["properties"].items()}
+    for word in ("items", "additionalProperties"):
+        if word in schema:
+            expanded[word] = _expand(schema[word])
+    if key in _REPEATABLE and expanded.pop("x-kubernetes-list-map-keys", None):
+        expanded["x-kubernetes-list-type"] = "atomic"
+    return expanded
