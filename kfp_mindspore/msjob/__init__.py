@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from kfp_mindspore.msjob.follow import run_job
     from kfp_mindspore.msjob.layout import Endpoints, Member, Topology, topology
     from kfp_mindspore.msjob.status import JobCondition, JobStatus, ReplicaStatus
-    from kfp_mindspore.msjob.types import MSJob, ReplicaSpec, RunPolicy, SchedulingPolicy
+    from kfp_mindspore.msjob.types import ElasticPolicy, MSJob, ReplicaSpec, RunPolicy, SchedulingPolicy
     from kfp_mindspore.msjob.validation import validate_msjob
 
 _MODULES = {
     "Backend": "backends.base",
+    "ElasticPolicy": "types",
     "Endpoints": "layout",
     "JobCondition": "status",
     "JobStatus": "status",
@@ -40,6 +41,7 @@ _MODULES = {
 
 __all__ = [
     "Backend",
+    "ElasticPolicy",
     "Endpoints",
     "JobCondition",
     "JobStatus",

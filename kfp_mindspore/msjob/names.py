@@ -6,13 +6,22 @@ GROUP = "mindspore.gitee.com"
 API_VERSION = f"{GROUP}/v1"
 KIND = "MSJob"
 PLURAL = "msjobs"
+SINGULAR = "msjob"
+SHORT_NAME = "msj"
 
 CONTAINER_NAME = "mindspore"
 PORT_NAME = "msjob-port"
 DEFAULT_PORT = 2222
 DEFAULT_BACKOFF_LIMIT = 3
 DEFAULT_GRACE_SECONDS = 30
+DEFAULT_RESTART_POLICY = "Never"
+DEFAULT_CLEAN_POD_POLICY = "Running"
 MAXIMUM_NAME = 51
+# Regular expressions without anchors, for Python, JSON schema and CEL alike.
+JOB_NAME = "[a-z]([-a-z0-9]*[a-z0-9])?"
+TOPOLOGY_KEY = (
+    r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
 
 SCHEDULER = "Scheduler"
 PARAMETER_SERVER = "PS"

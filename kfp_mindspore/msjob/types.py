@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.msjob.names import (
     API_VERSION,
+    CLEAN_POD_POLICIES,
     CONTAINER_NAME,
     DEFAULT_BACKOFF_LIMIT,
+    DEFAULT_CLEAN_POD_POLICY,
     DEFAULT_GRACE_SECONDS,
+    DEFAULT_RESTART_POLICY,
     KIND,
+    RESTART_POLICIES,
+    SUCCESS_POLICIES,
+    TOPOLOGY_KEY,
     find_replica_type,
 )
+from kfp_mindspore.msjob.schema import limit
 from kfp_mindspore.msjob.status import JobStatus
 from kfp_mindspore.msjob.validation import parse_msjob_yaml, validate_msjob
 from kfp_mindspore.msjob.wire import from_wire, to_wire
@@ -22,13 +29,34 @@ from kfp_mindspore.msjob.wire import from_wire, to_wire
 
 @dataclass
 class SchedulingPolicy:
-    """How the job's pods are scheduled together, as `KubeflowOrgV1SchedulingPolicy`; the local backend ignores it."""
+    """How the job's pods are scheduled together, as `KubeflowOrgV1SchedulingPolicy`; the local backend ignores it.
 
-    min_available: int | None = None
-    min_resources: dict[str, Any] | None = None
+    Attributes:
+        min_available: How many pods must find a node before any starts; default all.
+        min_resources: What the job needs in all, resource name to quantity; default the sum of its pods' requests.
+        priority_class: PriorityClass of the group of pods.
+        queue: Queue of the gang scheduler.
+        schedule_timeout_seconds: How long the group of pods may wait to be scheduled together.
+    """
+
+    min_available: int | None = limit(minimum=1)
+    min_resources: dict[str, Any] | None = limit(definition="Quantity")  # noqa: RUF009
     priority_class: str | None = None
     queue: str | None = None
-    schedule_timeout_seconds: int | None = None
+    schedule_timeout_seconds: int | None = limit(minimum=0)
+
+
+@dataclass
+class ElasticPolicy:
+    """Between how many workers a job may have; kept and passed on, every backend runs the workers that are asked for.
+
+    Attributes:
+        min_replicas: With fewer workers it does not run.
+        max_replicas: It never gets more workers.
+    """
+
+    min_replicas: int | None = limit(minimum=1)
+    max_replicas: int | None = limit(minimum=1)
 
 
 @dataclass
@@ -40,18 +68,18 @@ class RunPolicy:
         backoff_limit: How often all its processes may be started again; default 3.
         clean_pod_policy: What goes at the end: `Running` processes (the default), `All` (logs too), or `None`.
         managed_by: Controller that looks after the job; the local backend ignores it.
-        scheduling_policy: See there.
+        scheduling_policy: How the job's pods are scheduled together.
         suspend: Whether the job waits, without any process.
         ttl_seconds_after_finished: The job is deleted this long after its end; default never.
     """
 
-    active_deadline_seconds: int | None = None
-    backoff_limit: int | None = None
-    clean_pod_policy: str | None = None
+    active_deadline_seconds: int | None = limit(minimum=1, format="int64")
+    backoff_limit: int | None = limit(minimum=0, default=DEFAULT_BACKOFF_LIMIT)
+    clean_pod_policy: str | None = limit(enum=list(CLEAN_POD_POLICIES), default=DEFAULT_CLEAN_POD_POLICY)
     managed_by: str | None = None
     scheduling_policy: SchedulingPolicy | None = None
-    suspend: bool | None = None
-    ttl_seconds_after_finished: int | None = None
+    suspend: bool | None = limit(default=False)
+    ttl_seconds_after_finished: int | None = limit(minimum=0)
 
     def __post_init__(self) -> None:
         if self.scheduling_policy is not None:
@@ -68,9 +96,9 @@ class ReplicaSpec:
         template: The PodTemplateSpec, a dict as on the wire; its container `mindspore` is what runs.
     """
 
-    replicas: int | None = None
-    restart_policy: str | None = None
-    template: dict[str, Any] = field(default_factory=dict)
+    replicas: int | None = limit(minimum=1, default=1)
+    restart_policy: str | None = limit(enum=list(RESTART_POLICIES), default=DEFAULT_RESTART_POLICY)
+    template: dict[str, Any] = limit(default_factory=dict, required=True, definition="PodTemplateSpec")  # noqa: RUF009
 
     def __post_init__(self) -> None:
         self.template = to_wire(self.template)
@@ -100,14 +128,19 @@ class MSJob:
         run_policy: When it ends, is tried again and is cleaned up.
         success_policy: Empty or None: it has succeeded when worker 0 has; `AllWorkers`: when all have.
         enable_dynamic_worker: Kept for ms-operator.
+        elastic_policy: Between how many workers the job may have.
+        topology_key: Label of nodes, such as `topology.kubernetes.io/zone`: all pods of the job go to nodes with the
+            same value; the local backend ignores it.
         status: What it has come to; written by the backend.
     """
 
     metadata: dict[str, Any]
     ms_replica_specs: dict[str, ReplicaSpec]
     run_policy: RunPolicy | None = None
-    success_policy: str | None = None
+    success_policy: str | None = limit(enum=list(SUCCESS_POLICIES), default="")
     enable_dynamic_worker: bool | None = None
+    elastic_policy: ElasticPolicy | None = None
+    topology_key: str | None = limit(pattern=f"^{TOPOLOGY_KEY}$", maxLength=317)
     status: JobStatus | None = None
     api_version: str = API_VERSION
     kind: str = KIND
@@ -120,6 +153,8 @@ class MSJob:
         }
         if self.run_policy is not None:
             self.run_policy = _parse_spec(RunPolicy, self.run_policy)
+        if self.elastic_policy is not None:
+            self.elastic_policy = _parse_spec(ElasticPolicy, self.elastic_policy)
         if self.status is not None:
             self.status = _parse_spec(JobStatus, self.status)
 
@@ -145,7 +180,7 @@ class MSJob:
         policy = copy.copy(self.run_policy or RunPolicy())
         if policy.backoff_limit is None:
             policy.backoff_limit = DEFAULT_BACKOFF_LIMIT
-        policy.clean_pod_policy = policy.clean_pod_policy or "Running"
+        policy.clean_pod_policy = policy.clean_pod_policy or DEFAULT_CLEAN_POD_POLICY
         return policy
 
     @classmethod
@@ -169,6 +204,8 @@ class MSJob:
             run_policy=spec.get("runPolicy"),
             success_policy=spec.get("successPolicy"),
             enable_dynamic_worker=spec.get("enableDynamicWorker"),
+            elastic_policy=spec.get("elasticPolicy"),
+            topology_key=spec.get("topologyKey"),
             status=document.get("status"),
             api_version=document["apiVersion"],
             kind=document["kind"],
@@ -181,6 +218,8 @@ class MSJob:
             "runPolicy": self.run_policy,
             "successPolicy": self.success_policy,
             "enableDynamicWorker": self.enable_dynamic_worker,
+            "elasticPolicy": self.elastic_policy,
+            "topologyKey": self.topology_key,
         }
         spec.update({name: to_wire(value) for name, value in options.items() if value is not None})
         document = {"apiVersion": self.api_version, "kind": self.kind, "metadata": self.metadata, "spec": spec}

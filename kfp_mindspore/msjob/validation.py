@@ -12,6 +12,7 @@ from kfp_mindspore.msjob.names import (
     API_VERSION,
     CLEAN_POD_POLICIES,
     CONTAINER_NAME,
+    JOB_NAME,
     KIND,
     MAXIMUM_NAME,
     PORT_NAME,
@@ -19,13 +20,14 @@ from kfp_mindspore.msjob.names import (
     RESTART_POLICIES,
     SCHEDULER,
     SUCCESS_POLICIES,
+    TOPOLOGY_KEY,
     WORKER,
     find_replica_type,
 )
 from kfp_mindspore.msjob.status import JobStatus
 from kfp_mindspore.msjob.template import check_template
 
-_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_LABEL = re.compile(JOB_NAME)
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _PORTS = (1024, 65535)
 
@@ -150,6 +152,8 @@ def _check_spec(spec: Mapping[str, Any]) -> list[str]:
             "runPolicy": _mapping,
             "successPolicy": _one_of(SUCCESS_POLICIES),
             "enableDynamicWorker": _boolean,
+            "elasticPolicy": _mapping,
+            "topologyKey": _label_key,
         },
         required=("msReplicaSpecs",),
     )
@@ -157,6 +161,8 @@ def _check_spec(spec: Mapping[str, Any]) -> list[str]:
         errors += _check_replicas(replicas)
     if isinstance(policy := spec.get("runPolicy"), Mapping):
         errors += _check_run_policy(policy)
+    if isinstance(policy := spec.get("elasticPolicy"), Mapping):
+        errors += _check_elastic_policy(policy)
     return errors
 
 
@@ -259,6 +265,15 @@ def _check_run_policy(policy: Mapping[str, Any]) -> list[str]:
     return errors
 
 
+def _check_elastic_policy(policy: Mapping[str, Any]) -> list[str]:
+    path = "spec.elasticPolicy"
+    errors = _check_fields(policy, path, {"minReplicas": _at_least(1), "maxReplicas": _at_least(1)})
+    low, high = policy.get("minReplicas"), policy.get("maxReplicas")
+    if not errors and low is not None and high is not None and low > high:
+        errors.append(f"{path}.minReplicas: must be ≤ maxReplicas ({high}), got {low}")
+    return errors
+
+
 def _check_fields(
     document: Mapping[Any, Any], path: str, checks: Mapping[str, Check], required: Iterable[str] = ()
 ) -> list[str]:
@@ -299,6 +314,11 @@ def _mapping(value: Any) -> str | None:
 
 def _text(value: Any) -> str | None:
     return None if isinstance(value, str) else "must be text"
+
+
+def _label_key(value: Any) -> str | None:
+    valid = isinstance(value, str) and re.fullmatch(TOPOLOGY_KEY, value) and len(value) <= 317
+    return None if valid else "must be the key of a node's label, such as 'topology.kubernetes.io/zone'"
 
 
 def _boolean(value: Any) -> str | None:

@@ -73,6 +73,10 @@ CASES: list[tuple[str, Any, str]] = [
     ("spec.enableDynamicWorker", "no", "spec.enableDynamicWorker: must be true or false, got 'no'"),
     ("spec.runpolicy", {}, "spec.runpolicy: unknown field; did you mean 'runPolicy'?"),
     ("spec.entirelyDifferent", {}, "spec.entirelyDifferent: unknown field"),
+    ("spec.elasticPolicy", 3, "spec.elasticPolicy: must be a mapping, got 3"),
+    ("spec.elasticPolicy", {"minReplicas": 0}, "spec.elasticPolicy.minReplicas: must be ≥ 1, got 0"),
+    ("spec.elasticPolicy", {"minReplicas": 3, "maxReplicas": 2}, "spec.elasticPolicy.minReplicas: must be ≤ maxReplicas (2), got 3"),  # noqa: E501
+    ("spec.topologyKey", "a zone", "spec.topologyKey: must be the key of a node's label, such as 'topology.kubernetes.io/zone', got 'a zone'"),  # noqa: E501
     # Its replicas.
     (f"{WORKER}.replicas", 0, f"{WORKER}.replicas: must be ≥ 1, got 0"),
     (f"{WORKER}.replicas", -1, f"{WORKER}.replicas: must be ≥ 1, got -1"),
@@ -163,6 +167,9 @@ def test_bad_names(document: dict[str, Any], name: Any) -> None:
         ("metadata.uid", "of the cluster"),
         ("metadata.labels", None),
         ("spec.successPolicy", ""),
+        ("spec.elasticPolicy", {"minReplicas": 1, "maxReplicas": 4}),
+        ("spec.topologyKey", "topology.kubernetes.io/zone"),
+        ("spec.topologyKey", "rack"),
         ("spec.runPolicy", None),
         (f"{SPECS}.PS", {"replicas": 2, "template": {"spec": {"containers": [{"name": "mindspore"}]}}}),
         (f"{WORKER}.replicas", None),

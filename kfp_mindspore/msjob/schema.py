@@ -1,0 +1,94 @@
+"""Turns a dataclass of the wire form into the structural schema that a CustomResourceDefinition holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import inspect
+import re
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from kfp_mindspore.msjob.pod_schema import Schema, build_schema
+from kfp_mindspore.msjob.wire import spell_field
+
+_PLAIN: dict[Any, Schema] = {
+    str: {"type": "string"},
+    bool: {"type": "boolean"},
+    int: {"type": "integer", "format": "int32"},
+    datetime.datetime: {"type": "string", "format": "date-time"},
+}
+
+
+def limit(**words: Any) -> Any:
+    """Return a dataclass field that may be None, with what its schema says beside its type.
+
+    Args:
+        words: Words of OpenAPI, such as `minimum=1`; `required=True`; `definition="Quantity"` for what Kubernetes
+            defines; `default_factory` as of dataclasses. A `default` is the API server's: in Python None stays None.
+    """
+    factory = words.pop("default_factory", None)
+    if factory is not None:
+        return dataclasses.field(default_factory=factory, metadata=words)
+    return dataclasses.field(default=None, metadata=words)
+
+
+def describe_class(kind: type[Any], extras: Mapping[str, Mapping[str, Any]] | None = None) -> Schema:
+    """Return the schema of a dataclass; its docstring describes it and its `Attributes:` describe its fields.
+
+    Args:
+        kind: The dataclass.
+        extras: Field name to words of OpenAPI, for fields that hold none themselves.
+    """
+    hints = typing.get_type_hints(kind)
+    texts = _read_docstring(kind)
+    properties: dict[str, Schema] = {}
+    required: list[str] = []
+    for field in dataclasses.fields(kind):
+        words = {**field.metadata, **(extras or {}).get(field.name, {})}
+        has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        if words.pop("required", not has_default):
+            required.append(spell_field(field.name))
+        definition = words.pop("definition", None)
+        schema = _describe_type(hints[field.name], definition, extras)
+        description = {"description": texts[field.name]} if field.name in texts else {}
+        properties[spell_field(field.name)] = {**schema, **description, **words}
+    described: Schema = {"description": texts[""], "type": "object", "properties": properties}
+    return {**described, "required": sorted(required)} if required else described
+
+
+def _describe_type(
+    hint: Any, definition: str | None = None, extras: Mapping[str, Mapping[str, Any]] | None = None
+) -> Schema:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return _describe_type(next(item for item in arguments if item is not types.NoneType), definition, extras)
+    if origin in (list, tuple):
+        return {"type": "array", "items": _describe_type(arguments[0], definition, extras)}
+    if origin is dict:
+        if arguments[1] is not Any:
+            return {"type": "object", "additionalProperties": _describe_type(arguments[1], definition, extras)}
+        if definition == "Quantity":
+            return {"type": "object", "additionalProperties": build_schema(definition)}
+        return build_schema(definition) if definition else {"type": "object"}
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return describe_class(hint, extras)
+    return dict(_PLAIN[hint])
+
+
+def _read_docstring(kind: type[Any]) -> dict[str, str]:
+    """Return the first sentence of a class's docstring under the empty name, and what it says of each attribute."""
+    text = inspect.getdoc(kind) or ""
+    head, _, attributes = text.partition("\nAttributes:\n")
+    texts = {"": _join(head.split("\n\n")[0])}
+    for entry in re.split(r"\n(?=    \w)", "\n" + attributes.split("\n\n")[0]):
+        name, colon, description = entry.strip().partition(":")
+        if colon:
+            texts[name] = _join(description)
+    return texts
+
+
+def _join(text: str) -> str:
+    return " ".join(text.replace("`", "").split())
