@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.fuzz.binary_cases import make_binary_case
 from tests.fuzz.cases import Case
+from tests.fuzz.file_cases import make_file_case
 from tests.fuzz.grpc_cases import make_grpc_case
 from tests.fuzz.http_cases import make_http_case
 from tests.fuzz.json_cases import make_v1, make_v2
@@ -28,6 +29,7 @@ GENERATORS = {
     "binary": make_binary_case,
     "grpc": make_grpc_case,
     "http": make_http_case,
+    "files": make_file_case,
 }
 # A failing body is kept a few times: the same reason a thousand times says no more.
 _KEPT_PER_REASON = 5

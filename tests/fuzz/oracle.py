@@ -102,7 +102,7 @@ def _is_inference(case: Case) -> bool:
         return case.path == "ModelInfer"
     # A cloud event is answered as one, which is kserve's part.
     events = any(name.lower().startswith("ce-") or "cloudevents" in value for name, value in case.headers)
-    return case.kind != "http" and not events and b'"specversion"' not in case.body
+    return case.kind in _READERS and not events and b'"specversion"' not in case.body
 
 
 def _check_error(answer: Answer) -> str:

@@ -111,8 +111,12 @@ class Stage:
 
 @contextlib.contextmanager
 def open_stage(models: Path, scratch: Path, *flags: str, served: Sequence[str] = ("digits", "pair")) -> Iterator[Stage]:
-    """Serve the digits' classifier and the model with two inputs from one process."""
-    with ModelServer(scratch, {name: models / _BUNDLES[name] for name in served}, *flags) as server:
+    """Serve the digits' classifier and the model with two inputs from one process, and one that takes pictures."""
+    bundles = {name: models / _BUNDLES[name] for name in served}
+    if (models / "transformed").is_dir():
+        bundles["transformed"] = models / "transformed"
+        flags = ("--allow_model_code=true", *flags)
+    with ModelServer(scratch, bundles, *flags) as server:
         # The runner by itself is asked while the server starts.
         targets = [_MAKERS[name](models / _BUNDLES[name], scratch) for name in served]
         server.wait_ready()
