@@ -165,6 +165,9 @@ def test_values_at_the_edge_are_taken() -> None:
     options = read("--grace_period=0", "--request_timeout=0", "--reload_interval=0", "--max_delay_ms=0.5")
     found = (options.grace_period, options.request_timeout, options.reload_interval, options.max_delay_ms)
     assert found == (0, 0, 0, 0.5)
+
+
+def test_without_grpc_its_port_may_be_any() -> None:
     without = read("--enable_grpc=false", "--grpc_port=8080")
     assert without.grpc_port == without.http_port
 
