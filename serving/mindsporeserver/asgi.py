@@ -239,8 +239,8 @@ class HotRoutes:
 
     def _find_deadline(self, started: float, expected: bytes | None) -> float | None:
         seconds = self._limits.timeout_seconds
-        if expected is not None and expected.isdigit() and len(expected) < 12:
-            asked = int(expected) / 1000
+        # Zero is no limit of the client's, and takes none away from the server's.
+        if expected is not None and expected.isdigit() and len(expected) < 12 and (asked := int(expected) / 1000):
             seconds = min(seconds, asked) if seconds > 0 else asked
         return started + seconds if seconds > 0 else None
 
