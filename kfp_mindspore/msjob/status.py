@@ -38,7 +38,15 @@ class JobCondition:
 
 @dataclass
 class ReplicaStatus:
-    """How many replicas of one type run and have ended, as `KubeflowOrgV1ReplicaStatus`."""
+    """How many replicas of one type run and have ended, as `KubeflowOrgV1ReplicaStatus`.
+
+    Attributes:
+        active: How many run.
+        succeeded: How many have ended well.
+        failed: How many have ended badly.
+        selector: The label selector of their pods, as text.
+        label_selector: The label selector of their pods.
+    """
 
     active: int | None = None
     succeeded: int | None = None
@@ -52,6 +60,13 @@ class JobStatus:
     """What a job has come to, as `KubeflowOrgV1JobStatus`.
 
     A job *is* in a condition when one of that type has the status `True`; their order means nothing.
+
+    Attributes:
+        conditions: What holds of the job and what does not; one of each type.
+        replica_statuses: Replica type to how many run and have ended.
+        start_time: When its first process was started.
+        completion_time: When it succeeded or failed for good.
+        last_reconcile_time: When it was looked at last.
     """
 
     conditions: list[JobCondition] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The files that are generated and committed: compiled components and pipelines, their READMEs, serving runtimes."""
+"""The files that are generated and committed: compiled components and pipelines, READMEs, Kubernetes manifests."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def list_goldens() -> dict[Path, Callable[[], str]]:
         )
     goldens[ROOT / "serving" / "runtime.yaml"] = partial(render_runtime, None)
     goldens[ROOT / "serving" / "servingruntime.yaml"] = partial(render_runtime, "default")
+    goldens[ROOT / "config" / "operator" / "crd.yaml"] = render_crd
     for file in sorted(DSL.glob("*.py")):
         goldens[file.with_suffix(".yaml")] = partial(compile_file, file)
     return goldens
@@ -83,3 +84,11 @@ def render_runtime(namespace: str | None) -> str:
     manifest = build_serving_runtime(PLACEHOLDER_SERVER_IMAGE, namespace=namespace)
     manifest["metadata"].pop("namespace", None)
     return dump_manifest(manifest)
+
+
+def render_crd() -> str:
+    """Return the CustomResourceDefinition of MSJob."""
+    from kfp_mindspore.cli.output import dump_manifest
+    from kfp_mindspore.msjob.crd import build_crd
+
+    return dump_manifest(build_crd())

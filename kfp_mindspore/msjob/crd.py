@@ -1,0 +1,238 @@
+"""The CustomResourceDefinition `msjobs.mindspore.gitee.com`, generated from the types and Kubernetes' pod template."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kfp_mindspore.msjob.names import (
+    CONTAINER_NAME,
+    GROUP,
+    JOB_NAME,
+    KIND,
+    MAXIMUM_NAME,
+    PLURAL,
+    REPLICA_TYPES,
+    SCHEDULER,
+    SHORT_NAME,
+    SINGULAR,
+    WORKER,
+)
+from kfp_mindspore.msjob.pod_schema import Schema
+from kfp_mindspore.msjob.schema import describe_class
+from kfp_mindspore.msjob.types import MSJob
+
+# Replica types are the keys of a map, since ms-operator takes them in any case; without a bound on the map the API
+# server takes the cost of its rules for unlimited, and refuses them.
+_FOLDED = {name: name.lower() for name in REPLICA_TYPES}
+_RESTING = "has(oldSelf.runPolicy) && has(oldSelf.runPolicy.suspend) && oldSelf.runPolicy.suspend"
+_SUSPEND_FIRST = "cannot change unless the job is suspended (spec.runPolicy.suspend: true); make a new job instead"
+
+
+@dataclass
+class StatusSummary:
+    """What `kubectl get` shows of a job, which its conditions hold in a form that no column can.
+
+    Attributes:
+        state: The newest condition that is true.
+        workers: Workers that are ready, of all, such as `1/2`.
+        restarts: How often all processes were started again.
+    """
+
+    state: str | None = None
+    workers: str | None = None
+    restarts: int | None = None
+
+
+def build_crd() -> dict[str, Any]:
+    """Return the CustomResourceDefinition."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": SINGULAR,
+                "shortNames": [SHORT_NAME],
+                "categories": ["all", "kubeflow"],
+            },
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": "v1",
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": build_job_schema()},
+                    "subresources": {
+                        "status": {},
+                        "scale": {
+                            "specReplicasPath": f".spec.msReplicaSpecs.{WORKER}.replicas",
+                            "statusReplicasPath": f".status.replicaStatuses.{WORKER}.active",
+                            "labelSelectorPath": f".status.replicaStatuses.{WORKER}.selector",
+                        },
+                    },
+                    "additionalPrinterColumns": [
+                        _column("State", "string", ".status.state", "The newest condition that is true."),
+                        _column("Workers", "string", ".status.workers", "Workers that are ready, of all."),
+                        _column("Restarts", "integer", ".status.restarts", "How often all processes were restarted."),
+                        _column("Age", "date", ".metadata.creationTimestamp", "Since the job was made."),
+                    ],
+                }
+            ],
+        },
+    }
+
+
+def build_job_schema() -> Schema:
+    """Return the structural schema of an MSJob: defaults, limits and rules included."""
+    extras = {"label_selector": {"definition": "LabelSelector"}, "conditions": _map_by("type")}
+    job = describe_class(MSJob, extras)
+    fields = job["properties"]
+    status = fields.pop("status")
+    summary = describe_class(StatusSummary)
+    status["properties"] = {**summary["properties"], **status["properties"]}
+    status["description"] = "What the job has come to; written by the operator."
+    head = {name: fields.pop(name) for name in ("apiVersion", "kind", "metadata")}
+    spec = {
+        "description": "What the job is to be.",
+        "type": "object",
+        "required": ["msReplicaSpecs"],
+        "properties": fields,
+        "x-kubernetes-validations": _list_spec_rules(),
+    }
+    _add_rules(fields)
+    return {
+        "description": job["description"],
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"description": "Version of this form: mindspore.gitee.com/v1.", **_bare(head["apiVersion"])},
+            "kind": {"description": "MSJob.", **_bare(head["kind"])},
+            "metadata": {"type": "object"},
+            "spec": spec,
+            "status": status,
+        },
+        "x-kubernetes-validations": _list_job_rules(),
+    }
+
+
+def _add_rules(fields: dict[str, Schema]) -> None:
+    replicas = fields["msReplicaSpecs"]
+    replicas["maxProperties"] = len(REPLICA_TYPES)
+    replicas["x-kubernetes-validations"] = _list_map_rules()
+    replica = replicas["additionalProperties"]
+    replica["properties"]["template"]["required"] = ["spec"]
+    replica["x-kubernetes-validations"] = [
+        _rule(
+            f"self.template.spec.containers.exists(c, c.name == '{CONTAINER_NAME}')",
+            f"template.spec.containers: must have one named '{CONTAINER_NAME}'",
+        )
+    ]
+    # A default for the whole, or those inside it would not be filled in where it is left out.
+    fields["runPolicy"]["default"] = {}
+    fields["runPolicy"]["x-kubernetes-validations"] = [_rule(_is_same("managedBy"), "managedBy: cannot change")]
+    fields["elasticPolicy"]["x-kubernetes-validations"] = [
+        _rule(
+            "!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
+            "minReplicas: must be at most maxReplicas",
+        )
+    ]
+
+
+def _list_job_rules() -> list[dict[str, Any]]:
+    # A name is judged when the job is made; later a bad one could not even be deleted, where it has a finalizer.
+    def at_creation(rule: str) -> str:
+        return f"oldSelf.hasValue() || {rule}"
+
+    return [
+        {
+            **_rule(
+                at_creation(f"self.metadata.name.matches('^{JOB_NAME}$')"),
+                "metadata.name: must be lower-case letters, digits and '-', starting with a letter and not ending "
+                "with '-'",
+            ),
+            "optionalOldSelf": True,
+        },
+        {
+            **_rule(
+                at_creation(f"self.metadata.name.size() <= {MAXIMUM_NAME}"),
+                f"metadata.name: must have at most {MAXIMUM_NAME} characters",
+            ),
+            "optionalOldSelf": True,
+        },
+    ]
+
+
+def _list_map_rules() -> list[dict[str, Any]]:
+    known = ", ".join(f"'{name}'" for name in _FOLDED.values())
+    return [
+        _rule(
+            f"self.all(k, k.lowerAscii() in [{known}])",
+            f"unknown replica type, must be one of {', '.join(REPLICA_TYPES)} (in any case)",
+        ),
+        _rule(
+            "self.all(k, self.exists_one(o, o.lowerAscii() == k.lowerAscii()))",
+            "give each replica type once; two differ only in upper and lower case",
+        ),
+        _rule(
+            f"self.exists(k, k.lowerAscii() == '{_FOLDED[WORKER]}')",
+            f"{WORKER}: is required; a job without a worker would never end",
+        ),
+        _rule(
+            f"self.all(k, k.lowerAscii() != '{_FOLDED[SCHEDULER]}' || !has(self[k].replicas) || self[k].replicas == 1)",
+            f"{SCHEDULER}.replicas: must be 1",
+        ),
+    ]
+
+
+def _list_spec_rules() -> list[dict[str, Any]]:
+    both = "self.msReplicaSpecs.all(k, !(k in oldSelf.msReplicaSpecs) || ({}))"
+    new, old = "self.msReplicaSpecs[k]", "oldSelf.msReplicaSpecs[k]"
+    return [
+        _rule(
+            f"({_RESTING}) || (self.msReplicaSpecs.size() == oldSelf.msReplicaSpecs.size() && "
+            "self.msReplicaSpecs.all(k, k in oldSelf.msReplicaSpecs))",
+            f"msReplicaSpecs: replica types {_SUSPEND_FIRST}",
+        ),
+        _rule(
+            f"({_RESTING}) || {both.format(f'{new}.template == {old}.template')}",
+            f"msReplicaSpecs: template {_SUSPEND_FIRST}",
+        ),
+        _rule(
+            f"({_RESTING}) || {both.format(_is_same('restartPolicy', new, old))}",
+            f"msReplicaSpecs: restartPolicy {_SUSPEND_FIRST}",
+        ),
+        _rule(
+            f"({_RESTING}) || "
+            + both.format(f"k.lowerAscii() == '{_FOLDED[WORKER]}' || ({_is_same('replicas', new, old)})"),
+            f"msReplicaSpecs: replicas of any type but {WORKER} {_SUSPEND_FIRST}",
+        ),
+        *(
+            _rule(f"({_RESTING}) || ({_is_same(name)})", f"{name}: {_SUSPEND_FIRST}")
+            for name in ("successPolicy", "enableDynamicWorker", "topologyKey")
+        ),
+    ]
+
+
+def _is_same(name: str, new: str = "self", old: str = "oldSelf") -> str:
+    return f"has({new}.{name}) == has({old}.{name}) && (!has({new}.{name}) || {new}.{name} == {old}.{name})"
+
+
+def _rule(rule: str, message: str) -> dict[str, Any]:
+    return {"rule": rule, "message": message}
+
+
+def _map_by(key: str) -> dict[str, Any]:
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+
+
+def _column(name: str, kind: str, path: str, description: str) -> dict[str, Any]:
+    return {"name": name, "type": kind, "jsonPath": path, "description": description}
+
+
+def _bare(schema: Schema) -> Schema:
+    return {"type": schema["type"]}
