@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kfp_mindspore.errors import MissingExtraError
+from kfp_mindspore.errors import MissingExtraError, UserError
 
 IMPLEMENTATION_VARIABLE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 
@@ -51,11 +51,14 @@ def load_standalone(name: str) -> ModuleType:
 
     Raises:
         MissingExtraError: MindSpore is not installed.
+        UserError: The installed MindSpore has no such module.
     """
     package = importlib.util.find_spec("mindspore")
     if package is None or not package.submodule_search_locations:
         raise MissingExtraError("mindspore", "train")
     file = Path(package.submodule_search_locations[0]).joinpath(*name.split(".")[1:]).with_suffix(".py")
+    if not file.is_file():
+        raise UserError(f"{file}: missing: this MindSpore is not whole", hint="Install it again.")
     spec = importlib.util.spec_from_file_location(name, file, loader=_GeneratedLoader(name, str(file)))
     assert spec is not None
     assert spec.loader is not None

@@ -132,15 +132,10 @@ class MindSporeModel(Model):  # type: ignore[misc]
     async def open(self) -> None:
         """Load as `load` does, without blocking the event loop; other models answer between two shapes."""
         start = time.perf_counter()
-        try:
-            await asyncio.to_thread(self._read)
-            for step in self._list_steps():
-                await asyncio.wrap_future(self._thread.call(step))
-            self._finish()
-        except BaseException:
-            self.metrics.count_load("failed")
-            raise
-        self.metrics.count_load("ok")
+        await asyncio.to_thread(self._read)
+        for step in self._list_steps():
+            await asyncio.wrap_future(self._thread.call(step))
+        self._finish()
         seconds, sizes = time.perf_counter() - start, self._graph.sizes
         logger.info("model %s version %s: ready in %.2f s, batch sizes %s", self.name, self.version, seconds, sizes)
 

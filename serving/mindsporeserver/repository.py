@@ -240,9 +240,14 @@ class Repository(ModelRepository):  # type: ignore[misc]
                         raise
                 else:
                     break
+        except NotFoundError:
+            # No name that a client makes up becomes a label.
+            raise
         except KfpMindSporeError as error:
             self._failures[name] = error.message
+            self._metrics.for_model(name).count_load("failed")
             raise
+        self._metrics.for_model(name).count_load("ok")
         self._failures.pop(name, None)
         self._replace(name, models)
 

@@ -17,6 +17,7 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from kserve.errors import InvalidInput
+from kserve.logging import logger
 from kserve.model_server import ModelServer, app
 from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.rest.server import RESTServer
@@ -171,7 +172,7 @@ class Server(ModelServer):  # type: ignore[misc]
         self._watch_seconds = watch_seconds
         self._limits = limits
         self._control = attachment.control if attachment is not None else repository
-        self._failure: KfpMindSporeError | None = None
+        self._failure: BaseException | None = None
         self.dataplane = _DataPlane(repository, graphs)
 
     def serve(self) -> None:
@@ -180,9 +181,12 @@ class Server(ModelServer):  # type: ignore[misc]
         Raises:
             KfpMindSporeError: A model cannot be loaded at the start.
         """
-        import uvloop
+        if self.event_loop == "asyncio":
+            asyncio.run(self._run())
+        else:
+            import uvloop
 
-        uvloop.run(self._run())
+            uvloop.run(self._run())
         if self._failure is not None:
             raise self._failure
 
@@ -197,6 +201,7 @@ class Server(ModelServer):  # type: ignore[misc]
         if self._attachment is not None:
             tasks.append(loop.create_task(self._attachment.serve(self._repository)))
         loading = loop.create_task(self._load())
+        loading.add_done_callback(self._take_result)
         if self._attachment is not None:
             waiting = loop.create_task(self._attachment.wait_to_accept())
             ending = loop.create_task(self._ending.wait())
@@ -226,15 +231,21 @@ class Server(ModelServer):  # type: ignore[misc]
         self._http.should_exit = True
         self._ending.set()
 
-    async def _load(self) -> None:
-        try:
-            await self._repository.load_all()
-        except KfpMindSporeError as error:
-            self._failure = error
-            if self._attachment is not None:
-                self._attachment.report_failure(error)
-            self._end()
+    def _take_result(self, loading: asyncio.Task[None]) -> None:
+        error = None if loading.cancelled() else loading.exception()
+        if error is None:
             return
+        if self._repository.loaded:
+            # What is served is served on; only changes are not looked for any more.
+            logger.error("models are no longer watched: %s", error, exc_info=error)
+            return
+        self._failure = error
+        if self._attachment is not None and isinstance(error, KfpMindSporeError):
+            self._attachment.report_failure(error)
+        self._end()
+
+    async def _load(self) -> None:
+        await self._repository.load_all()
         if self._attachment is not None:
             await self._attachment.report_ready()
         elif self._watch is not None:
