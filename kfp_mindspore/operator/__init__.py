@@ -1,0 +1,19 @@
+"""The MSJob controller. Its core is pure: `reconcile` turns what the API server says into actions and a status."""
+
+from __future__ import annotations
+
+from kfp_mindspore.operator.actions import Action
+from kfp_mindspore.operator.observed import Observed, view_pod, view_pod_group, view_service
+from kfp_mindspore.operator.options import Options
+from kfp_mindspore.operator.reconcile import Outcome, reconcile
+
+__all__ = [
+    "Action",
+    "Observed",
+    "Options",
+    "Outcome",
+    "reconcile",
+    "view_pod",
+    "view_pod_group",
+    "view_service",
+]

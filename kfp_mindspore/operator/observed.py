@@ -1,0 +1,245 @@
+"""What the API server says, cut down to what decisions need: small, frozen, comparable."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kfp_mindspore.msjob.names import CONTAINER_NAME
+from kfp_mindspore.msjob.restart import START_ERROR
+from kfp_mindspore.msjob.wire import parse_time
+
+ATTEMPT_LABEL = "training.kubeflow.org/attempt"
+RESTARTS_ANNOTATION = "mindspore.gitee.com/restarts"
+WORKERS_ANNOTATION = "mindspore.gitee.com/workers"
+HOST_ANNOTATION = "mindspore.gitee.com/scheduler-host"
+
+KILLED = 137
+_CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
+_PERMANENT_WAITS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+_TROUBLED_WAITS = {
+    "ErrImagePull": "ImagePullBackOff",
+    "ImagePullBackOff": "ImagePullBackOff",
+    "CreateContainerConfigError": "CreateContainerConfigError",
+    "CreateContainerError": "CreateContainerError",
+}
+_DISRUPTIONS = {
+    "PreemptionByScheduler": "Preempted",
+    "EvictionByEvictionAPI": "Evicted",
+    "TerminationByKubelet": "Evicted",
+    "DeletionByTaintManager": "NodeLost",
+    "DeletionByPodGC": "NodeLost",
+}
+_KUBELET_REASONS = {"Evicted": "Evicted", "Preempting": "Preempted", "Terminated": "Evicted", "NodeLost": "NodeLost"}
+
+
+@dataclass(frozen=True)
+class PodView:
+    """A pod.
+
+    Attributes:
+        name: Its name.
+        uid: Its uid.
+        owner: The uid of its controller; empty without one.
+        phase: `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
+        deleting: Whether it was told to go.
+        attempt: Which attempt of its job it belongs to, from 0.
+        restarts: How many counted restarts its job had when it was made.
+        workers: How many workers its job had when it was made; None when it does not say.
+        host: The scheduler's address it was made with; empty for none.
+        exit_code: Of its training container; None while that has not ended.
+        reason: One word about its end, as in `kfp_mindspore.msjob.restart.Ending`, also before its end when it is
+            being disrupted.
+        message: More about it.
+        finish_time: When it ended, or was disrupted.
+        log: Its last lines, oldest first, as far as its status has them.
+        waits_for: Why it does not start, such as `ImagePullBackOff: no/such:image`; empty without trouble.
+    """
+
+    name: str
+    uid: str
+    owner: str = ""
+    phase: str = "Pending"
+    deleting: bool = False
+    attempt: int = 0
+    restarts: int = 0
+    workers: int | None = None
+    host: str = ""
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+    finish_time: datetime.datetime | None = None
+    log: tuple[str, ...] = ()
+    waits_for: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether none of its processes runs any more."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class ServiceView:
+    """A Service: its identity, cluster IP (empty until it is known) and port."""
+
+    name: str
+    uid: str
+    owner: str = ""
+    deleting: bool = False
+    cluster_ip: str = ""
+    port: int | None = None
+
+
+@dataclass(frozen=True)
+class PodGroupView:
+    """A gang scheduler's PodGroup: its identity, minimum of members and phase."""
+
+    name: str
+    uid: str
+    owner: str = ""
+    deleting: bool = False
+    minimum: int | None = None
+    phase: str = ""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """All that one decision is made from.
+
+    Attributes:
+        job: The MSJob on the wire; None when there is none.
+        pods: The pods with the job's label, or with a name that the job needs.
+        services: Likewise.
+        pod_group: The PodGroup of the job's name, if there is one.
+    """
+
+    job: Mapping[str, Any] | None
+    pods: tuple[PodView, ...] = ()
+    services: tuple[ServiceView, ...] = ()
+    pod_group: PodGroupView | None = None
+
+
+def view_pod(pod: Mapping[str, Any]) -> PodView:
+    """Cut a pod down, from its wire form."""
+    metadata = pod["metadata"]
+    annotations = metadata.get("annotations") or {}
+    status = pod.get("status") or {}
+    phase = status.get("phase") or "Pending"
+    disruption, disrupted_at = _find_disruption(status)
+    ended = _find_end(status, phase)
+    exit_code, reason, message, finish_time, log = ended or (None, "", "", None, ())
+    if exit_code != 0 and reason not in (START_ERROR, "OOMKilled") and disruption:
+        reason, message, finish_time = disruption, "", disrupted_at or finish_time
+    elif exit_code not in (None, 0) and reason == "Error" and metadata.get("deletionTimestamp"):
+        reason = "Deleted"
+    return PodView(
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        owner=_find_owner(metadata),
+        phase=phase,
+        deleting=bool(metadata.get("deletionTimestamp")),
+        attempt=_read_number((metadata.get("labels") or {}).get(ATTEMPT_LABEL)) or 0,
+        restarts=_read_number(annotations.get(RESTARTS_ANNOTATION)) or 0,
+        workers=_read_number(annotations.get(WORKERS_ANNOTATION)),
+        host=annotations.get(HOST_ANNOTATION, ""),
+        exit_code=exit_code,
+        reason=reason,
+        message=message,
+        finish_time=finish_time,
+        log=log,
+        waits_for="" if ended else _find_trouble(status),
+    )
+
+
+def view_service(service: Mapping[str, Any]) -> ServiceView:
+    """Cut a Service down, from its wire form."""
+    metadata, spec = service["metadata"], service.get("spec") or {}
+    ports = spec.get("ports") or []
+    return ServiceView(
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        owner=_find_owner(metadata),
+        deleting=bool(metadata.get("deletionTimestamp")),
+        cluster_ip="" if spec.get("clusterIP") in (None, "None") else spec["clusterIP"],
+        port=ports[0].get("port") if ports else None,
+    )
+
+
+def view_pod_group(group: Mapping[str, Any]) -> PodGroupView:
+    """Cut a PodGroup of Volcano or scheduler-plugins down, from its wire form."""
+    metadata = group["metadata"]
+    return PodGroupView(
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        owner=_find_owner(metadata),
+        deleting=bool(metadata.get("deletionTimestamp")),
+        minimum=(group.get("spec") or {}).get("minMember"),
+        phase=(group.get("status") or {}).get("phase") or "",
+    )
+
+
+_End = tuple[int, str, str, "datetime.datetime | None", "tuple[str, ...]"]
+
+
+def _find_end(status: Mapping[str, Any], phase: str) -> _End | None:
+    """Return exit code, reason, message, time and last lines of what has ended, or None while it goes on."""
+    containers = status.get("containerStatuses") or []
+    main: Mapping[str, Any] = next((item for item in containers if item.get("name") == CONTAINER_NAME), {})
+    if terminated := (main.get("state") or {}).get("terminated"):
+        return _read_terminated(terminated, "")
+    waiting = (main.get("state") or {}).get("waiting") or {}
+    if waiting.get("reason") in _PERMANENT_WAITS:
+        return 128, START_ERROR, f"{waiting['reason']}: {main.get('image', '')}", None, ()
+    if phase == "Succeeded":
+        return 0, "Completed", "", None, ()
+    if phase != "Failed":
+        return None
+    for item in status.get("initContainerStatuses") or []:
+        terminated = (item.get("state") or {}).get("terminated")
+        if terminated and terminated.get("exitCode") != 0:
+            return _read_terminated(terminated, f"in its init container '{item.get('name')}'")
+    # Nothing ran, or the node knows no more: the kubelet says why.
+    reason = status.get("reason") or "Error"
+    return KILLED, _KUBELET_REASONS.get(reason, reason), status.get("message") or "", None, ()
+
+
+def _read_terminated(terminated: Mapping[str, Any], where: str) -> _End:
+    code = int(terminated.get("exitCode", KILLED))
+    reason = terminated.get("reason") or ("Completed" if code == 0 else "Error")
+    text = (terminated.get("message") or "").strip()
+    time = parse_time(terminated.get("finishedAt"))
+    if reason in _CANNOT_START:
+        return code, START_ERROR, text, time, ()
+    return code, "InitFailed" if where and reason == "Error" else reason, where, time, tuple(text.splitlines())
+
+
+def _find_disruption(status: Mapping[str, Any]) -> tuple[str, datetime.datetime | None]:
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            reason = _DISRUPTIONS.get(condition.get("reason") or "", "Evicted")
+            return reason, parse_time(condition.get("lastTransitionTime"))
+    return "", None
+
+
+def _find_trouble(status: Mapping[str, Any]) -> str:
+    containers: Sequence[Mapping[str, Any]] = [
+        *(status.get("initContainerStatuses") or []),
+        *(status.get("containerStatuses") or []),
+    ]
+    for item in containers:
+        reason = ((item.get("state") or {}).get("waiting") or {}).get("reason") or ""
+        if reason in _TROUBLED_WAITS:
+            # The message changes with every try; the image does not.
+            return f"{_TROUBLED_WAITS[reason]}: {item.get('image', '')}"
+    return ""
+
+
+def _find_owner(metadata: Mapping[str, Any]) -> str:
+    owners = metadata.get("ownerReferences") or []
+    return next((str(owner.get("uid", "")) for owner in owners if owner.get("controller")), "")
+
+
+def _read_number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None

@@ -1,0 +1,47 @@
+"""What whoever installs the operator chooses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+GangScheduler = Literal["none", "volcano", "scheduler-plugins"]
+GANG_SCHEDULERS: tuple[GangScheduler, ...] = ("none", "volcano", "scheduler-plugins")
+SCHEDULER_NAMES: dict[GangScheduler, str] = {
+    "none": "",
+    "volcano": "volcano",
+    "scheduler-plugins": "scheduler-plugins-scheduler",
+}
+MANAGER = "mindspore.gitee.com/msjob-controller"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The operator's choices, the same for all jobs.
+
+    Attributes:
+        manager: The value of `runPolicy.managedBy` that means this operator; a job without one is its own, too.
+        istio_sidecar: Whether Istio may put its sidecar into job pods. Off by default: a sidecar does not let the
+            members reach each other before it is ready, and its certificate check breaks traffic by pod IP.
+        gang_scheduler: `none`, `volcano` or `scheduler-plugins`: who admits all pods of a job, or none.
+        scheduler_name: The pods' schedulerName with a gang scheduler; empty for the usual one.
+        failure_grace_seconds: Seconds between SIGTERM and SIGKILL for the peers of a failed member.
+        log_lines: How many of a failed member's last lines the status keeps.
+    """
+
+    manager: str = MANAGER
+    istio_sidecar: bool = False
+    gang_scheduler: GangScheduler = "none"
+    scheduler_name: str = ""
+    failure_grace_seconds: int = 1
+    log_lines: int = 10
+
+    def __post_init__(self) -> None:
+        if self.gang_scheduler not in GANG_SCHEDULERS:
+            known = ", ".join(GANG_SCHEDULERS)
+            raise ValueError(f"gang_scheduler must be one of {known}, got {self.gang_scheduler!r}")
+        if self.failure_grace_seconds < 1:
+            # 0 takes the pod out of the API before its processes have ended.
+            raise ValueError(f"failure_grace_seconds must be ≥ 1, got {self.failure_grace_seconds}")
+        if not self.scheduler_name:
+            object.__setattr__(self, "scheduler_name", SCHEDULER_NAMES[self.gang_scheduler])

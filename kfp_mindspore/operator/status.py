@@ -1,0 +1,136 @@
+"""The status subresource as the operator writes it: kubeflow-training's fields, and what a restart must not forget."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kfp_mindspore.msjob.layout import Member
+from kfp_mindspore.msjob.names import RUNNING
+from kfp_mindspore.msjob.restart import Ending, describe
+from kfp_mindspore.msjob.status import JobStatus, ReplicaStatus
+from kfp_mindspore.msjob.wire import from_wire, to_wire
+from kfp_mindspore.operator.observed import PodView
+
+
+@dataclass
+class Failure:
+    """The first failure of the newest attempt that failed.
+
+    Attributes:
+        pod: Name of the pod that failed first.
+        exit_code: As a shell reports it.
+        reason: One word, such as `OOMKilled`, `Evicted` or `Error`.
+        message: A sentence about it.
+        log: The pod's last lines, oldest first.
+        attempt: The attempt that it ended, from 0.
+    """
+
+    pod: str
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+    log: tuple[str, ...] | list[str] = ()
+    attempt: int = 0
+
+
+@dataclass
+class OperatorStatus(JobStatus):
+    """A job's status.
+
+    Attributes:
+        phase: The condition that says most, for tables.
+        restarts: How often the gang was started again because a member failed; counted against backoffLimit.
+        attempt: The number of the present gang, from 0: restarts, disruptions, suspensions and scalings all raise it.
+        workers: Workers that run or are done, of those wanted, such as `1/2`.
+        failure: See there.
+        waiting: What the present attempt waits for, in a sentence; None when nothing is wrong.
+        observed_generation: The generation of the spec that this status is about.
+    """
+
+    phase: str | None = None
+    restarts: int | None = None
+    attempt: int | None = None
+    workers: str | None = None
+    failure: Failure | None = None
+    waiting: str | None = None
+    observed_generation: int | None = None
+
+
+def read_status(document: Mapping[str, Any] | None) -> OperatorStatus:
+    """Read a status; one that cannot be read counts as none, and pods tell what it should have said."""
+    try:
+        arguments = from_wire(OperatorStatus, document or {})
+        if (failure := arguments.get("failure")) is not None:
+            arguments["failure"] = Failure(**from_wire(Failure, failure))
+        return OperatorStatus(**arguments)
+    except (AttributeError, TypeError, ValueError):
+        return OperatorStatus()
+
+
+def write_status(status: OperatorStatus) -> dict[str, Any]:
+    """Return the wire form, with what follows from the rest filled in."""
+    status.phase = status.state
+    status.replica_statuses = status.replica_statuses or {}
+    document: dict[str, Any] = to_wire(status)
+    return document
+
+
+def set_condition(
+    status: JobStatus, condition: str, reason: str, message: str, time: datetime.datetime, *, holds: bool = True
+) -> bool:
+    """Write a condition unless it stands there already, word for word.
+
+    Returns:
+        Whether anything changed.
+    """
+    found = status.find(condition)
+    wanted = ("True" if holds else "False", reason, message)
+    if found is not None and (found.status, found.reason, found.message) == wanted:
+        return False
+    status.set_condition(condition, reason, message, status=holds, time=time)
+    return True
+
+
+def count_replicas(
+    status: OperatorStatus, members: Iterable[Member], pods: Mapping[str, PodView], *, wanted: int
+) -> None:
+    """Count the members that run and have ended.
+
+    Args:
+        status: What is written to.
+        members: The job's members.
+        pods: The present attempt's pods by name.
+        wanted: How many workers there should be.
+    """
+    counts: dict[str, ReplicaStatus] = {}
+    for member in members:
+        count = counts.setdefault(member.replica_type, ReplicaStatus(0, 0, 0))
+        pod = pods.get(member.name)
+        if pod is None:
+            continue
+        if pod.exit_code is not None:
+            if pod.exit_code == 0:
+                count.succeeded = (count.succeeded or 0) + 1
+            else:
+                count.failed = (count.failed or 0) + 1
+        elif pod.phase == RUNNING:
+            count.active = (count.active or 0) + 1
+    status.replica_statuses = counts
+    worker = counts.get("Worker", ReplicaStatus(0, 0, 0))
+    status.workers = f"{(worker.active or 0) + (worker.succeeded or 0)}/{wanted}"
+
+
+def settle_replicas(status: OperatorStatus, *, succeeded: bool) -> None:
+    """Count nobody as active in a job that is over; of one that succeeded, as kubeflow does, all as succeeded."""
+    for count in (status.replica_statuses or {}).values():
+        if succeeded:
+            count.succeeded = (count.succeeded or 0) + (count.active or 0)
+        count.active = 0
+
+
+def describe_failure(ending: Ending, log: tuple[str, ...], attempt: int) -> Failure:
+    """Return what a status keeps of a member's end."""
+    return Failure(ending.name, ending.exit_code, ending.reason, describe(ending), list(log), attempt)

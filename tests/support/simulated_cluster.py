@@ -1,0 +1,237 @@
+"""A small API server in memory, with what kubelets, people and clocks do to it, for tests of the operator's core."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import itertools
+from typing import Any
+
+from kfp_mindspore.msjob.wire import format_time
+from kfp_mindspore.operator import Observed, Options, Outcome, reconcile, view_pod, view_pod_group, view_service
+from kfp_mindspore.operator.actions import (
+    Action,
+    CreatePod,
+    CreatePodGroup,
+    CreateService,
+    DeleteJob,
+    DeletePod,
+    DeletePodGroup,
+    DeleteService,
+    EmitEvent,
+    RequeueAt,
+)
+
+START = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone.utc)
+
+
+def make_job(workers: int = 2, *, restart_policy: str = "OnFailure", **policy: Any) -> dict[str, Any]:
+    """Return a job as the API server has it. `success_policy` and `scheduler` are not of its run policy."""
+    success = policy.pop("success_policy", "")
+    scheduler = policy.pop("scheduler", None)
+    container = {"name": "mindspore", "image": "train:1", "command": ["python", "train.py"]}
+    replicas: dict[str, Any] = {
+        "Worker": {
+            "replicas": workers,
+            "restartPolicy": restart_policy,
+            "template": {"spec": {"containers": [container]}},
+        }
+    }
+    if scheduler is not None:
+        replicas["Scheduler"] = scheduler
+    return {
+        "apiVersion": "mindspore.gitee.com/v1",
+        "kind": "MSJob",
+        "metadata": {"name": "digits", "namespace": "team", "uid": "job-uid", "generation": 1, "resourceVersion": "1"},
+        "spec": {"msReplicaSpecs": replicas, "runPolicy": policy, "successPolicy": success},
+    }
+
+
+class Cluster:
+    """One job and what belongs to it, as wire documents.
+
+    Args:
+        job: The job.
+        options: The operator's choices.
+    """
+
+    def __init__(self, job: dict[str, Any], options: Options | None = None) -> None:
+        self.job: dict[str, Any] | None = copy.deepcopy(job)
+        self.options = options or Options()
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.services: dict[str, dict[str, Any]] = {}
+        self.pod_group: dict[str, Any] | None = None
+        self.now = START
+        self.created: list[dict[str, Any]] = []
+        self.events: list[EmitEvent] = []
+        self.status_writes = 0
+        self._numbers = itertools.count(1)
+
+    # What the operator does.
+
+    def observe(self) -> Observed:
+        return Observed(
+            copy.deepcopy(self.job),
+            tuple(view_pod(pod) for pod in self.pods.values()),
+            tuple(view_service(service) for service in self.services.values()),
+            view_pod_group(self.pod_group) if self.pod_group else None,
+        )
+
+    def reconcile(self) -> Outcome:
+        """Reconcile what is there now, and apply all of it."""
+        outcome = self.decide()
+        assert self.apply(outcome, self.version)
+        return outcome
+
+    def decide(self, observed: Observed | None = None) -> Outcome:
+        return reconcile(observed or self.observe(), self.now, self.options)
+
+    @property
+    def version(self) -> str:
+        return self.job["metadata"]["resourceVersion"] if self.job else ""
+
+    @property
+    def status(self) -> dict[str, Any]:
+        assert self.job is not None
+        return self.job.get("status") or {}
+
+    def apply(self, outcome: Outcome, version: str, *, first: int | None = None) -> bool:
+        """Write the status, then do the first so many actions (None: all); nothing when the job has changed."""
+        if self.job is None:
+            return False
+        if outcome.status is not None and outcome.status != self.status:
+            if version != self.version:
+                return False
+            self.job["status"] = copy.deepcopy(outcome.status)
+            self.status_writes += 1
+            self._touch()
+        for action in outcome.actions[:first]:
+            self.do(action)
+        return True
+
+    def do(self, action: Action) -> None:
+        if isinstance(action, CreateService):
+            body = self._make(action.body)
+            body["spec"]["clusterIP"] = f"10.96.0.{next(self._numbers)}"
+            self.services.setdefault(action.name, body)
+        elif isinstance(action, CreatePodGroup):
+            self.pod_group = self.pod_group or self._make(action.body)
+        elif isinstance(action, CreatePod):
+            if action.name not in self.pods:
+                self.pods[action.name] = self._make(action.body)
+                self.pods[action.name]["status"] = {"phase": "Pending"}
+                self.created.append(self.pods[action.name])
+        elif isinstance(action, DeletePod):
+            pod = self.pods.get(action.name)
+            if pod and pod["metadata"]["uid"] == action.uid:
+                assert action.grace_seconds is None or action.grace_seconds > 0, "no pod is taken out by force"
+                self._mark_deleted(pod)
+        elif isinstance(action, DeleteService):
+            service = self.services.get(action.name)
+            if service and service["metadata"]["uid"] == action.uid:
+                del self.services[action.name]
+        elif isinstance(action, DeletePodGroup):
+            if self.pod_group and self.pod_group["metadata"]["uid"] == action.uid:
+                self.pod_group = None
+        elif isinstance(action, DeleteJob):
+            assert self.job is None or self.job["metadata"]["uid"] == action.uid
+            self.job = None
+        elif isinstance(action, EmitEvent):
+            self.events.append(action)
+        else:
+            assert isinstance(action, RequeueAt)
+
+    def settle(self, rounds: int = 6) -> None:
+        """Reconcile until nothing more follows, and make sure that it ends."""
+        for _ in range(rounds):
+            before = copy.deepcopy(self.status)
+            outcome = self.reconcile()
+            if self.job is None:
+                return
+            if self.status == before and not significant(outcome):
+                return
+        raise AssertionError(f"still acts after {rounds} rounds: {outcome}")
+
+    # What others do.
+
+    def run_pods(self) -> None:
+        """Let all pending pods run, and all terminating ones end."""
+        for name in list(self.pods):
+            if self.pods[name]["metadata"].get("deletionTimestamp"):
+                del self.pods[name]
+            elif self.pods[name]["status"]["phase"] == "Pending":
+                self.pods[name]["status"]["phase"] = "Running"
+
+    def start(self) -> Cluster:
+        """Bring the job to all pods running."""
+        self.settle()
+        self.run_pods()
+        self.settle()
+        return self
+
+    def exit(
+        self, name: str, code: int, *, reason: str = "", message: str = "", at: datetime.datetime | None = None
+    ) -> None:
+        pod = self.pods[name]
+        terminated = {
+            "exitCode": code,
+            "reason": reason or ("Completed" if code == 0 else "Error"),
+            "message": message,
+            "finishedAt": format_time(at or self.now),
+        }
+        pod["status"]["phase"] = "Succeeded" if code == 0 else "Failed"
+        pod["status"]["containerStatuses"] = [{"name": "mindspore", "state": {"terminated": terminated}}]
+
+    def disrupt(self, name: str, reason: str = "PreemptionByScheduler") -> None:
+        pod = self.pods[name]
+        pod["status"]["conditions"] = [
+            {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": reason,
+                "lastTransitionTime": format_time(self.now),
+            }
+        ]
+        self._mark_deleted(pod)
+
+    def delete_pod(self, name: str) -> None:
+        self._mark_deleted(self.pods[name])
+
+    def vanish(self, name: str) -> None:
+        del self.pods[name]
+
+    def change_spec(self, **policy: Any) -> None:
+        assert self.job is not None
+        workers = policy.pop("workers", None)
+        if workers is not None:
+            self.job["spec"]["msReplicaSpecs"]["Worker"]["replicas"] = workers
+        self.job["spec"]["runPolicy"].update(policy)
+        self.job["metadata"]["generation"] += 1
+        self._touch()
+
+    def wait(self, seconds: float) -> None:
+        self.now += datetime.timedelta(seconds=seconds)
+
+    def has(self, condition: str) -> bool:
+        return any(item["type"] == condition and item["status"] == "True" for item in self.status.get("conditions", []))
+
+    def find(self, condition: str) -> dict[str, Any]:
+        found: dict[str, Any] = next(item for item in self.status["conditions"] if item["type"] == condition)
+        return found
+
+    def _make(self, body: dict[str, Any]) -> dict[str, Any]:
+        made = copy.deepcopy(body)
+        made["metadata"]["uid"] = f"uid-{next(self._numbers)}"
+        return made
+
+    def _mark_deleted(self, pod: dict[str, Any]) -> None:
+        pod["metadata"].setdefault("deletionTimestamp", format_time(self.now))
+
+    def _touch(self) -> None:
+        assert self.job is not None
+        self.job["metadata"]["resourceVersion"] = str(int(self.version) + 1)
+
+
+def significant(outcome: Outcome) -> list[Action]:
+    """Return the actions that change something."""
+    return [action for action in outcome.actions if not isinstance(action, RequeueAt)]
