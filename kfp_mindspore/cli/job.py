@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -226,6 +227,39 @@ def delete(name: str, namespace: str, backend: str | None, as_json: bool) -> Non
         click.echo(f"job {name} deleted")
 
 
+@job.command(
+    epilog="Examples: kfp-mindspore job convert old.yaml --output job.yaml; "
+    "kfp-mindspore job convert old.yaml | kubectl apply -f -"
+)
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the job there. [default: standard output]")
+@add_json_option
+def convert(file: Path, output: Path | None, as_json: bool) -> None:
+    """Convert a job of the first generation (kubeflow.org/v1) in FILE, or - for standard input, to today's form.
+
+    What was changed, and why, is listed on standard error.
+    """
+    from kfp_mindspore.files import write_text
+    from kfp_mindspore.msjob.convert import convert_msjob
+    from kfp_mindspore.msjob.validation import parse_msjob_yaml
+
+    name = "standard input" if str(file) == "-" else str(file)
+    conversion = convert_msjob(parse_msjob_yaml(_read_text(file), source=name))
+    if output is not None:
+        write_text(output, conversion.job.to_yaml())
+    if as_json:
+        print_json({"job": conversion.job.to_dict(), "changes": [vars(change) for change in conversion.changes]})
+        return
+    for change in conversion.changes:
+        click.echo(str(change), err=True)
+    if not conversion.changes:
+        click.echo(f"{name}: is of today's form, nothing was changed", err=True)
+    if output is None:
+        click.echo(conversion.job.to_yaml(), nl=False)
+    else:
+        click.echo(f"{output} written", err=True)
+
+
 def _read_file(words: tuple[str, ...]) -> MSJob:
     from kfp_mindspore.msjob import MSJob
 
@@ -235,13 +269,18 @@ def _read_file(words: tuple[str, ...]) -> MSJob:
             hint="Give a YAML file, or --name and a command: kfp-mindspore job submit --name lenet -- python train.py",
         )
     path = Path(words[0])
+    return MSJob.from_yaml(_read_text(path), source=str(path))
+
+
+def _read_text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        if str(path) == "-":
+            return sys.stdin.buffer.read().decode("utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
-    return MSJob.from_yaml(text, source=str(path))
 
 
 def _find_directories(dataset: Path | None, output: Path | None, checkpoints: Path | None) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 GROUP = "mindspore.gitee.com"
 API_VERSION = f"{GROUP}/v1"
+FIRST_API_VERSION = "kubeflow.org/v1"
 KIND = "MSJob"
 PLURAL = "msjobs"
 SINGULAR = "msjob"
@@ -17,6 +18,8 @@ DEFAULT_GRACE_SECONDS = 30
 DEFAULT_RESTART_POLICY = "Never"
 DEFAULT_CLEAN_POD_POLICY = "Running"
 MAXIMUM_NAME = 51
+MINIMUM_PORT = 1024
+MAXIMUM_PORT = 65535
 # Regular expressions without anchors, for Python, JSON schema and CEL alike.
 JOB_NAME = "[a-z]([-a-z0-9]*[a-z0-9])?"
 TOPOLOGY_KEY = (

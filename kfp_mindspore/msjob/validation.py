@@ -12,9 +12,12 @@ from kfp_mindspore.msjob.names import (
     API_VERSION,
     CLEAN_POD_POLICIES,
     CONTAINER_NAME,
+    FIRST_API_VERSION,
     JOB_NAME,
     KIND,
     MAXIMUM_NAME,
+    MAXIMUM_PORT,
+    MINIMUM_PORT,
     PORT_NAME,
     REPLICA_TYPES,
     RESTART_POLICIES,
@@ -29,7 +32,7 @@ from kfp_mindspore.msjob.template import check_template
 
 _LABEL = re.compile(JOB_NAME)
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_PORTS = (1024, 65535)
+_PORTS = (MINIMUM_PORT, MAXIMUM_PORT)
 
 Check = Callable[[Any], str | None]
 
@@ -51,7 +54,9 @@ def validate_msjob(job: Any) -> None:
     if errors:
         metadata = document.get("metadata") if isinstance(document, Mapping) else None
         name = metadata.get("name") if isinstance(metadata, Mapping) else None
-        raise ValidationError(errors, subject=f"MSJob {name}" if name else "MSJob")
+        first = isinstance(document, Mapping) and document.get("apiVersion") == FIRST_API_VERSION
+        hint = "It is of the first generation; convert it with: kfp-mindspore job convert FILE" if first else ""
+        raise ValidationError(errors, subject=f"MSJob {name}" if name else "MSJob", hint=hint)
 
 
 def find_errors(document: Any) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 LIMIT_SECONDS = 60
 
@@ -111,9 +112,38 @@ def test_a_failed_job_exits_with_1_and_its_last_lines(run: Run, script: str) -> 
     assert (waited.code, "exit code 7" in waited.errors) == (1, True)
 
 
+FIRST_GENERATION = """\
+apiVersion: kubeflow.org/v1
+kind: MSJob
+metadata: {name: old}
+spec:
+  backend: tcp
+  replicaSpecs:
+    - replicaType: MASTER
+      template: {spec: {containers: [{name: train, image: example.com/train:1}]}}
+"""
+
+
+def test_a_job_of_the_first_generation_is_converted(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "old.yaml").write_text(FIRST_GENERATION)
+    result = run("convert", "old.yaml")
+    assert (result.code, yaml.safe_load(result.output)["apiVersion"]) == (0, "mindspore.gitee.com/v1")
+    assert "spec.backend: 'tcp' left out: MindSpore chooses its means of communication by itself" in result.errors
+    written = run("convert", "old.yaml", "--output", "new.yaml", "--json")
+    assert (tmp_path / "new.yaml").read_text() == result.output
+    assert yaml.safe_load(result.output) == written.json["job"]
+    assert {change["field"] for change in written.json["changes"]} >= {"apiVersion", "spec.backend"}
+    again = run("convert", "new.yaml")
+    assert (again.output, "nothing was changed" in again.errors) == (result.output, True)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["convert"], "Missing argument 'FILE'"),
+        (["convert", "missing.yaml"], "missing.yaml: no such file"),
+        (["convert", "broken.yaml"], "broken.yaml: line 3"),
+        (["convert", "unknown.yaml"], "Boss"),
         (["submit"], "expected one file"),
         (["submit", "missing.yaml"], "missing.yaml: no such file"),
         (["submit", "broken.yaml"], "broken.yaml: line 3"),
