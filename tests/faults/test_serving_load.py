@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from kfp_mindspore.bundle import ModelBundle
-from tests.support.model_servers import ModelServer, Runner
+from tests.support.model_servers import ModelServer, ask_runners
 from tests.support.serving_client import (
     INFER,
     PROTOCOLS,
@@ -163,7 +163,8 @@ def test_ten_thousand_requests_of_mixed_sizes_and_protocols(
     bundles["tokens"] = hard_models / "tokens"
     server = serve(bundles, "--max_queue=100000")
     questions = _make_questions(models)
-    answers = {name: Runner(bundles[name], tmp_path).answer(asked) for name, asked in questions.items()}
+    answered = ask_runners({bundles[name]: asked for name, asked in questions.items()}, tmp_path)
+    answers = {name: answered[bundles[name]] for name in questions}
     server.wait_ready()
     total, connections = 10_000, 64
     chosen = random.Random(11)

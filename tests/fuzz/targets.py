@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from kfp_mindspore.bundle import ModelBundle, Signature
 from tests.fuzz.cases import Case
-from tests.support.model_servers import ModelServer, Runner
+from tests.support.model_servers import ModelServer, ask_runners
 from tests.support.serving_client import DATATYPES, messages
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
@@ -44,50 +44,61 @@ class Target:
         return {spec.name: DATATYPES[spec.dtype] for spec in self.signature.inputs}
 
 
-def make_digits_target(bundle: Path, scratch: Path) -> Target:
-    """Ask the runner about verified samples, and for the weights of the linear model that the digits' bundle is."""
-    opened = ModelBundle.open(bundle)
-    samples = np.asarray(opened.read_verified().inputs["image"])
+def make_targets(bundles: Mapping[str, Path], scratch: Path) -> tuple[Target, ...]:
+    """Make the targets `digits` and `pair` and ask their runners."""
+    asked = {path: _ASKERS[name](path) for name, path in bundles.items()}
+    answered = ask_runners(asked, scratch)
+    return tuple(_MAKERS[name](path, asked[path], answered[path]) for name, path in bundles.items())
+
+
+def _ask_digits(bundle: Path) -> list[Arrays]:
+    samples = np.asarray(ModelBundle.open(bundle).read_verified().inputs["image"])
     random = np.random.default_rng(3)
     questions = []
     for rows in (1, 1, 1, 1, 1, 1, 2, 3, 5, 8):
         chosen = samples[random.integers(0, len(samples), rows)]
         questions.append({"image": chosen * np.float32(random.uniform(0.5, 1.5))})
-    probes = np.concatenate([np.zeros((1, 64), np.float32), np.eye(64, dtype=np.float32)]).reshape(65, 1, 8, 8)
-    *answers, probed = Runner(bundle, scratch).answer([*questions, {"image": probes}])
-    bias = probed["output"][0].astype(np.float64)
-    weights = probed["output"][1:].astype(np.float64) - bias
+    probes = np.concatenate([np.zeros((1, 64), np.float32), np.eye(64, dtype=np.float32)])
+    return [*questions, {"image": probes.reshape(65, 1, 8, 8)}]
+
+
+def _make_digits(bundle: Path, questions: list[Arrays], answers: list[Arrays]) -> Target:
+    # The model is one linear layer: its answers to zeros and to single ones are its weights.
+    probed = answers[-1]["output"].astype(np.float64)
+    bias, weights = probed[0], probed[1:] - probed[0]
 
     def compute(inputs: Arrays) -> Arrays:
         return {"output": inputs["image"].astype(np.float64).reshape(-1, 64) @ weights + bias}
 
-    return Target("digits", opened.signature, tuple(questions), tuple(answers), compute)
+    signature = ModelBundle.open(bundle).signature
+    return Target("digits", signature, tuple(questions[:-1]), tuple(answers[:-1]), compute)
 
 
-def make_pair_target(bundle: Path, scratch: Path) -> Target:
-    """The model with two inputs: twice the values, and the index plus one."""
+def _ask_pair(_: Path) -> list[Arrays]:
     random = np.random.default_rng(4)
-    questions = tuple(
+    return [
         {
             "values": random.random((rows, 3), np.float32),
             "index": random.integers(-(2**20), 2**20, rows, np.int32),
         }
         for rows in (1, 1, 1, 2, 4)
-    )
+    ]
 
+
+def _make_pair(bundle: Path, questions: list[Arrays], answers: list[Arrays]) -> Target:
     def compute(inputs: Arrays) -> Arrays:
         # int32's own sum, which wraps.
         index = inputs["index"].astype(np.int32)
         return {"output_0": inputs["values"].astype(np.float64) * 2, "output_1": index + np.int32(1)}
 
-    answers = Runner(bundle, scratch).answer(questions)
     for question, answer in zip(questions, answers, strict=True):
         for name, array in compute(question).items():
             np.testing.assert_allclose(answer[name], array, atol=1e-5)
-    return Target("pair", ModelBundle.open(bundle).signature, questions, tuple(answers), compute)
+    return Target("pair", ModelBundle.open(bundle).signature, tuple(questions), tuple(answers), compute)
 
 
-_MAKERS = {"digits": make_digits_target, "pair": make_pair_target}
+_ASKERS = {"digits": _ask_digits, "pair": _ask_pair}
+_MAKERS = {"digits": _make_digits, "pair": _make_pair}
 _BUNDLES = {"digits": "free", "pair": "pair"}
 
 
@@ -118,9 +129,9 @@ def open_stage(models: Path, scratch: Path, *flags: str, served: Sequence[str] =
         flags = ("--allow_model_code=true", *flags)
     with ModelServer(scratch, bundles, *flags) as server:
         # The runner by itself is asked while the server starts.
-        targets = [_MAKERS[name](models / _BUNDLES[name], scratch) for name in served]
+        targets = make_targets({name: bundles[name] for name in served}, scratch)
         server.wait_ready()
-        yield Stage(server, tuple(targets))
+        yield Stage(server, targets)
 
 
 def read_json(content: bytes) -> Any:

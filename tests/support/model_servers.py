@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,42 +158,38 @@ class ModelServer:
         self.close()
 
 
-class Runner:
-    """The answers of a runner by itself, in a process of its own: what every answer of a server is compared with.
+def ask_runners(questions: Mapping[Path, Sequence[Arrays]], scratch: Path) -> dict[Path, list[Arrays]]:
+    """Return the answers of runners by themselves: what every answer of a server is compared with.
 
     Args:
-        bundle: The model's directory.
-        directory: Where questions and answers are kept.
+        questions: By model directory; each is computed alone, in a process that does nothing else.
+        scratch: Where questions and answers are kept.
     """
-
-    def __init__(self, bundle: Path, directory: Path) -> None:
-        self.bundle, self.directory = bundle, directory
-        self._count = 0
-
-    def answer(self, questions: Sequence[Arrays]) -> list[Arrays]:
-        """Compute each question alone, in order."""
-        self._count += 1
-        directory = self.directory / f"runner-{os.getpid()}-{self.bundle.name}-{self._count}"
-        directory.mkdir(parents=True)
-        asked, answered = directory / "asked.npz", directory / "answered.npz"
-        columns = {f"{i}/{name}": array for i, arrays in enumerate(questions) for name, array in arrays.items()}
-        np.savez(asked, **columns)
-        done = subprocess.run(
-            [sys.executable, str(_SUPPORT / "runner_answers.py"), str(self.bundle), str(asked), str(answered)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-            cwd=directory,
-            env={**os.environ, "GLOG_v": "4"},
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        results: list[Arrays] = [{} for _ in questions]
-        with np.load(answered) as archive:
-            for key in archive.files:
-                index, _, name = key.partition("/")
-                results[int(index)][name] = archive[key]
-        return results
+    scratch.mkdir(parents=True, exist_ok=True)
+    asked, answered = scratch / "asked.npz", scratch / "answered.npz"
+    columns = {
+        f"{path}:{index}:{name}": array
+        for path, several in questions.items()
+        for index, arrays in enumerate(several)
+        for name, array in arrays.items()
+    }
+    np.savez(asked, **{str(number): array for number, array in enumerate(columns.values())}, keys=list(columns))
+    done = subprocess.run(
+        [sys.executable, str(_SUPPORT / "runner_answers.py"), str(asked), str(answered)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=scratch,
+        env={**os.environ, "GLOG_v": "4"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    results: dict[Path, list[Arrays]] = {path: [{} for _ in several] for path, several in questions.items()}
+    with np.load(answered) as archive:
+        for number, key in enumerate(archive["keys"].tolist()):
+            path, index, name = key.rsplit(":", 2)
+            results[Path(path)][int(index)][name] = archive[str(number)]
+    return results
 
 
 def pick_ports(count: int) -> list[int]:

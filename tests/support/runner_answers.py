@@ -1,26 +1,28 @@
-"""Answers questions with a runner alone: `python runner_answers.py BUNDLE ASKED.npz ANSWERED.npz`, keys INDEX/NAME."""
+"""Answers questions with runners alone: `python runner_answers.py ASKED.npz ANSWERED.npz`, see `ask_runners`."""
 
 from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 
 from kfp_mindspore.mindir.graph import GraphRunner
 
 
-def main(bundle: str, asked: str, answered: str) -> None:
-    questions: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
+def main(asked: str, answered: str) -> None:
+    questions: dict[str, dict[str, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
     with np.load(asked) as archive:
-        for key in archive.files:
-            index, _, name = key.partition("/")
-            questions[index][name] = archive[key]
-    answers = {}
-    with GraphRunner(bundle) as runner:
-        for index, inputs in questions.items():
-            answers |= {f"{index}/{name}": array for name, array in runner.predict(inputs).items()}
-    np.savez(answered, **answers)
+        for number, key in enumerate(archive["keys"].tolist()):
+            path, index, name = key.rsplit(":", 2)
+            questions[path][index][name] = archive[str(number)]
+    answers: dict[str, Any] = {}
+    for path, several in questions.items():
+        with GraphRunner(path) as runner:
+            for index, inputs in several.items():
+                answers |= {f"{path}:{index}:{name}": array for name, array in runner.predict(inputs).items()}
+    np.savez(answered, **{str(number): array for number, array in enumerate(answers.values())}, keys=list(answers))
 
 
 if __name__ == "__main__":
