@@ -9,20 +9,21 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mindsporeserver.listener import Listener
 
-# What is usual for a server: nginx takes 4 × 8 KiB of headers, and waits 60 s for them.
-MAX_HEADER_BYTES = 64 << 10
-HEADER_SECONDS = 30.0
-
 
 class GuardedProtocol(HttpToolsProtocol):  # type: ignore[misc]
-    """Closes connections whose headers are too large or do not arrive in time.
+    """Closes connections whose headers, or whatever else is no body, never end or do not arrive in time.
 
     A connection that waits between two requests belongs to uvicorn's own keep-alive timeout.
     """
 
+    # What is usual for a server: nginx takes 4 × 8 KiB of headers, and waits 60 s for them.
+    max_header_bytes = 64 << 10
+    header_seconds = 30.0
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._header_bytes = 0
+        # Received since anything came of it: a header or a trailer is kept by the parser until it is whole.
+        self._pending_bytes = 0
         self._in_header = False
         self._begun = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -40,47 +41,47 @@ class GuardedProtocol(HttpToolsProtocol):  # type: ignore[misc]
             self._timer.cancel()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        """Parse, and refuse what goes on without an end; what is whole in one piece may be as long as that piece."""
+        self._pending_bytes += len(data)
+        super().data_received(data)
+        if self._pending_bytes > self.max_header_bytes and not self.transport.is_closing():
+            self.send_400_response(f"Headers must have at most {self.max_header_bytes} bytes.")
+        elif not self._in_header and (self.cycle is None or self.cycle.response_complete):
+            # Line feeds before a request are none, and end uvicorn's own wait for the next one.
+            self._begin()
+
     def on_message_begin(self) -> None:
-        """Begin to count."""
+        """Begin to wait for the headers."""
         self._begin()
         super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        """Count."""
-        super().on_url(url)
-        self._count(len(url))
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Count."""
-        super().on_header(name, value)
-        self._count(len(name) + len(value))
 
     def on_headers_complete(self) -> None:
         """A request begins."""
         self._in_header = False
+        self._pending_bytes = 0
         super().on_headers_complete()
         if self.listener is not None and not self.pipeline and self.listener.take_surplus():
             self.cycle.keep_alive = False
 
-    def _count(self, size: int) -> None:
-        self._header_bytes += size
-        if self._header_bytes > MAX_HEADER_BYTES:
-            self.send_400_response(f"Headers must have at most {MAX_HEADER_BYTES} bytes.")
-            self._header_bytes = -(1 << 62)
+    def on_body(self, body: bytes) -> None:
+        """Leave it to whoever reads the body, who has limits of his own."""
+        self._pending_bytes = 0
+        super().on_body(body)
 
     def _begin(self) -> None:
-        self._header_bytes = 0
+        self._pending_bytes = 0
         self._in_header = True
         self._begun = self.loop.time()
         if self._timer is None:
-            self._timer = self.loop.call_later(HEADER_SECONDS, self._check)
+            self._timer = self.loop.call_later(self.header_seconds, self._check)
 
     def _check(self) -> None:
         # One timer serves many requests of a connection: it looks again, and is not set anew for each of them.
         self._timer = None
         if not self._in_header or self.transport.is_closing():
             return
-        rest = self._begun + HEADER_SECONDS - self.loop.time()
+        rest = self._begun + self.header_seconds - self.loop.time()
         if rest > 0:
             self._timer = self.loop.call_later(rest, self._check)
         else:
