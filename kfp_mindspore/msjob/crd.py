@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.msjob.names import (
@@ -20,6 +19,7 @@ from kfp_mindspore.msjob.names import (
 )
 from kfp_mindspore.msjob.pod_schema import Schema
 from kfp_mindspore.msjob.schema import describe_class
+from kfp_mindspore.msjob.status import StatusSummary
 from kfp_mindspore.msjob.types import MSJob
 
 # Replica types are the keys of a map, since ms-operator takes them in any case; without a bound on the map the API
@@ -27,21 +27,6 @@ from kfp_mindspore.msjob.types import MSJob
 _FOLDED = {name: name.lower() for name in REPLICA_TYPES}
 _RESTING = "has(oldSelf.runPolicy) && has(oldSelf.runPolicy.suspend) && oldSelf.runPolicy.suspend"
 _SUSPEND_FIRST = "cannot change unless the job is suspended (spec.runPolicy.suspend: true); make a new job instead"
-
-
-@dataclass
-class StatusSummary:
-    """What `kubectl get` shows of a job, which its conditions hold in a form that no column can.
-
-    Attributes:
-        state: The newest condition that is true.
-        workers: Workers that are ready, of all, such as `1/2`.
-        restarts: How often all processes were started again.
-    """
-
-    state: str | None = None
-    workers: str | None = None
-    restarts: int | None = None
 
 
 def build_crd() -> dict[str, Any]:

@@ -156,5 +156,49 @@ class JobStatus:
         found.status, found.reason, found.message, found.last_update_time = status, reason, message, time
 
 
+@dataclass
+class Failure:
+    """The first failure of the newest attempt that failed.
+
+    Attributes:
+        pod: Name of the pod that failed first.
+        exit_code: As a shell reports it.
+        reason: One word, such as `OOMKilled`, `Evicted` or `Error`.
+        message: A sentence about it.
+        log: The pod's last lines, oldest first.
+        attempt: The attempt that it ended, from 0.
+    """
+
+    pod: str
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+    log: list[str] = field(default_factory=list)
+    attempt: int | None = None
+
+
+@dataclass
+class StatusSummary:
+    """What a cluster's status says beyond `JobStatus`: for tables, and what the operator must not forget.
+
+    Attributes:
+        state: The condition that says most.
+        workers: Workers that run or are done, of those wanted, such as `1/2`.
+        restarts: How often all processes were started again because a member failed; backoffLimit is its bound.
+        attempt: The number of the present gang, from 0: restarts, disruptions, suspensions and scalings all raise it.
+        failure: The first failure of the newest attempt that failed.
+        waiting: What keeps the present attempt from running, in a sentence; absent when nothing is wrong.
+        observed_generation: The generation of the spec that the status is about.
+    """
+
+    state: str | None = None
+    workers: str | None = None
+    restarts: int | None = None
+    attempt: int | None = None
+    failure: Failure | None = None
+    waiting: str | None = None
+    observed_generation: int | None = field(default=None, metadata={"format": "int64"})
+
+
 def _parse(kind: type[Any], value: Any) -> Any:
     return value if isinstance(value, kind) else kind(**from_wire(kind, to_wire(value)))

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from kfp_mindspore.msjob.layout import VARIABLES, Endpoints, Member, topology
-from kfp_mindspore.msjob.names import CONTAINER_NAME, SCHEDULER
+from kfp_mindspore.msjob.names import CONTAINER_NAME, JOB_LABEL, SCHEDULER
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.observed import ATTEMPT_LABEL, HOST_ANNOTATION, RESTARTS_ANNOTATION, WORKERS_ANNOTATION
 from kfp_mindspore.operator.options import Options
+from kfp_mindspore.operator.quantities import add_up, keep_largest
 
 ISTIO_INJECT = "sidecar.istio.io/inject"
 VOLCANO_GROUP = "scheduling.k8s.io/group-name"
@@ -53,13 +54,15 @@ def build_pod(
     if not options.istio_sidecar:
         labels.setdefault(ISTIO_INJECT, "false")
         annotations.setdefault(ISTIO_INJECT, "false")
+    if job.topology_key:
+        _keep_together(job, spec, job.topology_key)
     _join_group(job, member, spec, labels, annotations, options)
     for container in spec["containers"]:
         if container.get("name") == CONTAINER_NAME:
             container["env"] = merge_env(member.environment, container.get("env") or [])
             # So the last lines are in the pod's status when it fails, without another question.
             container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
-        if member.replica_type == SCHEDULER and SCHEDULER not in job.ms_replica_specs:
+        if _borrows_template(job, member):
             _drop_devices(container)
     return {
         "apiVersion": "v1",
@@ -138,6 +141,38 @@ def find_refused_env(job: MSJob, members: tuple[Member, ...]) -> list[str]:
                 "its own; remove it from the template"
             )
     return sentences
+
+
+def read_requests(job: MSJob, member: Member) -> dict[str, str]:
+    """Return what a member's pod asks of a node, resource by resource.
+
+    Args:
+        job: Its job.
+        member: The member.
+    """
+    totals = []
+    for key in ("containers", "initContainers"):
+        containers = copy.deepcopy(member.spec.template["spec"].get(key) or [])
+        for container in containers:
+            if _borrows_template(job, member):
+                _drop_devices(container)
+        resources = [container.get("resources") or {} for container in containers]
+        totals.append([{**(item.get("limits") or {}), **(item.get("requests") or {})} for item in resources])
+    # Init containers run one after the other, before the rest.
+    return keep_largest([add_up(totals[0]), *totals[1]])
+
+
+def _borrows_template(job: MSJob, member: Member) -> bool:
+    return member.replica_type == SCHEDULER and SCHEDULER not in job.ms_replica_specs
+
+
+def _keep_together(job: MSJob, spec: dict[str, Any], topology_key: str) -> None:
+    """Require nodes with the same value of a label for all pods of a job, beside what the template requires."""
+    affinity = spec["affinity"] = dict(spec.get("affinity") or {})
+    near = affinity["podAffinity"] = dict(affinity.get("podAffinity") or {})
+    term = {"topologyKey": topology_key, "labelSelector": {"matchLabels": {JOB_LABEL: job.name}}}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    near[required] = [*(near.get(required) or []), term]
 
 
 def _join_group(

@@ -202,7 +202,7 @@ class _Reconciliation:
             return
         message = decision.message
         if decision.action == "succeed":
-            count_replicas(self.status, self.members, current, wanted=self.job.workers)
+            count_replicas(self.status, self.job, self.members, current)
             self._finish(SUCCEEDED, decision.reason, message)
             return
         failures = [
@@ -216,7 +216,7 @@ class _Reconciliation:
         if failure.log:
             message = f"{message}; its last line: {failure.log[-1]}"
         if decision.action == "fail":
-            count_replicas(self.status, self.members, current, wanted=self.job.workers)
+            count_replicas(self.status, self.job, self.members, current)
             self._fail(decision.reason, message)
         else:
             self._restart(decision.reason, message, counted=decision.counted)
@@ -224,7 +224,7 @@ class _Reconciliation:
     def _launch(self) -> None:
         current = self._current()
         if not self.status.has(RUNNING):
-            count_replicas(self.status, self.members, {}, wanted=self.job.workers)
+            count_replicas(self.status, self.job, self.members, {})
         leftovers = [pod for pod in self.pods if current.get(pod.name) is not pod]
         if leftovers:
             restarting = self.status.find(RESTARTING)
@@ -252,7 +252,7 @@ class _Reconciliation:
                 self._change(RUNNING, "JobRunning", f"MSJob {self.name} is running")
             self.waiting = next((f"{pod.name}: {pod.waits_for}" for pod in pods if pod.waits_for), None)
         if self.status.has(RUNNING):
-            count_replicas(self.status, self.members, current, wanted=self.job.workers)
+            count_replicas(self.status, self.job, self.members, current)
 
     def _must_pause(self) -> bool:
         condition = self.status.find(RESTARTING)
@@ -281,7 +281,7 @@ class _Reconciliation:
             return True
         group = self.observed.pod_group
         if group is None:
-            self.actions.append(CreatePodGroup(build_pod_group(self.job, len(self.members), self.options)))
+            self.actions.append(CreatePodGroup(build_pod_group(self.job, self.members, self.options)))
             # Without a PodGroup nobody counts pods; a Service does no harm meanwhile.
             self._has_service()
             return False
@@ -317,7 +317,7 @@ class _Reconciliation:
                 self.attempt += 1
             self._change(SUSPENDED, "JobSuspended", f"MSJob {self.name} is suspended")
         self.status.start_time = None
-        count_replicas(self.status, self.members, {}, wanted=self.job.workers)
+        count_replicas(self.status, self.job, self.members, {})
         for pod in self.pods:
             self._delete_pod(pod, None)
         self._delete_service()

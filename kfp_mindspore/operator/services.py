@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
-from kfp_mindspore.msjob.layout import make_labels
+from kfp_mindspore.msjob.layout import Member, make_labels
 from kfp_mindspore.msjob.names import PORT_NAME, SCHEDULER
 from kfp_mindspore.msjob.types import MSJob, SchedulingPolicy
 from kfp_mindspore.operator.observed import PodGroupView
 from kfp_mindspore.operator.options import Options
-from kfp_mindspore.operator.pods import make_owner
+from kfp_mindspore.operator.pods import make_owner, read_requests
+from kfp_mindspore.operator.quantities import add_up
 
 API_VERSIONS = {"volcano": "scheduling.volcano.sh/v1beta1", "scheduler-plugins": "scheduling.x-k8s.io/v1alpha1"}
 
@@ -51,18 +53,20 @@ def build_service(job: MSJob, port: int) -> dict[str, Any]:
     }
 
 
-def build_pod_group(job: MSJob, members: int, options: Options) -> dict[str, Any]:
+def build_pod_group(job: MSJob, members: Sequence[Member], options: Options) -> dict[str, Any]:
     """Return a job's PodGroup on the wire.
 
     Args:
         job: The job, as read from the API server (with a uid).
-        members: How many pods it has.
+        members: Its members.
         options: The operator's choices; they name a gang scheduler.
     """
     policy = _find_policy(job)
-    spec: dict[str, Any] = {"minMember": find_minimum(job, members)}
-    if policy.min_resources:
-        spec["minResources"] = copy.deepcopy(policy.min_resources)
+    minimum = find_minimum(job, len(members))
+    spec: dict[str, Any] = {"minMember": minimum}
+    requests = add_up(read_requests(job, member) for member in members[:minimum])
+    if resources := copy.deepcopy(policy.min_resources) or requests:
+        spec["minResources"] = resources
     if options.gang_scheduler == "volcano":
         if policy.queue:
             spec["queue"] = policy.queue

@@ -8,52 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.msjob.layout import Member
-from kfp_mindspore.msjob.names import RUNNING
+from kfp_mindspore.msjob.names import JOB_LABEL, REPLICA_TYPE_LABEL, RUNNING, WORKER
 from kfp_mindspore.msjob.restart import Ending, describe
-from kfp_mindspore.msjob.status import JobStatus, ReplicaStatus
+from kfp_mindspore.msjob.status import Failure, JobStatus, ReplicaStatus
+from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.wire import from_wire, to_wire
 from kfp_mindspore.operator.observed import PodView
 
 
 @dataclass
-class Failure:
-    """The first failure of the newest attempt that failed.
-
-    Attributes:
-        pod: Name of the pod that failed first.
-        exit_code: As a shell reports it.
-        reason: One word, such as `OOMKilled`, `Evicted` or `Error`.
-        message: A sentence about it.
-        log: The pod's last lines, oldest first.
-        attempt: The attempt that it ended, from 0.
-    """
-
-    pod: str
-    exit_code: int | None = None
-    reason: str = ""
-    message: str = ""
-    log: tuple[str, ...] | list[str] = ()
-    attempt: int = 0
-
-
-@dataclass
 class OperatorStatus(JobStatus):
-    """A job's status.
+    """A job's status, with the fields of `StatusSummary` that its conditions do not say."""
 
-    Attributes:
-        phase: The condition that says most, for tables.
-        restarts: How often the gang was started again because a member failed; counted against backoffLimit.
-        attempt: The number of the present gang, from 0: restarts, disruptions, suspensions and scalings all raise it.
-        workers: Workers that run or are done, of those wanted, such as `1/2`.
-        failure: See there.
-        waiting: What the present attempt waits for, in a sentence; None when nothing is wrong.
-        observed_generation: The generation of the spec that this status is about.
-    """
-
-    phase: str | None = None
+    workers: str | None = None
     restarts: int | None = None
     attempt: int | None = None
-    workers: str | None = None
     failure: Failure | None = None
     waiting: str | None = None
     observed_generation: int | None = None
@@ -72,10 +41,8 @@ def read_status(document: Mapping[str, Any] | None) -> OperatorStatus:
 
 def write_status(status: OperatorStatus) -> dict[str, Any]:
     """Return the wire form, with what follows from the rest filled in."""
-    status.phase = status.state
     status.replica_statuses = status.replica_statuses or {}
-    document: dict[str, Any] = to_wire(status)
-    return document
+    return {"state": status.state, **to_wire(status)}
 
 
 def set_condition(
@@ -94,20 +61,19 @@ def set_condition(
     return True
 
 
-def count_replicas(
-    status: OperatorStatus, members: Iterable[Member], pods: Mapping[str, PodView], *, wanted: int
-) -> None:
+def count_replicas(status: OperatorStatus, job: MSJob, members: Iterable[Member], pods: Mapping[str, PodView]) -> None:
     """Count the members that run and have ended.
 
     Args:
         status: What is written to.
-        members: The job's members.
+        job: The job.
+        members: Its members.
         pods: The present attempt's pods by name.
-        wanted: How many workers there should be.
     """
     counts: dict[str, ReplicaStatus] = {}
     for member in members:
-        count = counts.setdefault(member.replica_type, ReplicaStatus(0, 0, 0))
+        selector = f"{JOB_LABEL}={job.name},{REPLICA_TYPE_LABEL}={member.replica_type.lower()}"
+        count = counts.setdefault(member.replica_type, ReplicaStatus(0, 0, 0, selector))
         pod = pods.get(member.name)
         if pod is None:
             continue
@@ -119,8 +85,8 @@ def count_replicas(
         elif pod.phase == RUNNING:
             count.active = (count.active or 0) + 1
     status.replica_statuses = counts
-    worker = counts.get("Worker", ReplicaStatus(0, 0, 0))
-    status.workers = f"{(worker.active or 0) + (worker.succeeded or 0)}/{wanted}"
+    workers = counts[WORKER]
+    status.workers = f"{(workers.active or 0) + (workers.succeeded or 0)}/{job.workers}"
 
 
 def settle_replicas(status: OperatorStatus, *, succeeded: bool) -> None:

@@ -1,0 +1,433 @@
+"""Situations, and what is decided in each."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.operator import Observed, Options, reconcile
+from kfp_mindspore.operator.actions import (
+    CreatePod,
+    CreateService,
+    DeleteJob,
+    DeletePod,
+    DeleteService,
+    EmitEvent,
+    RequeueAt,
+)
+from kfp_mindspore.operator.observed import ATTEMPT_LABEL, PodView, ServiceView
+from tests.support.simulated_cluster import START, Cluster, make_job, significant
+
+MEMBERS = {"digits-scheduler-0", "digits-worker-0", "digits-worker-1"}
+
+
+def say(cluster: Cluster) -> list[str]:
+    """Reconcile, and return the actions in short, without events."""
+    words = []
+    for action in cluster.reconcile().actions:
+        if isinstance(action, (CreateService, CreatePod)):
+            words.append(f"create {action.body['kind']} {action.name}")
+        elif isinstance(action, DeletePod):
+            grace = "" if action.grace_seconds is None else f" {action.grace_seconds} s"
+            words.append(f"delete Pod {action.name}{grace}")
+        elif not isinstance(action, (EmitEvent, RequeueAt)):
+            words.append(f"{type(action).__name__} {action.name}")
+    return sorted(words)
+
+
+def reasons(cluster: Cluster) -> list[str]:
+    return [event.reason for event in cluster.events]
+
+
+def test_a_job_comes_to_run_in_three_status_writes_at_most() -> None:
+    cluster = Cluster(make_job(2))
+    assert say(cluster) == ["create Service digits-scheduler-0"]
+    assert cluster.has("Created")
+    assert cluster.status["startTime"] == "2026-01-31T12:00:00Z"
+    assert say(cluster) == [f"create Pod {name}" for name in sorted(MEMBERS)]
+    for name in sorted(MEMBERS):
+        assert not cluster.has("Running")
+        assert say(cluster) == []
+        cluster.pods[name]["status"]["phase"] = "Running"
+    assert say(cluster) == []
+    assert cluster.has("Running")
+    assert cluster.status["state"] == "Running"
+    assert cluster.status["workers"] == "2/2"
+    assert cluster.status["replicaStatuses"]["Scheduler"]["active"] == 1
+    worker = cluster.status["replicaStatuses"]["Worker"]
+    assert worker["selector"] == "training.kubeflow.org/job-name=digits,training.kubeflow.org/replica-type=worker"
+    assert cluster.status_writes <= 3
+    assert reasons(cluster) == ["JobCreated", "JobRunning"]
+
+
+def test_one_worker_needs_no_service() -> None:
+    cluster = Cluster(make_job(1))
+    assert say(cluster) == ["create Pod digits-worker-0"]
+
+
+def test_a_service_without_an_address_is_waited_for() -> None:
+    job = make_job(2)
+    service = ServiceView("digits-scheduler-0", "s", "job-uid", port=2222)
+    outcome = reconcile(Observed(job, services=(service,)), START)
+    assert not [action for action in outcome.actions if not isinstance(action, EmitEvent)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "name", "end", "condition", "reason", "restarts"),
+    [
+        ("OnFailure", "worker-1", (1, ""), "Restarting", "JobRestarting", 1),
+        ("OnFailure", "worker-0", (137, "OOMKilled"), "Restarting", "JobRestarting", 1),
+        ("OnFailure", "scheduler-0", (139, ""), "Restarting", "JobRestarting", 1),
+        ("Always", "worker-0", (1, ""), "Restarting", "JobRestarting", 1),
+        ("ExitCode", "worker-1", (143, ""), "Restarting", "JobRestarting", 1),
+        ("ExitCode", "worker-1", (1, ""), "Failed", "JobFailed", 0),
+        ("Never", "worker-1", (143, ""), "Failed", "JobFailed", 0),
+        ("OnFailure", "worker-0", (128, "StartError"), "Failed", "StartError", 0),
+    ],
+)
+def test_a_failed_member(
+    policy: str, name: str, end: tuple[int, str], condition: str, reason: str, restarts: int
+) -> None:
+    cluster = Cluster(make_job(2, restart_policy=policy)).start()
+    failed = f"digits-{name}"
+    cluster.exit(failed, end[0], reason=end[1], message="step 12\nValueError: nan")
+    running = MEMBERS - {failed}
+    expected = {f"delete Pod {peer} 1 s" for peer in (MEMBERS if condition == "Restarting" else running)}
+    assert set(say(cluster)) - {"DeleteService digits-scheduler-0"} == expected
+    assert cluster.has(condition)
+    assert not cluster.has("Running")
+    assert cluster.find(condition)["reason"] == reason
+    assert cluster.status["restarts"] == restarts
+    assert cluster.status["failure"]["pod"] == failed
+    assert cluster.status["failure"]["exitCode"] == end[0]
+    assert reasons(cluster)[-1] == reason
+    if reason != "StartError":
+        assert cluster.status["failure"]["log"] == ["step 12", "ValueError: nan"]
+        sentence = cluster.find(condition)["message"]
+        assert sentence.startswith(f"{failed} ended with exit code {end[0]}")
+        assert sentence.endswith("its last line: ValueError: nan")
+
+
+def test_the_next_gang_waits_for_the_last_pod_of_the_one_before() -> None:
+    cluster = Cluster(make_job(2)).start()
+    cluster.exit("digits-worker-1", 1)
+    say(cluster)
+    for name in sorted(MEMBERS):
+        assert say(cluster) == []
+        cluster.vanish(name)
+    assert say(cluster) == [f"create Pod {name}" for name in sorted(MEMBERS)]
+    assert {pod["metadata"]["labels"][ATTEMPT_LABEL] for pod in cluster.pods.values()} == {"1"}
+    cluster.run_pods()
+    cluster.settle()
+    assert cluster.has("Running")
+    assert not cluster.has("Restarting")
+
+
+def test_restarts_pause_longer_and_end_at_the_limit() -> None:
+    cluster = Cluster(make_job(1, backoffLimit=3)).start()
+    pauses = []
+    for _ in range(3):
+        cluster.exit("digits-worker-0", 1)
+        cluster.reconcile()
+        cluster.run_pods()
+        outcome = cluster.reconcile()
+        times = [action.time for action in outcome.actions if isinstance(action, RequeueAt)]
+        pauses.append((times[0] - cluster.now).total_seconds() if times else 0)
+        cluster.wait(60)
+        cluster.start()
+    assert pauses == [0, 1, 2]
+    cluster.exit("digits-worker-0", 1)
+    cluster.settle()
+    assert cluster.find("Failed")["reason"] == "BackoffLimitExceeded"
+    assert cluster.status["restarts"] == 3
+    assert "restarted 3 of 3 times" in cluster.find("Failed")["message"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"),
+    [
+        ("PreemptionByScheduler", "Preempted"),
+        ("EvictionByEvictionAPI", "Evicted"),
+        ("DeletionByTaintManager", "NodeLost"),
+    ],
+)
+def test_a_disruption_restarts_at_once_uncounted_and_lets_peers_save(reason: str, word: str) -> None:
+    cluster = Cluster(make_job(2, backoffLimit=0)).start()
+    cluster.disrupt("digits-worker-1", reason)
+    assert say(cluster) == ["delete Pod digits-scheduler-0", "delete Pod digits-worker-0"]
+    assert cluster.find("Restarting")["reason"] == "JobDisrupted"
+    assert (cluster.status["restarts"], cluster.status["attempt"]) == (0, 1)
+    assert cluster.status["failure"]["reason"] == word
+    cluster.run_pods()
+    cluster.start()
+    assert cluster.has("Running")
+
+
+def test_a_pod_that_somebody_deletes_is_counted() -> None:
+    cluster = Cluster(make_job(2)).start()
+    cluster.delete_pod("digits-scheduler-0")
+    assert len(say(cluster)) == 2
+    assert cluster.status["restarts"] == 1
+    cluster.run_pods()
+    cluster.start()
+    cluster.vanish("digits-worker-0")
+    say(cluster)
+    assert cluster.status["restarts"] == 2
+    assert "its pod was deleted" in cluster.find("Restarting")["message"]
+
+
+def test_a_pod_that_is_gone_before_all_ran_is_made_again() -> None:
+    cluster = Cluster(make_job(2))
+    cluster.settle()
+    cluster.vanish("digits-worker-1")
+    assert say(cluster) == ["create Pod digits-worker-1"]
+    assert cluster.status["attempt"] == 0
+
+
+def test_the_first_failure_decides_not_those_it_caused() -> None:
+    cluster = Cluster(make_job(2, restart_policy="ExitCode")).start()
+    first = cluster.now
+    cluster.wait(30)
+    cluster.exit("digits-worker-0", 1, message="lost its peer")
+    cluster.exit("digits-worker-1", 137, reason="OOMKilled", at=first)
+    say(cluster)
+    assert cluster.has("Restarting")
+    assert cluster.status["failure"]["pod"] == "digits-worker-1"
+    assert cluster.status["failure"]["reason"] == "OOMKilled"
+
+
+@pytest.mark.parametrize(
+    ("success", "first", "then"), [("", "digits-worker-0", ""), ("AllWorkers", "digits-worker-1", "digits-worker-0")]
+)
+def test_success(success: str, first: str, then: str) -> None:
+    cluster = Cluster(make_job(2, success_policy=success)).start()
+    cluster.exit(first, 0)
+    cluster.settle()
+    assert cluster.has("Succeeded") is not bool(then)
+    if then:
+        cluster.exit(then, 0)
+        cluster.settle()
+    assert cluster.has("Succeeded")
+    assert cluster.status["replicaStatuses"]["Worker"]["succeeded"] == 2
+    assert cluster.status["completionTime"]
+    assert cluster.status["workers"] == ("2/2")
+
+
+@pytest.mark.parametrize(
+    ("policy", "deleted", "kept"),
+    [
+        (
+            "Running",
+            ["DeleteService digits-scheduler-0", "delete Pod digits-scheduler-0", "delete Pod digits-worker-1"],
+            1,
+        ),
+        ("All", ["DeleteService digits-scheduler-0", *(f"delete Pod {name}" for name in sorted(MEMBERS))], 0),
+        ("None", [], 3),
+    ],
+)
+def test_clean_pod_policy(policy: str, deleted: list[str], kept: int) -> None:
+    cluster = Cluster(make_job(2, cleanPodPolicy=policy)).start()
+    cluster.exit("digits-worker-0", 0)
+    assert say(cluster) == deleted
+    cluster.run_pods()
+    assert say(cluster) == []
+    assert len(cluster.pods) == kept
+
+
+def test_an_end_stays_the_end() -> None:
+    cluster = Cluster(make_job(2)).start()
+    cluster.exit("digits-worker-0", 0)
+    cluster.settle()
+    status, events = copy.deepcopy(cluster.status), len(cluster.events)
+    cluster.change_spec(suspend=True, workers=3, activeDeadlineSeconds=1)
+    cluster.wait(1000)
+    cluster.run_pods()
+    cluster.settle()
+    assert cluster.status == status
+    assert len(cluster.events) == events
+
+
+def test_ttl_deletes_the_job_by_its_uid() -> None:
+    cluster = Cluster(make_job(1, ttlSecondsAfterFinished=60)).start()
+    cluster.exit("digits-worker-0", 0)
+    outcome = cluster.reconcile()
+    assert [
+        (action.time - cluster.now).total_seconds() for action in outcome.actions if isinstance(action, RequeueAt)
+    ] == [60]
+    cluster.wait(59)
+    assert not significant(cluster.reconcile())
+    cluster.wait(1)
+    assert DeleteJob("digits", "job-uid") in cluster.decide().actions
+
+
+def test_the_deadline_needs_no_other_event() -> None:
+    cluster = Cluster(make_job(2, activeDeadlineSeconds=100)).start()
+    times = [action.time for action in cluster.decide().actions if isinstance(action, RequeueAt)]
+    assert [(time - START).total_seconds() for time in times] == [100]
+    cluster.wait(99)
+    assert say(cluster) == []
+    cluster.wait(1)
+    assert "delete Pod digits-worker-0" in say(cluster), "with its own grace: it may save"
+    assert cluster.find("Failed")["reason"] == "DeadlineExceeded"
+    assert cluster.find("Failed")["message"] == "MSJob digits ran longer than 100 s"
+
+
+def test_suspend_frees_everything_and_resume_goes_on() -> None:
+    cluster = Cluster(make_job(2, activeDeadlineSeconds=100)).start()
+    cluster.exit("digits-worker-1", 1)
+    cluster.settle()
+    cluster.run_pods()
+    cluster.start()
+    cluster.wait(90)
+    cluster.change_spec(suspend=True)
+    assert say(cluster) == ["DeleteService digits-scheduler-0", *(f"delete Pod {name}" for name in sorted(MEMBERS))]
+    assert cluster.has("Suspended")
+    assert not cluster.has("Running")
+    assert "startTime" not in cluster.status
+    assert cluster.status["restarts"] == 1
+    cluster.wait(1000)
+    cluster.change_spec(suspend=False)
+    assert say(cluster) == [], "the pods of before are still ending"
+    assert not cluster.has("Suspended")
+    cluster.run_pods()
+    cluster.start()
+    assert cluster.has("Running")
+    assert cluster.status["startTime"] == "2026-01-31T12:18:10Z"
+    assert (cluster.status["restarts"], cluster.status["attempt"]) == (1, 2)
+    assert reasons(cluster)[-3:] == ["JobSuspended", "JobResumed", "JobRunning"]
+
+
+def test_a_job_that_is_made_suspended_gets_nothing() -> None:
+    cluster = Cluster(make_job(2, suspend=True))
+    assert say(cluster) == []
+    assert cluster.status["state"] == "Suspended"
+    assert cluster.status["attempt"] == 0
+    cluster.change_spec(suspend=False)
+    assert cluster.start().has("Running")
+
+
+def test_other_numbers_of_workers_restart_the_gang_uncounted() -> None:
+    cluster = Cluster(make_job(2, backoffLimit=0)).start()
+    cluster.change_spec(workers=3)
+    assert len(say(cluster)) == 3
+    assert cluster.find("Restarting")["reason"] == "JobScaled"
+    cluster.run_pods()
+    cluster.start()
+    assert cluster.status["workers"] == "3/3"
+    assert cluster.status["restarts"] == 0
+    assert cluster.status["observedGeneration"] == 2
+
+
+def test_a_replaced_service_before_all_run_restarts_the_gang() -> None:
+    cluster = Cluster(make_job(2))
+    cluster.settle()
+    cluster.services.clear()
+    say(cluster)
+    assert cluster.services["digits-scheduler-0"]["spec"]["clusterIP"] != "10.96.0.1"
+    say(cluster)
+    assert "Service was replaced" in cluster.find("Restarting")["message"]
+
+
+@pytest.mark.parametrize(
+    ("manager", "ours"), [("kueue.x-k8s.io/multikueue", False), (Options().manager, True), ("", True)]
+)
+def test_managed_by(manager: str, ours: bool) -> None:
+    outcome = reconcile(Observed(make_job(2, managedBy=manager)), START)
+    assert bool(outcome.actions) is ours
+    assert (outcome.status is None) is not ours
+
+
+def test_a_job_that_is_being_deleted_is_left_to_its_owner_references() -> None:
+    job = make_job(2)
+    job["metadata"]["deletionTimestamp"] = "2026-01-31T12:00:00Z"
+    assert reconcile(Observed(job), START) == ((), None)
+    assert reconcile(Observed(None), START) == ((), None)
+
+
+def test_an_invalid_job_fails_in_words() -> None:
+    job = make_job(2)
+    job["spec"]["msReplicaSpecs"]["Worker"]["replicas"] = 0
+    job["spec"]["runPolicy"] = {"cleanPodPolicy": 3, "ttlSecondsAfterFinished": "soon"}
+    cluster = Cluster(job)
+    outcome = cluster.reconcile()
+    assert [type(action) for action in outcome.actions] == [EmitEvent]
+    failed = cluster.find("Failed")
+    assert failed["reason"] == "InvalidSpec"
+    assert "spec.msReplicaSpecs.Worker.replicas: must be ≥ 1, got 0" in failed["message"]
+    assert cluster.events == [EmitEvent("Warning", "InvalidSpec", failed["message"])]
+    assert cluster.reconcile().actions == ()
+
+
+def test_names_that_are_taken_are_waited_for_in_words() -> None:
+    job = make_job(2)
+    pods = (PodView("digits-worker-0", "x", owner="somebody"),)
+    services = (ServiceView("digits-scheduler-0", "y"),)
+    outcome = reconcile(Observed(job, pods, services), START)
+    assert outcome.status is not None
+    assert outcome.status["waiting"].startswith("pod digits-worker-0, Service digits-scheduler-0: exists and")
+    assert not [action for action in outcome.actions if not isinstance(action, (EmitEvent, RequeueAt))]
+    again = reconcile(Observed({**job, "status": outcome.status}, pods, services), START)
+    assert [type(action) for action in again.actions] == [RequeueAt], "people are told once"
+
+
+def test_an_image_that_is_not_there_is_told_once() -> None:
+    cluster = Cluster(make_job(1))
+    cluster.settle()
+    for reason in ("ErrImagePull", "ImagePullBackOff", "ErrImagePull"):
+        cluster.pods["digits-worker-0"]["status"]["containerStatuses"] = [
+            {
+                "name": "mindspore",
+                "image": "no/such:1",
+                "state": {"waiting": {"reason": reason, "message": "backing off"}},
+            }
+        ]
+        cluster.settle()
+    assert cluster.status["waiting"] == "digits-worker-0: ImagePullBackOff: no/such:1"
+    assert reasons(cluster) == ["JobCreated", "Waiting"]
+    cluster.pods["digits-worker-0"]["status"] = {"phase": "Running"}
+    cluster.settle()
+    assert "waiting" not in cluster.status
+
+
+@pytest.mark.parametrize("status", [{}, {"conditions": 3}, {"failure": 3}])
+def test_counts_are_rebuilt_from_the_pods(status: dict[str, Any]) -> None:
+    cluster = Cluster(make_job(2)).start()
+    for _ in range(2):
+        cluster.exit("digits-worker-1", 1)
+        cluster.settle()
+        cluster.run_pods()
+        cluster.wait(60)
+        cluster.start()
+    assert cluster.job is not None
+    cluster.job["status"] = status
+    cluster.settle()
+    assert (cluster.status["restarts"], cluster.status["attempt"]) == (2, 2)
+    assert cluster.has("Running")
+
+
+def test_pods_of_an_earlier_owner_of_the_name_do_not_count() -> None:
+    old = PodView("digits-worker-0", "x", owner="uid-of-before", phase="Failed", deleting=True, restarts=2, exit_code=1)
+    outcome = reconcile(Observed(make_job(1), (old,)), START)
+    assert outcome.status is not None
+    assert outcome.status["restarts"] == 0
+    assert not [action for action in outcome.actions if isinstance(action, (CreatePod, DeletePod, DeleteService))]
+
+
+def test_variables_that_tear_the_job_apart_are_refused_in_words() -> None:
+    job = make_job(2)
+    job["spec"]["msReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["env"] = [
+        {"name": "MS_NODE_ID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "MS_WORKER_NUM", "value": "2"},
+        {"name": "MS_SCHED_PORT", "value": "9999"},
+        {"name": "GLOG_v", "value": "3"},
+    ]
+    cluster = Cluster(job)
+    cluster.settle()
+    assert [event.message for event in cluster.events if event.reason == "EnvReplaced"] == [
+        "spec.msReplicaSpecs.Worker: env MS_NODE_ID (valueFrom) is replaced, since the operator gives each member its "
+        "own; remove it from the template",
+        "spec.msReplicaSpecs.Worker: env MS_SCHED_PORT ('9999') is replaced, since the operator gives each member its "
+        "own; remove it from the template",
+    ]
