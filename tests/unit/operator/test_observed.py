@@ -1,0 +1,166 @@
+"""Pods as kubelets report them, cut down."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.operator.observed import PodGroupView, ServiceView, view_pod, view_pod_group, view_service
+
+END = "2026-01-31T12:00:05Z"
+
+
+def make_pod(status: dict[str, Any], *, deleting: bool = False, **metadata: Any) -> dict[str, Any]:
+    stamp = {"deletionTimestamp": END} if deleting else {}
+    return {"metadata": {"name": "digits-worker-0", "uid": "u", **stamp, **metadata}, "status": status}
+
+
+def terminated(code: int, reason: str = "Error", message: str = "", name: str = "mindspore") -> dict[str, Any]:
+    return {
+        "name": name,
+        "state": {"terminated": {"exitCode": code, "reason": reason, "message": message, "finishedAt": END}},
+    }
+
+
+def disrupted(reason: str) -> dict[str, Any]:
+    return {"type": "DisruptionTarget", "status": "True", "reason": reason, "lastTransitionTime": END}
+
+
+ENDS = [
+    # status, deleting → exit code, reason, message
+    ({}, False, None, "", ""),
+    ({"phase": "Running"}, False, None, "", ""),
+    ({"phase": "Running"}, True, None, "", ""),
+    ({"phase": "Succeeded", "containerStatuses": [terminated(0, "Completed")]}, False, 0, "Completed", ""),
+    ({"phase": "Succeeded", "containerStatuses": [terminated(0, "Completed")]}, True, 0, "Completed", ""),
+    ({"phase": "Succeeded"}, False, 0, "Completed", ""),
+    ({"phase": "Failed", "containerStatuses": [terminated(1)]}, False, 1, "Error", ""),
+    ({"phase": "Failed", "containerStatuses": [terminated(143)]}, True, 143, "Deleted", ""),
+    ({"phase": "Failed", "containerStatuses": [terminated(137, "OOMKilled")]}, False, 137, "OOMKilled", ""),
+    ({"phase": "Failed", "containerStatuses": [terminated(137, "OOMKilled")]}, True, 137, "OOMKilled", ""),
+    # The training has ended, whatever a sidecar still does.
+    ({"phase": "Running", "containerStatuses": [terminated(0, "Completed")]}, False, 0, "Completed", ""),
+    ({"phase": "Running", "containerStatuses": [terminated(1, name="proxy")]}, False, None, "", ""),
+    (
+        {"phase": "Failed", "containerStatuses": [terminated(128, "StartError", "no such file")]},
+        False,
+        128,
+        "StartError",
+        "no such file",
+    ),
+    (
+        {"phase": "Failed", "containerStatuses": [terminated(127, "ContainerCannotRun", "no such file")]},
+        False,
+        127,
+        "StartError",
+        "no such file",
+    ),
+    (
+        {"phase": "Failed", "initContainerStatuses": [terminated(0, "Completed"), terminated(3, name="data")]},
+        False,
+        3,
+        "InitFailed",
+        "in its init container 'data'",
+    ),
+    (
+        {
+            "phase": "Pending",
+            "containerStatuses": [
+                {"name": "mindspore", "image": "A B", "state": {"waiting": {"reason": "InvalidImageName"}}}
+            ],
+        },
+        False,
+        128,
+        "StartError",
+        "InvalidImageName: A B",
+    ),
+    (
+        {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."},
+        False,
+        137,
+        "Evicted",
+        "The node was low on resource: memory.",
+    ),
+    (
+        {"phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected"},
+        False,
+        137,
+        "OutOfcpu",
+        "Pod was rejected",
+    ),
+    ({"phase": "Failed", "reason": "Terminated", "message": "node shutdown"}, False, 137, "Evicted", "node shutdown"),
+    ({"phase": "Failed"}, False, 137, "Error", ""),
+]
+
+
+@pytest.mark.parametrize(("status", "deleting", "code", "reason", "message"), ENDS)
+def test_ends(status: dict[str, Any], deleting: bool, code: int | None, reason: str, message: str) -> None:
+    view = view_pod(make_pod(status, deleting=deleting))
+    assert (view.exit_code, view.reason, view.message) == (code, reason, message)
+    assert view.deleting is deleting
+
+
+@pytest.mark.parametrize(
+    ("condition", "reason"),
+    [
+        ("PreemptionByScheduler", "Preempted"),
+        ("EvictionByEvictionAPI", "Evicted"),
+        ("TerminationByKubelet", "Evicted"),
+        ("DeletionByTaintManager", "NodeLost"),
+        ("DeletionByPodGC", "NodeLost"),
+        ("SomethingNewer", "Evicted"),
+    ],
+)
+@pytest.mark.parametrize("ended", [True, False])
+def test_disruptions_before_and_after_the_end(condition: str, reason: str, ended: bool) -> None:
+    status: dict[str, Any] = {"phase": "Running", "conditions": [disrupted(condition)]}
+    if ended:
+        status = {**status, "phase": "Failed", "containerStatuses": [terminated(143)]}
+    view = view_pod(make_pod(status, deleting=True))
+    assert (view.exit_code, view.reason) == (143 if ended else None, reason)
+    assert view.finish_time == datetime.datetime(2026, 1, 31, 12, 0, 5, tzinfo=datetime.timezone.utc)
+
+
+@pytest.mark.parametrize(("code", "reason"), [(0, "Completed"), (137, "OOMKilled"), (128, "StartError")])
+def test_a_disruption_does_not_hide_what_a_pod_did_itself(code: int, reason: str) -> None:
+    status = {"phase": "Failed", "conditions": [disrupted("TerminationByKubelet")]}
+    view = view_pod(make_pod({**status, "containerStatuses": [terminated(code, reason)]}))
+    assert view.reason == reason
+
+
+def test_the_last_lines_are_in_the_status() -> None:
+    status = {"phase": "Failed", "containerStatuses": [terminated(1, message="step 1\nstep 2\nValueError\n")]}
+    assert view_pod(make_pod(status)).log == ("step 1", "step 2", "ValueError")
+
+
+def test_labels_annotations_and_owner() -> None:
+    view = view_pod(
+        make_pod(
+            {},
+            labels={"training.kubeflow.org/attempt": "4"},
+            annotations={
+                "mindspore.gitee.com/restarts": "3",
+                "mindspore.gitee.com/workers": "2",
+                "mindspore.gitee.com/scheduler-host": "10.0.0.1",
+            },
+            ownerReferences=[{"uid": "other"}, {"uid": "job", "controller": True}],
+        )
+    )
+    assert (view.attempt, view.restarts, view.workers, view.host, view.owner) == (4, 3, 2, "10.0.0.1", "job")
+
+
+@pytest.mark.parametrize("value", ["", "-1", "x", "²", "1.5"])
+def test_numbers_that_somebody_spoilt(value: str) -> None:
+    view = view_pod(make_pod({}, labels={"training.kubeflow.org/attempt": value}))
+    assert view.attempt == 0
+
+
+def test_services_and_pod_groups() -> None:
+    metadata = {"name": "s", "uid": "u", "ownerReferences": [{"uid": "job", "controller": True}]}
+    spec = {"clusterIP": "10.0.0.1", "ports": [{"port": 2222}]}
+    assert view_service({"metadata": metadata, "spec": spec}) == ServiceView("s", "u", "job", False, "10.0.0.1", 2222)
+    assert view_service({"metadata": metadata, "spec": {"clusterIP": "None"}}).cluster_ip == ""
+    group = {"metadata": metadata, "spec": {"minMember": 3}, "status": {"phase": "Inqueue"}}
+    assert view_pod_group(group) == PodGroupView("s", "u", "job", False, 3, "Inqueue")

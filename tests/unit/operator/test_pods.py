@@ -1,0 +1,282 @@
+"""What the operator makes: pods, Services and PodGroups."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kfp_mindspore.msjob.crd import build_crd
+from kfp_mindspore.msjob.layout import VARIABLES
+from kfp_mindspore.msjob.types import MSJob
+from kfp_mindspore.operator import Options
+from kfp_mindspore.operator.pods import build_pod, lay_out, merge_env
+from kfp_mindspore.operator.quantities import add_up, keep_largest, read_quantity, spell_quantity
+from kfp_mindspore.operator.services import build_pod_group, build_service
+from tests.support.simulated_cluster import Cluster, make_job
+
+CRDS = Path(__file__).parents[3].parent / "shared" / "crds"
+HOST, PORT = "10.96.0.7", 2222
+
+
+def make_pods(document: dict[str, Any], options: Options | None = None) -> dict[str, dict[str, Any]]:
+    job = MSJob.from_dict(document)
+    host = HOST if job.workers > 1 else ""
+    return {
+        member.name: build_pod(job, member, host=host, attempt=2, restarts=1, options=options or Options())
+        for member in lay_out(job, host, PORT)
+    }
+
+
+def read_env(pod: dict[str, Any]) -> dict[str, Any]:
+    return {item["name"]: item.get("value", item.get("valueFrom")) for item in pod["spec"]["containers"][0]["env"]}
+
+
+def find_template(job: dict[str, Any], kind: str = "Worker") -> dict[str, Any]:
+    template: dict[str, Any] = job["spec"]["msReplicaSpecs"][kind]["template"]
+    return template
+
+
+def test_ms_variables_names_and_labels() -> None:
+    pods = make_pods(make_job(2))
+    assert list(pods) == ["digits-scheduler-0", "digits-worker-0", "digits-worker-1"]
+    assert read_env(pods["digits-worker-1"]) == {
+        "MS_ROLE": "MS_WORKER",
+        "MS_SCHED_HOST": HOST,
+        "MS_SCHED_PORT": "2222",
+        "MS_WORKER_NUM": "2",
+        "MS_NODE_ID": "1",
+    }
+    assert read_env(pods["digits-scheduler-0"])["MS_SCHED_HOST"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    metadata = pods["digits-worker-0"]["metadata"]
+    assert metadata["labels"] == {
+        "training.kubeflow.org/operator-name": "msjob-controller",
+        "training.kubeflow.org/job-name": "digits",
+        "training.kubeflow.org/replica-type": "worker",
+        "training.kubeflow.org/replica-index": "0",
+        "training.kubeflow.org/job-role": "master",
+        "training.kubeflow.org/attempt": "2",
+        "sidecar.istio.io/inject": "false",
+    }
+    assert metadata["annotations"] == {
+        "mindspore.gitee.com/restarts": "1",
+        "mindspore.gitee.com/workers": "2",
+        "mindspore.gitee.com/scheduler-host": HOST,
+        "sidecar.istio.io/inject": "false",
+    }
+    assert metadata["namespace"] == "team"
+    assert metadata["ownerReferences"] == [
+        {
+            "apiVersion": "mindspore.gitee.com/v1",
+            "kind": "MSJob",
+            "name": "digits",
+            "uid": "job-uid",
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+    ]
+
+
+def test_one_worker_runs_plain_and_keeps_its_variables() -> None:
+    job = make_job(1)
+    env = [{"name": "MS_WORKER_NUM", "value": "4"}]
+    find_template(job)["spec"]["containers"][0]["env"] = env
+    pod = make_pods(job)["digits-worker-0"]
+    assert pod["spec"]["containers"][0]["env"] == env
+    assert "mindspore.gitee.com/scheduler-host" not in pod["metadata"]["annotations"]
+
+
+def test_the_template_stays_what_it_was() -> None:
+    job = make_job(2)
+    template = find_template(job)
+    template["metadata"] = {
+        "labels": {"team": "vision", "training.kubeflow.org/job-name": "other"},
+        "annotations": {"prometheus.io/scrape": "true", "sidecar.istio.io/inject": "true"},
+    }
+    template["spec"] |= {"restartPolicy": "Always", "somethingNewer": {"a": 1}, "nodeSelector": {"npu": "910"}}
+    template["spec"]["containers"].append({"name": "proxy", "image": "p"})
+    before = copy.deepcopy(job)
+    pod = make_pods(job)["digits-worker-1"]
+    assert job == before
+    assert pod["metadata"]["labels"]["team"] == "vision"
+    assert pod["metadata"]["labels"]["training.kubeflow.org/job-name"] == "digits"
+    assert pod["metadata"]["annotations"]["prometheus.io/scrape"] == "true"
+    assert pod["metadata"]["annotations"]["sidecar.istio.io/inject"] == "true", "who says so himself gets it"
+    assert pod["spec"]["restartPolicy"] == "Never"
+    assert pod["spec"]["somethingNewer"] == {"a": 1}
+    assert pod["spec"]["containers"][1] == {"name": "proxy", "image": "p"}
+    assert pod["spec"]["containers"][0]["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+def test_istio_is_let_in_by_an_option() -> None:
+    metadata = make_pods(make_job(2), Options(istio_sidecar=True))["digits-worker-0"]["metadata"]
+    assert "sidecar.istio.io/inject" not in {**metadata["labels"], **metadata["annotations"]}
+
+
+def test_a_scheduler_without_a_template_takes_no_device() -> None:
+    job = make_job(2)
+    container = find_template(job)["spec"]["containers"][0]
+    container["resources"] = {"limits": {"huawei.com/Ascend910": "8", "memory": "1Gi"}}
+    pods = make_pods(job)
+    assert pods["digits-scheduler-0"]["spec"]["containers"][0]["resources"] == {"limits": {"memory": "1Gi"}}
+    assert pods["digits-worker-0"]["spec"]["containers"][0]["resources"] == container["resources"]
+    job["spec"]["msReplicaSpecs"]["Scheduler"] = {"template": copy.deepcopy(find_template(job))}
+    assert make_pods(job)["digits-scheduler-0"]["spec"]["containers"][0]["resources"] == container["resources"]
+
+
+def test_a_topology_key_keeps_the_pods_together() -> None:
+    job = make_job(2)
+    job["spec"]["topologyKey"] = "topology.kubernetes.io/zone"
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    own = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"cache": "digits"}}}
+    find_template(job)["spec"]["affinity"] = {"nodeAffinity": {}, "podAffinity": {required: [own]}}
+    affinity = make_pods(job)["digits-worker-1"]["spec"]["affinity"]
+    assert affinity["nodeAffinity"] == {}
+    assert affinity["podAffinity"][required] == [
+        own,
+        {
+            "topologyKey": "topology.kubernetes.io/zone",
+            "labelSelector": {"matchLabels": {"training.kubeflow.org/job-name": "digits"}},
+        },
+    ]
+
+
+@given(
+    theirs=st.lists(
+        st.fixed_dictionaries({"name": st.sampled_from([*VARIABLES, "GLOG_v", "DATA"]), "value": st.text(max_size=3)}),
+        max_size=6,
+    )
+)
+def test_env_holds_ours_once_and_first(theirs: list[dict[str, Any]]) -> None:
+    ours = {"MS_ROLE": "MS_SCHED", "MS_SCHED_HOST": "status.podIP", "MS_NODE_ID": "scheduler-0"}
+    env = merge_env(ours, theirs)
+    assert [item["name"] for item in env[:3]] == list(ours)
+    assert env[1] == {"name": "MS_SCHED_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    assert env[3:] == [item for item in theirs if item["name"] not in VARIABLES]
+    assert merge_env({}, theirs) == theirs
+
+
+def test_the_service() -> None:
+    service = build_service(MSJob.from_dict(make_job(2)), 3333)
+    assert service["metadata"]["name"] == "digits-scheduler-0"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert "clusterIP" not in service["spec"], "the API server gives one"
+    assert service["spec"]["ports"][0]["port"] == 3333
+    labels = make_pods(make_job(2))["digits-scheduler-0"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert (
+        not service["spec"]["selector"].items()
+        <= make_pods(make_job(2))["digits-worker-0"]["metadata"]["labels"].items()
+    )
+
+
+POLICY = {"queue": "research", "priorityClass": "high", "scheduleTimeoutSeconds": 60, "minAvailable": 9}
+
+
+@pytest.mark.parametrize(
+    ("gang", "crd", "spec"),
+    [
+        ("volcano", "podgroups.scheduling.volcano.sh", {"queue": "research", "priorityClassName": "high"}),
+        ("scheduler-plugins", "podgroups.scheduling.x-k8s.io", {"scheduleTimeoutSeconds": 60}),
+    ],
+)
+def test_pod_groups(gang: Any, crd: str, spec: dict[str, Any]) -> None:
+    document = make_job(2, schedulingPolicy=POLICY)
+    find_template(document)["spec"]["containers"][0]["resources"] = {
+        "requests": {"cpu": "500m"},
+        "limits": {"cpu": "2", "memory": "1Gi", "huawei.com/Ascend910": 8},
+    }
+    find_template(document)["spec"]["initContainers"] = [{"name": "data", "resources": {"requests": {"cpu": "1.25"}}}]
+    job, options = MSJob.from_dict(document), Options(gang_scheduler=gang)
+    group = build_pod_group(job, lay_out(job, HOST, PORT), options)
+    resources = {"cpu": "3750m", "huawei.com/Ascend910": "16", "memory": str(3 << 30)}
+    assert group["spec"] == {"minMember": 3, "minResources": resources, **spec}
+    pod = make_pods(document, options)["digits-worker-0"]
+    assert pod["spec"]["schedulerName"] == options.scheduler_name
+    if gang == "volcano":
+        assert pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == group["metadata"]["name"]
+    else:
+        assert pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == group["metadata"]["name"]
+    path = CRDS / f"{crd}.json"
+    if not path.is_file():
+        pytest.skip(f"the published {crd}.json is not at hand to validate against")
+    version = json.loads(path.read_text())["spec"]["versions"][0]
+    assert group["apiVersion"].endswith(f"/{version['name']}")
+    schema = version["schema"]["openAPIV3Schema"]
+    jsonschema.validate(group, schema)
+    assert set(group["spec"]) <= set(schema["properties"]["spec"]["properties"])
+
+
+@pytest.mark.parametrize("gang", ["volcano", "scheduler-plugins"])
+def test_a_gang_is_admitted_before_its_pods_are_made(gang: Any) -> None:
+    cluster = Cluster(make_job(2), Options(gang_scheduler=gang))
+    cluster.settle()
+    assert cluster.pod_group is not None
+    if gang == "volcano":
+        assert cluster.pods == {}
+        cluster.pod_group["status"] = {"phase": "Inqueue"}
+        cluster.settle()
+    assert len(cluster.pods) == 3
+    cluster.change_spec(suspend=True)
+    cluster.settle()
+    assert cluster.pod_group is None
+
+
+def test_everything_in_the_status_is_in_the_crd() -> None:
+    cluster = Cluster(make_job(2, backoffLimit=0)).start()
+    cluster.exit("digits-worker-1", 1, message="ValueError")
+    cluster.settle()
+    schema = build_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    full = {**cluster.status, "waiting": "x"}
+    assert {"failure", "attempt", "restarts", "state", "workers", "observedGeneration"} <= set(full)
+    jsonschema.validate(full, forbid_others(schema))
+
+
+def forbid_others(schema: Any) -> Any:
+    """Return a schema under which a field that the API server would prune is an error."""
+    if isinstance(schema, list):
+        return [forbid_others(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    changed = {key: forbid_others(value) for key, value in schema.items()}
+    return {**changed, "additionalProperties": False} if isinstance(schema.get("properties"), dict) else changed
+
+
+@pytest.mark.parametrize(
+    ("text", "spelled"),
+    [
+        ("1", "1"),
+        ("500m", "500m"),
+        ("1.5", "1500m"),
+        ("2Ki", "2048"),
+        ("1e3", "1000"),
+        ("3k", "3000"),
+        ("1n", "1m"),
+        (2, "2"),
+    ],
+)
+def test_quantities(text: Any, spelled: str) -> None:
+    number = read_quantity(text)
+    assert number is not None
+    assert spell_quantity(number) == spelled
+
+
+@pytest.mark.parametrize("text", ["", "one", "1 Gi", "1Gb", None, [], "e3"])
+def test_what_is_no_quantity_counts_nothing(text: Any) -> None:
+    assert read_quantity(text) is None
+    assert add_up([{"cpu": text}, {"cpu": "1"}]) == {"cpu": "1"}
+    assert keep_largest([{"cpu": text}, {"cpu": "1"}]) == {"cpu": "1"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), [({"gang_scheduler": "yarn"}, "yarn"), ({"failure_grace_seconds": 0}, "≥ 1")]
+)
+def test_options(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Options(**arguments)
