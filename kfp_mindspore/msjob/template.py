@@ -1,12 +1,25 @@
-"""Checks a pod template as far as a job depends on it: the shape of what is read, and misspelt fields of containers."""
+"""Checks a pod template: misspelt fields and values of the wrong type at any depth, and what a job depends on."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kfp_mindspore.msjob.pod_schema import list_fields
+from kfp_mindspore.msjob.pod_schema import POD_TEMPLATE, Schema, build_schema
+
+# What a value of a schema's type is in Python, and what a person calls it.
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "array": ((list,), "a list"),
+    "boolean": ((bool,), "true or false"),
+    "integer": ((int,), "a whole number"),
+    "number": ((int, float), "a number"),
+    "object": ((Mapping,), "a mapping"),
+    "string": ((str,), "text"),
+}
+_NUMBER_OR_TEXT = ((int, str), "a whole number or text")
+_SHOWN = 80
 
 
 def check_template(template: Mapping[str, Any], path: str) -> list[str]:
@@ -16,12 +29,20 @@ def check_template(template: Mapping[str, Any], path: str) -> list[str]:
         template: A PodTemplateSpec on the wire.
         path: Where it stands in the document.
     """
-    errors = _check_unknown(template, path, frozenset({"metadata", "spec"}))
-    spec = template.get("spec")
+    errors = _check_pod(template.get("spec"), f"{path}.spec")
+    named = [error.split(": ")[0] for error in errors]
+    # One sentence a field: what a job depends on is said in its own words.
+    return errors + [
+        f"{where}: {problem}"
+        for where, problem in _check_shape(template, _load_schema(), path)
+        if not any(where == other or where.startswith((f"{other}.", f"{other}[")) for other in named)
+    ]
+
+
+def _check_pod(spec: Any, path: str) -> list[str]:
+    errors: list[str] = []
     if not isinstance(spec, Mapping):
-        return [*errors, f"{path}.spec: is required" if spec is None else f"{path}.spec: must be a mapping"]
-    path += ".spec"
-    errors += _check_unknown(spec, path, list_fields("PodSpec"))
+        return [f"{path}: is required" if spec is None else f"{path}: must be a mapping"]
     grace = spec.get("terminationGracePeriodSeconds")
     if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool) or grace < 0):
         errors.append(f"{path}.terminationGracePeriodSeconds: must be a whole number ≥ 0, got {grace!r}")
@@ -38,7 +59,7 @@ def check_template(template: Mapping[str, Any], path: str) -> list[str]:
 
 
 def _check_container(container: Mapping[str, Any], path: str) -> list[str]:
-    errors = _check_unknown(container, path, list_fields("Container"))
+    errors: list[str] = []
     if not isinstance(container.get("name"), str):
         errors.append(f"{path}.name: must be text, got {container.get('name')!r}")
     for key in ("image", "workingDir"):
@@ -90,7 +111,6 @@ def _check_env(env: Any, path: str) -> list[str]:
         if not isinstance(item, Mapping):
             errors.append(f"{where}: must be a mapping, got {item!r}")
             continue
-        errors += _check_unknown(item, where, list_fields("EnvVar"))
         if not isinstance(item.get("name"), str) or not item["name"]:
             errors.append(f"{where}.name: must be text, got {item.get('name')!r}")
         if item.get("value") is not None and not isinstance(item["value"], str):
@@ -116,21 +136,46 @@ def _check_ports(container: Mapping[str, Any], path: str) -> list[str]:
         if not isinstance(port, Mapping):
             errors.append(f"{where}: must be a mapping, got {port!r}")
             continue
-        errors += _check_unknown(port, where, list_fields("ContainerPort"))
         number = port.get("containerPort")
         if not isinstance(number, int) or isinstance(number, bool):
             errors.append(f"{where}.containerPort: must be a whole number, got {number!r}")
     return errors
 
 
-def _check_unknown(document: Mapping[Any, Any], path: str, known: Iterable[str]) -> list[str]:
-    """Name misspelt fields; one that resembles none may be of a newer Kubernetes, and is let through."""
-    errors = []
+@functools.cache
+def _load_schema() -> Schema:
+    return build_schema(POD_TEMPLATE)
+
+
+def _check_shape(value: Any, schema: Schema, path: str) -> Iterator[tuple[str, str]]:
+    """Yield each wrong field with what is wrong; nothing at all is as good as a field that is left out."""
+    kinds, name = _NUMBER_OR_TEXT if "anyOf" in schema else _KINDS[schema["type"]]
+    if value is None:
+        return
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        quotes = " (put it in quotes)" if str in kinds and isinstance(value, (bool, int, float)) else ""
+        yield path, f"must be {name}{quotes}, got {_show(value)}"
+    elif isinstance(value, Mapping):
+        fields = schema.get("properties", {})
+        for key, item in value.items():
+            known = fields.get(key) or schema.get("additionalProperties")
+            if known is not None:
+                yield from _check_shape(item, known, f"{path}.{key}")
+            elif (meant := _find_meant(str(key), fields)) is not None:
+                yield f"{path}.{key}", f"unknown field; did you mean '{meant}'?"
+        yield from ((f"{path}.{key}", "is required") for key in schema.get("required", []) if value.get(key) is None)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _check_shape(item, schema["items"], f"{path}[{index}]")
+
+
+def _find_meant(name: str, known: Iterable[str]) -> str | None:
+    """Return the field that is misspelt; a name that resembles none may be of a newer Kubernetes, and is no mistake."""
     by_case = {word.lower(): word for word in known}
-    for name in document:
-        if name in by_case.values():
-            continue
-        close = difflib.get_close_matches(str(name).lower(), by_case, n=1, cutoff=0.8)
-        if close:
-            errors.append(f"{path}.{name}: unknown field; did you mean '{by_case[close[0]]}'?")
-    return errors
+    close = difflib.get_close_matches(name.lower(), by_case, n=1, cutoff=0.8)
+    return by_case[close[0]] if close else None
+
+
+def _show(value: Any) -> str:
+    text = "a mapping" if isinstance(value, Mapping) else "a list" if isinstance(value, list) else repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
