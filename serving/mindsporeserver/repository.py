@@ -240,12 +240,11 @@ class Repository(ModelRepository):  # type: ignore[misc]
                         raise
                 else:
                     break
-        except NotFoundError:
-            # No name that a client makes up becomes a label.
-            raise
         except KfpMindSporeError as error:
-            self._failures[name] = error.message
-            self._metrics.for_model(name).count_load("failed")
+            # No name that a client makes up is remembered or becomes a label.
+            if not isinstance(error, NotFoundError) or name in self._versions or name in self.sources.models:
+                self._failures[name] = error.message
+                self._metrics.for_model(name).count_load("failed")
             raise
         self._metrics.for_model(name).count_load("ok")
         self._failures.pop(name, None)

@@ -143,6 +143,8 @@ def test_no_name_leads_out_of_the_repository(tmp_path: Path, make: Any, name: st
                 await action(name)
         with pytest.raises(UnknownModelError):
             repository.find(name)
+        # Whatever clients make up is not remembered.
+        assert (repository._failures, repository._unloaded) == ({}, set())
 
     play(story)
 
