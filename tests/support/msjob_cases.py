@@ -238,3 +238,62 @@ INVALID: tuple[Invalid, ...] = (
     Invalid("suspended by a number", {f"{POLICY}.suspend": 1}, f"{POLICY}.suspend: must be true or false, got 1", f"{POLICY}.suspend: Invalid value"),  # noqa: E501
     Invalid("nobody to start with", {f"{POLICY}.schedulingPolicy": {"minAvailable": 0}}, f"{POLICY}.schedulingPolicy.minAvailable: must be ≥ 1, got 0", f"{POLICY}.schedulingPolicy.minAvailable: Invalid value: 0"),  # noqa: E501
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Update:
+    """A change of a job that is there already.
+
+    Attributes:
+        name: For people.
+        changes: Path to value, `DELETED` to take the field out.
+        server: A part of what the API server answers; empty when it lets the change through.
+        suspended: Whether the job is suspended before the change.
+    """
+
+    name: str
+    changes: dict[str, Any]
+    server: str = ""
+    suspended: bool = False
+
+    def build(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the job before and after."""
+        before = put(build_job("digits", **copy.deepcopy(_REPLICAS)), f"{POLICY}.suspend", self.suspended)
+        before = put(before, f"{POLICY}.managedBy", "kueue.x-k8s.io/multikueue")
+        after = before
+        for path, value in self.changes.items():
+            after = put(after, path, value)
+        return before, after
+
+
+_REPLICAS = {
+    "Scheduler": {"replicas": 1, "restartPolicy": "OnFailure", "template": build_template()},
+    "PS": {"replicas": 1, "restartPolicy": "OnFailure", "template": build_template()},
+    "Worker": {"replicas": 2, "restartPolicy": "OnFailure", "template": build_template()},
+}
+_REST = "cannot change unless the job is suspended"
+
+UPDATES: tuple[Update, ...] = (
+    Update("more workers", {f"{WORKER}.replicas": 4}),
+    Update("suspend", {f"{POLICY}.suspend": True}),
+    Update("resume", {f"{POLICY}.suspend": False}, suspended=True),
+    Update("other limits", {f"{POLICY}.backoffLimit": 9, f"{POLICY}.activeDeadlineSeconds": 60}),
+    Update("label", {"metadata.labels": {"team": "vision"}}),
+    Update("elastic policy", {"spec.elasticPolicy": {"minReplicas": 1}}),
+    Update("other image", {f"{CONTAINER}.image": "example.com/train:2"}, f"msReplicaSpecs: template {_REST}"),
+    Update("other image at rest", {f"{CONTAINER}.image": "example.com/train:2"}, suspended=True),
+    Update(
+        "placed by a queue",
+        {f"{POD}.nodeSelector": {"pool": "a"}, f"{POLICY}.suspend": False},
+        suspended=True,
+    ),
+    Update("no parameter server", {f"{SPECS}.PS": DELETED}, f"msReplicaSpecs: replica types {_REST}"),
+    Update("no parameter server at rest", {f"{SPECS}.PS": DELETED}, suspended=True),
+    Update("more parameter servers", {f"{SPECS}.PS.replicas": 2}, f"replicas of any type but Worker {_REST}"),
+    Update("other restart policy", {f"{WORKER}.restartPolicy": "Never"}, f"restartPolicy {_REST}"),
+    Update("other success policy", {"spec.successPolicy": "AllWorkers"}, f"successPolicy: {_REST}"),
+    Update("dynamic worker", {"spec.enableDynamicWorker": True}, f"enableDynamicWorker: {_REST}"),
+    Update("other topology", {"spec.topologyKey": "rack"}, f"topologyKey: {_REST}"),
+    Update("other manager", {f"{POLICY}.managedBy": "example.com/me"}, "managedBy: cannot change"),
+    Update("no manager", {f"{POLICY}.managedBy": DELETED}, "managedBy: cannot change", suspended=True),
+)

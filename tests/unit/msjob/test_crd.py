@@ -13,7 +13,7 @@ import pytest
 from kfp_mindspore.msjob import MSJob
 from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.msjob.validation import find_errors
-from tests.support.msjob_cases import INVALID, VALID, VALID_HERE, Invalid, build_job, put
+from tests.support.msjob_cases import INVALID, UPDATES, VALID, VALID_HERE, Invalid, Update, build_job
 from tests.support.structural import fill_defaults, find_faults, make_strict, walk
 
 # The most that the annotation of a client-side apply may hold, with all other annotations.
@@ -207,5 +207,10 @@ def test_ours_names_every_field_that_the_published_one_names(published: dict[str
     assert {path.split(".template.spec.")[1] for path in missing} == {"volumes[].ephemeral.readOnly"}
 
 
-def test_a_change_that_no_one_made_is_no_change() -> None:
-    assert put(build_job(), "metadata.name", "digits") == build_job()
+@pytest.mark.parametrize("case", UPDATES, ids=lambda case: case.name)
+def test_jobs_are_valid_before_and_after_an_update(schema: dict[str, Any], validator: Any, case: Update) -> None:
+    for document in case.build():
+        assert find_errors(document) == []
+        assert validator.is_valid(document)
+    messages = [rule["message"] for _, item in walk(schema) for rule in item.get("x-kubernetes-validations", [])]
+    assert any(case.server in message for message in messages)
