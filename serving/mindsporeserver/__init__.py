@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mindsporeserver.model import MindSporeModel
+    from mindsporeserver.models.model import MindSporeModel
 
 __all__ = ["MindSporeModel"]
 
@@ -14,4 +14,4 @@ __all__ = ["MindSporeModel"]
 def __getattr__(name: str) -> Any:
     if name != "MindSporeModel":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module("mindsporeserver.model").MindSporeModel
+    return importlib.import_module("mindsporeserver.models.model").MindSporeModel

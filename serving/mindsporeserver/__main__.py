@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.filterwarnings("ignore", message="ORJSONResponse is deprecated")
     # A number too large for float32 becomes infinite, which is looked for afterwards.
     warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"mindsporeserver\.tensors")
-    from mindsporeserver.attachment import attach
+    from mindsporeserver.workers.attachment import attach
 
     attachment = attach()
     try:
@@ -51,9 +51,9 @@ def _count_workers(argv: Sequence[str]) -> int:
 
 
 def _run_parent(argv: Sequence[str]) -> int:
-    from mindsporeserver.logs import configure_logging
-    from mindsporeserver.watch import BundleWatch
-    from mindsporeserver.workers import Patience, run_parent
+    from mindsporeserver.models.watch import BundleWatch
+    from mindsporeserver.observability.logs import configure_logging
+    from mindsporeserver.workers.parent import Patience, run_parent
 
     # What the parent needs of kserve's flags, whose parser costs a second to import: workers check all of them.
     parser = argparse.ArgumentParser(add_help=False)

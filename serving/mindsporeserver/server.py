@@ -24,21 +24,21 @@ from kserve.protocol.rest.server import RESTServer
 from starlette.exceptions import HTTPException
 
 from kfp_mindspore.errors import KfpMindSporeError
-from mindsporeserver.asgi import HotRoutes, RequestLimits
-from mindsporeserver.connection import GuardedProtocol
 from mindsporeserver.errors import RequestError
-from mindsporeserver.graphs import GraphThread
-from mindsporeserver.logs import RequestLog
-from mindsporeserver.metrics import Metrics
-from mindsporeserver.model import MindSporeModel
-from mindsporeserver.repository import Repository
-from mindsporeserver.servicer import Servicer, build_handlers
+from mindsporeserver.models.graphs import GraphThread
+from mindsporeserver.models.model import MindSporeModel
+from mindsporeserver.models.repository import Repository
+from mindsporeserver.models.watch import BundleWatch, follow
+from mindsporeserver.observability.logs import RequestLog
+from mindsporeserver.observability.metrics import Metrics
+from mindsporeserver.protocols.asgi import HotRoutes, RequestLimits
+from mindsporeserver.protocols.connection import GuardedProtocol
+from mindsporeserver.protocols.servicer import Servicer, build_handlers
 from mindsporeserver.tls import TLSOptions, build_grpc_credentials
-from mindsporeserver.watch import BundleWatch, follow
 
 if TYPE_CHECKING:
-    from mindsporeserver.attachment import Attachment
-    from mindsporeserver.tracing import Tracer
+    from mindsporeserver.observability.tracing import Tracer
+    from mindsporeserver.workers.attachment import Attachment
 
 _EXPIRE_SECONDS = 0.2
 

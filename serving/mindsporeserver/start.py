@@ -13,27 +13,27 @@ from typing import TYPE_CHECKING
 from kfp_mindspore.bundle import ModelBundle
 from kfp_mindspore.mindir.encryption import read_model_key
 from kfp_mindspore.onednn import avoid_slow_convolutions
+from mindsporeserver.models.storage import resolve_model
+from mindsporeserver.models.watch import BundleWatch
 from mindsporeserver.options import Options, add_arguments, read_options
 from mindsporeserver.ports import bind_http, reserve_grpc
 from mindsporeserver.startup import light_imports, settle_temporary_directory
-from mindsporeserver.storage import resolve_model
 from mindsporeserver.tls import check_certificates
-from mindsporeserver.watch import BundleWatch
 
 with light_imports():
     from kserve.model_server import parser as kserve_parser
 
-    from mindsporeserver.asgi import RequestLimits
-    from mindsporeserver.batcher import Limits
-    from mindsporeserver.graphs import GraphThread
-    from mindsporeserver.logs import RequestLog, configure_logging
-    from mindsporeserver.metrics import Metrics
-    from mindsporeserver.model import MindSporeModel, ModelSettings
-    from mindsporeserver.repository import Repository, Sources
+    from mindsporeserver.models.batcher import Limits
+    from mindsporeserver.models.graphs import GraphThread
+    from mindsporeserver.models.model import MindSporeModel, ModelSettings
+    from mindsporeserver.models.repository import Repository, Sources
+    from mindsporeserver.observability.logs import RequestLog, configure_logging
+    from mindsporeserver.observability.metrics import Metrics
+    from mindsporeserver.protocols.asgi import RequestLimits
     from mindsporeserver.server import Listening, Server
 
 if TYPE_CHECKING:
-    from mindsporeserver.attachment import Attachment
+    from mindsporeserver.workers.attachment import Attachment
 
 _SWITCH_SECONDS = 1e-4
 # Where URIs are downloaded to, below the directory for temporary files.
@@ -84,7 +84,7 @@ def run_server(argv: Sequence[str], attachment: Attachment | None) -> int:
         watch = BundleWatch(sources.models, sources.repository)
     tracer = None
     if options.tracing:
-        from mindsporeserver.tracing import build_tracer
+        from mindsporeserver.observability.tracing import build_tracer
 
         tracer = build_tracer("mindsporeserver")
     server = Server(

@@ -19,8 +19,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from kfp_mindspore.errors import KfpMindSporeError, UserError
-from mindsporeserver.listener import Listener
-from mindsporeserver.workers import Attachment, attach
+from mindsporeserver.workers.listener import Listener
+from mindsporeserver.workers.parent import Attachment, attach
 
 
 class Repository:

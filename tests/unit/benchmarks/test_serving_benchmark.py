@@ -204,13 +204,13 @@ def locate(module: str, text: str) -> tuple[str, int]:
 
 
 STAGES = (
-    ("json", "mindsporeserver.v1", "orjson.loads(body)", "parse_json"),
-    ("encode", "mindsporeserver.v1", "return orjson.dumps", "encode"),
-    ("array", "mindsporeserver.tensors", "def read_nested", "InputReader.read_nested"),
+    ("json", "mindsporeserver.protocols.v1", "orjson.loads(body)", "parse_json"),
+    ("encode", "mindsporeserver.protocols.v1", "return orjson.dumps", "encode"),
+    ("array", "mindsporeserver.protocols.tensors", "def read_nested", "InputReader.read_nested"),
     ("batch", "kfp_mindspore.mindir.graph", "np.concatenate", "Graph._run_parts"),
-    ("queue", "mindsporeserver.batcher", "self._queue.append", "Batcher.submit"),
-    ("asgi", "mindsporeserver.asgi", "count_request(", "HotRoutes._answer"),
-    ("write", "mindsporeserver.asgi", "async def _send", "_send"),
+    ("queue", "mindsporeserver.models.batcher", "self._queue.append", "Batcher.submit"),
+    ("asgi", "mindsporeserver.protocols.asgi", "count_request(", "HotRoutes._answer"),
+    ("write", "mindsporeserver.protocols.asgi", "async def _send", "_send"),
 )
 
 

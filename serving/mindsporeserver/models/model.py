@@ -1,0 +1,330 @@
+"""A model bundle, loaded and warm, as a kserve.Model."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+from kserve.errors import InvalidInput
+from kserve.logging import logger
+from kserve.model import Model
+from kserve.protocol.infer_type import InferOutput, InferRequest, InferResponse
+
+from kfp_mindspore.bundle import ModelBundle, TensorSpec
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.mindir.graph import Graph
+from kfp_mindspore.transform import BoundTransform, TransformFailedError, TransformInputError, load_transform
+from mindsporeserver.errors import (
+    GraphError,
+    InvalidRequestError,
+    NotReadyError,
+    OverloadedError,
+    UnsupportedError,
+)
+from mindsporeserver.models.batcher import Batcher, Limits, Ticket
+from mindsporeserver.models.graphs import GraphThread
+from mindsporeserver.observability.metrics import Metrics, ModelMetrics
+from mindsporeserver.protocols import v1
+from mindsporeserver.protocols.tensors import InputReader, check_names, describe, name_array
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
+
+PLATFORM = "mindspore_mindir"
+
+
+class BundleReplacedError(UserError):
+    """The directory was replaced between the check of its digests and the end of its loading."""
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """How models are served.
+
+    Args:
+        max_batch: Most rows that are computed at once.
+        limits: Of the queue.
+        finite: Whether NaN and infinities are refused.
+        allow_code: Whether a `transform.py` in a model directory may be run.
+        key: What encrypted models are decrypted with.
+    """
+
+    max_batch: int = 64
+    limits: Limits = field(default_factory=Limits)
+    finite: bool = True
+    allow_code: bool = False
+    key: bytes | None = field(default=None, repr=False)
+
+
+class MindSporeModel(Model):  # type: ignore[misc]
+    """Serves one bundle. It is loaded once; another bundle under the same name is another object.
+
+    Args:
+        name: The name in the URL.
+        bundle: A bundle that was opened, or its directory.
+        version: The version in the URL.
+        settings: See `ModelSettings`.
+        thread: The process' graph thread; by default a new one, right when there is one model only.
+        metrics: The process' metrics; by default new ones.
+        pool: Where a transform runs; default the event loop's own.
+
+    Raises:
+        UserError: It is no bundle.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        bundle: ModelBundle | Path | str,
+        *,
+        version: str = "1",
+        settings: ModelSettings | None = None,
+        thread: GraphThread | None = None,
+        metrics: Metrics | None = None,
+        pool: Executor | None = None,
+    ) -> None:
+        super().__init__(name)
+        self.bundle = bundle if isinstance(bundle, ModelBundle) else ModelBundle.open(bundle, verify=False)
+        self.version = version
+        self.settings = settings or ModelSettings()
+        self.metrics: ModelMetrics = (metrics or Metrics()).for_model(name)
+        self._thread = thread or GraphThread()
+        self._pool = pool
+        self._graph = Graph(self.bundle, max_batch=self.settings.max_batch, key=self.settings.key)
+        self._batcher = Batcher(self._graph, self._thread, self.settings.limits, self.metrics)
+        self._transform: BoundTransform | None = None
+        self._transforming = 0
+        self._identity: tuple[int, ...] = ()
+        self.readers: Mapping[str, InputReader] = {}
+        self.output_names: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """What clients send."""
+        return self._transform.inputs if self._transform is not None else self._graph.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """What clients get."""
+        return self._transform.outputs if self._transform is not None else self.bundle.signature.outputs
+
+    def load(self) -> bool:
+        """Load, and return when the model is ready: its digests checked, its graph loaded, its shapes compiled.
+
+        Raises:
+            UserError: The bundle was changed, is not loadable, or has code that is not allowed.
+        """
+        self._read()
+        for step in self._list_steps():
+            self._thread.call(step).result()
+        self._finish()
+        return True
+
+    async def open(self) -> None:
+        """Load as `load` does, without blocking the event loop; other models answer between two shapes."""
+        start = time.perf_counter()
+        await asyncio.to_thread(self._read)
+        for step in self._list_steps():
+            await asyncio.wrap_future(self._thread.call(step))
+        self._finish()
+        seconds, sizes = time.perf_counter() - start, self._graph.sizes
+        logger.info("model %s version %s: ready in %.2f s, batch sizes %s", self.name, self.version, seconds, sizes)
+
+    async def close(self) -> None:
+        """Answer what was submitted, then let the graph go."""
+        self.ready = False
+        await self._batcher.drain()
+        # A graph must not be destroyed while the graph thread runs another.
+        self._thread.call(self._graph.release)
+
+    def stop(self) -> None:
+        """Take no further request."""
+        self.ready = False
+
+    def admit(self) -> None:
+        """Refuse before the body is read when nothing can be accepted.
+
+        Raises:
+            NotReadyError: The model is loading or gone.
+            OverloadedError: The queue is full.
+        """
+        if not self.ready:
+            raise NotReadyError(self.name)
+        self._batcher.admit()
+
+    def expire(self) -> None:
+        """Answer the requests in the queue whose time is over."""
+        self._batcher.expire()
+
+    async def infer(
+        self, inputs: Arrays, *, deadline: float | None = None, is_gone: Callable[[], bool] | None = None
+    ) -> tuple[Arrays, Ticket]:
+        """Compute the outputs of a request.
+
+        Args:
+            inputs: What `readers` made, by name.
+            deadline: `time.monotonic()` after which nobody waits for the answer.
+            is_gone: Tells whether the client has gone; called in another thread.
+
+        Returns:
+            Outputs by name, and the ticket with the times that it took.
+
+        Raises:
+            RequestError: See its subclasses.
+        """
+        transform = self._transform
+        if transform is None:
+            ticket = self._batcher.submit(inputs, deadline=deadline, is_gone=is_gone)
+            return await ticket.future, ticket
+        if transform.preprocesses:
+            inputs = await self._run_code(transform.run_preprocess, inputs)
+        ticket = self._batcher.submit(inputs, deadline=deadline, is_gone=is_gone)
+        outputs = await ticket.future
+        if transform.postprocesses:
+            outputs = await self._run_code(transform.run_postprocess, outputs)
+        return outputs, ticket
+
+    def get_input_types(self) -> list[dict[str, Any]]:
+        """Return V2's metadata of the inputs, from the signature."""
+        return describe(self.inputs)
+
+    def get_output_types(self) -> list[dict[str, Any]]:
+        """Return V2's metadata of the outputs, from the signature."""
+        return describe(self.outputs)
+
+    def describe(self) -> dict[str, Any]:
+        """Return V2's metadata of the model."""
+        return {
+            "name": self.name,
+            "versions": [self.version],
+            "platform": PLATFORM,
+            "inputs": self.get_input_types(),
+            "outputs": self.get_output_types(),
+        }
+
+    def validate(self, payload: Any) -> Any:
+        """Leave it to `predict`, which says what was expected and what was found."""
+        return payload
+
+    async def predict(
+        self,
+        payload: Any,
+        headers: dict[str, str] | None = None,
+        response_headers: dict[str, str] | None = None,
+    ) -> dict[str, Any] | InferResponse:
+        """Compute the outputs of a V1 body or a V2 request that came through kserve's own application.
+
+        Raises:
+            InvalidInput: The request does not fit the signature; kserve answers 400 or INVALID_ARGUMENT.
+        """
+        try:
+            self.admit()
+            if isinstance(payload, InferRequest):
+                return _encode(await self._infer_v2(payload), payload, self)
+            outputs, _ = await self.infer(v1.decode(payload, self.readers))
+        except (InvalidRequestError, UnsupportedError) as error:
+            raise InvalidInput(error.message) from None
+        return {"predictions": orjson.loads(v1.encode(outputs))["predictions"]}
+
+    async def _infer_v2(self, request: InferRequest) -> Arrays:
+        inputs: Arrays = {}
+        for tensor in request.inputs:
+            reader = self.readers.get(tensor.name)
+            if reader is None or tensor.name in inputs:
+                check_names([*inputs, tensor.name], self.readers)
+                raise InvalidRequestError(f"input {tensor.name!r}: given twice")
+            reader.check_datatype(tensor.datatype)
+            shape = list(tensor.shape)
+            if tensor._raw_data is not None:
+                inputs[tensor.name] = reader.read_raw(tensor._raw_data, shape)
+            else:
+                inputs[tensor.name] = reader.read_flat(tensor.data, shape)
+        check_names(inputs, self.readers)
+        for output in request.request_outputs or ():
+            if output.name not in self.output_names:
+                raise InvalidRequestError(f"output {output.name!r}: unknown, expected {', '.join(self.output_names)}")
+        return (await self.infer(inputs))[0]
+
+    async def _run_code(self, function: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
+        limit = self.settings.limits.max_queue
+        if self._transforming >= limit:
+            raise OverloadedError(self._transforming, limit)
+        self._transforming += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, function, arrays)
+        except TransformInputError as error:
+            raise InvalidRequestError(error.message) from None
+        except TransformFailedError as error:
+            logger.error("model %s: %s", self.name, error, exc_info=error)
+            raise GraphError(error.message) from None
+        finally:
+            self._transforming -= 1
+
+    def _read(self) -> None:
+        self._identity = _identify(self.bundle.mindir)
+        self.bundle.verify()
+        if self.bundle.signature.encryption and self.settings.key is None:
+            raise UserError(
+                f"{self.bundle.path}: the model is encrypted and no key was given",
+                hint="Name a file with the key by --model_key_file, or set MINDSPORE_MODEL_KEY.",
+            )
+        self._transform = load_transform(self.bundle, allow_code=self.settings.allow_code)
+
+    def _list_steps(self) -> Iterator[Callable[[], None]]:
+        graph = self._graph
+        yield graph.load
+        for inner in graph.list_shapes():
+            for size in graph.sizes or (0,):
+                yield lambda inner=inner, size=size: graph.warm(inner, size)  # type: ignore[misc]
+
+    def _finish(self) -> None:
+        if _identify(self.bundle.mindir) != self._identity:
+            raise BundleReplacedError(f"{self.bundle.path}: was replaced while it was being loaded")
+        # A transform's inputs are others, and what it makes of them is its own business.
+        ranges = self.bundle.signature.ranges if self._transform is None else {}
+        self.readers = {
+            spec.name: InputReader(spec, finite=self.settings.finite, bounds=ranges.get(spec.name))
+            for spec in self.inputs
+        }
+        self.output_names = tuple(spec.name for spec in self.outputs)
+        self.metrics.set_warm_shapes(len(self._graph.list_shapes()) * max(1, len(self._graph.sizes)))
+        self.metrics.set_model_bytes(sum(int(entry["size"]) for entry in self.bundle.signature.files.values()))
+        self.ready = True
+
+
+def _identify(file: Path) -> tuple[int, ...]:
+    try:
+        status = file.stat()
+    except OSError:
+        return ()
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _encode(outputs: Arrays, request: InferRequest, model: MindSporeModel) -> InferResponse:
+    wanted = {output.name for output in request.request_outputs or ()} or set(outputs)
+    return InferResponse(
+        response_id=request.id or "",
+        model_name=model.name,
+        model_version=model.version,
+        infer_outputs=[_make_output(name, array, request) for name, array in outputs.items() if name in wanted],
+        use_binary_outputs=request.use_binary_outputs,
+        requested_outputs=request.request_outputs,
+    )
+
+
+def _make_output(name: str, array: NDArray[Any], request: InferRequest) -> InferOutput:
+    output = InferOutput(name=name, shape=list(array.shape), datatype=name_array(array), data=array)
+    if request.from_grpc:
+        # A gRPC client gets back the form that it sent: raw bytes, or typed contents, which do not exist for float16.
+        # (kserve 0.21 cannot turn an array into bytes itself here; over HTTP it can.)
+        output.set_data_from_numpy(array, binary_data=request.use_binary_outputs or array.dtype == np.float16)
+    return output

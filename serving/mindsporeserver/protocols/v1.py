@@ -1,0 +1,99 @@
+"""KServe's V1 protocol: `{"instances": […]}` to arrays, arrays to `{"predictions": […]}`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from mindsporeserver.errors import InvalidRequestError
+from mindsporeserver.protocols.tensors import InputReader, join, list_texts, name_type, shorten
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
+
+
+def parse_json(body: bytes | memoryview) -> Any:
+    """Read JSON.
+
+    Raises:
+        InvalidRequestError: It is none.
+    """
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequestError(f"body: not valid JSON: {error}") from None
+
+
+def decode(payload: Any, readers: Mapping[str, InputReader]) -> Arrays:
+    """Read a V1 body: `instances` holds one nested list a row, or one object of named inputs a row.
+
+    Args:
+        payload: What the body's JSON held.
+        readers: The inputs that are accepted.
+
+    Raises:
+        InvalidRequestError: Naming the input, what was expected and what was found.
+    """
+    if not isinstance(payload, dict):
+        raise InvalidRequestError(f"body: must be a JSON object with 'instances', got {name_type(payload)}")
+    # `inputs` is what kserve's own servers of scikit-learn and others take too.
+    rows = payload.get("instances", payload.get("inputs"))
+    if not isinstance(rows, list):
+        if "instances" not in payload and "inputs" not in payload:
+            raise InvalidRequestError(f"instances: missing, got fields {join(payload) or 'none'}")
+        raise InvalidRequestError(f"instances: must be a list, got {name_type(rows)}")
+    first = next(iter(readers.values()))
+    if rows and isinstance(rows[0], dict) and not (first.is_bytes and rows[0].keys() == {"b64"}):
+        return {
+            name: reader.read_nested([_get(row, index, name, readers) for index, row in enumerate(rows)])
+            for name, reader in readers.items()
+        }
+    if len(readers) > 1:
+        raise InvalidRequestError(
+            f"instances: must be objects with {join(readers)}, got {name_type(rows[0] if rows else rows)}"
+        )
+    return {first.name: first.read_nested(rows)}
+
+
+def encode(outputs: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return a V1 body: one nested list a row or, with several outputs, one object a row. NaN becomes null."""
+    return orjson.dumps({"predictions": list_rows(outputs)}, default=to_json, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def list_rows(outputs: Mapping[str, NDArray[Any]]) -> Any:
+    """Return the rows of V1's answer as what `orjson` with NumPy takes."""
+    if len(outputs) == 1:
+        return next(iter(outputs.values()))
+    columns = list(outputs.values())
+    if any(array.ndim == 0 or len(array) != len(columns[0]) for array in columns):
+        # Outputs without rows in common cannot be given row by row.
+        return dict(outputs)
+    return [dict(zip(outputs, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def to_json(value: Any) -> Any:
+    """Return what `orjson` cannot write itself: texts, arrays that are not contiguous, and odd dtypes."""
+    if isinstance(value, np.ndarray):
+        return list_texts(value) if value.dtype.kind in "OSU" else value.tolist()
+    if isinstance(value, bytes):
+        return list_texts(np.array([value], object))[0]
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is no JSON value")
+
+
+def _get(row: Any, index: int, name: str, readers: Mapping[str, InputReader]) -> Any:
+    if not isinstance(row, dict):
+        raise InvalidRequestError(f"instances[{index}]: must be an object with {join(readers)}, got {name_type(row)}")
+    if name not in row:
+        raise InvalidRequestError(f"instances[{index}]: input {name!r} missing, got {join(row) or 'none'}")
+    if len(row) != len(readers):
+        unknown = next(key for key in row if key not in readers) if set(row) - set(readers) else None
+        if unknown is not None:
+            raise InvalidRequestError(f"instances[{index}]: input {shorten(unknown)} unknown, expected {join(readers)}")
+    return row[name]

@@ -1,0 +1,251 @@
+"""The Open Inference Protocol (V2) over HTTP: JSON and the binary-data extension, in both directions.
+
+Source: https://github.com/kserve/open-inference-protocol and Triton's binary tensor data extension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from mindsporeserver.errors import InvalidRequestError
+from mindsporeserver.protocols.tensors import (
+    InputReader,
+    check_names,
+    encode_texts,
+    join,
+    list_texts,
+    name_array,
+    name_type,
+    shorten,
+)
+from mindsporeserver.protocols.v1 import parse_json, to_json
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Inference:
+    """A request, read.
+
+    Args:
+        id: The client's own, to be echoed; empty without one.
+        inputs: By name.
+        outputs: Names of the outputs that were asked for, each with whether it is wanted as bytes; None for all.
+        binary: Whether outputs are wanted as bytes where nothing else was said.
+    """
+
+    id: str
+    inputs: Arrays
+    outputs: Mapping[str, bool] | None
+    binary: bool
+
+
+class Answer(NamedTuple):
+    """A response body.
+
+    Args:
+        body: JSON, or JSON followed by bytes.
+        json_length: How long the JSON is when bytes follow it, else None.
+    """
+
+    body: bytes
+    json_length: int | None
+
+
+def decode(
+    body: bytes, header_length: bytes | str | None, readers: Mapping[str, InputReader], outputs: Sequence[str]
+) -> Inference:
+    """Read a body.
+
+    Args:
+        body: JSON, or JSON followed by bytes.
+        header_length: Value of the header Inference-Header-Content-Length, the JSON's length; None without it.
+        readers: The inputs that are accepted.
+        outputs: Names of the outputs that may be asked for.
+
+    Raises:
+        InvalidRequestError: Naming the field, what was expected and what was found.
+    """
+    length = len(body) if header_length is None else _read_length(header_length, len(body))
+    payload = parse_json(body if length == len(body) else memoryview(body)[:length])
+    if not isinstance(payload, dict):
+        raise InvalidRequestError(f"body: must be a JSON object with 'inputs', got {name_type(payload)}")
+    tensors = payload.get("inputs")
+    if not isinstance(tensors, list) or not tensors:
+        found = "an empty list" if tensors == [] else _find(payload, "inputs")
+        raise InvalidRequestError(f"inputs: must be a list of inputs, got {found}")
+    content = memoryview(body)
+    position = length
+    inputs: Arrays = {}
+    for index, tensor in enumerate(tensors):
+        if not isinstance(tensor, dict):
+            raise InvalidRequestError(f"inputs[{index}]: must be an object, got {name_type(tensor)}")
+        name = tensor.get("name")
+        if not isinstance(name, str):
+            raise InvalidRequestError(f"inputs[{index}].name: must be a text, got {_find(tensor, 'name')}")
+        reader = readers.get(name)
+        if reader is None:
+            raise InvalidRequestError(f"input {shorten(name)}: unknown, expected {join(readers)}")
+        if name in inputs:
+            raise InvalidRequestError(f"input {name!r}: given twice")
+        reader.check_datatype(tensor.get("datatype"))
+        size = _read_size(tensor, name)
+        if size is None:
+            if "data" not in tensor:
+                raise InvalidRequestError(f"input {name!r}: data is missing, and parameters.binary_data_size too")
+            inputs[name] = reader.read_flat(tensor["data"], tensor.get("shape"))
+            continue
+        if header_length is None:
+            raise InvalidRequestError(
+                f"input {name!r}: has binary_data_size, but the header Inference-Header-Content-Length is missing"
+            )
+        if "data" in tensor:
+            raise InvalidRequestError(f"input {name!r}: has both data and binary_data_size")
+        if size > len(body) - position:
+            raise InvalidRequestError(
+                f"input {name!r}: binary_data_size must be at most {len(body) - position}, what is left of the body, "
+                f"got {size}"
+            )
+        inputs[name] = reader.read_raw(content[position : position + size], tensor.get("shape"))
+        position += size
+    if position != len(body):
+        raise InvalidRequestError(f"body: {len(body) - position} bytes are left that no input's binary_data_size names")
+    if len(inputs) != len(readers):
+        check_names(inputs, readers)
+    request_id = payload.get("id")
+    if request_id is not None and not isinstance(request_id, str):
+        raise InvalidRequestError(f"id: must be a text, got {name_type(request_id)}")
+    if request_id and not request_id.isascii():
+        _check_unicode("id", request_id)
+    parameters = _read_parameters(payload, "parameters")
+    binary = _read_flag(parameters, "binary_data_output", False, "parameters")
+    return Inference(request_id or "", inputs, _read_outputs(payload.get("outputs"), outputs, binary), binary)
+
+
+def encode(outputs: Mapping[str, NDArray[Any]], request: Inference, model_name: str, model_version: str) -> Answer:
+    """Return the outputs that were asked for, in the form that was asked for. In JSON, NaN becomes null.
+
+    Args:
+        outputs: By name.
+        request: What is answered.
+        model_name: The name in the URL.
+        model_version: The version that computed it.
+    """
+    described: list[dict[str, Any]] = []
+    raw: list[bytes] = []
+    names = outputs if request.outputs is None else request.outputs
+    for name in names:
+        array = outputs[name]
+        entry: dict[str, Any] = {
+            "name": name,
+            "shape": array.shape,
+            "datatype": name_array(array),
+            "parameters": None,
+        }
+        if request.binary if request.outputs is None else request.outputs[name]:
+            content = to_bytes(array)
+            entry["parameters"] = {"binary_data_size": len(content)}
+            raw.append(content)
+        else:
+            entry["data"] = list_texts(array.ravel()) if array.dtype.kind in "OSU" else array.ravel()
+        described.append(entry)
+    body = orjson.dumps(
+        {
+            "model_name": model_name,
+            "model_version": model_version,
+            "id": request.id,
+            "parameters": None,
+            "outputs": described,
+        },
+        default=to_json,
+        option=orjson.OPT_SERIALIZE_NUMPY,
+    )
+    if not raw:
+        return Answer(body, None)
+    return Answer(b"".join([body, *raw]), len(body))
+
+
+def to_bytes(array: NDArray[Any]) -> bytes:
+    """Return an array as V2's binary data: little-endian, row by row."""
+    if array.dtype.kind in "OSU":
+        return encode_texts(array)
+    content: bytes = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+    return content
+
+
+def _check_unicode(field: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError(f"{field}: must be text, got half of a surrogate pair: {shorten(text)}") from None
+
+
+def _read_length(value: bytes | str, limit: int) -> int:
+    text = value.decode("latin-1") if isinstance(value, bytes) else value
+    # int() takes signs, blanks, underscores and other scripts' digits.
+    if not (text.isascii() and text.isdigit()) or len(text) > 18 or int(text) > limit:
+        raise InvalidRequestError(
+            f"header Inference-Header-Content-Length: must be 0 to {limit}, the length of the body, got {shorten(text)}"
+        )
+    return int(text)
+
+
+def _read_size(tensor: Mapping[str, Any], name: str) -> int | None:
+    parameters = tensor.get("parameters")
+    if parameters is None:
+        return None
+    if not isinstance(parameters, dict):
+        raise InvalidRequestError(f"input {name!r}: parameters must be an object, got {name_type(parameters)}")
+    size = parameters.get("binary_data_size")
+    if size is None:
+        return None
+    if type(size) is not int or size < 0:
+        raise InvalidRequestError(f"input {name!r}: binary_data_size must be a number of bytes, got {shorten(size)}")
+    return size
+
+
+def _read_parameters(holder: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    parameters = holder.get("parameters")
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise InvalidRequestError(f"{where}: must be an object, got {name_type(parameters)}")
+    return parameters
+
+
+def _read_flag(parameters: Mapping[str, Any], name: str, default: bool, where: str) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise InvalidRequestError(f"{where}.{name}: must be true or false, got {shorten(value)}")
+    return value
+
+
+def _read_outputs(value: Any, names: Sequence[str], binary: bool) -> Mapping[str, bool] | None:
+    if value is None or value == []:
+        return None
+    if not isinstance(value, list):
+        raise InvalidRequestError(f"outputs: must be a list, got {name_type(value)}")
+    wanted: dict[str, bool] = {}
+    for index, output in enumerate(value):
+        if not isinstance(output, dict):
+            raise InvalidRequestError(f"outputs[{index}]: must be an object, got {name_type(output)}")
+        name = output.get("name")
+        if not isinstance(name, str) or name not in names:
+            raise InvalidRequestError(f"output {shorten(name)}: unknown, expected {join(names)}")
+        if name in wanted:
+            raise InvalidRequestError(f"output {name!r}: asked for twice")
+        where = f"outputs[{index}].parameters"
+        wanted[name] = _read_flag(_read_parameters(output, where), "binary_data", binary, where)
+    return wanted
+
+
+def _find(holder: Mapping[str, Any], name: str) -> str:
+    return name_type(holder[name]) if name in holder else "none"

@@ -1,0 +1,1 @@
+"""`--workers N`: several processes on the same ports that serve the same models."""

@@ -1,0 +1,474 @@
+"""Real bundles that are loaded, replaced, damaged and unloaded while they are asked."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kfp_mindspore.bundle import MODEL_FILE, SIGNATURE_FILE, ModelBundle, write_bundle
+from kfp_mindspore.errors import CorruptBundleError, KfpMindSporeError, NotFoundError, UserError
+from mindsporeserver.errors import NotReadyError, UnknownModelError
+from mindsporeserver.models.graphs import GraphThread
+from mindsporeserver.models.model import BundleReplacedError, MindSporeModel, ModelSettings
+from mindsporeserver.models.repository import Repository, Sources
+from mindsporeserver.observability.metrics import Metrics
+
+pytestmark = pytest.mark.mindspore
+
+IMAGES = np.linspace(0, 1, 2 * 64, dtype=np.float32).reshape(2, 1, 8, 8)
+SETTINGS = ModelSettings(max_batch=1)
+
+
+@pytest.fixture(scope="module")
+def thread() -> Iterator[GraphThread]:
+    thread = GraphThread()
+    yield thread
+    thread.close()
+
+
+@pytest.fixture
+def put(models: Path) -> Callable[[Path, str], Path]:
+    """Return what writes the digits classifier to a path, with a note in its signature to know it by."""
+
+    def put(path: Path, note: str) -> Path:
+        bundle = ModelBundle.open(models / "free", verify=False)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with write_bundle(path) as writer:
+            shutil.copy(bundle.mindir, writer.directory)
+            metadata = {**bundle.signature.metadata, "note": note}
+            writer.sign(dataclasses.replace(bundle.signature, metadata=metadata))
+        return path
+
+    return put
+
+
+@pytest.fixture
+def make(thread: GraphThread) -> Callable[..., Repository]:
+    """Return what makes a repository, and keeps the models that it opened in `opened`."""
+
+    def make(sources: Sources, *, keeps: bool = False, kind: type[MindSporeModel] = MindSporeModel) -> Any:
+        metrics = Metrics(CollectorRegistry())
+        opened: list[MindSporeModel] = []
+
+        def open_model(name: str, bundle: ModelBundle, version: str) -> MindSporeModel:
+            opened.append(kind(name, bundle, version=version, settings=SETTINGS, thread=thread, metrics=metrics))
+            return opened[-1]
+
+        repository: Any = Repository(sources, open_model, metrics, keeps=keeps)
+        repository.opened = opened
+        return repository
+
+    return make
+
+
+def read_note(repository: Repository, name: str = "digits", version: str = "") -> str:
+    return repository.find(name, version).bundle.signature.metadata["note"]
+
+
+async def ask(model: MindSporeModel) -> None:
+    outputs, _ = await model.infer({"image": IMAGES})
+    assert outputs["output"].shape == (2, 10)
+
+
+def play(story: Callable[[], Awaitable[None]]) -> None:
+    async def run() -> None:
+        await asyncio.wait_for(story(), 60)
+
+    asyncio.run(run())
+
+
+def touch_bundle(path: Path) -> Path:
+    """Make what looks like a bundle from outside."""
+    path.mkdir(parents=True)
+    (path / SIGNATURE_FILE).write_text("{}")
+    return path
+
+
+def test_which_versions_are_found(tmp_path: Path) -> None:
+    for name in ("1", "2", "10", "02", "0", "-1", "1.5", "latest", "\u0661", "9" * 19):
+        touch_bundle(tmp_path / "digits" / name)
+    (tmp_path / "digits" / "11").write_text("no directory")
+    found = Sources({"digits": tmp_path / "digits"}).find_bundles("digits")
+    assert found == {"10": tmp_path / "digits" / "10"}
+    sources = Sources({"digits": tmp_path / "digits"}, all_versions=True)
+    assert list(sources.find_bundles("digits")) == ["1", "2", "10"]
+    plain = touch_bundle(tmp_path / "plain")
+    touch_bundle(plain / "7")
+    assert Sources({"plain": plain}, all_versions=True).find_bundles("plain") == {"1": plain}
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert Sources({"empty": empty}).find_bundles("empty") == {"1": empty}
+
+
+BAD_NAMES = [
+    "..",
+    ".",
+    "",
+    "../secret",
+    "a/../../secret",
+    "/etc",
+    "a/b",
+    ".hidden",
+    "a\0b",
+    "a b",
+    "ä",
+    "a\n",
+    "%2e%2e",
+]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_no_name_leads_out_of_the_repository(tmp_path: Path, make: Any, name: str) -> None:
+    touch_bundle(tmp_path / "secret")
+    touch_bundle(tmp_path / "models" / "a" / "b")
+    touch_bundle(tmp_path / "models" / ".hidden")
+    touch_bundle(tmp_path / "models" / "a b")
+    sources = Sources(repository=tmp_path / "models")
+    assert sources.list_names() == ["a"]
+    with pytest.raises(NotFoundError):
+        sources.find_bundles(name)
+    repository = make(sources)
+
+    async def story() -> None:
+        for action in (repository.load, repository.reload, repository.unload):
+            with pytest.raises(NotFoundError):
+                await action(name)
+        with pytest.raises(UnknownModelError):
+            repository.find(name)
+        # Whatever clients make up is not remembered.
+        assert (repository._failures, repository._unloaded) == ({}, set())
+
+    play(story)
+
+
+def test_a_named_directory_hides_the_repositorys(tmp_path: Path) -> None:
+    touch_bundle(tmp_path / "models" / "a")
+    touch_bundle(tmp_path / "models" / "b")
+    (tmp_path / "models" / "file").write_text("")
+    sources = Sources({"a": touch_bundle(tmp_path / "other")}, tmp_path / "models")
+    assert sources.list_names() == ["a", "b"]
+    assert sources.find_bundles("a") == {"1": tmp_path / "other"}
+
+
+def test_a_repository_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--model_repository: .* cannot be read: No such file or directory"):
+        Sources(repository=tmp_path / "none").list_names()
+
+
+def test_all_versions_and_the_latest(tmp_path: Path, put: Any, make: Any) -> None:
+    for version in ("1", "2", "10"):
+        put(tmp_path / "digits" / version, f"v{version}")
+    repository = make(Sources({"digits": tmp_path / "digits"}, all_versions=True))
+    latest = make(Sources({"digits": tmp_path / "digits"}))
+
+    async def story() -> None:
+        with pytest.raises(NotReadyError):
+            repository.find("digits")
+        with pytest.raises(NotReadyError):
+            repository.find("digits", "2")
+        with pytest.raises(UnknownModelError):
+            repository.find("cats")
+        assert not repository.loaded
+        await repository.load_all()
+        await latest.load_all()
+        assert repository.loaded
+        assert repository.list_versions("digits") == ["1", "2", "10"]
+        assert latest.list_versions("digits") == ["10"]
+        assert read_note(repository) == read_note(repository, version="10") == read_note(latest) == "v10"
+        assert read_note(repository, version="2") == "v2"
+        with pytest.raises(UnknownModelError, match="Model with name digits has no version 3"):
+            repository.find("digits", "3")
+        assert {path: model.version for path, (_, model) in repository.routes.items()} == {
+            "/v1/models/digits:predict": "10",
+            "/v2/models/digits/infer": "10",
+            "/v2/models/digits/versions/1/infer": "1",
+            "/v2/models/digits/versions/2/infer": "2",
+            "/v2/models/digits/versions/10/infer": "10",
+        }
+        kept = repository.find("digits", "1")
+        shutil.rmtree(tmp_path / "digits" / "10")
+        put(tmp_path / "digits" / "3", "v3")
+        await repository.reload("digits", "3")
+        assert repository.list_versions("digits") == ["1", "2", "3"]
+        assert read_note(repository) == "v3"
+        assert repository.find("digits", "1") is kept
+        assert sorted(repository.routes)[-1] == "/v2/models/digits/versions/3/infer"
+        for version in ("1", "2", "3"):
+            await ask(repository.find("digits", version))
+        assert [entry["version"] for entry in await repository.index()] == ["1", "2", "3"]
+        await repository.close()
+        await latest.close()
+
+    play(story)
+
+
+def test_load_unload_and_load_again(tmp_path: Path, put: Any, make: Any) -> None:
+    put(tmp_path / "models" / "digits", "first")
+    repository = make(Sources(repository=tmp_path / "models"))
+
+    async def story() -> None:
+        await repository.load_all()
+        put(tmp_path / "models" / "wine", "new")
+        unavailable = {"name": "wine", "version": "", "state": "UNAVAILABLE", "reason": ""}
+        ready = {"name": "digits", "version": "1", "state": "READY", "reason": ""}
+        assert await repository.index() == [ready, unavailable]
+        await repository.load("wine")
+        assert read_note(repository, "wine") == "new"
+        model = repository.find("digits")
+        asked = [asyncio.create_task(ask(model)) for _ in range(20)]
+        await asyncio.sleep(0)
+        await repository.unload("digits")
+        await asyncio.gather(*asked)
+        with pytest.raises(UnknownModelError):
+            repository.find("digits")
+        assert not [path for path in repository.routes if "digits" in path]
+        assert (await repository.index())[0] == {**unavailable, "name": "digits", "reason": "unloaded"}
+        with pytest.raises(NotFoundError, match="model 'digits': not loaded"):
+            await repository.unload("digits")
+        # What changes on the disk does not bring it back, a request to load does.
+        await repository.reload("digits")
+        with pytest.raises(UnknownModelError):
+            repository.find("digits")
+        await repository.load("digits")
+        await repository.reload("digits")
+        await ask(repository.find("digits"))
+        shutil.rmtree(tmp_path / "models" / "wine")
+        with pytest.raises(NotFoundError, match="model 'wine': no such directory"):
+            await repository.load("wine")
+        await ask(repository.find("wine"))
+        await repository.close()
+
+    play(story)
+
+
+def test_what_did_not_change_is_kept_and_what_did_is_replaced_under_load(tmp_path: Path, put: Any, make: Any) -> None:
+    path = put(tmp_path / "digits", "first")
+    repository = make(Sources({"digits": path}))
+
+    async def story() -> None:
+        await repository.load_all()
+        first = repository.find("digits")
+        for again in (repository.load, repository.reload):
+            await again("digits")
+            assert repository.find("digits") is first
+        assert len(repository.opened) == 1
+        changing, count = True, 0
+
+        async def keep_asking() -> None:
+            nonlocal count
+            while changing:
+                await ask(repository.find("digits"))
+                count += 1
+
+        clients = [asyncio.create_task(keep_asking()) for _ in range(4)]
+        for note in ("second", "third"):
+            put(path, note)
+            before = count
+            await repository.reload("digits")
+            assert read_note(repository) == note
+            assert count > before
+        changing = False
+        await asyncio.gather(*clients)
+        assert not first.ready
+        await repository.close()
+
+    play(story)
+
+
+def flip(path: Path) -> None:
+    content = bytearray((path / MODEL_FILE).read_bytes())
+    content[len(content) // 2] ^= 1
+    (path / MODEL_FILE).write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    bundle = ModelBundle.open(path)
+    content = bundle.mindir.read_bytes()
+    with write_bundle(path) as writer:
+        (writer.directory / MODEL_FILE).write_bytes(content[:500])
+        writer.sign(bundle.signature)
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind", "message"),
+    [
+        (lambda path: (path / SIGNATURE_FILE).write_text("{"), KfpMindSporeError, SIGNATURE_FILE),
+        (lambda path: (path / MODEL_FILE).unlink(), UserError, MODEL_FILE),
+        (lambda path: shutil.rmtree(path), NotFoundError, "no such directory"),
+        (cut, UserError, "MindSpore cannot load it"),
+    ],
+    ids=["signature", "file", "directory", "graph"],
+)
+def test_a_load_that_fails_leaves_what_was_served(
+    tmp_path: Path, put: Any, make: Any, damage: Any, kind: type[Exception], message: str
+) -> None:
+    path = put(tmp_path / "digits", "first")
+    repository = make(Sources({"digits": path}))
+
+    async def story() -> None:
+        await repository.load_all()
+        first = repository.find("digits")
+        put(path, "second")
+        damage(path)
+        for again in (repository.load, repository.reload):
+            with pytest.raises(kind) as caught:
+                await again("digits")
+            assert message in str(caught.value)
+        assert repository.find("digits") is first
+        await ask(first)
+        ((entry),) = await repository.index()
+        assert (entry["state"], message in entry["reason"]) == ("READY", True)
+        put(path, "third")
+        await repository.reload("digits")
+        assert read_note(repository) == "third"
+        assert (await repository.index())[0]["reason"] == ""
+        await repository.close()
+
+    play(story)
+
+
+def test_a_flipped_bit_is_seen_by_a_load_of_a_new_signature(tmp_path: Path, put: Any, make: Any) -> None:
+    path = put(tmp_path / "digits", "first")
+    repository = make(Sources({"digits": path}))
+
+    async def story() -> None:
+        await repository.load_all()
+        put(path, "second")
+        flip(path)
+        with pytest.raises(CorruptBundleError, match="sha256 must be"):
+            await repository.load("digits")
+        assert read_note(repository) == "first"
+        await repository.close()
+
+    play(story)
+
+
+def test_what_a_start_does_with_bad_models(tmp_path: Path, put: Any, make: Any) -> None:
+    put(tmp_path / "models" / "good", "good")
+    (tmp_path / "models" / "bad").mkdir()
+    (tmp_path / "bad" / "empty").mkdir(parents=True)
+
+    async def story() -> None:
+        repository = make(Sources(repository=tmp_path / "models"))
+        await repository.load_all()
+        assert repository.loaded
+        bad, good = await repository.index()
+        assert (bad["state"], "an empty directory" in bad["reason"], good["state"]) == ("UNAVAILABLE", True, "READY")
+        with pytest.raises(UnknownModelError):
+            repository.find("bad")
+        for sources in (
+            Sources({"bad": tmp_path / "models" / "bad"}, tmp_path / "models"),
+            Sources(repository=tmp_path / "bad"),
+        ):
+            failing = make(sources)
+            with pytest.raises(UserError, match="an empty directory"):
+                await failing.load_all()
+            assert not failing.loaded
+        (tmp_path / "bad" / "empty").rmdir()
+        await make(Sources(repository=tmp_path / "bad")).load_all()
+        await repository.close()
+
+    play(story)
+
+
+def test_revert_brings_back_what_a_load_replaced(tmp_path: Path, put: Any, make: Any) -> None:
+    path = put(tmp_path / "digits", "first")
+    repository = make(Sources({"digits": path}), keeps=True)
+
+    async def story() -> None:
+        await repository.load("digits")
+        # Nothing was served before the first load, so nothing is after it was reverted.
+        await repository.revert("digits")
+        with pytest.raises(NotReadyError):
+            repository.find("digits")
+        await repository.load("digits")
+        await repository.settle("digits")
+        first = repository.find("digits")
+        put(path, "second")
+        await repository.load("digits")
+        second = repository.find("digits")
+        assert first.ready
+        await repository.revert("digits")
+        assert repository.find("digits") is first
+        await ask(first)
+        await repository.revert("digits")
+        assert repository.find("digits") is first
+        while second.ready:
+            await asyncio.sleep(0)
+        await repository.load("digits")
+        await repository.settle("digits")
+        while first.ready:
+            await asyncio.sleep(0)
+        await repository.revert("digits")
+        assert read_note(repository) == "second"
+        await ask(repository.find("digits"))
+        # An unloaded model comes back too.
+        await repository.unload("digits")
+        await repository.revert("digits")
+        await ask(repository.find("digits"))
+        # Loading what did not change is reverted to the same, which goes on.
+        await repository.load("digits")
+        await repository.revert("digits")
+        await ask(repository.find("digits"))
+        await repository.load("digits")
+        await repository.settle("digits")
+        await ask(repository.find("digits"))
+        await repository.close()
+
+    play(story)
+
+
+@pytest.mark.parametrize("times", [1, 5])
+def test_a_bundle_that_is_replaced_while_it_is_loaded(tmp_path: Path, put: Any, make: Any, times: int) -> None:
+    path = put(tmp_path / "digits", "0")
+    rest = list(range(1, times + 1))
+
+    class Meddled(MindSporeModel):
+        def _finish(self) -> None:
+            if rest:
+                put(path, str(rest.pop(0)))
+            super()._finish()
+
+    repository = make(Sources({"digits": path}), kind=Meddled)
+
+    async def story() -> None:
+        if times < 5:
+            await repository.load("digits")
+            assert read_note(repository) == str(times)
+            await ask(repository.find("digits"))
+        else:
+            with pytest.raises(BundleReplacedError, match="was replaced while it was being loaded"):
+                await repository.load("digits")
+        assert len(repository.opened) == min(times + 1, 5)
+        await repository.close()
+
+    play(story)
+
+
+def test_loads_at_once_are_one_after_the_other(tmp_path: Path, put: Any, make: Any) -> None:
+    path = put(tmp_path / "digits", "first")
+    repository = make(Sources({"digits": path}))
+
+    async def story() -> None:
+        await asyncio.gather(repository.load_all(), *(repository.load("digits") for _ in range(10)))
+        assert len(repository.opened) == 1
+        results = await asyncio.gather(
+            *(repository.unload("digits") if index % 2 else repository.load("digits") for index in range(10)),
+            return_exceptions=True,
+        )
+        assert [result for result in results if result is not None and not isinstance(result, NotFoundError)] == []
+        with pytest.raises(UnknownModelError):
+            repository.find("digits")
+        await repository.load("digits")
+        await ask(repository.find("digits"))
+        await repository.close()
+
+    play(story)

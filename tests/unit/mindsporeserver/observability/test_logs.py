@@ -1,0 +1,512 @@
+"""What stands in the log, and that nobody waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kfp_mindspore.errors import UserError
+from mindsporeserver.observability.log_output import JsonFormatter, LineWriter, TextFormatter, escape_controls
+from mindsporeserver.observability.logs import RequestLog, _ClientMistakes, configure_logging
+
+TEXT = (
+    st.text()
+    | st.text(st.characters(codec=None), max_size=20)
+    | st.sampled_from(['a" status=200 x="', "\\", "\x1b[2K"])
+)
+_FIELD = re.compile(r' (\w+)=("(?:[^"\\]|\\.)*"|[\w.:/@+-]+)', re.ASCII)
+
+
+class Sink(logging.Handler):
+    """Keeps lines as a formatter makes them."""
+
+    def __init__(self, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self.setFormatter(formatter)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+
+@pytest.fixture
+def requests_log() -> Iterator[Callable[[logging.Formatter], list[str]]]:
+    logger = logging.getLogger("mindsporeserver.requests")
+    logger.setLevel(logging.INFO)
+    added: list[logging.Handler] = []
+
+    def listen(formatter: logging.Formatter) -> list[str]:
+        sink = Sink(formatter)
+        added.append(sink)
+        logger.addHandler(sink)
+        return sink.lines
+
+    yield listen
+    for handler in added:
+        logger.removeHandler(handler)
+    logger.setLevel(logging.NOTSET)
+
+
+def fill(**changed: Any) -> dict[str, Any]:
+    return {
+        "request_id": "3f2a",
+        "protocol": "v1",
+        "model": "digits",
+        "status": 200,
+        "seconds": 0.0012345678,
+        "rows": 3,
+        "queue_seconds": 0.0001,
+        "compute_seconds": 0.00054,
+        **changed,
+    }
+
+
+def test_a_request_is_one_json_object(requests_log: Callable[[logging.Formatter], list[str]]) -> None:
+    lines = requests_log(JsonFormatter())
+    RequestLog("all").write(**fill(trace_id="0af7"))
+    RequestLog("all").write(**fill(status=400, reason="input 'image': rank must be 4", rows=0))
+    first, second = (json.loads(line) for line in lines)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("time"))
+    assert first == {
+        "level": "INFO",
+        "logger": "mindsporeserver.requests",
+        "process": os.getpid(),
+        "message": "request answered",
+        "request_id": "3f2a",
+        "protocol": "v1",
+        "model": "digits",
+        "status": 200,
+        "seconds": 0.001235,
+        "queue_seconds": 0.0001,
+        "compute_seconds": 0.00054,
+        "rows": 3,
+        "reason": "",
+        "trace_id": "0af7",
+    }
+    assert (second["level"], second["message"]) == ("WARNING", "request failed")
+    assert second["reason"] == "input 'image': rank must be 4"
+
+
+def test_a_request_is_one_line_of_text(requests_log: Callable[[logging.Formatter], list[str]]) -> None:
+    lines = requests_log(TextFormatter())
+    RequestLog("all").write(**fill(status=503, rows=0, queue_seconds=0, reason='queue full: 1024 rows, "digits"'))
+    assert re.sub(r"^\S+Z", "…", lines[0]) == (
+        f"… WARNING {os.getpid()} mindsporeserver.requests request failed request_id=3f2a protocol=v1 model=digits "
+        r'status=503 seconds=0.001235 compute_seconds=0.00054 reason="queue full: 1024 rows, \"digits\""'
+    )
+
+
+@given(request_id=TEXT, model=TEXT, reason=TEXT)
+def test_nothing_that_a_client_sends_leaves_its_field(request_id: str, model: str, reason: str) -> None:
+    text, json_lines = Sink(TextFormatter()), Sink(JsonFormatter())
+    logger = logging.getLogger("mindsporeserver.requests")
+    logger.addHandler(text)
+    logger.addHandler(json_lines)
+    try:
+        RequestLog("all").write(**fill(request_id=request_id, model=model, reason=reason, status=400))
+    finally:
+        logger.removeHandler(text)
+        logger.removeHandler(json_lines)
+    sent = {"request_id": request_id[:128], "model": model[:128], "reason": reason[:500]}
+
+    (line,) = text.lines
+    assert line.isprintable()
+    fields = line.split(" request failed", 1)[1]
+    assert not _FIELD.sub("", fields)  # nothing stands outside of a field
+    names = [name for name, _ in _FIELD.findall(fields)]
+    expected = [
+        "request_id",
+        "protocol",
+        "model",
+        "status",
+        "seconds",
+        "queue_seconds",
+        "compute_seconds",
+        "rows",
+        "reason",
+    ]
+    assert names == [name for name in expected if sent.get(name, "set")]
+    assert " status=400 " in fields
+
+    (line,) = json_lines.lines
+    assert line.isascii()
+    assert "\n" not in line
+    value = json.loads(line)
+    assert value["status"] == 400
+    for name, content in sent.items():
+        assert value[name] == content.encode("utf-8", "replace").decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("plain ÄÖ 模型", "plain ÄÖ 模型"),
+        ("two\nlines\r\t", "two\\nlines\\r\\t"),
+        ("\x1b[31mred\x00", "\\x1b[31mred\\x00"),
+        ("\u202eright to left\u2028", "\\u202eright to left\\u2028"),
+        ("half \ud800", "half \\ud800"),
+        ("c1 \x9b", "c1 \\x9b"),
+    ],
+)
+def test_controls_are_escaped(text: str, escaped: str) -> None:
+    assert escape_controls(text) == escaped
+
+
+@pytest.mark.parametrize(
+    ("policy", "logged"),
+    [("none", []), ("failed", [400, 404, 499, 500, 501, 503]), ("all", [200, 400, 404, 499, 500, 501, 503])],
+)
+def test_the_policy_chooses(
+    requests_log: Callable[[logging.Formatter], list[str]], policy: str, logged: list[int]
+) -> None:
+    lines = requests_log(JsonFormatter())
+    log = RequestLog(policy)
+    statuses = [200, 400, 404, 499, 500, 501, 503]
+    for status in statuses:
+        log.write(**fill(status=status))
+    assert [json.loads(line)["status"] for line in lines] == logged
+    assert [status for status in statuses if log.wants(status)] == logged
+    assert {json.loads(line)["level"] for line in lines if json.loads(line)["status"] == 500} <= {"ERROR"}
+
+
+def test_a_level_above_says_nothing(requests_log: Callable[[logging.Formatter], list[str]]) -> None:
+    lines = requests_log(JsonFormatter())
+    logging.getLogger("mindsporeserver.requests").setLevel(logging.ERROR)
+    RequestLog("all").write(**fill(status=400))
+    RequestLog("all").write(**fill(status=500))
+    assert [json.loads(line)["status"] for line in lines] == [500]
+
+
+def test_a_flood_of_failures_is_cut_and_counted(
+    requests_log: Callable[[logging.Formatter], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    lines = requests_log(JsonFormatter())
+    log = RequestLog("failed", lines_a_second=10)
+    for _ in range(1000):
+        log.write(**fill(status=503))
+    log.write(**fill(status=500))
+    assert [json.loads(line)["status"] for line in lines] == [503] * 10 + [500]
+    assert not log.wants(200)
+    assert len(lines) == 11
+    now = 1001.0
+    assert not log.wants(200)  # the next request of any kind tells
+    assert not log.wants(200)
+    assert json.loads(lines[11])["message"] == "990 more requests failed with status 503"
+    log.write(**fill(status=503))
+    assert len(lines) == 13
+
+
+def test_wrong_words_are_named() -> None:
+    with pytest.raises(UserError, match="--log_requests: must be one of none, failed, all, got 'some'"):
+        RequestLog("some")
+
+
+# --- the writer -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe()
+    yield reader, writer
+    for end in (reader, writer):
+        with contextlib.suppress(OSError):  # the test closed it
+            os.close(end)
+
+
+def test_lines_arrive_whole_and_in_order(pipe: tuple[int, int]) -> None:
+    reader, end = pipe
+    writer = LineWriter(end, str)
+    lines = [f"{number} {'x' * (number % 300)}" for number in range(100)]
+    for line in lines:
+        writer.write(line)
+    assert writer.flush()
+    assert os.read(reader, 1 << 20).decode().splitlines() == lines
+    writer.write("half \udcff")
+    writer.close()
+    assert os.read(reader, 100) == b"half \\udcff\n"
+    assert not writer.flush()
+
+
+def test_a_reader_that_stands_still_costs_lines_not_time(pipe: tuple[int, int]) -> None:
+    reader, end = pipe
+    writer = LineWriter(end, lambda count: f"lost {count}", capacity=100)
+    total = 0
+    while writer.flush(0.2):  # until the pipe is full and the thread stands still
+        for _ in range(100):
+            writer.write("x" * 90)
+        total += 100
+    start = time.perf_counter()
+    for _ in range(20_000):
+        writer.write("y" * 90)
+    total += 20_000
+    assert time.perf_counter() - start < 2
+    read = b""
+    while b"lost" not in read:
+        read += os.read(reader, 1 << 16)
+    *lines, last = read.decode().splitlines()
+    writer.close()
+    assert len(lines) + int(last.removeprefix("lost ")) == total
+    assert len(lines) < 2000
+
+
+def test_a_reader_that_is_gone_fails_nobody(pipe: tuple[int, int]) -> None:
+    reader, end = pipe
+    writer = LineWriter(end, str)
+    os.close(reader)
+    for _ in range(1000):
+        writer.write("x" * 100)
+    assert writer.flush()
+    writer.close()
+
+
+def test_a_pipe_that_somebody_made_non_blocking_loses_nothing(pipe: tuple[int, int]) -> None:
+    reader, end = pipe
+    os.set_blocking(end, False)
+    writer = LineWriter(end, str)
+    for number in range(5000):
+        writer.write(f"{number:099d}")
+    read = b""
+    while read.count(b"\n") < 5000:
+        read += os.read(reader, 1 << 16)
+    assert [int(line) for line in read.splitlines()] == list(range(5000))
+    writer.close()
+
+
+# --- filters ----------------------------------------------------------------------------------------------------------
+
+
+def make_record(error: BaseException | None = None, message: str = "Exception:", *arguments: Any) -> logging.LogRecord:
+    info = (type(error), error, None) if error is not None else None
+    return logging.LogRecord("kserve", logging.ERROR if error else logging.INFO, "", 0, message, arguments, info)
+
+
+def test_what_a_client_did_wrong_is_one_line() -> None:
+    from mindsporeserver.startup import light_imports
+
+    with light_imports():
+        from kserve.errors import InvalidInput, ModelNotFound, ModelNotReady, ServerNotReady, UnsupportedProtocol
+    for error in (
+        InvalidInput("no\nno"),
+        ModelNotFound("x"),
+        UnsupportedProtocol("v3"),
+        NotImplementedError("explain"),
+    ):
+        record = make_record(error)
+        assert _ClientMistakes().filter(record)
+        assert TextFormatter().format(record).endswith(f"refused: {escape_controls(str(error))}")
+        assert record.levelno == logging.WARNING
+    for error in (ModelNotReady("x"), ServerNotReady()):
+        assert not _ClientMistakes().filter(make_record(error))
+    record = make_record(ZeroDivisionError("ours"))
+    assert _ClientMistakes().filter(record)
+    assert "ZeroDivisionError: ours" in TextFormatter().format(record)
+    assert _ClientMistakes().filter(make_record(None, "Registering model: %s", "digits"))
+
+
+# --- whole processes --------------------------------------------------------------------------------------------------
+
+_SCRIPT = """
+import logging, sys, warnings
+from mindsporeserver.observability.logs import RequestLog, configure_logging
+from mindsporeserver.startup import light_imports
+logging.getLogger("mindsporeserver.model")  # as modules do when they are imported
+with light_imports():
+    import kserve.logging
+    configure_logging(sys.argv[1], **eval(sys.argv[2]))
+    # What kserve.ModelServer does when it is made.
+    if not kserve.logging.logger.handlers:
+        kserve.logging.configure_logging(None)
+kserve.logging.logger.info("from kserve")
+kserve.logging.trace_logger.info("timing")
+logging.getLogger("uvicorn.error").info("from uvicorn")
+logging.getLogger("uvicorn.access").info("access")
+print("access", logging.getLogger("uvicorn.access").hasHandlers())
+logging.getLogger("mindsporeserver.model").info("from us %s", "x\\ny")
+logging.getLogger("other").warning("from a library")
+logging.getLogger("other").info("chatter")
+warnings.warn("a warning")
+log = RequestLog("all")
+log.write(request_id="1", protocol="v1", model="digits", status=200, seconds=0.5)
+try:
+    raise ValueError("first\\nsecond")
+except ValueError:
+    logging.getLogger("mindsporeserver").exception("failed")
+"""
+
+
+def run_script(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    options = {"capture_output": True, **options}
+    return subprocess.run([sys.executable, "-c", _SCRIPT, *arguments], text=True, check=False, **options)
+
+
+def test_all_loggers_share_one_form() -> None:
+    done = run_script("json", "{}")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["logger"] for line in lines] == [
+        "kserve",
+        "uvicorn.error",
+        "mindsporeserver.model",
+        "other",
+        "py.warnings",
+        "mindsporeserver.requests",
+        "mindsporeserver",
+    ]
+    assert lines[2]["message"] == "from us x\ny"
+    assert lines[-1]["exception"].endswith("ValueError: first\nsecond")
+    assert done.stdout == "access False\n"  # uvicorn formats no access line at all
+
+    text = run_script("text", "{}").stderr
+    assert len(re.findall(r"^\d{4}-\S+Z [A-Z]+ \d+ [\w.]+ ", text, re.MULTILINE)) == len(lines)
+    assert r"mindsporeserver.model from us x\ny" in text
+    assert re.search(r"\n    ValueError: first\n    second\n$", text)
+
+
+def test_a_file_wins_and_gets_our_lines_too(tmp_path: Path) -> None:
+    file = tmp_path / "log.yaml"
+    file.write_text(
+        """
+version: 1
+formatters: {mine: {format: "MINE %(name)s %(message)s"}}
+handlers: {mine: {class: logging.StreamHandler, formatter: mine}}
+loggers:
+  kserve: {handlers: [mine], level: INFO, propagate: false}
+  kserve.trace: {handlers: [mine], level: INFO, propagate: false}
+  uvicorn: {handlers: [mine], level: INFO, propagate: false}
+"""
+    )
+    done = run_script("json", repr({"config_file": str(file)}))
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("MINE")] == [
+        "MINE kserve from kserve",
+        "MINE kserve.trace timing",
+        "MINE uvicorn.error from uvicorn",
+        "MINE uvicorn.access access",
+        "MINE mindsporeserver.models.model from us x",
+        "MINE mindsporeserver.requests request answered",
+        "MINE mindsporeserver failed",
+    ]
+
+
+@pytest.mark.parametrize("name", ["log.json", "log.ini"])
+def test_other_forms_of_a_file(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    if name == "log.json":
+        handler = {"class": "logging.StreamHandler", "formatter": "mine"}
+        logger = {"handlers": ["mine"], "level": "INFO", "propagate": False}
+        value = {"version": 1, "formatters": {"mine": {"format": "MINE %(message)s"}}, "handlers": {"mine": handler}}
+        file.write_text(
+            json.dumps({**value, "loggers": {"kserve": logger, "mindsporeserver": {**logger, "level": "ERROR"}}})
+        )
+    else:
+        file.write_text(
+            "[loggers]\nkeys=root,kserve,ours\n[handlers]\nkeys=mine\n[formatters]\nkeys=mine\n"
+            "[formatter_mine]\nformat=MINE %(message)s\n[handler_mine]\nclass=StreamHandler\nformatter=mine\nargs=()\n"
+            "[logger_root]\nhandlers=\n[logger_kserve]\nqualname=kserve\nhandlers=mine\nlevel=INFO\npropagate=0\n"
+            "[logger_ours]\nqualname=mindsporeserver\nhandlers=mine\nlevel=ERROR\npropagate=0\n"
+        )
+    done = run_script("json", repr({"config_file": str(file)}))
+    assert done.returncode == 0, done.stderr
+    found = [line for line in done.stderr.splitlines() if line.startswith("MINE")]
+    assert found == ["MINE from kserve", "MINE timing", "MINE failed"]  # ours at the level that the file says
+
+
+def test_a_file_may_leave_all_to_the_root_logger(tmp_path: Path) -> None:
+    file = tmp_path / "log.yml"
+    file.write_text(
+        """
+version: 1
+formatters: {mine: {format: "MINE %(name)s %(message)s"}}
+handlers: {mine: {class: logging.StreamHandler, formatter: mine}}
+root: {handlers: [mine], level: INFO}
+"""
+    )
+    done = run_script("text", repr({"config_file": str(file)}))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("MINE kserve from kserve") == 1
+    assert done.stderr.count("MINE mindsporeserver.requests request answered") == 1
+    assert "MINE other from a library" in done.stderr
+
+
+def test_an_application_may_keep_its_own_logging() -> None:
+    done = run_script("json", repr({"configure": False}))
+    assert done.returncode == 0, done.stderr
+    assert "kserve INFO" in done.stderr  # kserve's own default form: whoever embeds the server decides
+    assert '"logger"' not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("none.yaml", None, "cannot be read: No such file"),
+        ("bad.yaml", "a: [", "is no logging configuration"),
+        ("empty.yaml", "", "is no logging configuration"),
+        ("list.json", "[1]", "is no logging configuration"),
+        ("bad.json", "{", "is no logging configuration"),
+        ("class.json", '{"version": 1, "handlers": {"x": {"class": "no.such"}}}', "is no logging configuration"),
+        ("none.ini", None, "cannot be read: "),
+        ("bad.ini", "nothing", "is no logging configuration"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path: Path, name: str, content: str | None, message: str) -> None:
+    file = tmp_path / name
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(UserError) as caught:
+        configure_logging("text", config_file=str(file))
+    assert str(caught.value).startswith(f"--log_config_file: {file} {message}")
+
+
+def test_wrong_formats_and_levels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="--log_format: must be one of text, json, got 'xml'"):
+        configure_logging("xml")
+    monkeypatch.setenv("KSERVE_LOGLEVEL", "loud")
+    with pytest.raises(UserError, match="KSERVE_LOGLEVEL: must be DEBUG, INFO, WARNING, ERROR or CRITICAL, got 'LOUD'"):
+        configure_logging("text")
+
+
+def test_a_stderr_that_is_no_file_is_written_to(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("kserve", "kserve.trace", "uvicorn", "uvicorn.access", "mindsporeserver")
+    before = {
+        name: (logger.handlers[:], logger.level, logger.propagate)
+        for name in names
+        if (logger := logging.getLogger(name))
+    }
+    try:
+        configure_logging("text")
+        configure_logging("text")  # the second replaces the first
+        logging.getLogger("mindsporeserver.model").info("hello")
+    finally:
+        logging.captureWarnings(False)
+        for name, (handlers, level, propagate) in before.items():
+            logger = logging.getLogger(name)
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)
+    assert capsys.readouterr().err.count("mindsporeserver.model hello") == 1
+
+
+def test_a_closed_stderr_hurts_nobody() -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", _SCRIPT, "text", "{}"], check=False
+    )
+    assert done.returncode == 0
+    reader, writer = os.pipe()
+    os.close(reader)
+    done_piped = run_script("text", "{}", capture_output=False, stdout=subprocess.DEVNULL, stderr=writer)
+    os.close(writer)
+    assert done_piped.returncode == 0
