@@ -7,7 +7,8 @@ The contract with whoever applies them:
    dies. The attempt and the counted restarts also stand in each pod, and the higher number holds.
 2. Actions may be lost, repeated or late: names are fixed, deletes carry a uid, and each action follows again from the
    state as long as it is needed.
-3. Pods are not observed older than they were before. A new process begins with a consistent list.
+3. Neither job nor pods are observed older than they were before, nor the job older than the operator's own last write.
+   A new process begins with a consistent list.
 4. A create that finds its name taken adds the object that has it to the observation.
 
 A gang is launched in this order: PodGroup, Service (its cluster IP is the members' MS_SCHED_HOST), all pods, and only
