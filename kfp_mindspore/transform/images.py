@@ -21,7 +21,8 @@ from kfp_mindspore.transform.step import Step, keep_float, require_float, stack_
 
 _CHANNELS = {"L": 1, "RGB": 3}
 _FORMATS = ("JPEG", "PNG")
-_MAX_PIXELS = 1 << 24
+# A picture takes 12 bytes a pixel and channel while it is decoded, whatever few bytes it was sent in.
+_MAX_PIXELS = 1 << 22
 _MAX_IMAGES = 4
 # JPEG's own limit.
 _MAX_SIDE = 65_535
@@ -37,7 +38,7 @@ class DecodeImage(Step):
 
     Args:
         mode: `RGB` (C = 3) or `L`, grey (C = 1); an image of another kind is converted.
-        max_pixels: Most pixels (H · W) of an image, default 2²⁴; all images of a request may have four times as many.
+        max_pixels: Most pixels (H · W) of an image, default 2²²; all images of a request may have four times as many.
             No side may be longer than 65,535. Told by the files' headers, before memory is spent.
         column: Which input; may be left out when there is only one.
     """

@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,9 +75,13 @@ def run_server(argv: Sequence[str], attachment: Attachment | None) -> int:
     # graph waited for the loop longer than it computed.
     sys.setswitchinterval(_SWITCH_SECONDS)
     metrics, graphs = Metrics(), GraphThread()
+    # As many transforms at once as there are cores: what one of them decodes may take hundreds of megabytes.
+    pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="transform")
 
     def open_model(name: str, bundle: ModelBundle, version: str) -> MindSporeModel:
-        return MindSporeModel(name, bundle, version=version, settings=settings, thread=graphs, metrics=metrics)
+        return MindSporeModel(
+            name, bundle, version=version, settings=settings, thread=graphs, metrics=metrics, pool=pool
+        )
 
     repository = Repository(sources, open_model, metrics, keeps=attachment is not None)
     watch = None

@@ -397,7 +397,7 @@ loggers:
         "MINE kserve.trace timing",
         "MINE uvicorn.error from uvicorn",
         "MINE uvicorn.access access",
-        "MINE mindsporeserver.models.model from us x",
+        "MINE mindsporeserver.model from us x",
         "MINE mindsporeserver.requests request answered",
         "MINE mindsporeserver failed",
     ]
