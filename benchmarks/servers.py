@@ -31,7 +31,8 @@ STOP_TIMEOUT = 20.0
 COMMON = {"GLOG_v": "3"}
 # oneDNN 3.10 has no fast convolution for AVX-512 in the layout that MindSpore 2.9 asks for, and takes a reference one
 # that is up to 60 times slower. mindsporeserver chooses by itself; no documentation tells a user. So the peers are
-# measured as they come, the limit with the better one, and stock also with it, to tell what is due to the server.
+# measured as they come, the limit with the better one, and stock also with it, to tell what is due to the server. A
+# larger convolutional network takes a second an image without it: there all get it.
 FAST_KERNELS = {"ONEDNN_MAX_CPU_ISA": "AVX2"}
 # MindSpore's old protobuf modules load beside a framework's newer ones with protobuf's implementation in Python only.
 PURE_PROTOBUF = {"PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python", "PYTHONPATH": str(PEERS)}
@@ -282,12 +283,20 @@ class Server:
         bin_directory: The programs of its environment.
         model: The bundle.
         scratch: A directory of its own.
+        environment: Variables besides the peer's.
 
     Raises:
         RuntimeError: It ended, or did not become ready; the end of its log is in the message.
     """
 
-    def __init__(self, peer: Peer, bin_directory: Path, model: Path, scratch: Path) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        bin_directory: Path,
+        model: Path,
+        scratch: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.peer = peer
         self.http, self.grpc, metrics = find_port(), find_port(), find_port()
         scratch.mkdir(parents=True, exist_ok=True)
@@ -297,7 +306,7 @@ class Server:
         }
         argv = peer.command(bin_directory, model, self.http, self.grpc)
         start = time.perf_counter()
-        self.processes = Processes(argv, {"MODEL_DIR": str(model), **filled}, scratch)
+        self.processes = Processes(argv, {"MODEL_DIR": str(model), **filled, **(environment or {})}, scratch)
         try:
             self._wait(start + START_TIMEOUT)
         except BaseException:

@@ -53,7 +53,7 @@ from load import (
     run_wrk,
 )
 from models import MODELS, make_model
-from servers import ENVIRONMENTS, SERVERS, Graph, Server, prepare_environment
+from servers import ENVIRONMENTS, FAST_KERNELS, SERVERS, Graph, Server, prepare_environment
 
 from kfp_mindspore.bundle import ModelBundle
 
@@ -225,6 +225,7 @@ def run_round(
     scenarios: Sequence[Scenario],
     seconds: float,
     first: bool,
+    environment: Mapping[str, str],
 ) -> None:
     """Start the servers, ask them in turn, end them."""
     together = [name for name in servers if name not in LONERS]
@@ -234,7 +235,7 @@ def run_round(
             for name in group:
                 peer = SERVERS[name]
                 home = Path(scratch) / name
-                running[name] = Server(peer, prepare_environment(peer.requirements), bundle.path, home)
+                running[name] = Server(peer, prepare_environment(peer.requirements), bundle.path, home, environment)
                 stack.callback(running[name].stop)
                 board.add("start", name, {"seconds": running[name].start_seconds})
                 if first:
@@ -362,10 +363,13 @@ def main() -> int:
         bundle = make_model(model, ENVIRONMENTS / "models")
         board = boards[model] = Board()
         asked = [scenario for scenario in scenarios if model in scenario.models]
+        large = model != MODELS[0]
+        environment = FAST_KERNELS if large else {}
+        taking_part = [name for name in servers if not (large and name == "stock-avx2")]
         for number in range(arguments.rounds):
             print(f"{model}, round {number + 1} of {arguments.rounds}", file=sys.stderr, flush=True)
-            order = servers if number % 2 == 0 else servers[::-1]
-            run_round(board, bundle, order, asked, arguments.seconds, number == 0)
+            order = taking_part if number % 2 == 0 else taking_part[::-1]
+            run_round(board, bundle, order, asked, arguments.seconds, number == 0, environment)
         targets += judge(board, model)
     show(boards, targets)
     print_result(

@@ -20,7 +20,7 @@ class Predictor:
     def __init__(self) -> None:
         self.network = Network(warm=SIZES)
 
-    @bentoml.api(batchable=True, batch_dim=0, max_batch_size=MAX_BATCH, max_latency_ms=1000)
+    @bentoml.api(batchable=True, batch_dim=0, max_batch_size=MAX_BATCH, max_latency_ms=10_000)
     def predict(self, images: np.ndarray) -> np.ndarray:
         """Answer a merged batch."""
         return self.network.compute_padded(images.astype(np.float32))
