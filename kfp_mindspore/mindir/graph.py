@@ -251,12 +251,17 @@ class Graph:
             )
         try:
             results = self._run_parts(parts, inner)
-        except KERNEL_ERRORS:
-            # A kernel that raised leaves the compiled graph unusable for good: every later call raises too.
-            self._cell = self._make_cell(self._loaded)
-            raise
-        self._shapes.add(inner)
-        return results
+        except KERNEL_ERRORS as error:
+            failure = error.with_traceback(None)
+            failure.__cause__ = failure.__context__ = None
+        else:
+            self._shapes.add(inner)
+            return results
+        # A kernel that raised leaves the compiled graph unusable for good: every later call raises too. It is freed
+        # before another is compiled, or it would take values of that one with it; a traceback would hold it.
+        self._cell = None
+        self._cell = self._make_cell(self._loaded)
+        raise failure
 
     def _run_parts(self, parts: Sequence[Mapping[str, NDArray[Any]]], inner: Inner) -> list[Arrays]:
         if not self.batch:
