@@ -71,7 +71,7 @@ def draw_servers(name: str, raw: Mapping[str, Any], directory: Path) -> list[Pat
         directory: Where the files go.
     """
     return [
-        _draw_model(f"{name}-{model}", samples, raw["scenarios"], raw["servers"], directory)
+        _draw_model(f"{name}-{model}", samples, dict(raw["scenarios"]), dict(raw["servers"]), directory)
         for model, samples in raw["models"].items()
     ]
 

@@ -56,20 +56,22 @@ def tabulate(raw: dict[str, Any]) -> list[str]:
     """Return what each server did in each scenario as a table of medians."""
     lines = ["", "| | | requests/s | p50, ms | p99, ms | CPU, ms a request |", "|---|---|---|---|---|---|"]
     figures = ("requests_per_second", "p50_ms", "p99_ms", "cpu_ms_per_request")
+    servers = dict(raw["servers"])
     for model, samples in raw["models"].items():
-        for scenario, title in raw["scenarios"].items():
-            for server, rounds in samples.get(scenario, {}).items():
+        for scenario, title in raw["scenarios"]:
+            for server in (name for name in servers if name in samples.get(scenario, {})):
+                rounds = samples[scenario][server]
                 medians = (statistics.median(rounds[name]) if name in rounds else None for name in figures)
                 cells = (
                     "" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in medians
                 )
-                lines.append(f"| {model}, {title} | {raw['servers'][server]} | {' | '.join(cells)} |")
+                lines.append(f"| {model}, {title} | {servers[server]} | {' | '.join(cells)} |")
     lines += ["", "| | | start to ready, s | peak memory, MB |", "|---|---|---|---|"]
     for model, samples in raw["models"].items():
-        for server, rounds in samples["memory"].items():
+        for server in (name for name in servers if name in samples["memory"]):
             start = statistics.median(samples["start"][server]["seconds"])
-            peak = statistics.median(rounds["peak_mb"])
-            lines.append(f"| {model} | {raw['servers'][server]} | {start:.1f} | {peak:,.0f} |")
+            peak = statistics.median(samples["memory"][server]["peak_mb"])
+            lines.append(f"| {model} | {servers[server]} | {start:.1f} | {peak:,.0f} |")
     return lines
 
 

@@ -250,7 +250,7 @@ def run_round(
                     if name in scenario.forms:
                         figures = measure(running[name], scenario, bundle, seconds, Path(scratch))
                         board.add(scenario.name, name, figures)
-                if graph and {"ours", "stock"} <= set(scenario.forms):
+                if graph and (scenario.connections == 1 or scenario.rows > 1):
                     board.add(scenario.name, "graph", graph.measure(scenario.rows, min(seconds, 2.0)))
             for name, server in running.items():
                 board.add("memory", name, {"peak_mb": server.processes.read_peak_memory()})
@@ -377,8 +377,9 @@ def main() -> int:
         targets,
         {
             "models": {model: board.samples for model, board in boards.items()},
-            "scenarios": {scenario.name: scenario.title for scenario in SCENARIOS},
-            "servers": {**{name: SERVERS[name].title for name in servers}, "graph": "graph alone"},
+            # Lists, as their order means something.
+            "scenarios": [[scenario.name, scenario.title] for scenario in SCENARIOS],
+            "servers": [*([name, peer.title] for name, peer in SERVERS.items()), ["graph", "graph alone"]],
         },
     )
     return 0

@@ -224,7 +224,7 @@ def test_samples_are_put_down_to_their_stage(benchmark: Any, stage: str, module:
 def test_pictures_are_the_same_for_the_same_figures(benchmark: Any, tmp_path: Path) -> None:
     pictures = benchmark("pictures")
     samples = {"v1": {"ours": {"requests_per_second": [3.0, 5.0], "p99_ms": [1.0, 2.0]}}}
-    raw = {"models": {"lenet": samples}, "scenarios": {"v1": "JSON"}, "servers": {"ours": "mindsporeserver"}}
+    raw = {"models": {"lenet": samples}, "scenarios": [["v1", "JSON"]], "servers": [["ours", "mindsporeserver"]]}
     stages = {"one": {"http": 3.0, "graph": 9.0}}
     drawn = []
     for name in ("a", "b"):
