@@ -42,6 +42,9 @@ class HeldGraph:
 
     def __init__(self, max_batch: int = 4, batch: int = -1) -> None:
         self.max_batch, self.batch = max_batch, batch
+        self.sizes: tuple[int, ...] = (max_batch,)
+        # How long a batch that is padded to a size takes.
+        self.seconds: Callable[[int], float] = lambda size: 0.0
         self.runs: list[list[float]] = []
         self.error: Exception = RuntimeError("----\nkernel: index 13 is out of range\n----")
         self.sound = True
@@ -66,6 +69,8 @@ class HeldGraph:
         assert len(parts) == 1 or sum(len(part["x"]) for part in parts) <= self.max_batch
         if any((part["x"] == POISON).any() for part in parts):
             raise self.error
+        rows = sum(len(part["x"]) for part in parts)
+        time.sleep(self.seconds(next((size for size in self.sizes if size >= rows), rows)))
         return [{"y": part["x"] * 2} for part in parts]
 
     def is_sound(self) -> bool:
@@ -301,6 +306,25 @@ def test_one_request_that_fails_spoils_no_other_of_its_batch(play: Any, kind: ty
         assert stage.thread.is_alive()
 
     assert play(story).runs == [[0], [1, POISON, 2], [1], [POISON], [2], [3]]
+
+
+@pytest.mark.parametrize(
+    ("cost", "batches"),
+    [("of each row", [[1.0, 2.0], [3.0]]), ("of a call", [[1.0, 2.0, 3.0]])],
+)
+def test_a_batch_is_padded_only_where_that_costs_less(play: Any, cost: str, batches: list[list[float]]) -> None:
+    async def story(stage: Stage) -> None:
+        graph = stage.graph
+        graph.sizes = (1, 2, 4)
+        graph.seconds = (lambda size: 0.02 * size) if cost == "of each row" else (lambda size: 0.02)
+        for rows in (1, 2, 4):
+            await get(stage.submit(7, rows=rows))
+        held = await stage.hold()
+        tickets = [stage.submit(value) for value in (1, 2, 3)]
+        stage.release()
+        await asyncio.gather(*map(get, [held, *tickets]))
+
+    assert play(story).runs[4:] == batches
 
 
 @pytest.mark.parametrize(("sound", "varies", "kind"), [(False, False, GraphError), (False, True, InvalidRequestError)])
