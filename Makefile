@@ -59,7 +59,7 @@ bench: $(STAMP) ## Run every benchmark and redraw docs/benchmarks.md
 fuzz: $(STAMP) ## 100,000 generated bodies, 30 s of overload and reloads against a real server; SEED=… repeats one
 	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED))
 	FUZZ_EXAMPLES=1000 OVERLOAD_SECONDS=30 RELOADS=100 $(BIN)/python -m pytest --timeout 1800 \
-	  tests/fuzz tests/faults/test_serving_load.py tests/faults/test_serving_bundles.py
+	  tests/fuzz tests/faults/test_serving_load.py tests/faults/test_serving_bundles.py tests/faults/test_serving_graphs.py
 
 clean: ## Remove what make made
 	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

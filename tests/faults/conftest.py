@@ -22,3 +22,13 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., ModelServer]]:
     """Return what starts servers, which end with the test: `serve({"digits": path}, "--max_queue=64").wait_ready()`."""
     with ExitStack() as stack:
         yield lambda models, *flags, **options: stack.enter_context(ModelServer(tmp_path, models, *flags, **options))
+
+
+@pytest.fixture(scope="session")
+def everything(models: Path, hard_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServer]:
+    """Return a server of digits, fixed, pair, tokens, loose and lookup that takes long queues and bodies of 1 MB."""
+    bundles = {"digits": models / "free", "fixed": models / "fixed", "pair": models / "pair"}
+    bundles |= {name: hard_models / name for name in ("tokens", "loose", "lookup")}
+    flags = ("--max_queue=100000", "--max_request_bytes=1000000")
+    with ModelServer(tmp_path_factory.mktemp("everything"), bundles, *flags) as server:
+        yield server.wait_ready()

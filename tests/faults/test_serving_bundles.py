@@ -24,7 +24,7 @@ from tests.support.serving_client import PROTOCOLS, Client
 pytestmark = pytest.mark.mindspore
 
 Serve = Callable[..., ModelServer]
-RELOADS = int(os.environ.get("RELOADS", "8"))
+RELOADS = int(os.environ.get("RELOADS", "6"))
 # What tests/support/make_serving_models.py compares the models with.
 IMAGES = np.random.default_rng(5).random((16, 1, 8, 8), np.float32)
 
@@ -135,7 +135,7 @@ def test_reload_in_a_loop_under_load(hard_models: Path, serve: Serve, tmp_path: 
     assert "Traceback" not in server.read_log()
 
 
-@pytest.mark.parametrize("how", ["a bit", "cut", "half a signature", "signed garbage"])
+@pytest.mark.parametrize("how", ["a bit", "half a signature", "signed garbage"])
 def test_a_damaged_bundle_at_the_start(hard_models: Path, serve: Serve, tmp_path: Path, how: str) -> None:
     place = tmp_path / "model"
     put(hard_models / "a", place)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,9 @@ pytestmark = pytest.mark.mindspore
 HEAD = b"POST /v1/models/digits:predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
 
 
-@pytest.fixture(scope="module")
-def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServer]:
-    flags = ("--max_request_bytes=1000000",)
-    with ModelServer(tmp_path_factory.mktemp("clients"), {"digits": models / "free"}, *flags) as started:
-        yield started.wait_ready()
+@pytest.fixture
+def server(everything: ModelServer) -> ModelServer:
+    return everything
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ a, b      the digits' classifier with other weights: what stands at a path befor
 lookup    ids (-1, 3) into a table of ten rows: the graph raises when an id is not 0 to 9
 loose     values (-1, -1): the signature says that any length will do, the graph takes 4 only
 slow      the digits' images to ten numbers, with some milliseconds of work for each
+endless   values (-1, -1) of any length, summed: a graph is compiled for each
 tokens    values (-1, -1) padded to 4, 8 or 16 and summed
 """
 
@@ -84,7 +85,10 @@ def main(root: Path) -> None:
     _export(root, "slow", Slow(), {"image": images})
     tokens = {"tokens": {"inputs": {"values": 1}, "outputs": {"output_1": 1}, "sizes": [4, 8, 16]}}
     _export(root, "tokens", Summed(), {"values": random.random((6, 7), np.float32)}, dimensions=tokens)
-    _write_loose(root / "loose", random.random((6, 4), np.float32))
+    values = random.random((6, 4), np.float32)
+    # Exported with its true width; only the signature says that there is none.
+    _write(root / "loose", Loose(), values, [None, 4])
+    _write(root / "endless", Summed(), values, [None, None])
 
 
 def _export(root: Path, name: str, network: nn.Cell, samples: dict[str, Any], **options: Any) -> None:
@@ -94,20 +98,23 @@ def _export(root: Path, name: str, network: nn.Cell, samples: dict[str, Any], **
     export_mindir(root / f"{name}_checkpoint", root / name, samples=samples, network=network, **options)
 
 
-def _write_loose(path: Path, values: np.ndarray[Any, Any]) -> None:
-    network = Loose()
+def _write(path: Path, network: nn.Cell, values: np.ndarray[Any, Any], shape: list[int | None]) -> None:
+    """Write a bundle whose signature leaves everything free, without any sizes to pad to."""
     network.set_train(False)
-    output = network(mindspore.Tensor(values)).asnumpy()
+    results = network(mindspore.Tensor(values))
+    arrays = [result.asnumpy() for result in (results if isinstance(results, tuple) else [results])]
+    names = ["output"] if len(arrays) == 1 else [f"output_{index}" for index in range(len(arrays))]
+    outputs = dict(zip(names, arrays, strict=True))
     with write_bundle(path) as writer:
-        # Exported with its true width; only the signature says that there is none.
-        free = mindspore.Tensor(shape=[None, 4], dtype=mindspore.float32)
+        free = mindspore.Tensor(shape=shape, dtype=mindspore.float32)
         mindspore.export(network, free, file_name=str(writer.directory / "model"), file_format="MINDIR")
-        writer.write_verified(VerifiedSamples({"values": values}, {"output": output}, None))
-        shape = (-1, -1)
+        writer.write_verified(VerifiedSamples({"values": values}, outputs, None))
         writer.sign(
             Signature(
-                inputs=(TensorSpec("values", "float32", shape),),
-                outputs=(TensorSpec("output", "float32", (-1, 2)),),
+                inputs=(TensorSpec("values", "float32", (-1, -1)),),
+                outputs=tuple(
+                    TensorSpec(name, "float32", (-1, *(-1 for _ in array.shape[1:]))) for name, array in outputs.items()
+                ),
                 mindspore_version=mindspore.__version__,
             )
         )
