@@ -17,7 +17,7 @@ import pytest
 
 from kfp_mindspore.process import ProcessIdentity
 from tests.faults.test_serving_bundles import damage, put
-from tests.support.model_servers import ModelServer, Runner
+from tests.support.model_servers import ModelServer, ask_runners
 from tests.support.serving_client import PROTOCOLS, Answer, Client, Connection
 
 pytestmark = pytest.mark.mindspore
@@ -35,8 +35,9 @@ WORKERS = ("--workers=2", "--reload_interval=0.1")
 
 @pytest.fixture(scope="module")
 def answers(hard_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    scratch = tmp_path_factory.mktemp("runner")
-    return {name: Runner(hard_models / name, scratch).answer([{"image": IMAGES}])[0]["output"] for name in ("a", "b")}
+    questions = {hard_models / name: [{"image": IMAGES}] for name in ("a", "b")}
+    found = ask_runners(questions, tmp_path_factory.mktemp("runner"))
+    return {path.name: answers[0]["output"] for path, answers in found.items()}
 
 
 @pytest.fixture
