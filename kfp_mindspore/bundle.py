@@ -269,7 +269,7 @@ def _read_signature(file: Path) -> Signature:
         raise UserError(f"{file}: version must be {FORMAT_VERSION}, got {value.get('version')!r}")
     try:
         signature = Signature.from_dict(value)
-        _ = signature.dimensions, signature.ranges
+        _ = signature.dimensions, signature.ranges, signature.serving
     except KeyError as error:
         raise UserError(f"{file}: field {error.args[0]!r} is missing") from None
     except ValidationError as error:

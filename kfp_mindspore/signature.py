@@ -155,6 +155,24 @@ class Signature:
         return parse_ranges(value, self.inputs)
 
     @property
+    def serving(self) -> dict[str, float]:
+        """How a server should serve this model, where that differs from the server's flags.
+
+        Any of `max_batch` and `max_queue`, whole numbers of rows from 1, and `max_delay_ms`, from 0.
+
+        Raises:
+            ValidationError: The metadata's `serving` says something else.
+        """
+        text = self.metadata.get("serving", "")
+        if not text:
+            return {}
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise ValidationError([f"serving: not valid JSON ({error})"]) from None
+        return parse_serving(value)
+
+    @property
     def encryption(self) -> str:
         """How model.mindir is encrypted, `AES-GCM`; empty when it is not."""
         return self.metadata.get("encryption", "")
@@ -195,6 +213,32 @@ class Signature:
             verified=dict(value["verified"]),
             metadata={str(name): str(text) for name, text in value["metadata"].items()},
         )
+
+
+def parse_serving(value: Any) -> dict[str, float]:
+    """Check how a model should be served.
+
+    Args:
+        value: Such as {"max_batch": 16, "max_delay_ms": 2}.
+
+    Raises:
+        ValidationError: All mistakes at once.
+    """
+    if not isinstance(value, Mapping):
+        raise ValidationError([f"serving: must be an object, got {_shorten(value)}"])
+    errors = []
+    for name, number in value.items():
+        if name in ("max_batch", "max_queue"):
+            if type(number) is not int or number < 1:
+                errors.append(f"serving.{name}: must be a whole number from 1, got {_shorten(number)}")
+        elif name == "max_delay_ms":
+            if not _is_number(number) or not 0 <= number < math.inf:
+                errors.append(f"serving.{name}: must be 0 or more, got {_shorten(number)}")
+        else:
+            errors.append(f"serving: unknown field {name!r}, expected max_batch, max_delay_ms and max_queue")
+    if errors:
+        raise ValidationError(errors)
+    return dict(value)
 
 
 def parse_ranges(value: Any, inputs: Sequence[TensorSpec]) -> dict[str, tuple[float, float]]:

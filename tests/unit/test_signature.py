@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.bundle import MODEL_FILE, Dimension, ModelBundle, Signature, TensorSpec, write_bundle
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.signature import parse_dimensions
+from kfp_mindspore.signature import parse_dimensions, parse_ranges, parse_serving
 
 INPUTS = (
     TensorSpec("ids", "int32", (-1, -1)),
@@ -112,3 +112,46 @@ def test_a_bundle_keeps_its_dimensions(tmp_path: Path) -> None:
         writer.sign(Signature(INPUTS, OUTPUTS, "2.9.0", metadata={"dimensions": json.dumps({"tokens": TOKENS})}))
     (tokens,) = ModelBundle.open(tmp_path / "model").signature.dimensions
     assert (tokens.name, tokens.sizes, tokens.find_size(17), tokens.find_size(65)) == ("tokens", (16, 32, 64), 32, None)
+
+
+def test_ranges_and_serving_are_read_from_the_metadata() -> None:
+    metadata = {"ranges": '{"ids": [0, 49]}', "serving": '{"max_batch": 16, "max_delay_ms": 2.5}'}
+    signature = Signature(INPUTS, OUTPUTS, "2.9.0", metadata=metadata)
+    assert signature.ranges == {"ids": (0, 49)}
+    assert signature.serving == {"max_batch": 16, "max_delay_ms": 2.5}
+    plain = Signature(INPUTS, OUTPUTS, "2.9.0")
+    assert (plain.ranges, plain.serving) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([], "ranges: must be an object of [least, greatest] by input"),
+        ({"id": [0, 1]}, "ranges.id: must be an input, one of 'ids'"),
+        ({"ids": [1]}, "ranges.ids: must be [least, greatest], got [1]"),
+        ({"ids": [2, 1]}, "ranges.ids: must be [least, greatest], got [2, 1]"),
+        ({"ids": [0, True]}, "ranges.ids: must be [least, greatest]"),
+        ({"ids": [float("nan"), 1]}, "ranges.ids: must be [least, greatest]"),
+    ],
+)
+def test_wrong_ranges(value: Any, message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        parse_ranges(value, INPUTS)
+    assert message in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (3, "serving: must be an object, got 3"),
+        ({"max_batch": 0}, "serving.max_batch: must be a whole number from 1, got 0"),
+        ({"max_queue": 2.5}, "serving.max_queue: must be a whole number from 1, got 2.5"),
+        ({"max_delay_ms": -1}, "serving.max_delay_ms: must be 0 or more, got -1"),
+        ({"max_delay_ms": float("inf")}, "serving.max_delay_ms: must be 0 or more"),
+        ({"batch": 1}, "serving: unknown field 'batch', expected max_batch, max_delay_ms and max_queue"),
+    ],
+)
+def test_wrong_serving(value: Any, message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        parse_serving(value)
+    assert message in caught.value.message

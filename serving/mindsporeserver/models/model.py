@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from kserve.logging import logger
 from kserve.model import Model
 from kserve.protocol.infer_type import InferOutput, InferRequest, InferResponse
 
-from kfp_mindspore.bundle import ModelBundle, TensorSpec
+from kfp_mindspore.bundle import ModelBundle, Signature, TensorSpec
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.mindir.graph import Graph
 from kfp_mindspore.transform import BoundTransform, TransformFailedError, TransformInputError, load_transform
@@ -95,7 +95,7 @@ class MindSporeModel(Model):  # type: ignore[misc]
         super().__init__(name)
         self.bundle = bundle if isinstance(bundle, ModelBundle) else ModelBundle.open(bundle, verify=False)
         self.version = version
-        self.settings = settings or ModelSettings()
+        self.settings = _adapt(settings or ModelSettings(), self.bundle.signature)
         self.metrics: ModelMetrics = (metrics or Metrics()).for_model(name)
         self._thread = thread or GraphThread()
         self._pool = pool
@@ -299,6 +299,22 @@ class MindSporeModel(Model):  # type: ignore[misc]
         self.metrics.set_warm_shapes(len(self._graph.list_shapes()) * max(1, len(self._graph.sizes)))
         self.metrics.set_model_bytes(sum(int(entry["size"]) for entry in self.bundle.signature.files.values()))
         self.ready = True
+
+
+def _adapt(settings: ModelSettings, signature: Signature) -> ModelSettings:
+    """Return the settings with what a model's own signature says instead."""
+    own = signature.serving
+    if not own:
+        return settings
+    limits = settings.limits
+    return replace(
+        settings,
+        max_batch=int(own.get("max_batch", settings.max_batch)),
+        limits=Limits(
+            max_queue=int(own.get("max_queue", limits.max_queue)),
+            max_delay_seconds=own["max_delay_ms"] / 1000 if "max_delay_ms" in own else limits.max_delay_seconds,
+        ),
+    )
 
 
 def _identify(file: Path) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from kfp_mindspore.bundle import MODEL_FILE, SIGNATURE_FILE, ModelBundle, write_bundle
 from kfp_mindspore.errors import CorruptBundleError, KfpMindSporeError, NotFoundError, UserError
-from mindsporeserver.errors import NotReadyError, UnknownModelError
+from mindsporeserver.errors import InvalidRequestError, NotReadyError, UnknownModelError
 from mindsporeserver.models.graphs import GraphThread
 from mindsporeserver.models.model import BundleReplacedError, MindSporeModel, ModelSettings
 from mindsporeserver.models.repository import Repository, Sources
@@ -472,3 +472,26 @@ def test_loads_at_once_are_one_after_the_other(tmp_path: Path, put: Any, make: A
         await repository.close()
 
     play(story)
+
+
+def test_a_model_has_limits_of_its_own(
+    put: Callable[[Path, str], Path], make: Callable[..., Any], tmp_path: Path
+) -> None:
+    own = put(tmp_path / "own", "own")
+    bundle = ModelBundle.open(own)
+    with write_bundle(own) as writer:
+        shutil.copy(bundle.mindir, writer.directory)
+        metadata = {"serving": '{"max_batch": 2, "max_delay_ms": 3, "max_queue": 5}'}
+        writer.sign(dataclasses.replace(bundle.signature, metadata=metadata))
+    repository = make(Sources({"own": own, "plain": put(tmp_path / "plain", "plain")}))
+
+    async def serve() -> None:
+        await repository.load_all()
+        settings = repository.find("own").settings
+        assert (settings.max_batch, settings.limits.max_queue, settings.limits.max_delay_seconds) == (2, 5, 0.003)
+        assert repository.find("plain").settings == SETTINGS
+        with pytest.raises(InvalidRequestError, match="at most 5 rows, got 6"):
+            await repository.find("own").infer({"image": np.repeat(IMAGES[:1], 6, axis=0)})
+        await repository.close()
+
+    asyncio.run(serve())
