@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -89,12 +90,17 @@ def serve(
     _check_absent(client, name)
     with _terminate_as_interrupt() as signals, Lease.hold(find_home() / "leases" / f"serve-{os.getpid()}") as lease:
         status = client.deploy(service, wait_seconds=wait, lease=lease)
+        printed = 0
         try:
             _announce(status, as_json)
             for line in client.logs(name, follow=True):
                 click.echo(line, err=True)
+                printed += 1
             _explain_end(client, status)
         except KeyboardInterrupt:
+            with contextlib.suppress(NotFoundError):
+                for line in itertools.islice(client.logs(name), printed, None):
+                    click.echo(line, err=True)
             click.echo(f"Ending {name}.", err=True)
         finally:
             _remove(client, status)

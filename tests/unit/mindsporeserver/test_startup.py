@@ -10,7 +10,7 @@ SCRIPT = """
 import json, sys
 from mindsporeserver.startup import light_imports
 with light_imports():
-    from mindsporeserver.server import build_server
+    from mindsporeserver.server import Server
 result = {"heavy": sorted({"kubernetes", "pandas"} & set(sys.modules))}
 import kserve
 from kserve.protocol import infer_type
