@@ -117,7 +117,7 @@ def _finish(random: Random, value: Any, choice: float) -> tuple[bytes, Pairs]:
     headers = pick_headers(random)
     if random.random() < 0.02:
         headers = (*headers, ("Content-Encoding", random.choice(["gzip", "deflate", "br", "identity", "x"])))
-        body = gzip.compress(body) if random.random() < 0.7 else body
+        body = gzip.compress(body, mtime=0) if random.random() < 0.7 else body
     return body, headers
 
 
