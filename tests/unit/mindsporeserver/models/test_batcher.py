@@ -91,6 +91,8 @@ class Stage:
     async def hold(self) -> Ticket:
         """Submit a request of value 0 and return when the graph computes it; it does so until `release`."""
         self.graph.free.clear()
+        # What was computed so far does not count.
+        self.graph.entered = threading.Semaphore(0)
         ticket = self.submit(0)
         assert await asyncio.to_thread(self.graph.entered.acquire, timeout=SECONDS)
         return ticket
@@ -319,8 +321,6 @@ def test_a_batch_is_padded_only_where_that_costs_less(play: Any, cost: str, batc
         graph.seconds = (lambda size: 0.02 * size) if cost == "of each row" else (lambda size: 0.02)
         for rows in (1, 2, 4):
             await get(stage.submit(7, rows=rows))
-        # What was computed so far let `hold` go on too early.
-        graph.entered = threading.Semaphore(0)
         held = await stage.hold()
         tickets = [stage.submit(value) for value in (1, 2, 3)]
         stage.release()
