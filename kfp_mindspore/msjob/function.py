@@ -53,7 +53,7 @@ def spell_function(
     call = f"{name}({parameters!r})" if parameters is not None else f"{name}()"
     program = f"{source.rstrip()}\n\n{call}\n"
     if packages_to_install:
-        index = ["--index-url", pip_index_url] if pip_index_url else []
+        index = ["-i", pip_index_url] if pip_index_url else []
         command = ["-m", "pip", "install", "--quiet", *index, *packages_to_install]
         program = f"import subprocess, sys\nsubprocess.run([sys.executable, *{command!r}], check=True)\n{program}"
     # Annotations may name what only the function's module imports.

@@ -83,7 +83,7 @@ def test_packages_are_installed_first() -> None:
         pass
 
     program = spell_function(train, packages_to_install=["a==1"], pip_index_url="https://example.org")[-1]
-    assert "['-m', 'pip', 'install', '--quiet', '--index-url', 'https://example.org', 'a==1']" in program
+    assert "['-m', 'pip', 'install', '--quiet', '-i', 'https://example.org', 'a==1']" in program
     assert program.rstrip().endswith("train()")
 
 
