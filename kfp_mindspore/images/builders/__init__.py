@@ -1,0 +1,1 @@
+"""Builders: every way to get from a plan to an image in a registry."""

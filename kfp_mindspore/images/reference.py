@@ -1,0 +1,98 @@
+"""Names of images: `registry/repository:tag@digest`, read as Docker and containerd read them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from kfp_mindspore.errors import UserError
+
+DEFAULT_HOST = "docker.io"
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*")
+_HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::[0-9]+)?")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The name of an image or of a repository.
+
+    Args:
+        host: Registry, with its port if any; `docker.io` when none was written.
+        repository: Path within the registry, `library/` added for Docker Hub's own.
+        tag: Tag, or an empty text.
+        digest: `sha256:…`, or an empty text.
+    """
+
+    host: str
+    repository: str
+    tag: str = ""
+    digest: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}{f':{self.tag}' if self.tag else ''}{f'@{self.digest}' if self.digest else ''}"
+
+    @property
+    def name(self) -> str:
+        """Registry and repository, without tag and digest."""
+        return f"{self.host}/{self.repository}"
+
+    @property
+    def selector(self) -> str:
+        """What asks the registry for the manifest: the digest, else the tag, else `latest`."""
+        return self.digest or self.tag or "latest"
+
+    def with_tag(self, tag: str) -> Reference:
+        """Return the same repository with another tag and no digest."""
+        return replace(self, tag=tag, digest="")
+
+    def with_digest(self, digest: str) -> Reference:
+        """Return the same repository by digest, without a tag."""
+        return replace(self, tag="", digest=digest)
+
+
+def parse_reference(text: str, *, field: str = "image") -> Reference:
+    """Read an image's name.
+
+    Args:
+        text: Such as `python:3.11-slim`, `registry.local:5000/team/train@sha256:…`.
+        field: What the name was given as, for the message.
+
+    Raises:
+        UserError: It is no image name; the message says which part is wrong.
+    """
+    rest, _, digest = text.strip().partition("@")
+    if digest and not _DIGEST.fullmatch(digest):
+        raise UserError(f"{field}: must end with @sha256: and 64 hexadecimal digits, got {text!r}")
+    first, slash, path = rest.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        host, rest = first, path
+    else:
+        host = DEFAULT_HOST
+    rest, colon, tag = rest.partition(":")
+    if colon and not _TAG.fullmatch(tag):
+        raise UserError(f"{field}: a tag is 1 to 128 of A-Z a-z 0-9 . _ -, got {tag!r} in {text!r}")
+    if not _HOST.fullmatch(host):
+        raise UserError(f"{field}: {host!r} is no registry's host in {text!r}")
+    if host == DEFAULT_HOST and "/" not in rest:
+        rest = f"library/{rest}"
+    if not _REPOSITORY.fullmatch(rest):
+        raise UserError(f"{field}: a repository is lower-case words with / . _ - between them, got {text!r}")
+    return Reference(host, rest, tag, digest)
+
+
+def parse_repository(text: str, *, field: str = "destination") -> Reference:
+    """Read the name of a repository that is pushed to: a host, and neither tag nor digest.
+
+    Raises:
+        UserError: It names no registry, or has a tag or digest.
+    """
+    reference = parse_reference(text, field=field)
+    if reference.tag or reference.digest:
+        raise UserError(
+            f"{field}: must be a repository without tag and digest, got {text!r}",
+            hint="The tag is made from what the image is built of.",
+        )
+    return reference

@@ -1,0 +1,1 @@
+"""Image registries by their HTTP API: read and push manifests and blobs."""
