@@ -1,0 +1,159 @@
+"""What an API server refuses, as errors that say what was asked for and what to do next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, NotFoundError, UserError, ValidationError
+
+_SHOWN = 300
+
+
+class ConfigurationError(UserError):
+    """No cluster can be found, or the file that names it cannot be used."""
+
+
+class UnreachableError(KfpMindSporeError):
+    """The API server does not answer."""
+
+
+class UncertainError(UnreachableError):
+    """The API server broke off while it was creating an object: the object may be there or not."""
+
+
+class UnauthorizedError(UserError):
+    """The API server does not take the credentials."""
+
+
+class ForbiddenError(UserError):
+    """The API server knows the account and does not let it do this."""
+
+
+class NotInstalledError(UserError):
+    """The API server does not know the kind of object."""
+
+
+class ApiError(KfpMindSporeError):
+    """An answer that no other class here stands for.
+
+    Args:
+        message: What was asked for and what was answered.
+        status: The HTTP status.
+        reason: The API's word for it, such as `InternalError`.
+    """
+
+    def __init__(self, message: str, *, status: int, reason: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.reason = reason
+
+
+class ConflictError(ApiError):
+    """The object was changed by someone else meanwhile (409)."""
+
+
+class ExpiredError(ApiError):
+    """The resource version or the list's next page is too old (410): list again."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked of an API server, in the words of its access rules.
+
+    Attributes:
+        verb: Such as `create`, `list` or `get`.
+        resource: The plural, with its group and subresource: `msjobs.mindspore.gitee.com`, `pods/log`.
+        name: The object; empty for a collection.
+        namespace: Its namespace; empty for none.
+    """
+
+    verb: str
+    resource: str = ""
+    name: str = ""
+    namespace: str = ""
+
+    def __str__(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        where = f" in namespace {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {self.resource}{name}{where}"
+
+
+def read_status(body: bytes) -> dict[str, Any]:
+    """Return the Status object of an answer; of any other answer, its beginning as the message."""
+    try:
+        document = json.loads(body)
+    except ValueError:
+        document = None
+    if isinstance(document, dict) and document.get("kind") == "Status":
+        return document
+    return {"message": body[:_SHOWN].decode(errors="replace").strip()}
+
+
+def explain_answer(request: Request, http_status: int, status: Mapping[str, Any]) -> KfpMindSporeError:
+    """Return the error that an answer other than success stands for.
+
+    Args:
+        request: What was asked for.
+        http_status: The HTTP status.
+        status: The Status object, from `read_status`.
+    """
+    reason = str(status.get("reason") or "")
+    message = str(status.get("message") or f"HTTP status {http_status}")
+    if http_status == 401:
+        return UnauthorizedError(
+            f"cannot {request}: the API server does not take these credentials",
+            hint="Log in again, or choose another context (--context, --kubeconfig).",
+        )
+    if http_status == 403:
+        return _explain_forbidden(request, message)
+    if http_status == 404:
+        return _explain_missing(request, status, message)
+    if http_status == 409 and reason == "AlreadyExists":
+        return AlreadyExistsError(f"cannot {request}: it exists already")
+    if http_status == 409:
+        return ConflictError(f"cannot {request}: {message}", status=http_status, reason=reason)
+    if http_status == 410:
+        return ExpiredError(f"cannot {request}: {message}", status=http_status, reason=reason)
+    if http_status in (400, 422) and request.verb in ("create", "patch", "update"):
+        return ValidationError(_list_causes(status, message), subject=f"{request.resource} {request.name}".strip())
+    return ApiError(f"cannot {request}: {message}", status=http_status, reason=reason)
+
+
+def _explain_forbidden(request: Request, message: str) -> ForbiddenError:
+    # Quotas and admission policies refuse with the same status; there no role would help.
+    if "cannot " not in message or " resource " not in message:
+        return ForbiddenError(f"cannot {request}: {message}")
+    scope = f" -n {request.namespace}" if request.namespace else ""
+    return ForbiddenError(
+        f"not allowed to {request}: {message}",
+        hint=f"Ask for a Role that allows the verb {request.verb!r} on {request.resource}; "
+        f"check with: kubectl auth can-i {request.verb} {request.resource}{scope}",
+    )
+
+
+def _explain_missing(request: Request, status: Mapping[str, Any], message: str) -> KfpMindSporeError:
+    kind = (status.get("details") or {}).get("kind")
+    if kind is None:
+        # No Status: the path itself is unknown, since its group or resource is.
+        return NotInstalledError(
+            f"cannot {request}: the API server does not know {request.resource}",
+            hint="Install its CustomResourceDefinition with: kfp-mindspore operator install"
+            if request.resource.startswith("msjobs.")
+            else "",
+        )
+    if kind == "namespaces" and request.resource != "namespaces":
+        return NotFoundError(
+            f"cannot {request}: there is no such namespace",
+            hint=f"Choose another with --namespace, or make it: kubectl create namespace {request.namespace}",
+        )
+    return NotFoundError(f"cannot {request}: {message}")
+
+
+def _list_causes(status: Mapping[str, Any], message: str) -> list[str]:
+    """Return one sentence a field; the API server repeats a cause where several of its checks find it."""
+    causes = (status.get("details") or {}).get("causes") or []
+    sentences = [f"{cause.get('field')}: {cause.get('message')}" for cause in causes if cause.get("field")]
+    return list(dict.fromkeys(sentences)) or [message]

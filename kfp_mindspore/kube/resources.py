@@ -1,0 +1,58 @@
+"""Kinds of objects and their paths at the API server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A kind of object, as the API server's paths name it.
+
+    Attributes:
+        group: API group; empty for the core group.
+        version: Version of the group.
+        plural: Name in paths, such as `pods`.
+        kind: Name in manifests, such as `Pod`.
+        namespaced: Whether its objects belong to namespaces.
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """`group/version`, or the version alone in the core group."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def full_name(self) -> str:
+        """`plural.group`, or the plural alone in the core group."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def locate(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """Return the path of an object, or with no name of the collection.
+
+        Args:
+            namespace: Its namespace; empty for a kind without, and for the collection of all namespaces.
+            name: Its name.
+            subresource: Such as `status`, `scale` or `log`.
+        """
+        words = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        if namespace and self.namespaced:
+            words += ["namespaces", namespace]
+        words += [word for word in (self.plural, name, subresource) if word]
+        return "/" + "/".join(quote(word, safe="") for word in words)
+
+
+PODS = Resource("", "v1", "pods", "Pod")
+SERVICES = Resource("", "v1", "services", "Service")
+EVENTS = Resource("", "v1", "events", "Event")
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+DEFINITIONS = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)
