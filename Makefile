@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format types contracts unit local docs bench fuzz golden pod-schema clean
+.PHONY: help install demo test lint format types contracts unit local test-cluster docs bench fuzz golden pod-schema clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 install: $(STAMP) ## Make .venv with everything pinned by constraints.txt
 
@@ -39,10 +39,14 @@ contracts: $(STAMP) ## Import contracts
 	$(BIN)/lint-imports
 
 unit: $(STAMP) ## Fast tests: unit, golden
-	$(BIN)/python -m pytest -m 'not lifecycle and not wheel'
+	$(BIN)/python -m pytest -m 'not lifecycle and not wheel and not cluster'
 
 local: $(STAMP) ## Whole lifecycles on this machine, the notebook and the wheel
 	$(BIN)/python -m pytest -m 'lifecycle or wheel'
+
+test-cluster: $(STAMP) ## Tests on a real Kubernetes, built with Go at first (13 minutes)
+	$(BIN)/python -m tests.cluster build
+	$(BIN)/python -m pytest -m cluster tests/cluster
 
 golden: $(STAMP) ## Regenerate compiled YAML and component READMEs
 	$(BIN)/python -m tests.golden.regenerate

@@ -1,0 +1,51 @@
+"""Small questions to an API server, by the kubernetes client."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+
+def connect(kubeconfig: Path) -> Any:
+    """Return a `kubernetes.client.ApiClient` for a kubeconfig; nothing global is changed."""
+    from kubernetes import config
+
+    return config.new_client_from_config(config_file=str(kubeconfig))
+
+
+def has_default_account(client: Any, namespace: str = "default") -> bool:
+    """Tell whether a namespace has its default service account, without which no pod can be created."""
+    from kubernetes.client import CoreV1Api
+    from kubernetes.client.exceptions import ApiException
+    from urllib3.exceptions import HTTPError
+
+    try:
+        CoreV1Api(client).read_namespaced_service_account("default", namespace)
+    except (ApiException, HTTPError):
+        return False
+    return True
+
+
+def create_namespace(client: Any, name: str, seconds: float = 60) -> None:
+    """Make a namespace and wait for its default service account."""
+    from kubernetes.client import CoreV1Api, V1Namespace, V1ObjectMeta
+
+    CoreV1Api(client).create_namespace(V1Namespace(metadata=V1ObjectMeta(name=name)))
+    deadline = time.monotonic() + seconds
+    while not has_default_account(client, name):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"namespace {name} has no default service account after {seconds:.0f} s")
+        time.sleep(0.05)
+
+
+def delete_namespace(client: Any, name: str) -> None:
+    """Begin to delete a namespace and what is in it; a missing one is fine."""
+    from kubernetes.client import CoreV1Api
+    from kubernetes.client.exceptions import ApiException
+
+    try:
+        CoreV1Api(client).delete_namespace(name)
+    except ApiException as error:
+        if error.status != 404:
+            raise
