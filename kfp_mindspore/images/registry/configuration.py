@@ -27,6 +27,8 @@ class RegistryConfig:
         push_secret: Name of the Secret by which a build on a cluster pushes; an empty text for none.
         timeout_seconds: Seconds a registry may be silent before a request counts as failed.
         attempts: How often one request is sent at most when the registry answers 429 or 5xx or hangs up.
+        backoff_seconds: Seconds before the second attempt; twice as long before each further one, up to 15. A
+            registry's Retry-After of up to 60 s is waited for.
     """
 
     insecure: tuple[str, ...] = ()
@@ -37,6 +39,7 @@ class RegistryConfig:
     push_secret: str = ""
     timeout_seconds: float = 60.0
     attempts: int = 6
+    backoff_seconds: float = 0.5
 
     def __post_init__(self) -> None:
         if self.ca_file is not None and not Path(self.ca_file).is_file():

@@ -1,0 +1,183 @@
+"""Builds without a daemon: one layer of sources over a base image, by the registry's HTTP API."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.images.builders.base import Builder
+from kfp_mindspore.images.layer import Layer
+from kfp_mindspore.images.plan import ImagePlan
+from kfp_mindspore.images.reference import Reference, parse_reference
+from kfp_mindspore.images.registry.blob import Blob, BytesBlob, RemoteBlob, pull_bytes
+from kfp_mindspore.images.registry.manifest import (
+    LAYER_TYPES,
+    OCI_MANIFEST,
+    Manifest,
+    fetch_manifest,
+    make_manifest,
+    push_manifest,
+    require_manifest,
+)
+from kfp_mindspore.images.registry.session import Session
+from kfp_mindspore.images.registry.upload import has_blob, mount_blob, push_blob
+from kfp_mindspore.images.result import BuildResult, OnProgress, Progress
+
+_CREATED_BY = "kfp-mindspore: append sources"
+
+
+class AppendBuilder(Builder):
+    """Adds the sources as one layer to a base image in a registry; no daemon, no root, no temporary file.
+
+    Layers of the base are used where they are, mounted from their repository, or copied from another registry. It runs
+    no command: requirements must be in the base image already.
+    """
+
+    def check(self, plan: ImagePlan) -> None:
+        """Refuse requirements and a Containerfile of the user's own, since both mean running commands."""
+        if plan.replaced:
+            raise UserError(
+                "Containerfile: the append builder runs no commands, so it cannot build one of your own",
+                hint="Use the docker or the cluster builder.",
+            )
+        if plan.requirements:
+            raise UserError(
+                f"requirements: the append builder installs nothing, asked for: {', '.join(plan.requirements)}",
+                hint="Use the docker or the cluster builder, or a base image that has them.",
+            )
+
+    def make(self, plan: ImagePlan, target: Reference, on_progress: OnProgress) -> BuildResult:
+        """Push the layer, the configurations and the manifests, and at last the tag."""
+        base = self.registry.locate(parse_reference(plan.base, field="base")).with_digest(plan.base_digest)
+        with Session(base, self.registry) as source, Session(target, self.registry) as destination:
+            append = _Append(plan, source, destination, on_progress)
+            manifest = require_manifest(source, plan.base_digest, f"base image {plan.base}")
+            image = append.append_index(manifest) if manifest.is_index else append.append_image(manifest)
+            # By digest first: what the registry got wrong shows before a tag names it.
+            push_manifest(destination, image, image.digest)
+            push_manifest(destination, image, target.tag)
+        return BuildResult(
+            reference=str(target.with_digest(image.digest)),
+            tag=target.tag,
+            built=True,
+            size_bytes=sum(append.sizes.values()),
+            layers_sent=append.layers_sent,
+            layers_reused=append.layers_reused,
+            sent_bytes=append.sent_bytes,
+            seconds=0.0,
+        )
+
+
+class _Append:
+    """One build: what was pushed so far, so that platforms that share a layer share its upload."""
+
+    def __init__(self, plan: ImagePlan, source: Session, destination: Session, on_progress: OnProgress) -> None:
+        self._plan, self._source, self._destination, self._on_progress = plan, source, destination, on_progress
+        self._layer: Layer = plan.context.layer(plan.workdir)
+        self.sizes: dict[str, int] = {}
+        self.layers_sent = self.layers_reused = self.sent_bytes = 0
+
+    def append_index(self, index: Manifest) -> Manifest:
+        """Append to the image of every platform and return the index of the results, not pushed yet."""
+        entries = []
+        for child in index.children:
+            image = self.append_image(fetch_manifest(self._source, child["digest"]))
+            push_manifest(self._destination, image, image.digest)
+            entries.append(
+                {
+                    "mediaType": image.media_type,
+                    "digest": image.digest,
+                    "size": len(image.content),
+                    "platform": child["platform"],
+                }
+            )
+        if not entries:
+            raise UserError(f"base image {self._plan.base}: its index has no image that can run")
+        return make_manifest({"schemaVersion": 2, "mediaType": index.media_type, "manifests": entries})
+
+    def append_image(self, base: Manifest) -> Manifest:
+        """Push everything that the image over one base needs and return its manifest, not pushed yet."""
+        configuration = json.loads(
+            pull_bytes(self._source, base.fields["config"]["digest"], "read the configuration of")
+        )
+        for entry in base.fields["layers"]:
+            self._take_over(entry)
+        self._push(self._layer, is_layer=True)
+        content = BytesBlob(json.dumps(self._configure(configuration), sort_keys=True, separators=(",", ":")).encode())
+        self._push(content, is_layer=False)
+        layer = {"mediaType": LAYER_TYPES[base.media_type], **_describe(self._layer)}
+        fields = {
+            "schemaVersion": 2,
+            "mediaType": base.media_type,
+            "config": {"mediaType": base.fields["config"]["mediaType"], **_describe(content)},
+            "layers": [*base.fields["layers"], layer],
+        }
+        if base.media_type == OCI_MANIFEST:
+            fields["annotations"] = self._plan.all_labels
+        return make_manifest(fields)
+
+    def _configure(self, base: dict[str, Any]) -> dict[str, Any]:
+        plan = self._plan
+        settings = dict(base.get("config") or {})
+        settings["Env"] = _merge_env(settings.get("Env") or [], dict(plan.env))
+        settings["Labels"] = {**(settings.get("Labels") or {}), **plan.all_labels}
+        settings["WorkingDir"] = plan.workdir
+        if plan.user:
+            settings["User"] = plan.user
+        if plan.command:
+            settings["Cmd"] = list(plan.command)
+        rootfs = base["rootfs"]
+        return {
+            **base,
+            "config": settings,
+            "created": plan.created_text,
+            "rootfs": {**rootfs, "diff_ids": [*rootfs["diff_ids"], self._layer.digest]},
+            "history": [*(base.get("history") or []), {"created": plan.created_text, "created_by": _CREATED_BY}],
+        }
+
+    def _take_over(self, entry: dict[str, Any]) -> None:
+        """Have a layer of the base in the destination: there already, mounted, or copied."""
+        digest, size = entry["digest"], entry["size"]
+        if entry.get("urls") or digest in self.sizes:
+            return
+        self.sizes[digest] = size
+        source, destination = self._source, self._destination
+        same_host = source.reference.host == destination.reference.host
+        if has_blob(destination, digest) or (
+            same_host and mount_blob(destination, digest, source.reference.repository)
+        ):
+            self.layers_reused += 1
+            return
+        self._upload(RemoteBlob(source, digest, size), "Copy layer")
+
+    def _push(self, blob: Blob, *, is_layer: bool) -> None:
+        if blob.digest in self.sizes:
+            return
+        self.sizes[blob.digest] = blob.size_bytes
+        if not has_blob(self._destination, blob.digest):
+            if is_layer:
+                self._upload(blob, "Push layer")
+            else:
+                push_blob(self._destination, blob, lambda _: None)
+        elif is_layer:
+            self.layers_reused += 1
+
+    def _upload(self, blob: Blob, step: str) -> None:
+        head = blob.digest.partition(":")[2][:12]
+
+        def report(done: int) -> None:
+            self._on_progress(Progress(step, head, done, blob.size_bytes))
+
+        push_blob(self._destination, blob, report)
+        self.layers_sent += 1
+        self.sent_bytes += blob.size_bytes
+
+
+def _describe(blob: Blob) -> dict[str, Any]:
+    return {"digest": blob.digest, "size": blob.size_bytes}
+
+
+def _merge_env(base: list[str], env: dict[str, str]) -> list[str]:
+    kept = [pair for pair in base if pair.partition("=")[0] not in env]
+    return [*kept, *(f"{name}={value}" for name, value in sorted(env.items()))]

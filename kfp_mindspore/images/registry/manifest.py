@@ -1,0 +1,144 @@
+"""Manifests and indexes, of OCI and of Docker: fetched, picked by platform, pushed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from kfp_mindspore.errors import NotFoundError
+from kfp_mindspore.images.registry.blob import check_digest, digest_bytes
+from kfp_mindspore.images.registry.errors import MissingError, RegistryError
+from kfp_mindspore.images.registry.session import Session
+
+OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+OCI_INDEX = "application/vnd.oci.image.index.v1+json"
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
+_MANIFESTS, _INDEXES = (OCI_MANIFEST, DOCKER_MANIFEST), (OCI_INDEX, DOCKER_INDEX)
+# What a layer that is stored as a plain tar is called in each family.
+LAYER_TYPES = {
+    OCI_MANIFEST: "application/vnd.oci.image.layer.v1.tar",
+    DOCKER_MANIFEST: "application/vnd.docker.image.rootfs.diff.tar",
+}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest or an index with the bytes its digest is made of.
+
+    Args:
+        content: The bytes.
+        media_type: Which of the four kinds it is.
+    """
+
+    content: bytes
+    media_type: str
+
+    @cached_property
+    def digest(self) -> str:
+        """`sha256:…`."""
+        return digest_bytes(self.content)
+
+    @cached_property
+    def fields(self) -> dict[str, Any]:
+        """The parsed content."""
+        parsed: dict[str, Any] = json.loads(self.content)
+        return parsed
+
+    @property
+    def is_index(self) -> bool:
+        """Whether it lists manifests of several platforms."""
+        return self.media_type in _INDEXES
+
+    @property
+    def children(self) -> list[dict[str, Any]]:
+        """An index's descriptors of images that can run; attestations, which name no platform, are left out."""
+        return [
+            entry
+            for entry in self.fields.get("manifests", ())
+            if (entry.get("platform") or {}).get("architecture") not in (None, "unknown")
+        ]
+
+
+def make_manifest(fields: dict[str, Any]) -> Manifest:
+    """Return a manifest or index of fields; the same fields give the same bytes."""
+    return Manifest(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode(), fields["mediaType"])
+
+
+def fetch_manifest(session: Session, selector: str) -> Manifest:
+    """Return the manifest or index of a tag or digest.
+
+    Raises:
+        MissingError: There is none.
+        RegistryError: It is of an old kind, no JSON, or not what its digest says.
+    """
+    action = f"read the manifest {selector} of"
+    what = f"{action} {session.reference.name}"
+    headers = {"Accept": ", ".join((*_MANIFESTS, *_INDEXES))}
+    response = session.ask("get", f"manifests/{selector}", action, headers=headers)
+    if selector.startswith("sha256:"):
+        check_digest(response.content, selector, what)
+    try:
+        fields = json.loads(response.content)
+        media_type = fields.get("mediaType") or response.headers.get("Content-Type", "").partition(";")[0]
+    except (ValueError, AttributeError):
+        raise RegistryError(f"{what}: it is no JSON object") from None
+    if media_type not in (*_MANIFESTS, *_INDEXES):
+        raise RegistryError(f"{what}: manifests of type {media_type!r} are not known, OCI's and Docker's version 2 are")
+    return Manifest(response.content, media_type)
+
+
+def push_manifest(session: Session, manifest: Manifest, selector: str) -> None:
+    """Store a manifest under a tag or its digest.
+
+    Raises:
+        RegistryError: The registry refuses it, or says that it holds another digest.
+    """
+    action = f"push the manifest {selector} to"
+    headers = {"Content-Type": manifest.media_type}
+    response = session.ask("put", f"manifests/{selector}", action, data=manifest.content, headers=headers)
+    said = response.headers.get("Docker-Content-Digest", manifest.digest)
+    if said != manifest.digest:
+        raise RegistryError(
+            f"{action} {session.reference.name}: the registry says it holds {said}, not {manifest.digest}"
+        )
+
+
+def pick_platform(index: Manifest, platform: str, name: str) -> dict[str, Any]:
+    """Return the descriptor of one platform.
+
+    A platform without a variant takes the first of its architecture.
+
+    Raises:
+        NotFoundError: The index has none; the hint names those it has.
+    """
+    known = {format_platform(entry["platform"]): entry for entry in reversed(index.children)}
+    for text, entry in reversed(known.items()):
+        if text == platform or text.startswith(f"{platform}/"):
+            found: dict[str, Any] = entry
+            return found
+    raise NotFoundError(
+        f"{name}: has no image for {platform}", hint=f"It has {', '.join(reversed(known)) or 'none that can run'}."
+    )
+
+
+def format_platform(platform: dict[str, Any]) -> str:
+    """Return `os/architecture[/variant]`."""
+    parts = (platform.get("os", ""), platform.get("architecture", ""), platform.get("variant", ""))
+    return "/".join(part for part in parts if part)
+
+
+def require_manifest(session: Session, selector: str, name: str) -> Manifest:
+    """Return what `fetch_manifest` does for an image that must be there.
+
+    Raises:
+        NotFoundError: There is none of this name.
+    """
+    try:
+        return fetch_manifest(session, selector)
+    except MissingError as error:
+        raise NotFoundError(
+            f"{name}: no such image: {error.message}", hint="Check its name, or name the mirror that has it."
+        ) from error
