@@ -1,0 +1,131 @@
+"""What a Docker daemon says while it builds and pushes, as progress, results and errors that name the step."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, UserError
+from kfp_mindspore.images.result import OnProgress, Progress
+
+KEPT_LINES = 20
+_STEP = re.compile(r"Step (\d+/\d+) : (.*)", re.DOTALL)
+_REUSED = ("Layer already exists", "Mounted from")
+
+
+@dataclass
+class PushedLayers:
+    """What became of an image's layers; keys are the heads of their diffIDs.
+
+    Args:
+        sent: Layers that were uploaded, with their bytes as the daemon counts them (before compression).
+        reused: Layers that the registry had or mounted.
+        digest: The manifest's digest, `sha256:…`.
+    """
+
+    sent: dict[str, int] = field(default_factory=dict)
+    reused: set[str] = field(default_factory=set)
+    digest: str = ""
+
+
+def read_build(messages: Iterable[Mapping[str, Any]], on_progress: OnProgress) -> str:
+    """Follow a build of the legacy builder to its end.
+
+    Args:
+        messages: The daemon's decoded stream.
+        on_progress: Told every step and line of output.
+
+    Returns:
+        The image's ID, `sha256:…`.
+
+    Raises:
+        ProcessFailedError: A step failed; the message names it, `log` has its last lines.
+        KfpMindSporeError: The stream ended before the image was there.
+    """
+    step, image = "", ""
+    lines: deque[str] = deque(maxlen=KEPT_LINES)
+    for message in messages:
+        if error := find_error(message):
+            raise ProcessFailedError(f"{step or 'build'}: {error}", log=list(lines))
+        image = (message.get("aux") or {}).get("ID", image)
+        if "status" in message:
+            on_progress(_read_transfer(message, "Pull"))
+        for line in str(message.get("stream", "")).splitlines():
+            if matched := _STEP.match(line.strip()):
+                step = f"Step {matched[1]} ({matched[2].strip()})"
+                lines.clear()
+                on_progress(Progress(step))
+            elif line.strip():
+                lines.append(line.rstrip())
+                on_progress(Progress(step, text=line.rstrip()))
+    if not image:
+        raise KfpMindSporeError(f"{step or 'build'}: the Docker daemon ended the build without an image")
+    return image
+
+
+def read_push(messages: Iterable[Mapping[str, Any]], target: str, on_progress: OnProgress) -> PushedLayers:
+    """Follow a push to its end.
+
+    Args:
+        messages: The daemon's decoded stream.
+        target: What is pushed, for messages.
+        on_progress: Told the bytes of every layer.
+
+    Raises:
+        UserError: The registry refuses the credentials, or speaks plain HTTP where the daemon expects HTTPS.
+        KfpMindSporeError: The registry or the connection failed.
+    """
+    pushed = PushedLayers()
+    sizes: dict[str, int] = {}
+    for message in messages:
+        if error := find_error(message):
+            raise explain_registry_error(f"push of {target}: {error}")
+        layer, status = str(message.get("id", "")), str(message.get("status", ""))
+        if status.startswith(_REUSED):
+            pushed.reused.add(layer)
+        elif status == "Pushed":
+            pushed.sent[layer] = sizes.get(layer, 0)
+        pushed.digest = (message.get("aux") or {}).get("Digest", pushed.digest)
+        if layer:
+            moved = _read_transfer(message, "Push")
+            sizes[layer] = max(sizes.get(layer, 0), moved.done_bytes)
+            on_progress(moved)
+    if not pushed.digest:
+        raise KfpMindSporeError(f"push of {target}: the Docker daemon ended it without naming the image's digest")
+    return pushed
+
+
+def find_error(message: Mapping[str, Any]) -> str:
+    """Return the error that a message holds, or an empty text."""
+    detail = message.get("errorDetail") or {}
+    return str(detail.get("message") or message.get("error") or "").strip()
+
+
+def explain_registry_error(text: str) -> KfpMindSporeError:
+    """Return the error for what a daemon says of a registry, with the next step."""
+    lowered = text.lower()
+    if "http response to https client" in lowered:
+        return UserError(
+            text, hint="Add the registry to insecure-registries in the daemon's daemon.json, or give it a certificate."
+        )
+    if "x509" in lowered or "certificate" in lowered:
+        return UserError(text, hint="The daemon trusts authorities in /etc/docker/certs.d/HOST:PORT/ca.crt.")
+    if any(word in lowered for word in ("unauthorized", "no basic auth", "authentication required")):
+        return UserError(text, hint="Log in: docker login HOST, or name another docker config.json.")
+    if "denied" in lowered:
+        return UserError(text, hint="The account may not do this in the repository; ask for the right, or log in anew.")
+    return KfpMindSporeError(text)
+
+
+def _read_transfer(message: Mapping[str, Any], verb: str) -> Progress:
+    detail = message.get("progressDetail") or {}
+    return Progress(
+        f"{verb} layer" if message.get("id") else verb,
+        item=str(message.get("id", "")),
+        done_bytes=int(detail.get("current") or 0),
+        total_bytes=int(detail.get("total") or 0),
+        text="" if detail.get("total") else str(message.get("status", "")),
+    )

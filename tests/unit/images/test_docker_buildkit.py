@@ -1,0 +1,100 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from kfp_mindspore.errors import ProcessFailedError, UserError
+from kfp_mindspore.images.builders.buildkit import find_buildkit, list_arguments, read_plain_progress, run_buildkit
+from kfp_mindspore.images.builders.docker import DockerBuilder
+
+# As Docker 20.10 prints it; the last three lines repeat the failure.
+FAILED = """\
+#1 [internal] load build definition from Containerfile
+#1 sha256:853a18df3052771491a511ed9cbeb253040b8bd14a23aaeea70024bd91ceddef
+#1 transferring dockerfile: 184B done
+#1 DONE 0.3s
+
+#4 [2/5] RUN echo one
+#4 sha256:e29fcd3d7133f788bd381d20fe68012da76d1ec2dd2d2346d55d0bab7737d557
+#4 0.776 one
+#4 DONE 3.2s
+
+#8 [5/5] RUN false
+#8 0.100 about to fail
+#8 ERROR: executor failed running [/bin/sh -c false]: exit code: 1
+------
+ > [5/5] RUN false:
+------
+executor failed running [/bin/sh -c false]: exit code: 1
+"""
+
+
+def test_progress_names_steps_and_lines_and_the_first_failure() -> None:
+    seen = []
+    failure = read_plain_progress(FAILED.splitlines(), seen.append)
+    assert failure is not None
+    assert failure.message == "[5/5] RUN false: executor failed running [/bin/sh -c false]: exit code: 1"
+    assert failure.log == ("about to fail",)
+    assert [entry.step for entry in seen if not entry.text] == [
+        "[internal] load build definition from Containerfile",
+        "[2/5] RUN echo one",
+        "[5/5] RUN false",
+    ]
+    assert [entry.text for entry in seen if entry.text] == ["one", "about to fail"]
+
+
+def test_what_is_said_outside_of_steps_is_the_failure_when_no_step_failed() -> None:
+    failure = read_plain_progress(["ERROR: failed to solve: dockerfile parse error on line 2"], lambda _: None)
+    assert failure is not None
+    assert "parse error on line 2" in failure.message
+
+
+def test_progress_of_a_good_build_is_no_failure() -> None:
+    assert read_plain_progress(FAILED.splitlines()[:8], lambda _: None) is None
+
+
+def test_secrets_and_labels_become_arguments_and_the_context_comes_by_standard_input() -> None:
+    arguments = list_arguments(
+        containerfile="Containerfile",
+        tag="local/x:t",
+        labels={"b": "2", "a": "1 1"},
+        platform="linux/amd64",
+        build_args={"INDEX": "x"},
+        network="host",
+        secrets={"pip": Path("/etc/pip.conf")},
+    )
+    assert arguments[-1] == "-"
+    assert arguments.index("a=1 1") < arguments.index("b=2")
+    assert "id=pip,src=/etc/pip.conf" in arguments
+
+
+def test_command_line_without_buildkit_has_none(tmp_path) -> None:
+    assert find_buildkit(str(tmp_path / "nosuch")) == []
+    old = tmp_path / "docker"
+    old.write_text("#!/bin/sh\necho 'Usage: docker build --tag'\n")
+    old.chmod(0o755)
+    assert find_buildkit(str(old)) == []
+
+
+def test_failed_command_line_is_told_with_its_exit_code(tmp_path) -> None:
+    with (tmp_path / "context").open("w+b") as context, pytest.raises(ProcessFailedError, match="no space left"):
+        run_buildkit([sys.executable, "-c", "import sys; sys.exit('no space left')"], [], context, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"backend": "podman"}, "backend: must be one of auto, buildkit, legacy, got 'podman'"),
+        ({"secrets": {"pip": Path("/nosuch/pip.conf")}}, r"secrets\[pip\]: /nosuch/pip.conf: no such file"),
+    ],
+)
+def test_wrong_settings_are_named(settings, message) -> None:
+    with pytest.raises(UserError, match=message):
+        DockerBuilder(**settings)
+
+
+def test_missing_daemon_is_told_in_words(tmp_path) -> None:
+    with pytest.raises(UserError, match="does not answer") as caught:
+        DockerBuilder(host=f"unix://{tmp_path}/docker.sock").resolve_base("python:3.11", "linux/amd64")
+    assert str(tmp_path) in caught.value.message
+    assert "--builder append" in caught.value.hint
