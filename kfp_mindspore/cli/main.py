@@ -24,6 +24,7 @@ COMMANDS = {
     "model": "Export, inspect and verify model bundles (MindIR).",
     "serve": "Serve a model bundle over HTTP and gRPC.",
     "service": "List, describe and stop services.",
+    "operator": "Run MSJobs on Kubernetes: the controller and its installation.",
 }
 INTERRUPTED_EXIT_CODE = 130
 

@@ -35,7 +35,7 @@ _DISRUPTIONS = {
 _KUBELET_REASONS = {"Evicted": "Evicted", "Preempting": "Preempted", "Terminated": "Evicted", "NodeLost": "NodeLost"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PodView:
     """A pod.
 
@@ -80,7 +80,7 @@ class PodView:
         return self.phase in ("Succeeded", "Failed")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ServiceView:
     """A Service: its identity, cluster IP (empty until it is known) and port."""
 
@@ -92,7 +92,7 @@ class ServiceView:
     port: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PodGroupView:
     """A gang scheduler's PodGroup: its identity, minimum of members and phase."""
 
@@ -113,12 +113,14 @@ class Observed:
         pods: The pods with the job's label, or with a name that the job needs.
         services: Likewise.
         pod_group: The PodGroup of the job's name, if there is one.
+        refusal: Why the API server refused to make one of the job's objects when last asked; empty when it did not.
     """
 
     job: Mapping[str, Any] | None
     pods: tuple[PodView, ...] = ()
     services: tuple[ServiceView, ...] = ()
     pod_group: PodGroupView | None = None
+    refusal: str = ""
 
 
 def view_pod(pod: Mapping[str, Any]) -> PodView:

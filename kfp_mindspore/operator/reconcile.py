@@ -233,6 +233,7 @@ class _Reconciliation:
             for pod in leftovers:
                 self._delete_pod(pod, self.options.failure_grace_seconds if failed else None)
             return
+        self.waiting = self.observed.refusal or None
         if self._must_pause() or self._is_name_taken() or not self._is_admitted() or not self._has_service():
             return
         for member in self.members:
@@ -251,7 +252,8 @@ class _Reconciliation:
             started = [pod for pod in pods if pod.phase == "Running" or pod.exit_code is not None]
             if len(started) == len(self.members):
                 self._change(RUNNING, "JobRunning", f"MSJob {self.name} is running")
-            self.waiting = next((f"{pod.name}: {pod.waits_for}" for pod in pods if pod.waits_for), None)
+            trouble = next((f"{pod.name}: {pod.waits_for}" for pod in pods if pod.waits_for), None)
+            self.waiting = trouble or self.waiting
         if self.status.has(RUNNING):
             count_replicas(self.status, self.job, self.members, current)
 

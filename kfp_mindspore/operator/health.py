@@ -1,0 +1,62 @@
+"""The operator's HTTP port: `/healthz`, `/readyz` and `/metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from kfp_mindspore.errors import UserError
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+# Returns what is wrong, or nothing.
+Check = Callable[[], str]
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@asynccontextmanager
+async def serve_health(
+    host: str, port: int, *, healthy: Check, ready: Check, metrics: Callable[[], bytes]
+) -> AsyncIterator[int]:
+    """Answer probes and Prometheus while the block runs; yields the port.
+
+    Args:
+        host: The address to listen on.
+        port: 0 for a free one.
+        healthy: What keeps the process from ever getting better; a probe ends it then.
+        ready: What keeps it from acting now.
+        metrics: Renders the metrics.
+
+    Raises:
+        UserError: The port is taken.
+    """
+    from aiohttp import web
+
+    def probe(check: Check) -> Callable[[web.Request], object]:
+        async def answer(request: web.Request) -> web.Response:
+            trouble = check()
+            return web.Response(text=trouble or "ok", status=503 if trouble else 200)
+
+        return answer
+
+    async def show(request: web.Request) -> web.Response:
+        return web.Response(body=metrics(), headers={"Content-Type": _METRICS_TYPE})
+
+    application = web.Application()
+    application.router.add_get("/healthz", probe(healthy))  # type: ignore[arg-type]
+    application.router.add_get("/readyz", probe(ready))  # type: ignore[arg-type]
+    application.router.add_get("/metrics", show)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            raise UserError(
+                f"--metrics-port: {error}", hint="Give another --metrics-port; 0 takes a free one."
+            ) from error
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,127 @@
+"""Kubernetes events of jobs: written behind what matters, a repeated one as a higher count of the first."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import os
+import socket
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from kfp_mindspore.msjob.names import API_VERSION, KIND
+from kfp_mindspore.msjob.wire import now
+from kfp_mindspore.operator.actions import EmitEvent
+from kfp_mindspore.operator.api import METADATA_ONLY, Api, ApiError
+from kfp_mindspore.operator.metrics import Metrics
+from kfp_mindspore.operator.resources import EVENTS
+from kfp_mindspore.operator.store import Key
+
+COMPONENT = "msjob-controller"
+_LONGEST_MESSAGE = 1000
+_QUEUED = 10_000
+_REMEMBERED = 4096
+_SENDERS = 2
+_REPEATS_WITHIN = datetime.timedelta(minutes=10)
+
+
+@dataclass
+class _Written:
+    name: str
+    count: int
+    time: datetime.datetime
+
+
+class Recorder:
+    """Writes events one after the other; what the API server does not take is counted and left.
+
+    Args:
+        api: The client.
+        metrics: Where lost events are counted.
+    """
+
+    def __init__(self, api: Api, metrics: Metrics):
+        self._api = api
+        self._metrics = metrics
+        self._queue: asyncio.Queue[tuple[Key, str, EmitEvent, datetime.datetime]] = asyncio.Queue(_QUEUED)
+        self._written: OrderedDict[tuple[str, EmitEvent], _Written] = OrderedDict()
+
+    def record(self, key: Key, uid: str, event: EmitEvent) -> None:
+        """Have an event written soon."""
+        try:
+            self._queue.put_nowait((key, uid, event, now()))
+        except asyncio.QueueFull:
+            self._metrics.lost_events.inc()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        await asyncio.gather(*(self._send() for _ in range(_SENDERS)))
+
+    async def drain(self) -> None:
+        """Wait until all that is recorded has been written."""
+        await self._queue.join()
+
+    async def _send(self) -> None:
+        while True:
+            key, uid, event, time = await self._queue.get()
+            try:
+                await self._write(key, uid, event, time)
+            except ApiError as error:
+                self._metrics.lost_events.inc()
+                # A namespace that is being deleted takes no more events: nothing to warn of.
+                level = logging.DEBUG if error.reason in ("NotFound", "Forbidden") else logging.WARNING
+                logging.getLogger(__name__).log(level, "event lost: %s", error.message, extra={"job": str(key)})
+            finally:
+                self._queue.task_done()
+
+    async def _write(self, key: Key, uid: str, event: EmitEvent, time: datetime.datetime) -> None:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ")
+        found = self._written.get((uid, event))
+        if found is not None and time - found.time < _REPEATS_WITHIN:
+            found.count, found.time = found.count + 1, time
+            body = {"count": found.count, "lastTimestamp": stamp}
+            try:
+                await self._api.request(
+                    "patch",
+                    "PATCH",
+                    EVENTS.locate(key.namespace, found.name),
+                    body=body,
+                    content_type="application/merge-patch+json",
+                    accept=METADATA_ONLY,
+                )
+                return
+            except ApiError as error:
+                if error.code != 404:
+                    raise
+        name = f"{key.name}.{os.urandom(8).hex()}"
+        await self._api.create(EVENTS, key.namespace, _build_event(key, uid, event, name, stamp), answer=METADATA_ONLY)
+        self._written[(uid, event)] = _Written(name, 1, time)
+        if len(self._written) > _REMEMBERED:
+            self._written.popitem(last=False)
+
+
+def _build_event(key: Key, uid: str, event: EmitEvent, name: str, stamp: str) -> dict[str, Any]:
+    message = event.message
+    if len(message) > _LONGEST_MESSAGE:
+        message = message[: _LONGEST_MESSAGE - 1] + "…"
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": key.namespace},
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "namespace": key.namespace,
+            "name": key.name,
+            "uid": uid,
+        },
+        "type": event.type,
+        "reason": event.reason,
+        "message": message,
+        "source": {"component": COMPONENT, "host": socket.gethostname()},
+        "firstTimestamp": stamp,
+        "lastTimestamp": stamp,
+        "count": 1,
+    }

@@ -1,0 +1,202 @@
+"""The operator as a process: who it is, what it watches, its workers, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from kfp_mindspore.msjob.names import OPERATOR_LABEL
+from kfp_mindspore.operator.api import Api
+from kfp_mindspore.operator.controller import Controller
+from kfp_mindspore.operator.credentials import Credentials, Login
+from kfp_mindspore.operator.health import serve_health
+from kfp_mindspore.operator.leader import Leader
+from kfp_mindspore.operator.metrics import Metrics
+from kfp_mindspore.operator.options import Options
+from kfp_mindspore.operator.recorder import Recorder
+from kfp_mindspore.operator.resources import JOBS, PODS, SERVICES, Resource, find_pod_groups
+from kfp_mindspore.operator.store import Kind, Store
+from kfp_mindspore.operator.watch import Watcher
+from kfp_mindspore.operator.workqueue import WorkQueue
+
+DEFAULT_WORKERS = 16
+DEFAULT_PORT = 8080
+# What is under way when the operator is told to end may come to its end.
+_DRAIN_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an operator runs.
+
+    Attributes:
+        login: How to reach the API server.
+        namespaces: Which jobs are its own; empty for those of all namespaces.
+        options: What it does to jobs.
+        workers: How many jobs it looks at at once.
+        host: The address of its HTTP port.
+        port: Its HTTP port; 0 for a free one.
+        leader_elect: Whether it acts only while it holds the Lease.
+        lease_namespace: Where the Lease is; empty for its own namespace.
+    """
+
+    login: Login = field(default_factory=Login)
+    namespaces: tuple[str, ...] = ()
+    options: Options = field(default_factory=Options)
+    workers: int = DEFAULT_WORKERS
+    host: str = "0.0.0.0"
+    port: int = DEFAULT_PORT
+    leader_elect: bool = False
+    lease_namespace: str = ""
+
+
+class Operator:
+    """One process's operator; `run` returns when it was told to end.
+
+    Args:
+        settings: How it runs.
+        started: Called with the HTTP port when that answers.
+    """
+
+    def __init__(self, settings: Settings, started: Callable[[int], None] | None = None):
+        self.settings = settings
+        self.metrics = Metrics()
+        self.store = Store()
+        self.queue = WorkQueue()
+        self._started = started or (lambda port: None)
+        self._watchers: list[Watcher] = []
+        self._trouble = "starting"
+        self.metrics.show_states(self.store.states)
+        self.metrics.show_queue(lambda: len(self.queue), lambda: self.queue.timers)
+
+    async def run(self) -> None:
+        """Run until SIGTERM or SIGINT.
+
+        Raises:
+            KfpMindSporeError: It cannot begin (no credentials, no definition, no rights), or has lost its Lease.
+        """
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        credentials = Credentials(self.settings.login)
+        log = logging.getLogger(__name__)
+        async with contextlib.AsyncExitStack() as stack:
+            connections = max(64, self.settings.workers * 4)
+            api = await stack.enter_async_context(
+                Api(credentials, connections=connections, count=self.metrics.count_request)
+            )
+            port = await stack.enter_async_context(
+                serve_health(
+                    self.settings.host,
+                    self.settings.port,
+                    healthy=lambda: "",
+                    ready=lambda: self._trouble,
+                    metrics=self.metrics.render,
+                )
+            )
+            self._started(port)
+            where = ", ".join(self.settings.namespaces) or "all namespaces"
+            log.info("MSJobs of %s at %s; metrics and probes on port %d", where, credentials.connection.server, port)
+            if not self.settings.leader_elect:
+                await self._act(api, stop)
+                return
+            namespace = self.settings.lease_namespace or credentials.namespace
+            leader = Leader(api, namespace, f"{socket.gethostname()}_{os.getpid()}_{os.urandom(3).hex()}")
+            self._trouble = ""
+            if not await _wait_unless(stop, leader.acquire()):
+                return
+            holding = asyncio.create_task(leader.hold())
+            acting = asyncio.create_task(self._act(api, stop))
+            try:
+                # Told to stop, it still holds the Lease until what is under way has ended.
+                await asyncio.wait([holding, acting], return_when=asyncio.FIRST_COMPLETED)
+                _raise_first([holding, acting])
+            finally:
+                await _cancel([acting, holding])
+                await leader.release()
+
+    async def _act(self, api: Api, stop: asyncio.Event) -> None:
+        """Watch and work until stopped; then finish what is under way."""
+        self._trouble = "listing"
+        recorder = Recorder(api, self.metrics)
+        controller = Controller(api, self.store, self.queue, recorder, self.metrics, self.settings.options)
+        self._watchers = self._make_watchers(api)
+        background = [asyncio.create_task(watcher.run()) for watcher in self._watchers]
+        background.append(asyncio.create_task(recorder.run()))
+        workers: list[asyncio.Task[None]] = []
+        try:
+            synced = asyncio.create_task(_wait_for_all([watcher.synced for watcher in self._watchers]))
+            await asyncio.wait([synced, *background], return_when=asyncio.FIRST_COMPLETED)
+            _raise_first(background)
+            jobs = sum(self.store.states.values())
+            logging.getLogger(__name__).info("working; %d jobs are there", jobs)
+            self.metrics.leading.set(1)
+            self._trouble = ""
+            workers = [asyncio.create_task(controller.work()) for _ in range(self.settings.workers)]
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait([stopping, *background, *workers], return_when=asyncio.FIRST_COMPLETED)
+            _raise_first([*background, *workers])
+            self.queue.close()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.queue.drain(), _DRAIN_SECONDS)
+                await asyncio.wait_for(recorder.drain(), _DRAIN_SECONDS)
+        finally:
+            self.metrics.leading.set(0)
+            await _cancel([*workers, *background])
+
+    def _make_watchers(self, api: Api) -> list[Watcher]:
+        ours = OPERATOR_LABEL
+        kinds: list[tuple[Resource, Kind | None, str]] = [
+            (JOBS, None, ""),
+            (PODS, "pods", ours),
+            (SERVICES, "services", ours),
+        ]
+        if groups := find_pod_groups(self.settings.options.gang_scheduler):
+            kinds.append((groups, "podgroups", ours))
+        return [
+            Watcher(api, self.store, resource, kind, namespace, selector, self.queue.add)
+            for namespace in self.settings.namespaces or ("",)
+            for resource, kind, selector in kinds
+        ]
+
+
+def run_operator(settings: Settings, started: Callable[[int], None] | None = None) -> None:
+    """Run an operator in this process until it is told to end."""
+    asyncio.run(Operator(settings, started).run())
+
+
+async def _wait_unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Wait for a coroutine, and return whether it has ended before one was told to stop."""
+    task = asyncio.create_task(work)
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+        _raise_first([task])
+        return task.done() and not stop.is_set()
+    finally:
+        await _cancel([task, stopping])
+
+
+def _raise_first(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+
+async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _wait_for_all(events: list[asyncio.Event]) -> None:
+    for event in events:
+        await event.wait()

@@ -1,0 +1,304 @@
+"""The operator as a process, and a cluster without nodes whose pods a test lets run, end and vanish."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore.errors import NotFoundError
+from kfp_mindspore.kube import EVENTS, PODS, SERVICES, Cluster, Resource
+from kfp_mindspore.kube.errors import Request
+from kfp_mindspore.msjob.names import JOB_LABEL
+from kfp_mindspore.operator.resources import JOBS
+
+# Far beyond what anything here takes, for machines with more to do than this.
+SECONDS = 120.0
+_PORT = re.compile(r"metrics and probes on port (\d+)")
+
+
+class OperatorProcess:
+    """`kfp-mindspore operator run`, as a process of its own.
+
+    Args:
+        kubeconfig: Who it is.
+        log: Where its log goes; a second process appends.
+        flags: More flags.
+    """
+
+    def __init__(self, kubeconfig: Path, log: Path, *flags: str) -> None:
+        self.kubeconfig = kubeconfig
+        self.log = log
+        self.flags = flags
+        self.process: subprocess.Popen[bytes] | None = None
+        self._begin = 0
+
+    def __enter__(self) -> OperatorProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start it, and wait until it acts, or stands by."""
+        self._begin = self.log.stat().st_size if self.log.exists() else 0
+        command = [sys.executable, "-m", "kfp_mindspore.cli.main", "operator", "run"]
+        command += ["--kubeconfig", str(self.kubeconfig), "--host", "127.0.0.1", "--metrics-port", "0", *self.flags]
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+        if wait:
+            wait_for(self.is_ready, lambda: f"the operator does not get ready:\n{self.read_log()}")
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """End it by a signal, and return its exit code."""
+        if self.process is None:
+            return 0
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(SECONDS)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        self.stop(signal.SIGKILL)
+
+    def read_log(self) -> str:
+        """Return what the present process has written."""
+        with self.log.open("rb") as file:
+            file.seek(self._begin)
+            return file.read().decode(errors="replace")
+
+    def is_ready(self) -> bool:
+        """Tell whether it answers its readiness probe well; fail when it has ended."""
+        assert self.process is not None
+        assert self.process.poll() is None, f"the operator ended:\n{self.read_log()}"
+        return self.ask("/readyz")[0] == 200
+
+    def ask(self, path: str) -> tuple[int, str]:
+        """Return status and text of a path of its HTTP port; status 0 when it does not answer."""
+        port = _PORT.search(self.read_log())
+        if port is None:
+            return 0, ""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}{path}", timeout=10) as response:
+                return int(response.status), response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def read_metric(self, name: str) -> float:
+        """Return the sum of a metric's samples, such as of `msjob_restarts_total`; 0 without any."""
+        lines = [line for line in self.ask("/metrics")[1].splitlines() if re.match(rf"{name}(\{{| )", line)]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+class Jobs:
+    """The MSJobs and pods of one namespace, where no node is: a test says what becomes of pods.
+
+    Args:
+        kubeconfig: The administrator's.
+        namespace: Where.
+    """
+
+    def __init__(self, kubeconfig: Path, namespace: str) -> None:
+        self.cluster = Cluster(kubeconfig)
+        self.namespace = namespace
+
+    def create(
+        self, name: str, workers: int = 2, *, restart_policy: str = "OnFailure", **policy: Any
+    ) -> dict[str, Any]:
+        """Make a job; `policy` is its runPolicy, on the wire."""
+        return self.cluster.create(
+            JOBS, make_job(name, workers, restart_policy=restart_policy, **policy), self.namespace
+        )
+
+    def get(self, name: str) -> dict[str, Any]:
+        """Return a job."""
+        return self.cluster.get(JOBS, name, self.namespace)
+
+    def patch(self, name: str, patch: Mapping[str, Any]) -> None:
+        """Merge a patch into a job."""
+        self.cluster.patch(JOBS, name, self.namespace, patch)
+
+    def delete(self, name: str) -> None:
+        """Delete a job."""
+        self.cluster.delete(JOBS, name, self.namespace)
+
+    def wait(self, name: str, condition: str, seconds: float = SECONDS) -> dict[str, Any]:
+        """Wait until a job is in a condition, and return it."""
+        return self.wait_until(name, lambda job: has(job, condition), condition, seconds)
+
+    def wait_until(
+        self, name: str, check: Callable[[dict[str, Any]], bool], what: str = "", seconds: float = SECONDS
+    ) -> dict[str, Any]:
+        """Wait until a job passes a check, and return it."""
+        job: dict[str, Any] = {}
+        for jobs in self.cluster.watch(JOBS, self.namespace, fields=f"metadata.name={name}", timeout=seconds):
+            job = jobs.get(name) or {}
+            if job and check(job):
+                return job
+        raise AssertionError(f"{name} is not {what or 'as expected'} after {seconds:g} s: {job.get('status')}")
+
+    def wait_gone(self, name: str, resource: Resource = JOBS) -> None:
+        """Wait until there is no job of a name."""
+        for objects in self.cluster.watch(resource, self.namespace, timeout=SECONDS):
+            if name not in objects:
+                return
+        raise AssertionError(f"{name} is still there after {SECONDS:g} s")
+
+    def pods(self, name: str) -> dict[str, dict[str, Any]]:
+        """Return a job's pods by name."""
+        items = self.cluster.list(PODS, self.namespace, labels=f"{JOB_LABEL}={name}")
+        return {item["metadata"]["name"]: item for item in items}
+
+    def wait_pods(
+        self, name: str, check: Callable[[dict[str, dict[str, Any]]], bool], seconds: float = SECONDS
+    ) -> dict[str, dict[str, Any]]:
+        """Wait until a job's pods pass a check, and return them by name."""
+        pods: dict[str, dict[str, Any]] = {}
+        for found in self.cluster.watch(PODS, self.namespace, labels=f"{JOB_LABEL}={name}", timeout=seconds):
+            pods = dict(found)
+            if check(pods):
+                return pods
+        raise AssertionError(f"the pods of {name} are not as expected after {seconds:g} s: {describe_pods(pods)}")
+
+    def services(self, name: str) -> list[str]:
+        """Return the names of a job's Services."""
+        items = self.cluster.list(SERVICES, self.namespace, labels=f"{JOB_LABEL}={name}")
+        return [item["metadata"]["name"] for item in items]
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Return a job's Kubernetes events."""
+        return self.cluster.list(EVENTS, self.namespace, fields=f"involvedObject.name={name},involvedObject.kind=MSJob")
+
+    # What a scheduler and a kubelet would do.
+
+    def launch(self, name: str, count: int) -> dict[str, dict[str, Any]]:
+        """Wait for a job's pods, let them run and wait until the job does."""
+        pods = self.wait_pods(name, lambda pods: len(pods) == count and not any(map(is_deleting, pods.values())))
+        for pod in pods:
+            self.set_running(pod)
+        self.wait(name, "Running")
+        return self.pods(name)
+
+    def set_running(self, pod: str) -> None:
+        """Bind a pod to a node that is not there, so that its deletion has a grace, and say that it runs."""
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod, "namespace": self.namespace},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": "nowhere"},
+        }
+        path = PODS.locate(self.namespace, pod, "binding")
+        self.cluster.connection.send(
+            Request("create", "pods/binding", pod, self.namespace), "POST", path, None, binding
+        )
+        self._set_status(
+            pod, {"phase": "Running", "containerStatuses": [_container({"running": {"startedAt": _now()}})]}
+        )
+
+    def end(self, pod: str, code: int, *, reason: str = "", message: str = "") -> None:
+        """Say that a pod has ended."""
+        state = {
+            "terminated": {
+                "exitCode": code,
+                "reason": reason or ("Completed" if code == 0 else "Error"),
+                "message": message,
+                "startedAt": _now(),
+                "finishedAt": _now(),
+            }
+        }
+        phase = "Succeeded" if code == 0 else "Failed"
+        self._set_status(pod, {"phase": phase, "containerStatuses": [_container(state)]})
+
+    def reap(self, name: str) -> None:
+        """Take out the pods of a job that were told to go, as the kubelet does after their grace."""
+        for pod, document in self.pods(name).items():
+            if is_deleting(document):
+                self.vanish(pod)
+
+    def vanish(self, pod: str) -> None:
+        """Take a pod out of the API."""
+        with contextlib.suppress(NotFoundError):
+            self.cluster.delete(PODS, pod, self.namespace, grace_seconds=0)
+
+    def _set_status(self, pod: str, status: dict[str, Any]) -> None:
+        self.cluster.patch(PODS, pod, self.namespace, {"status": status}, subresource="status")
+
+
+def make_job(
+    name: str, workers: int = 2, *, restart_policy: str = "OnFailure", success_policy: str = "", **policy: Any
+) -> dict[str, Any]:
+    """Return a job whose pods no node will ever run."""
+    container = {"name": "mindspore", "image": "kfp-mindspore.invalid/none", "command": ["python", "train.py"]}
+    return {
+        "apiVersion": "mindspore.gitee.com/v1",
+        "kind": "MSJob",
+        "metadata": {"name": name},
+        "spec": {
+            "runPolicy": policy,
+            "successPolicy": success_policy,
+            "msReplicaSpecs": {
+                "Worker": {
+                    "replicas": workers,
+                    "restartPolicy": restart_policy,
+                    "template": {"spec": {"containers": [container]}},
+                }
+            },
+        },
+    }
+
+
+def has(job: Mapping[str, Any], condition: str) -> bool:
+    """Tell whether a job is in a condition."""
+    conditions = (job.get("status") or {}).get("conditions") or []
+    return any(item["type"] == condition and item["status"] == "True" for item in conditions)
+
+
+def is_deleting(document: Mapping[str, Any]) -> bool:
+    """Tell whether an object was told to go."""
+    return bool(document["metadata"].get("deletionTimestamp"))
+
+
+def describe_pods(pods: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return names and phases."""
+    return json.dumps({name: (pod.get("status") or {}).get("phase") for name, pod in pods.items()})
+
+
+def wait_for(check: Callable[[], bool], explain: Callable[[], str], seconds: float = SECONDS) -> None:
+    """Ask until it is so: for what nobody tells by itself."""
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, explain()
+        time.sleep(0.1)
+
+
+def _container(state: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": "mindspore",
+        "image": "kfp-mindspore.invalid/none",
+        "imageID": "",
+        "ready": "running" in state,
+        "restartCount": 0,
+        "state": state,
+    }
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
