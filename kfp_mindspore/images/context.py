@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -78,6 +77,7 @@ class BuildContext:
         origin: What they were made from, such as `folder train/` or `notebook lenet.ipynb`.
         requirements: pip requirements that the sources name themselves, such as a notebook's `%pip install` lines.
         command: How the sources are run, such as `("python", "train.py")`; empty when they do not say.
+        notes: What was found and done, such as the modules that were taken along, one sentence each.
         warnings: What a person should look at, one sentence each.
 
     Raises:
@@ -91,12 +91,14 @@ class BuildContext:
         origin: str = "",
         requirements: Iterable[str] = (),
         command: Iterable[str] = (),
+        notes: Iterable[str] = (),
         warnings: Iterable[str] = (),
     ) -> None:
         self.entries: tuple[Entry, ...] = tuple(sorted(entries, key=lambda entry: entry.path.encode(errors="replace")))
         self.origin = origin
         self.requirements = tuple(requirements)
         self.command = tuple(command)
+        self.notes = tuple(notes)
         self.warnings = tuple(warnings)
         self._layers = lru_cache(maxsize=None)(lambda prefix: Layer(self.entries, prefix))
         _refuse_clashes(self.entries)
@@ -130,26 +132,6 @@ class BuildContext:
         moved = [_move(entry, prefix) for entry in self.entries] if prefix else list(self.entries)
         for chunk in Layer(sorted([*moved, *extra], key=lambda entry: entry.path.encode())).read():
             file.write(chunk)
-
-    def with_entries(self, entries: Iterable[Entry], *, warnings: Iterable[str] = ()) -> BuildContext:
-        """Return a context with more entries; what has the same path is replaced."""
-        added = {entry.path: entry for entry in entries}
-        kept = [entry for entry in self.entries if entry.path not in added]
-        return BuildContext(
-            [*kept, *added.values()],
-            origin=self.origin,
-            requirements=self.requirements,
-            command=self.command,
-            warnings=[*self.warnings, *warnings],
-        )
-
-
-def digest_entry(entry: Entry) -> str:
-    """Return the sha256 of one entry's content, in hexadecimal."""
-    digest = hashlib.sha256()
-    for chunk in entry.read():
-        digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _move(entry: Entry, prefix: str) -> Entry:

@@ -52,12 +52,25 @@ class Layer:
         return f"sha256:{digest.hexdigest()}"
 
     def read(self, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Yield the tar's bytes from one offset to before another, in chunks of at most 1 MiB.
+        """Yield the tar's bytes from one offset to before another, in chunks of about 1 MiB.
 
         Raises:
             UserError: A file changed since the context was made, or cannot be read.
         """
         end = self.size_bytes if end is None else min(end, self.size_bytes)
+        gathered: list[bytes] = []
+        gathered_bytes = 0
+        for part in self._read_parts(start, end):
+            # Small files would be hundreds of bytes a chunk.
+            gathered.append(part)
+            gathered_bytes += len(part)
+            if gathered_bytes >= CHUNK_BYTES:
+                yield b"".join(gathered) if len(gathered) > 1 else part
+                gathered, gathered_bytes = [], 0
+        if gathered:
+            yield b"".join(gathered)
+
+    def _read_parts(self, start: int, end: int) -> Iterator[bytes]:
         first = max(0, bisect_right(self._offsets, start) - 1)
         position = self._offsets[first] if self._offsets else 0
         for chunk in self._read_members(first, start):

@@ -1,0 +1,100 @@
+"""A notebook as a build context: the cells that are asked for by their tags, as one Python file without outputs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore.errors import MissingExtraError, NotFoundError, UserError
+from kfp_mindspore.images.closure import trace_source
+from kfp_mindspore.images.context import BuildContext, Entry
+from kfp_mindspore.images.folder import make_entry
+from kfp_mindspore.images.magics import translate_cell
+from kfp_mindspore.images.requirements import read_requirements
+from kfp_mindspore.images.secrets import find_secrets
+
+DEFAULT_TAG = "image"
+ALL_CELLS = "*"
+
+
+def convert_notebook(notebook: Path | str, *, tags: Sequence[str] = (DEFAULT_TAG,)) -> BuildContext:
+    """Return the tagged code cells of a notebook as one module, with the modules beside it that they import.
+
+    `pip install` lines become requirements, `%%writefile` cells become files; other magics and shell lines are dropped
+    when they only concern the notebook, and refused otherwise. Outputs and metadata are not looked at.
+
+    Args:
+        notebook: The `.ipynb` file.
+        tags: A cell is taken when it has one of these tags; `*` takes every code cell.
+
+    Raises:
+        NotFoundError: There is no such file.
+        UserError: It is no notebook of Python, no cell has one of the tags, or a cell cannot be translated; the message
+            names the cell by its number in the notebook, counted from 1.
+        MissingExtraError: nbformat is not installed.
+    """
+    file = Path(notebook)
+    cells = _select_cells(_read_notebook(file), tags, file)
+    root = file.resolve().parent
+    sources, files, requirements, notes = [], {}, [], []
+    for number, source in cells:
+        cell = translate_cell(source, f"{file.name}, cell {number}")
+        sources.append(cell.source.strip("\n"))
+        files.update({path: content.encode() for path, content in cell.files.items()})
+        requirements += cell.requirements
+        for name in cell.requirement_files:
+            requirements += read_requirements(root / name)
+        notes += cell.notes
+    text = "\n\n".join(source for source in sources if source) + "\n"
+    module = re.sub(r"\W", "_", file.stem)
+    name = f"{f'_{module}' if module[:1].isdigit() else module}.py"
+    closure = trace_source(text, root, name=f"the cells of {file.name}")
+    written = {name: text.encode(), **files}
+    entries = [Entry.from_bytes(path, content) for path, content in written.items()]
+    entries += [make_entry(root, path) for path in closure.files if path not in written]
+    closure.outside -= {path.partition("/")[0].removesuffix(".py") for path in files}
+    return BuildContext(
+        entries,
+        origin=f"notebook {file}, cells {', '.join(str(number) for number, _ in cells)}",
+        requirements=requirements,
+        command=("python3", name),
+        notes=[*notes, *closure.describe()],
+        warnings=find_secrets(entries),
+    )
+
+
+def _read_notebook(file: Path) -> Any:
+    if not file.is_file():
+        raise NotFoundError(f"{file}: no such file")
+    try:
+        import nbformat
+    except ImportError:
+        raise MissingExtraError("nbformat", "images") from None
+    try:
+        content = nbformat.read(file, as_version=4)
+    # nbformat has an exception of its own for each kind of damage, and lets others through.
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, nbformat.ValidationError) as error:
+        raise UserError(f"{file}: is no notebook ({type(error).__name__})") from error
+    metadata = content.get("metadata", {})
+    language = metadata.get("kernelspec", {}).get("language") or metadata.get("language_info", {}).get("name", "python")
+    if language.lower() not in ("python", "ipython"):
+        raise UserError(f"{file}: is a notebook of {language}, only those of Python can be built")
+    return content
+
+
+def _select_cells(content: Any, tags: Sequence[str], file: Path) -> list[tuple[int, str]]:
+    code = [(number, cell) for number, cell in enumerate(content.cells, start=1) if cell.cell_type == "code"]
+    chosen = [
+        (number, cell.source)
+        for number, cell in code
+        if cell.source.strip() and (ALL_CELLS in tags or set(tags) & set(cell.metadata.get("tags", ())))
+    ]
+    if not chosen:
+        known = sorted({tag for _, cell in code for tag in cell.metadata.get("tags", ())})
+        raise UserError(
+            f"{file}: no code cell has the tag {' or '.join(tags)}; its tags are {', '.join(known) or 'none'}",
+            hint=f"Tag the cells that belong into the image, or take all by the tag {ALL_CELLS}.",
+        )
+    return chosen
