@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import click
 
+from kfp_mindspore.cli.output import add_json_option, print_json
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.operator.install.choices import NAME, NAMESPACE, PLACEHOLDER_IMAGE
 from kfp_mindspore.operator.options import GANG_SCHEDULERS, GangScheduler
 
 
@@ -76,3 +79,79 @@ def run(
             lease_namespace=lease_namespace,
         )
     )
+
+
+@operator.command(epilog="Example: kfp-mindspore operator install --image registry.example.com/kfp-mindspore@sha256:…")
+@click.option(
+    "--image",
+    envvar="KFP_MINDSPORE_IMAGE",
+    help="An image with kfp-mindspore[operator], by digest. [default: $KFP_MINDSPORE_IMAGE]",
+)
+@click.option("--operator-namespace", default=NAMESPACE, show_default=True, help="Where the operator runs.")
+@click.option("--namespace", "-n", "namespaces", multiple=True, help="Only jobs of this namespace; repeatable.")
+@click.option(
+    "--gang-scheduler",
+    type=click.Choice(GANG_SCHEDULERS),
+    default="none",
+    show_default=True,
+    help="Who admits all pods of a job, or none of them.",
+)
+@click.option("--istio-sidecar", is_flag=True, help="Let Istio put its sidecar into job pods.")
+@click.option("--replicas", type=click.IntRange(min=1), default=2, show_default=True, help="Processes; one acts.")
+@click.option("--definition-only", is_flag=True, help="Install the definition of MSJob and nothing else.")
+@click.option("--dry-run", is_flag=True, help="Print the objects as YAML, and touch no cluster.")
+@click.option("--kubeconfig", default="", help="A kubeconfig file. [default: $KUBECONFIG, or ~/.kube/config]")
+@click.option("--context", default="", help="A context of the kubeconfig. [default: its current one]")
+@add_json_option
+def install(
+    image: str | None,
+    operator_namespace: str,
+    namespaces: tuple[str, ...],
+    gang_scheduler: GangScheduler,
+    istio_sidecar: bool,
+    replicas: int,
+    definition_only: bool,
+    dry_run: bool,
+    kubeconfig: str,
+    context: str,
+    as_json: bool,
+) -> None:
+    """Install the operator in a cluster, or bring what is installed up to date.
+
+    The objects are those of the kustomize files in config/operator, applied by the server's side.
+    """
+    from kfp_mindspore.operator.install import Choices, build_objects
+    from kfp_mindspore.operator.install.apply import apply_objects
+    from kfp_mindspore.operator.install.kustomize import dump_documents
+
+    if not image and not dry_run and not definition_only:
+        raise UserError(
+            "--image: is required; no image of the operator is published",
+            hint="Build one with: kfp-mindspore image runtime (or print the objects with --dry-run)",
+        )
+    choices = Choices(
+        image=image or PLACEHOLDER_IMAGE,
+        namespace=operator_namespace,
+        watched=namespaces,
+        gang_scheduler=gang_scheduler,
+        istio_sidecar=istio_sidecar,
+        replicas=replicas,
+    )
+    objects = build_objects(choices)
+    if definition_only:
+        objects = [item for item in objects if item["kind"] == "CustomResourceDefinition"]
+    if dry_run:
+        if as_json:
+            print_json({"objects": objects})
+        else:
+            click.echo(dump_documents(objects), nl=False)
+        return
+    applied = []
+    for name in apply_objects(objects, kubeconfig=kubeconfig or None, context=context or None):
+        applied.append(name)
+        if not as_json:
+            click.echo(f"{name} applied")
+    if as_json:
+        print_json({"applied": applied})
+    elif not definition_only:
+        click.echo(f"See it start: kubectl -n {operator_namespace} rollout status deployment/{NAME}")

@@ -50,7 +50,8 @@ def list_goldens() -> dict[Path, Callable[[], str]]:
         )
     goldens[ROOT / "serving" / "runtime.yaml"] = partial(render_runtime, None)
     goldens[ROOT / "serving" / "servingruntime.yaml"] = partial(render_runtime, "default")
-    goldens[ROOT / "config" / "operator" / "crd.yaml"] = render_crd
+    for path, text in render_operator().items():
+        goldens[ROOT / "config" / "operator" / path] = lambda text=text: text  # type: ignore[misc]
     for file in sorted(DSL.glob("*.py")):
         goldens[file.with_suffix(".yaml")] = partial(compile_file, file)
     return goldens
@@ -86,9 +87,8 @@ def render_runtime(namespace: str | None) -> str:
     return dump_manifest(manifest)
 
 
-def render_crd() -> str:
-    """Return the CustomResourceDefinition of MSJob."""
-    from kfp_mindspore.cli.output import dump_manifest
-    from kfp_mindspore.msjob.crd import build_crd
+def render_operator() -> dict[str, str]:
+    """Return the kustomize files of the operator by their path."""
+    from kfp_mindspore.operator.install.kustomize import render_files
 
-    return dump_manifest(build_crd())
+    return render_files()

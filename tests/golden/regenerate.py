@@ -11,6 +11,7 @@ def main() -> None:
     for file, render in list_goldens().items():
         text = render()
         if not file.is_file() or file.read_text() != text:
+            file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
             print(file.relative_to(ROOT))
             changed += 1

@@ -1,0 +1,140 @@
+"""Who may do what: the operator no more than it does, and tenants what they may do with MSJobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kfp_mindspore.msjob.names import GROUP, PLURAL
+from kfp_mindspore.operator.install.choices import LABELS, NAME, Choices
+from kfp_mindspore.operator.options import GangScheduler
+from kfp_mindspore.operator.resources import LEASES, find_pod_groups
+
+Document = dict[str, Any]
+_RBAC = "rbac.authorization.k8s.io"
+_API_VERSION = f"{_RBAC}/v1"
+_READ = ["get", "list", "watch"]
+_AGGREGATE = f"{_RBAC}/aggregate-to-"
+
+
+def list_rules(gang_scheduler: GangScheduler) -> list[Document]:
+    """Return the rules of the operator's role, in each namespace whose jobs are its own.
+
+    Args:
+        gang_scheduler: What makes PodGroups necessary.
+    """
+    rules = [
+        # By TTL it deletes jobs; it never changes what a job asks for.
+        make_rule(GROUP, PLURAL, [*_READ, "delete"]),
+        make_rule(GROUP, f"{PLURAL}/status", ["patch"]),
+        # What a job owns blocks its deletion, which some clusters allow only to who may set the owner's finalizers.
+        make_rule(GROUP, f"{PLURAL}/finalizers", ["update"]),
+        make_rule("", "pods", [*_READ, "create", "delete"]),
+        make_rule("", "services", [*_READ, "create", "delete"]),
+        make_rule("", "events", ["create", "patch"]),
+    ]
+    return [*rules, *list_gang_rules(gang_scheduler)]
+
+
+def list_gang_rules(gang_scheduler: GangScheduler) -> list[Document]:
+    """Return what a gang scheduler makes necessary."""
+    groups = find_pod_groups(gang_scheduler)
+    return [make_rule(groups.group, groups.plural, [*_READ, "create", "delete"])] if groups else []
+
+
+def build_operator_roles(choices: Choices) -> list[Document]:
+    """Return the operator's account, roles and bindings."""
+    account: Document = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": _metadata(NAME, choices.namespace),
+        # The Deployment asks for it.
+        "automountServiceAccountToken": False,
+    }
+    lease_rules = [
+        make_rule(LEASES.group, LEASES.plural, ["create"]),
+        {**make_rule(LEASES.group, LEASES.plural, ["get", "update"]), "resourceNames": [NAME]},
+    ]
+    leases = [
+        _role("Role", f"{NAME}-leader", lease_rules, choices.namespace),
+        _binding("Role", f"{NAME}-leader", choices, choices.namespace),
+    ]
+    rules = list_rules(choices.gang_scheduler)
+    if not choices.watched:
+        return [account, _role("ClusterRole", NAME, rules), _binding("ClusterRole", NAME, choices), *leases]
+    own = [
+        item
+        for namespace in choices.watched
+        for item in (_role("Role", NAME, rules, namespace), _binding("Role", NAME, choices, namespace))
+    ]
+    return [account, *own, *leases]
+
+
+def build_tenant_roles() -> list[Document]:
+    """Return what Kubernetes' own roles `admin`, `edit` and `view` are to hold beside their own rules."""
+    write = ["create", "delete", "deletecollection", "patch", "update"]
+    return [
+        {
+            **_role(
+                "ClusterRole",
+                "msjob-edit",
+                [
+                    make_rule(GROUP, PLURAL, [*_READ, *write]),
+                    make_rule(GROUP, f"{PLURAL}/scale", ["get", "patch", "update"]),
+                    make_rule(GROUP, f"{PLURAL}/status", ["get"]),
+                ],
+            ),
+            "metadata": {
+                "name": "msjob-edit",
+                "labels": {**LABELS, f"{_AGGREGATE}admin": "true", f"{_AGGREGATE}edit": "true"},
+            },
+        },
+        {
+            **_role(
+                "ClusterRole",
+                "msjob-view",
+                [make_rule(GROUP, PLURAL, _READ), make_rule(GROUP, f"{PLURAL}/status", ["get"])],
+            ),
+            "metadata": {"name": "msjob-view", "labels": {**LABELS, f"{_AGGREGATE}view": "true"}},
+        },
+    ]
+
+
+def build_kueue_roles() -> list[Document]:
+    """Return what Kueue's manager needs to hold MSJobs back and let them go, by `runPolicy.suspend`."""
+    name = "kueue-msjob-manager"
+    rules = [
+        make_rule(GROUP, PLURAL, [*_READ, "patch", "update"]),
+        make_rule(GROUP, f"{PLURAL}/status", ["get"]),
+        make_rule(GROUP, f"{PLURAL}/finalizers", ["update"]),
+    ]
+    binding: Document = {
+        "apiVersion": _API_VERSION,
+        "kind": "ClusterRoleBinding",
+        "metadata": _metadata(name),
+        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": "kueue-controller-manager", "namespace": "kueue-system"}],
+    }
+    return [_role("ClusterRole", name, rules), binding]
+
+
+def make_rule(group: str, resource: str, verbs: list[str]) -> Document:
+    """Return a rule over one resource."""
+    return {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
+
+
+def _role(kind: str, name: str, rules: list[Document], namespace: str = "") -> Document:
+    return {"apiVersion": _API_VERSION, "kind": kind, "metadata": _metadata(name, namespace), "rules": rules}
+
+
+def _binding(kind: str, name: str, choices: Choices, namespace: str = "") -> Document:
+    return {
+        "apiVersion": _API_VERSION,
+        "kind": f"{kind}Binding",
+        "metadata": _metadata(name, namespace),
+        "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": choices.namespace}],
+    }
+
+
+def _metadata(name: str, namespace: str = "") -> Document:
+    return {"name": name, **({"namespace": namespace} if namespace else {}), "labels": dict(LABELS)}

@@ -1,0 +1,134 @@
+"""The operator's Deployment, and what stands around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kfp_mindspore.operator.install.choices import LABELS, NAME, PORT, Choices
+
+Document = dict[str, Any]
+_SELECTOR = {"app.kubernetes.io/name": NAME}
+# Any user that is not root will do: the operator writes no file.
+_USER = 65532
+
+
+def build_namespace(choices: Choices) -> Document:
+    """Return the operator's namespace, where only pods without any privilege may run."""
+    levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": choices.namespace, "labels": {**LABELS, **levels}},
+    }
+
+
+def list_arguments(choices: Choices) -> list[str]:
+    """Return the words after `kfp-mindspore operator run`."""
+    arguments = ["--leader-elect", "--log-format=json", f"--metrics-port={PORT}"]
+    arguments += [f"--namespace={namespace}" for namespace in choices.watched]
+    if choices.gang_scheduler != "none":
+        arguments.append(f"--gang-scheduler={choices.gang_scheduler}")
+    if choices.istio_sidecar:
+        arguments.append("--istio-sidecar")
+    return arguments
+
+
+def build_deployment(choices: Choices) -> Document:
+    """Return the Deployment: non-root, nothing to write to, no capabilities."""
+    container: Document = {
+        "name": "operator",
+        "image": choices.image,
+        "command": ["kfp-mindspore", "operator", "run"],
+        "args": list_arguments(choices),
+        "env": [{"name": "PYTHONDONTWRITEBYTECODE", "value": "1"}],
+        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
+        "startupProbe": _probe("/healthz", period=2, failures=60),
+        "livenessProbe": _probe("/healthz", period=10, failures=6),
+        "readinessProbe": _probe("/readyz", period=5, failures=3),
+        # A thousand jobs that start at once keep one core busy; 5,000 that run take a quarter of the limit.
+        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": dict(_SELECTOR)},
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _metadata(choices),
+        "spec": {
+            "replicas": choices.replicas,
+            "selector": {"matchLabels": dict(_SELECTOR)},
+            "template": {
+                "metadata": {"labels": dict(LABELS)},
+                "spec": {
+                    "serviceAccountName": NAME,
+                    "automountServiceAccountToken": True,
+                    "securityContext": {
+                        "runAsNonRoot": True,
+                        "runAsUser": _USER,
+                        "runAsGroup": _USER,
+                        "seccompProfile": {"type": "RuntimeDefault"},
+                    },
+                    "terminationGracePeriodSeconds": 30,
+                    "topologySpreadConstraints": [spread],
+                    "containers": [container],
+                },
+            },
+        },
+    }
+
+
+def build_service(choices: Choices) -> Document:
+    """Return the Service that Prometheus asks."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            **_metadata(choices, f"{NAME}-metrics"),
+            "annotations": {"prometheus.io/scrape": "true", "prometheus.io/port": str(PORT)},
+        },
+        "spec": {
+            "selector": dict(_SELECTOR),
+            "ports": [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}],
+        },
+    }
+
+
+def build_network_policy(choices: Choices) -> Document:
+    """Return the policy: in come probes and Prometheus, out goes DNS and HTTPS, as to the API server."""
+
+    def ports(*pairs: tuple[int, str]) -> list[Document]:
+        return [{"port": port, "protocol": protocol} for port, protocol in pairs]
+
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _metadata(choices),
+        "spec": {
+            "podSelector": {"matchLabels": dict(_SELECTOR)},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"ports": ports((PORT, "TCP"))}],
+            "egress": [{"ports": ports((53, "UDP"), (53, "TCP"), (443, "TCP"), (6443, "TCP"))}],
+        },
+    }
+
+
+def _probe(path: str, *, period: int, failures: int) -> Document:
+    return {
+        "httpGet": {"path": path, "port": "http"},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
+
+
+def _metadata(choices: Choices, name: str = NAME) -> Document:
+    return {"name": name, "namespace": choices.namespace, "labels": dict(LABELS)}
