@@ -90,15 +90,18 @@ class _Translation:
 
     def apply(self, tree: ast.Module) -> str:
         statements = [node for node in ast.walk(tree) if isinstance(node, ast.Expr) and _is_shell_call(node.value)]
-        done = {id(node.value) for node in statements}
+        done = {id(part) for node in statements for part in ast.walk(node.value)}
         for node in ast.walk(tree):
-            if _is_shell_call(node) and id(node) not in done:
+            if _is_shell(node) and id(node) not in done:
                 raise UserError(
                     f"{self._where}: get_ipython, or the value of a magic or shell line, has no meaning in an image",
                     hint="Write it in Python, or leave the cell out by its tags.",
                 )
-        for statement in sorted(statements, key=lambda node: node.lineno, reverse=True):
-            self._replace(statement, self._translate(statement.value))
+        statements.sort(key=lambda node: (node.lineno, node.col_offset))
+        texts = [self._translate(statement.value) for statement in statements]
+        # From the last on, so that the places of those before stay right.
+        for statement, text in zip(reversed(statements), reversed(texts), strict=True):
+            self._replace(statement, text)
         return b"\n".join(self._lines).decode()
 
     def _replace(self, statement: ast.Expr, text: str) -> None:
@@ -177,10 +180,7 @@ def _split(line: str, where: str) -> list[str]:
 
 
 def _is_shell_call(node: ast.AST) -> bool:
-    """Return whether an expression is `get_ipython().something(…)`, or `get_ipython()` alone."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return _is_shell(node.func.value)
-    return False
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_shell(node.func.value)
 
 
 def _is_shell(node: ast.AST) -> bool:

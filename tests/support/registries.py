@@ -1,0 +1,280 @@
+"""Real registries on 127.0.0.1: docker-registry, plain or with TLS and logins, and a proxy that does harm in front."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BINARY = "docker-registry"
+MISSING = f"{BINARY} is not installed: apt-get install docker-registry"
+USER, PASSWORD = "reader", "correct horse"
+# bcrypt of PASSWORD.
+_HASH = "$2y$04$abcdefghijklmnopqrstuujydOTSfIH/d5oUHpsygqV5X9xJLQc6e"
+_LISTENING = re.compile(r"listening on [^ \"]*:(\d+)")
+_START_SECONDS = 60.0
+
+
+def require_binary() -> None:
+    """Skip the test when docker-registry is not installed."""
+    if shutil.which(BINARY) is None:
+        pytest.skip(MISSING)
+
+
+class Registry:
+    """A docker-registry process with a folder of its own.
+
+    Args:
+        root: Folder for its configuration, log and storage.
+        storage: Folder of the blobs; below `root` by default.
+        htpasswd: Whether USER and PASSWORD are needed.
+        tls: Certificate and key files; plain HTTP without.
+        token: Settings of docker-registry's token authentication.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        storage: Path | None = None,
+        htpasswd: bool = False,
+        tls: tuple[Path, Path] | None = None,
+        token: Mapping[str, str] | None = None,
+    ) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self.storage = storage or root / "storage"
+        settings: dict[str, Any] = {
+            "version": "0.1",
+            "log": {"level": "info", "formatter": "json"},
+            "storage": {
+                "filesystem": {"rootdirectory": str(self.storage)},
+                "delete": {"enabled": True},
+                "maintenance": {"uploadpurging": {"enabled": False}},
+            },
+            "http": {"addr": "127.0.0.1:0", "secret": "of a test"},
+        }
+        if tls:
+            settings["http"]["tls"] = {"certificate": str(tls[0]), "key": str(tls[1])}
+        if htpasswd:
+            (root / "htpasswd").write_text(f"{USER}:{_HASH}\n")
+            settings["auth"] = {"htpasswd": {"realm": "test", "path": str(root / "htpasswd")}}
+        if token:
+            settings["auth"] = {"token": dict(token)}
+        # JSON is YAML.
+        (root / "config.yml").write_text(json.dumps(settings))
+        self._log = root / "registry.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen([BINARY, "serve", str(root / "config.yml")], stdout=log, stderr=log)
+        self.port = self._wait()
+        self.host = f"127.0.0.1:{self.port}"
+
+    def _wait(self) -> int:
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            if found := _LISTENING.search(self._log.read_text()):
+                return int(found[1])
+            assert self._process.poll() is None, self._log.read_text()
+            time.sleep(0.02)
+        self.close()
+        raise AssertionError(f"docker-registry did not start: {self._log.read_text()}")
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+
+    def list_tags(self, repository: str) -> list[str]:
+        """Return the tags on disk."""
+        folder = self._repository(repository) / "_manifests" / "tags"
+        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+    def list_uploads(self, repository: str) -> list[str]:
+        """Return the uploads that were begun and neither finished nor given up."""
+        folder = self._repository(repository) / "_uploads"
+        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+    def remove_repository(self, repository: str) -> None:
+        """Remove a repository from the disk."""
+        shutil.rmtree(self._repository(repository))
+
+    def _repository(self, repository: str) -> Path:
+        return self.storage / "docker/registry/v2/repositories" / repository
+
+
+@contextlib.contextmanager
+def start_registry(root: Path, **options: Any) -> Iterator[Registry]:
+    """Run a registry for a block."""
+    registry = Registry(root, **options)
+    try:
+        yield registry
+    finally:
+        registry.close()
+
+
+@dataclass
+class Fault:
+    """What a proxy does to requests instead of, or after, passing them on.
+
+    Args:
+        method: Which requests, such as `PATCH`.
+        path: What their path must match, a regular expression.
+        status: Answer this status without passing the request on.
+        headers: Headers of that answer, or that replace the registry's.
+        body: Body of that answer.
+        cut_after: Pass on so many bytes of the body, then reset both connections.
+        times: How many requests it is done to; those after it pass.
+        before: Called with the request's path before anything else.
+    """
+
+    method: str
+    path: str = "."
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    cut_after: int | None = None
+    times: int = 1
+    before: Callable[[str], None] | None = None
+
+
+class FaultProxy(ThreadingHTTPServer):
+    """Stands before a registry on a port of its own; `requests` lists what came, as `METHOD path`."""
+
+    daemon_threads = True
+
+    def __init__(self, registry: Registry) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.registry = registry
+        self.faults: list[Fault] = []
+        self.requests: list[str] = []
+        self.body_bytes = 0
+        self.lock = threading.Lock()
+        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread.start()
+
+    @property
+    def host(self) -> str:
+        """Host and port."""
+        return f"127.0.0.1:{self.server_address[1]}"
+
+    def take_fault(self, method: str, path: str) -> Fault | None:
+        """Return the first fault that is meant for a request, and count it."""
+        with self.lock:
+            for fault in self.faults:
+                if fault.times and fault.method == method and re.search(fault.path, path):
+                    fault.times -= 1
+                    return fault
+        return None
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: connections are meant to break."""
+
+    def close(self) -> None:
+        """Stop."""
+        self.shutdown()
+        self.server_close()
+        self._thread.join()
+
+
+@contextlib.contextmanager
+def start_proxy(registry: Registry) -> Iterator[FaultProxy]:
+    """Run a proxy for a block."""
+    proxy = FaultProxy(registry)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FaultProxy
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def _handle(self) -> None:
+        with self.server.lock:
+            self.server.requests.append(f"{self.command} {self.path}")
+        fault = self.server.take_fault(self.command, self.path)
+        if fault and fault.before:
+            fault.before(self.path)
+        length = int(self.headers.get("Content-Length") or 0)
+        if fault and fault.status:
+            self._discard(length)
+            self._answer(fault.status, {"Content-Length": str(len(fault.body)), **fault.headers}, fault.body)
+            return
+        upstream = http.client.HTTPConnection("127.0.0.1", self.server.registry.port, timeout=60)
+        try:
+            upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                upstream.putheader(name, value)
+            upstream.endheaders()
+            if fault and fault.cut_after is not None:
+                self._pass_on(upstream, min(length, fault.cut_after))
+                assert upstream.sock is not None
+                _reset(self.connection)
+                upstream.sock.shutdown(socket.SHUT_RDWR)
+                self.close_connection = True
+                return
+            self._pass_on(upstream, length)
+            response = upstream.getresponse()
+            body = response.read()
+            headers = {name: value for name, value in response.getheaders() if name.lower() != "transfer-encoding"}
+            if "Content-Length" not in headers:
+                headers["Content-Length"] = str(len(body))
+            self._answer(response.status, {**headers, **(fault.headers if fault else {})}, body)
+        finally:
+            upstream.close()
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _handle
+
+    def _discard(self, length: int) -> None:
+        while length:
+            length -= len(self.rfile.read(min(length, 1 << 20)))
+
+    def _pass_on(self, upstream: http.client.HTTPConnection, length: int) -> None:
+        while length:
+            chunk = self.rfile.read(min(length, 1 << 16))
+            if not chunk:
+                return
+            length -= len(chunk)
+            with self.server.lock:
+                self.server.body_bytes += len(chunk)
+            upstream.send(chunk)
+
+    def _answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.send_response_only(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+def _reset(connection: socket.socket) -> None:
+    """Close a connection so that its other end sees a reset."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.shutdown(socket.SHUT_RD)
+    connection.close()
+
+
+def write_login(file: Path, host: str, username: str = USER, password: str = PASSWORD) -> Path:
+    """Write docker's config.json with one login."""
+    pair = base64.b64encode(f"{username}:{password}".encode()).decode()
+    file.write_text(json.dumps({"auths": {host: {"auth": pair}}}))
+    return file
