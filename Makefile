@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format types contracts unit local test-cluster docs bench fuzz golden pod-schema clean
+.PHONY: help install demo test lint format types contracts unit local test-cluster cluster-up cluster-down docs bench fuzz golden pod-schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,6 +47,12 @@ local: $(STAMP) ## Whole lifecycles on this machine, the notebook and the wheel
 test-cluster: $(STAMP) ## Tests on a real Kubernetes, built with Go at first (13 minutes)
 	$(BIN)/python -m tests.cluster build
 	$(BIN)/python -m pytest -m cluster tests/cluster
+
+cluster-up: $(STAMP) ## Start a Kubernetes of one node that stays (root), and print its KUBECONFIG
+	@$(BIN)/python -m tests.cluster up
+
+cluster-down: $(STAMP) ## End it
+	@$(BIN)/python -m tests.cluster down
 
 golden: $(STAMP) ## Regenerate compiled YAML and component READMEs
 	$(BIN)/python -m tests.golden.regenerate

@@ -1,13 +1,19 @@
-"""Build what a cluster of our own needs: `python -m tests.cluster build`."""
+"""A cluster of our own, for people: build it, start it, look at it, end it."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+import time
+from collections.abc import Callable
 
 from tests.cluster.infrastructure.binaries import build_binaries
-from tests.cluster.infrastructure.prerequisites import UnavailableError
+from tests.cluster.infrastructure.cluster import Cluster, OwnedCluster
+from tests.cluster.infrastructure.images import build_images
+from tests.cluster.infrastructure.instances import find_kept, remove_instance, remove_leftovers
+from tests.cluster.infrastructure.packages import install_dependencies
+from tests.cluster.infrastructure.prerequisites import UnavailableError, check_root, install_packages
 
 REQUIRE_VARIABLE = "KFP_MINDSPORE_REQUIRE_CLUSTER"
 
@@ -16,14 +22,66 @@ def main() -> int:
     """Do what the command line says, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("build", help="build binaries into the cache; nothing is done when they are there")
-    parser.parse_args()
+    build_command = commands.add_parser("build", help="build binaries, images and pods' packages into the cache")
+    build_command.add_argument("--control-plane", action="store_true", help="only what an API server alone needs")
+    commands.add_parser("up", help="start a cluster that stays, unless one is up, and print its KUBECONFIG")
+    commands.add_parser("down", help="end the clusters that stay, and what dead owners left")
+    commands.add_parser("status", help="say what is up")
+    arguments = parser.parse_args()
     try:
-        print(build_binaries())
+        if arguments.command == "build":
+            build(control_plane=arguments.control_plane)
+        else:
+            {"up": up, "down": down, "status": status}[arguments.command]()
     except UnavailableError as error:
         print(f"no cluster here: {error}", file=sys.stderr)
-        return 1 if os.environ.get(REQUIRE_VARIABLE) else 0
+        return 1 if arguments.command != "build" or os.environ.get(REQUIRE_VARIABLE) else 0
     return 0
+
+
+def build(*, control_plane: bool = False) -> None:
+    """Build what is missing and say how long it took."""
+    _time("binaries", build_binaries)
+    if control_plane:
+        return
+    check_root()
+    _time("packages of the distribution", install_packages)
+    _time("images", build_images)
+    _time("packages for pods", install_dependencies)
+
+
+def up() -> None:
+    """Start a cluster that outlives this process, unless one is up."""
+    kept = [directory for directory in find_kept() if (directory / "kubeconfig").exists()]
+    if not kept:
+        build()
+        kept = [OwnedCluster(keep=True).directory]
+    print(f"export KUBECONFIG={kept[0] / 'kubeconfig'}")
+
+
+def down() -> None:
+    """End every cluster that stays."""
+    for directory in find_kept():
+        remove_instance(directory)
+        print(f"{directory.name} ended")
+    for name in remove_leftovers():
+        print(f"{name} removed: its owner is dead")
+
+
+def status() -> None:
+    """Say which clusters stay, and whether they are ready."""
+    kept = find_kept()
+    for directory in kept:
+        cluster = Cluster.open(directory)
+        print(f"{directory.name}\t{'ready' if cluster.is_ready() else 'not ready'}\t{cluster.kubeconfig}")
+    if not kept:
+        print("no cluster is up; start one with `make cluster-up`")
+
+
+def _time(what: str, act: Callable[[], object]) -> None:
+    started = time.monotonic()
+    act()
+    print(f"{what}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

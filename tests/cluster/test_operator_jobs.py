@@ -3,39 +3,282 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from kfp_mindspore.kube import SERVICES, Cluster
+from kfp_mindspore.kube import PODS, SERVICES, Cluster
 from kfp_mindspore.msjob.crd import build_crd
 from tests.cluster.infrastructure.api_server import ControlPlane
-from tests.support.operators import Jobs, OperatorProcess
+from tests.support.operators import Jobs, OperatorProcess, find, has, is_deleting, wait_for
+
+ATTEMPT = "training.kubeflow.org/attempt"
 
 
 @pytest.fixture(scope="module")
-def jobs(api_server: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
-    """Return a namespace with an operator of its own."""
+def operator(api_server: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    """Return an operator with a namespace of its own."""
     Cluster(api_server.kubeconfig).apply(build_crd())
     log = tmp_path_factory.mktemp("operator") / "log"
-    with api_server.make_namespace() as namespace, OperatorProcess(api_server.kubeconfig, log, "-n", namespace):
-        yield Jobs(api_server.kubeconfig, namespace)
+    with (
+        api_server.make_namespace() as namespace,
+        OperatorProcess(api_server.kubeconfig, log, "--namespace", namespace) as process,
+    ):
+        yield process
 
 
-def test_a_job_comes_to_run_and_to_its_end(jobs: Jobs) -> None:
+@pytest.fixture(scope="module")
+def jobs(api_server: ControlPlane, operator: OperatorProcess) -> Jobs:
+    """Return the operator's namespace."""
+    return Jobs(api_server.kubeconfig, operator.flags[1])
+
+
+def test_a_job_comes_to_run_by_two_writes_and_to_its_end(jobs: Jobs, operator: OperatorProcess) -> None:
+    before = operator.read_metric("msjob_api_requests_total", verb="patch")
     jobs.create("plain", workers=2)
     pods = jobs.wait_pods("plain", lambda pods: len(pods) == 3)
     (service,) = jobs.services("plain")
     environment = {item["name"]: item for item in pods["plain-worker-1"]["spec"]["containers"][0]["env"]}
     assert environment["MS_NODE_ID"]["value"] == "1"
-    assert environment["MS_SCHED_HOST"]["value"].startswith("10.0.")
-    for pod in pods:
-        jobs.set_running(pod)
-    running = jobs.wait("plain", "Running")
-    assert running["status"]["workers"] == "2/2"
+    address = jobs.cluster.get(SERVICES, service, jobs.namespace)["spec"]["clusterIP"]
+    assert environment["MS_SCHED_HOST"]["value"] == address
+    running = jobs.launch("plain", 3)
+    assert jobs.get("plain")["status"]["workers"] == "2/2"
+    assert operator.read_metric("msjob_api_requests_total", verb="patch") - before == 2
     jobs.end("plain-worker-0", 0)
     done = jobs.wait("plain", "Succeeded")
     assert done["status"]["restarts"] == 0
+    assert {pod["metadata"]["labels"][ATTEMPT] for pod in running.values()} == {"0"}
     # cleanPodPolicy is Running by default: what runs is ended, what has ended stays for its log.
-    pods = jobs.wait_pods("plain", lambda pods: "deletionTimestamp" in pods["plain-worker-1"]["metadata"])
-    assert "deletionTimestamp" not in pods["plain-worker-0"]["metadata"]
+    pods = jobs.wait_pods("plain", lambda pods: is_deleting(pods["plain-worker-1"]))
+    assert not is_deleting(pods["plain-worker-0"])
     jobs.wait_gone(service, SERVICES)
+    wait_for(
+        lambda: {event["reason"] for event in jobs.events("plain")} == {"JobCreated", "JobRunning", "JobSucceeded"},
+        lambda: f"{jobs.events('plain')}",
+    )
+
+
+def test_one_worker_is_one_pod_without_variables(jobs: Jobs) -> None:
+    jobs.create("single", workers=1)
+    (pod,) = jobs.launch("single", 1).values()
+    assert not pod["spec"]["containers"][0].get("env")
+    assert jobs.services("single") == []
+    jobs.end("single-worker-0", 0)
+    jobs.wait("single", "Succeeded")
+
+
+def test_a_failure_restarts_all_and_is_counted(jobs: Jobs, operator: OperatorProcess) -> None:
+    before = operator.read_metric("msjob_restarts_total")
+    jobs.create("again", workers=2, backoffLimit=2)
+    old = jobs.launch("again", 3)
+    jobs.end("again-worker-1", 1, message="first line\nZeroDivisionError")
+    job = jobs.wait("again", "Restarting")
+    assert job["status"]["restarts"] == 1
+    failure = job["status"]["failure"]
+    assert (failure["pod"], failure["exitCode"]) == ("again-worker-1", 1)
+    assert failure["log"][-1] == "ZeroDivisionError"
+    # Whoever ran with it has nothing to save: one second from SIGTERM to SIGKILL.
+    dying = jobs.wait_pods("again", lambda pods: all(map(is_deleting, pods.values())))
+    assert {pod["metadata"]["deletionGracePeriodSeconds"] for pod in dying.values()} == {1}
+    jobs.reap("again")
+    new = jobs.launch("again", 3)
+    assert not {pod["metadata"]["uid"] for pod in old.values()} & {pod["metadata"]["uid"] for pod in new.values()}
+    assert {pod["metadata"]["labels"][ATTEMPT] for pod in new.values()} == {"1"}
+    assert jobs.get("again")["status"]["restarts"] == 1
+    assert operator.read_metric("msjob_restarts_total") - before == 1
+
+
+def test_no_more_restarts_than_the_limit(jobs: Jobs) -> None:
+    jobs.create("limit", workers=1, backoffLimit=1)
+    for restarts in (0, 1):
+        jobs.launch("limit", 1)
+        assert jobs.get("limit")["status"]["restarts"] == restarts
+        jobs.end("limit-worker-0", 1)
+        if restarts == 0:
+            jobs.wait("limit", "Restarting")
+            jobs.reap("limit")
+    failed = jobs.wait("limit", "Failed")
+    assert find(failed, "Failed")["reason"] == "BackoffLimitExceeded"
+    assert failed["status"]["restarts"] == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "condition"),
+    [("Never", 137, "Failed"), ("ExitCode", 1, "Failed"), ("ExitCode", 143, "Restarting"), ("Always", 1, "Restarting")],
+)
+def test_restart_policies(jobs: Jobs, policy: str, code: int, condition: str) -> None:
+    name = f"policy-{policy.lower()}-{code}"
+    jobs.create(name, workers=1, restart_policy=policy)
+    jobs.launch(name, 1)
+    jobs.end(f"{name}-worker-0", code)
+    jobs.wait(name, condition)
+
+
+@pytest.mark.parametrize(("reason", "counted"), [("PreemptionByScheduler", 0), ("EvictionByEvictionAPI", 0), ("", 1)])
+def test_a_disruption_is_not_counted_and_a_deleted_pod_is(jobs: Jobs, reason: str, counted: int) -> None:
+    name = f"gone-{reason[:4].lower() or 'deleted'}"
+    jobs.create(name, workers=2)
+    jobs.launch(name, 3)
+    if reason:
+        jobs.disrupt(f"{name}-worker-1", reason)
+    jobs.cluster.delete(PODS, f"{name}-worker-1", jobs.namespace)
+    job = jobs.wait(name, "Restarting")
+    assert job["status"]["restarts"] == counted
+    assert job["status"]["attempt"] == 1
+    jobs.wait_pods(name, lambda pods: all(map(is_deleting, pods.values())))
+    jobs.reap(name)
+    jobs.launch(name, 3)
+
+
+def test_out_of_memory_is_named(jobs: Jobs) -> None:
+    jobs.create("hungry", workers=1, backoffLimit=0)
+    jobs.launch("hungry", 1)
+    jobs.end("hungry-worker-0", 137, reason="OOMKilled")
+    failed = jobs.wait("hungry", "Failed")
+    assert failed["status"]["failure"]["reason"] == "OOMKilled"
+
+
+def test_the_deadline_needs_no_other_event(jobs: Jobs) -> None:
+    jobs.create("late", workers=1, activeDeadlineSeconds=2)
+    failed = jobs.wait("late", "Failed")
+    assert find(failed, "Failed")["reason"] == "DeadlineExceeded"
+    # A pod that no node has goes at once.
+    jobs.wait_pods("late", lambda pods: not pods)
+
+
+def test_a_job_goes_after_its_time_with_all_that_it_owns(jobs: Jobs) -> None:
+    jobs.create("brief", workers=2, ttlSecondsAfterFinished=1, cleanPodPolicy="None")
+    jobs.launch("brief", 3)
+    jobs.end("brief-worker-0", 0)
+    jobs.wait_gone("brief")
+    pods = jobs.wait_pods("brief", lambda pods: all(map(is_deleting, pods.values())))
+    jobs.reap("brief")
+    jobs.wait_pods("brief", lambda pods: not pods)
+    jobs.wait_gone("brief-scheduler-0", SERVICES)
+    assert set(pods) <= {"brief-scheduler-0", "brief-worker-0", "brief-worker-1"}
+
+
+def test_a_deleted_job_takes_its_pods_along(jobs: Jobs) -> None:
+    jobs.create("deleted", workers=2)
+    jobs.launch("deleted", 3)
+    jobs.delete("deleted")
+    jobs.wait_gone("deleted")
+    pods = jobs.wait_pods("deleted", lambda pods: all(map(is_deleting, pods.values())))
+    # Deleted by a person: they may save what they have.
+    assert {pod["metadata"]["deletionGracePeriodSeconds"] for pod in pods.values()} == {30}
+    jobs.reap("deleted")
+    jobs.wait_gone("deleted-scheduler-0", SERVICES)
+    assert jobs.pods("deleted") == {}
+
+
+def test_suspended_it_has_no_pods_and_resumed_it_goes_on(jobs: Jobs) -> None:
+    jobs.create("held", workers=2, suspend=True)
+    job = jobs.wait("held", "Suspended")
+    assert jobs.pods("held") == {}
+    assert jobs.services("held") == []
+    assert "startTime" not in job["status"]
+    jobs.patch("held", {"spec": {"runPolicy": {"suspend": False}}})
+    jobs.launch("held", 3)
+    jobs.end("held-worker-1", 1)
+    jobs.wait("held", "Restarting")
+    jobs.reap("held")
+    jobs.launch("held", 3)
+    jobs.patch("held", {"spec": {"runPolicy": {"suspend": True}}})
+    jobs.wait("held", "Suspended")
+    pods = jobs.wait_pods("held", lambda pods: all(map(is_deleting, pods.values())))
+    assert {pod["metadata"]["deletionGracePeriodSeconds"] for pod in pods.values()} == {30}
+    jobs.reap("held")
+    jobs.wait_gone("held-scheduler-0", SERVICES)
+    jobs.patch("held", {"spec": {"runPolicy": {"suspend": False}}})
+    pods = jobs.launch("held", 3)
+    assert jobs.get("held")["status"]["restarts"] == 1
+    assert {pod["metadata"]["labels"][ATTEMPT] for pod in pods.values()} == {"2"}
+
+
+def test_a_job_of_another_manager_is_left_alone(jobs: Jobs) -> None:
+    jobs.create("foreign", workers=1, managedBy="kueue.x-k8s.io/multikueue")
+    # Made after it and done, so the operator has seen the other, too.
+    jobs.create("witness", workers=1)
+    jobs.launch("witness", 1)
+    assert "status" not in jobs.get("foreign")
+    assert jobs.pods("foreign") == {}
+
+
+def test_workers_are_scaled_by_the_subresource(jobs: Jobs) -> None:
+    jobs.create("wide", workers=2)
+    jobs.launch("wide", 3)
+    jobs.scale("wide", 3)
+    job = jobs.wait("wide", "Restarting")
+    assert find(job, "Restarting")["reason"] == "JobScaled"
+    jobs.wait_pods("wide", lambda pods: all(map(is_deleting, pods.values())))
+    jobs.reap("wide")
+    pods = jobs.launch("wide", 4)
+    variables = {item["name"]: item.get("value") for item in pods["wide-worker-2"]["spec"]["containers"][0]["env"]}
+    assert (variables["MS_WORKER_NUM"], variables["MS_NODE_ID"]) == ("3", "2")
+    assert jobs.get("wide")["status"]["restarts"] == 0
+    assert jobs.get_scale("wide")["status"] == {
+        "replicas": 3,
+        "selector": "training.kubeflow.org/job-name=wide,training.kubeflow.org/replica-type=worker",
+    }
+
+
+@pytest.mark.parametrize(("policy", "left"), [("All", set()), ("Running", {"0"}), ("None", {"scheduler", "0", "1"})])
+def test_what_is_left_of_a_job_that_is_over(jobs: Jobs, policy: str, left: set[str]) -> None:
+    name = f"clean-{policy.lower()}"
+    jobs.create(name, workers=2, cleanPodPolicy=policy)
+    jobs.launch(name, 3)
+    jobs.end(f"{name}-worker-0", 0)
+    jobs.wait(name, "Succeeded")
+    names = {"scheduler": f"{name}-scheduler-0", "0": f"{name}-worker-0", "1": f"{name}-worker-1"}
+    expected = {names[key] for key in left}
+    jobs.wait_pods(name, lambda pods: {pod for pod, item in pods.items() if not is_deleting(item)} == expected)
+    if policy == "None":
+        assert jobs.services(name) == [f"{name}-scheduler-0"]
+
+
+def test_all_workers_must_be_done_where_that_is_asked(jobs: Jobs) -> None:
+    jobs.create("all", workers=2, success_policy="AllWorkers")
+    jobs.launch("all", 3)
+    jobs.end("all-worker-0", 0)
+    job = jobs.wait_until("all", lambda job: job["status"]["replicaStatuses"]["Worker"].get("succeeded") == 1)
+    assert not has(job, "Succeeded")
+    jobs.end("all-worker-1", 0)
+    jobs.wait("all", "Succeeded")
+
+
+def test_a_name_that_is_taken_is_told_and_waited_for(jobs: Jobs) -> None:
+    pod: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "taken-worker-0"},
+        "spec": {"containers": [{"name": "other", "image": "kfp-mindspore.invalid/none"}]},
+    }
+    jobs.cluster.create(PODS, pod, jobs.namespace)
+    jobs.create("taken", workers=1)
+    job = jobs.wait_until("taken", lambda job: bool((job.get("status") or {}).get("waiting")), "waiting")
+    assert "pod taken-worker-0: exists and does not belong to this job" in job["status"]["waiting"]
+    jobs.vanish("taken-worker-0")
+    jobs.launch("taken", 1)
+    assert "waiting" not in jobs.get("taken")["status"]
+
+
+def test_what_the_api_server_refuses_is_told_in_the_status(jobs: Jobs) -> None:
+    """The definition leaves an image out, as Kubernetes' own templates do; the pod's own check does not."""
+    jobs.create("imageless", workers=1, image=None)
+    job = jobs.wait_until("imageless", lambda job: bool((job.get("status") or {}).get("waiting")), "waiting")
+    assert "spec.containers[0].image" in job["status"]["waiting"]
+    assert not has(job, "Failed")
+    wait_for(
+        lambda: any(event["reason"] == "Waiting" for event in jobs.events("imageless")),
+        lambda: f"{jobs.events('imageless')}",
+    )
+
+
+def test_metrics_count_jobs_by_state(jobs: Jobs, operator: OperatorProcess) -> None:
+    jobs.create("counted", workers=1, suspend=True)
+    jobs.wait("counted", "Suspended")
+    wait_for(lambda: operator.read_metric("msjob_jobs", state="Suspended") >= 1, lambda: operator.ask("/metrics")[1])
+    assert operator.read_metric("msjob_reconcile_seconds_count") > 0
+    assert operator.read_metric("msjob_leading") == 1
+    assert operator.ask("/healthz") == (200, "ok")

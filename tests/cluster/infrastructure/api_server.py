@@ -25,21 +25,17 @@ _PORTS = range(20000, 32000)
 _ATTEMPTS = 4
 
 
-class ControlPlane:
-    """What an API server alone and a whole cluster have in common.
+class Api:
+    """Any cluster's API, by a kubeconfig.
 
     Args:
-        directory: Where its files are.
+        kubeconfig: The kubeconfig; its user may do anything.
         url: The API server's.
-        daemons: Its processes.
     """
 
-    def __init__(self, directory: Path, url: str, daemons: Daemons) -> None:
-        self.directory = directory
+    def __init__(self, kubeconfig: Path, url: str) -> None:
+        self.kubeconfig = kubeconfig
         self.url = url
-        self.daemons = daemons
-        self.authority = Authority(directory / "pki")
-        self.kubeconfig = directory / "kubeconfig"
 
     def client(self, kubeconfig: Path | None = None) -> Any:
         """Return a `kubernetes.client.ApiClient` with a configuration of its own.
@@ -48,6 +44,34 @@ class ControlPlane:
             kubeconfig: Default the administrator's.
         """
         return connect(kubeconfig or self.kubeconfig)
+
+    @contextlib.contextmanager
+    def make_namespace(self, prefix: str = "test") -> Iterator[str]:
+        """Make a namespace with its default service account; it is being deleted when the block ends."""
+        name = f"{prefix}-{secrets.token_hex(4)}"
+        with self.client() as client:
+            create_namespace(client, name)
+        try:
+            yield name
+        finally:
+            with self.client() as client:
+                delete_namespace(client, name)
+
+
+class ControlPlane(Api):
+    """A control plane of our own: an API server alone, or that of a whole cluster.
+
+    Args:
+        directory: Where its files are.
+        url: The API server's.
+        daemons: Its processes.
+    """
+
+    def __init__(self, directory: Path, url: str, daemons: Daemons) -> None:
+        super().__init__(directory / "kubeconfig", url)
+        self.directory = directory
+        self.daemons = daemons
+        self.authority = Authority(directory / "pki")
 
     def write_kubeconfig(self, user: str, groups: Sequence[str] = ()) -> Path:
         """Write a kubeconfig for a user who may do what RBAC grants, and return its file."""
@@ -66,18 +90,6 @@ class ControlPlane:
         """
         self.daemons.restart("kube-apiserver", number=number)
         self.daemons.wait_ready("kube-apiserver", self.is_ready)
-
-    @contextlib.contextmanager
-    def make_namespace(self, prefix: str = "test") -> Iterator[str]:
-        """Make a namespace with its default service account; it is being deleted when the block ends."""
-        name = f"{prefix}-{secrets.token_hex(4)}"
-        with self.client() as client:
-            create_namespace(client, name)
-        try:
-            yield name
-        finally:
-            with self.client() as client:
-                delete_namespace(client, name)
 
     @contextlib.contextmanager
     def stop_api_server(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Kubernetes, etcd and CoreDNS, built with Go from the modules that two go.mod files pin."""
+"""Kubernetes, etcd, CoreDNS and a pause process, built with Go from the modules that go.mod files pin."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.cluster.infrastructure.paths import INFRASTRUCTURE, compute_digest, f
 from tests.cluster.infrastructure.prerequisites import UnavailableError, check_go
 
 COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
-NAMES = (*COMPONENTS, "etcd", "coredns")
-_MODULES = (INFRASTRUCTURE / "kubernetes", INFRASTRUCTURE / "coredns")
+NAMES = (*COMPONENTS, "etcd", "coredns", "pause")
+_MODULES = tuple(INFRASTRUCTURE / name for name in ("kubernetes", "coredns", "pause"))
 
 
 def find_binaries() -> Path:
@@ -47,12 +47,13 @@ def build_binaries() -> Path:
         if all((directory / name).exists() for name in NAMES):
             return directory
         check_go()
-        kubernetes, coredns = _MODULES
+        kubernetes, coredns, pause = _MODULES
         version = _call_go(["list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes"], kubernetes).strip()
         for name in COMPONENTS:
             _build(directory / name, f"k8s.io/kubernetes/cmd/{name}", kubernetes, _list_version_flags(version))
         _build(directory / "etcd", "go.etcd.io/etcd/server/v3", kubernetes)
         _build(directory / "coredns", ".", coredns)
+        _build(directory / "pause", ".", pause)
     return directory
 
 

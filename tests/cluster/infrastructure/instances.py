@@ -10,9 +10,11 @@ from pathlib import Path
 
 from kfp_mindspore.process import Lease, is_lease_held
 from tests.cluster.infrastructure.daemons import Daemons
+from tests.cluster.infrastructure.namespaces import remove_cgroup, remove_link, restore_tunables
 from tests.cluster.infrastructure.paths import find_cache, lock, make_directory
 
 KEPT = "kept"
+CGROUP_PREFIX = "kfp-mindspore-"
 
 
 @dataclass
@@ -70,6 +72,11 @@ def remove_leftovers() -> list[str]:
 def remove_instance(directory: Path) -> None:
     """End every process of a cluster and remove its files."""
     Daemons(directory).kill_all()
+    if directory.name.startswith("node-"):
+        remove_link(directory)
+        remove_cgroup(f"{CGROUP_PREFIX}{directory.name}")
+        if not any(other != directory for other in directory.parent.glob("node-*")):
+            restore_tunables(find_cache())
     # A killed process's last writes may land while the tree is being removed.
     for _ in range(5):
         with contextlib.suppress(OSError):

@@ -20,9 +20,7 @@ PACKAGES: Mapping[str, str] = {
     "nsenter": "util-linux",
     "debootstrap": "debootstrap",
     "docker-registry": "docker-registry",
-    "gcc": "gcc",
 }
-_STATIC_LIBC = ("/usr/lib/x86_64-linux-gnu/libc.a", "/usr/lib/aarch64-linux-gnu/libc.a", "/usr/lib64/libc.a")
 
 
 class UnavailableError(Exception):
@@ -36,10 +34,7 @@ def find_missing_packages(exists: Callable[[str], bool] | None = None) -> list[s
         exists: Tells whether a program or a file is there; default this machine's.
     """
     exists = exists or _exists
-    missing = [package for thing, package in PACKAGES.items() if not exists(thing)]
-    if not any(exists(file) for file in _STATIC_LIBC):
-        missing.append("libc6-dev")
-    return missing
+    return [package for thing, package in PACKAGES.items() if not exists(thing)]
 
 
 def install_packages() -> None:

@@ -49,3 +49,38 @@ def delete_namespace(client: Any, name: str) -> None:
     except ApiException as error:
         if error.status != 404:
             raise
+
+
+def create(client: Any, item: dict[str, Any]) -> None:
+    """Create an object of one of Kubernetes' own kinds, by its kind and namespace."""
+    from kubernetes.utils import create_from_dict
+
+    create_from_dict(client, item)
+
+
+def is_node_ready(client: Any, name: str) -> bool:
+    """Tell whether a node is Ready."""
+    from kubernetes.client import CoreV1Api
+    from kubernetes.client.exceptions import ApiException
+    from urllib3.exceptions import HTTPError
+
+    try:
+        node = CoreV1Api(client).read_node(name)
+    except (ApiException, HTTPError):
+        return False
+    return any(one.type == "Ready" and one.status == "True" for one in node.status.conditions or [])
+
+
+def set_schedulable(client: Any, node: str, schedulable: bool) -> None:
+    """Cordon a node, or take the cordon back."""
+    from kubernetes.client import CoreV1Api
+
+    CoreV1Api(client).patch_node(node, {"spec": {"unschedulable": not schedulable}})
+
+
+def evict(client: Any, namespace: str, pod: str) -> None:
+    """Ask the API server to evict a pod, as draining a node does."""
+    from kubernetes.client import CoreV1Api, V1Eviction, V1ObjectMeta
+
+    body = V1Eviction(metadata=V1ObjectMeta(name=pod, namespace=namespace))
+    CoreV1Api(client).create_namespaced_pod_eviction(pod, namespace, body)

@@ -1,0 +1,242 @@
+"""A whole cluster of one node, as root: a control plane, a node with its own network, DNS and images."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import yaml
+
+from kfp_mindspore.files import write_text
+from kfp_mindspore.process import ProcessIdentity
+from tests.cluster.infrastructure.api_server import Api, ControlPlane
+from tests.cluster.infrastructure.binaries import find_binaries
+from tests.cluster.infrastructure.control_plane import CLUSTER_DOMAIN, Addresses, Commands, answers
+from tests.cluster.infrastructure.daemons import Daemons
+from tests.cluster.infrastructure.images import COREDNS, find_images
+from tests.cluster.infrastructure.instances import CGROUP_PREFIX, Instance, create_instance, remove_instance
+from tests.cluster.infrastructure.namespaces import (
+    Namespaces,
+    create_namespaces,
+    make_cgroup,
+    open_namespaces,
+    record_tunables,
+)
+from tests.cluster.infrastructure.node import NODE, REGISTRY_PORT, Node, ctr, is_containerd_ready, prepare_store
+from tests.cluster.infrastructure.paths import INFRASTRUCTURE, find_cache, make_directory
+from tests.cluster.infrastructure.prerequisites import UnavailableError, check_node
+from tests.cluster.infrastructure.resources import connect, create, has_default_account, is_node_ready
+
+
+class Cluster(ControlPlane):
+    """A running cluster of our own.
+
+    Args:
+        directory: Its directory.
+        namespaces: Where it lives.
+    """
+
+    def __init__(self, directory: Path, namespaces: Namespaces) -> None:
+        self.namespaces = namespaces
+        self.network = namespaces.network
+        super().__init__(directory, f"https://{self.network.node}:6443", Daemons(directory, namespaces.enter))
+
+    @classmethod
+    def open(cls, directory: Path) -> Cluster:
+        """Return a cluster that another process started."""
+        return cls(directory, open_namespaces(directory))
+
+    def import_image(self, archive: Path) -> None:
+        """Give the node an image from an archive, such as `images.write_archive` writes."""
+        ctr(self.namespaces, "images", "import", str(archive))
+
+    def push_image(self, name: str) -> None:
+        """Push an image that the node has to the registry that its name starts with."""
+        ctr(self.namespaces, "images", "push", "--plain-http", name)
+
+    def remove_image(self, name: str) -> None:
+        """Take an image from the node."""
+        ctr(self.namespaces, "images", "remove", "--sync", name)
+
+    def start_registry(self) -> str:
+        """Start a registry of images on the node's address, and return `address:port`.
+
+        It speaks plain HTTP, to this machine, to pods and to containerd, and forgets its images with the cluster.
+        """
+        address = f"{self.network.node}:{REGISTRY_PORT}"
+        if "docker-registry" not in self.daemons.names():
+            config = {
+                "version": "0.1",
+                "log": {"level": "warn"},
+                "storage": {
+                    "filesystem": {"rootdirectory": str(self.directory / "registry")},
+                    "delete": {"enabled": True},
+                },
+                "http": {"addr": address},
+            }
+            write_text(self.directory / "registry.yml", yaml.safe_dump(config))
+            self.daemons.start("docker-registry", ["docker-registry", "serve", str(self.directory / "registry.yml")])
+        self.daemons.wait_ready("docker-registry", lambda: answers(f"http://{address}/v2/"))
+        return address
+
+    def make_volume(self, name: str) -> Path:
+        """Make a directory for a hostPath volume into which pods of any user may write."""
+        return make_directory(self.directory / "host-paths" / name, 0o777)
+
+    def find_processes(self, namespace: str, pod: str, container: str | None = None) -> list[ProcessIdentity]:
+        """Return the processes of a running pod's container, as this machine sees them, oldest first.
+
+        Args:
+            namespace: The pod's.
+            pod: Its name.
+            container: The container's name; default the first.
+        """
+        from kubernetes.client import CoreV1Api
+
+        with self.client() as client:
+            statuses = CoreV1Api(client).read_namespaced_pod(pod, namespace).status.container_statuses or []
+        chosen = [status for status in statuses if container in (None, status.name)][:1]
+        identifier = chosen[0].container_id.partition("://")[2] if chosen and chosen[0].container_id else "none"
+        found = []
+        for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+            with contextlib.suppress(OSError):
+                if identifier in (process / "cgroup").read_text() and (one := ProcessIdentity.of(int(process.name))):
+                    found.append(one)
+        return found
+
+    def close(self) -> None:
+        """End everything that belongs to it and remove its files, except for the store of images. Idempotent."""
+        if self.directory.exists():
+            remove_instance(self.directory)
+
+
+class OwnedCluster(Cluster):
+    """A cluster that ends with this process, or with the block that it is the context manager of.
+
+    Args:
+        keep: It is to outlive this process instead, until somebody closes it.
+
+    Raises:
+        UnavailableError: It cannot run here; the message says why.
+        StartError: A part of it did not start.
+    """
+
+    def __init__(self, *, keep: bool = False) -> None:
+        check_node()
+        binaries, archives = find_binaries(), find_images()
+        self._instance: Instance = create_instance("node", keep=keep)
+        self.directory = self._instance.directory
+        try:
+            record_tunables(find_cache())
+            lease = self._instance.lease.path if self._instance.lease else None
+            super().__init__(self.directory, create_namespaces(self.directory, find_cache() / "stores", lease))
+            self._start(binaries, archives)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, binaries: Path, archives: dict[str, Path]) -> None:
+        cgroup = f"{CGROUP_PREFIX}{self.directory.name}"
+        make_cgroup(cgroup)
+        node = Node(self.directory, binaries, self.namespaces, cgroup, self.url, self.authority)
+        commands = self._list_commands(binaries)
+        daemons = self.daemons
+        daemons.start("etcd", commands.etcd())
+        certificate, key = self.authority.issue(
+            "kubelet-client", "kube-apiserver-kubelet-client", groups=["system:masters"]
+        )
+        daemons.start(
+            "kube-apiserver",
+            commands.api_server(
+                f"--kubelet-client-certificate={certificate}",
+                f"--kubelet-client-key={key}",
+                f"--kubelet-certificate-authority={self.authority.certificate}",
+                "--kubelet-preferred-address-types=InternalIP",
+                "--enable-admission-plugins=NodeRestriction",
+            ),
+        )
+        prepare_store(daemons, self.namespaces, node, archives)
+        daemons.start("containerd", node.containerd())
+        daemons.wait_ready("containerd", lambda: is_containerd_ready(self.namespaces))
+        daemons.wait_ready("kube-apiserver", self.is_ready)
+        self.authority.write_kubeconfig(self.kubeconfig, self.url, "admin", ["system:masters"])
+        pods = f"--cluster-cidr={self.network.pods}"
+        daemons.start(
+            "kube-controller-manager",
+            commands.controllers(pods, "--allocate-node-cidrs=false", "--enable-hostpath-provisioner=true"),
+        )
+        daemons.start("kube-scheduler", commands.scheduler())
+        daemons.start("kubelet", node.kubelet())
+        daemons.start("kube-proxy", node.proxy())
+        with self.client() as client:
+            for item in render_dns(self.network.dns):
+                create(client, item)
+            daemons.wait_ready("kube-controller-manager", lambda: has_default_account(client))
+            daemons.wait_ready("kubelet", lambda: is_node_ready(client, NODE))
+        daemons.wait_ready("kube-proxy", lambda: resolves(self.network.dns, f"kubernetes.default.svc.{CLUSTER_DOMAIN}"))
+
+    def _list_commands(self, binaries: Path) -> Commands:
+        addresses = Addresses(
+            self.network.node, 6443, 2379, 2380, 10257, self.network.services, self.network.first_service
+        )
+        return Commands(binaries, self.directory, self.authority, addresses)
+
+    def close(self) -> None:
+        """End it. Idempotent."""
+        super().close()
+        if self._instance.lease:
+            self._instance.lease.release()
+
+    def __enter__(self) -> OwnedCluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def find_current() -> Api:
+    """Return the cluster of the current KUBECONFIG: one of ours with all that it can, any other by its API alone.
+
+    Raises:
+        UnavailableError: There is none.
+    """
+    from kubernetes.config import ConfigException
+
+    named = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0] or "~/.kube/config"
+    path = Path(named).expanduser().absolute()
+    if (path.parent / "init.json").exists():
+        return Cluster.open(path.parent)
+    try:
+        with connect(path) as client:
+            return Api(path, client.configuration.host)
+    except ConfigException as error:
+        raise UnavailableError(f"{path}: no cluster is named there ({error})") from error
+
+
+def render_dns(address: str) -> list[dict[str, Any]]:
+    """Return the objects of the cluster's DNS."""
+    text = (INFRASTRUCTURE / "manifests" / "coredns.yaml").read_text()
+    text = text.replace("{{ image }}", COREDNS).replace("{{ address }}", address)
+    return list(yaml.safe_load_all(text))
+
+
+def resolves(server: str, name: str) -> bool:
+    """Tell whether a DNS server has an address for a name."""
+    labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
+    query = struct.pack(">6H", 7, 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack(">2H", 1, 1)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.settimeout(2)
+        try:
+            client.sendto(query, (server, 53))
+            answer = client.recv(512)
+        except OSError:
+            return False
+    _, flags, _, count, _, _ = struct.unpack(">6H", answer[:12])
+    return flags & 15 == 0 and count > 0

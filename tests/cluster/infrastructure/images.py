@@ -1,0 +1,182 @@
+"""Images made here, since none can be pulled: one-layer archives that containerd imports."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import platform
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from tests.cluster.infrastructure.binaries import find_binaries
+from tests.cluster.infrastructure.paths import compute_digest, find_cache, lock, make_directory
+from tests.cluster.infrastructure.prerequisites import UnavailableError
+
+PAUSE = "kfp-mindspore.test/pause:1"
+COREDNS = "kfp-mindspore.test/coredns:1"
+PYTHON = "kfp-mindspore.test/python:3.11"
+# The release whose Python the packages of pods are installed for.
+_DEBIAN = "bookworm"
+_PACKAGES = ("python3", "python-is-python3", "ca-certificates", "libgomp1", "procps")
+_UNUSED = ("var/cache/apt", "var/lib/apt/lists", "var/log", "usr/share/doc", "usr/share/man", "usr/share/locale")
+_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True)
+class ImageConfig:
+    """What an image runs.
+
+    Args:
+        entrypoint: Program and first arguments.
+        command: Default arguments.
+        environment: `NAME=value` words beside PATH.
+        user: The user's number, or name.
+    """
+
+    entrypoint: Sequence[str] = ()
+    command: Sequence[str] = ()
+    environment: Sequence[str] = field(default=())
+    user: str = ""
+
+
+def find_images() -> dict[str, Path]:
+    """Return the archives of the images that every node has, by image name.
+
+    Raises:
+        UnavailableError: One is not made yet.
+    """
+    archives = _locate()
+    missing = [name for name, archive in archives.items() if not archive.exists()]
+    if missing:
+        raise UnavailableError(f"images {', '.join(missing)} are not made; run `python -m tests.cluster build`")
+    return archives
+
+
+def build_images() -> dict[str, Path]:
+    """Make the archives that are missing; Python's takes two minutes and debootstrap.
+
+    Raises:
+        UnavailableError: A tool is missing.
+        RuntimeError: Debian's root file system could not be made; the message has the end of the log.
+    """
+    archives, binaries = _locate(), find_binaries()
+    with lock(find_cache() / "images" / ".lock"):
+        for name, program in ((PAUSE, "pause"), (COREDNS, "coredns")):
+            if not archives[name].exists():
+                with _temporary(archives[name]) as root:
+                    shutil.copy(binaries / program, root / program)
+                    make_directory(root / "tmp", 0o1777)
+                    write_archive(name, root, archives[name], ImageConfig(entrypoint=[f"/{program}"]))
+        if not archives[PYTHON].exists():
+            with _temporary(archives[PYTHON]) as root:
+                bootstrap(root, _PACKAGES)
+                config = ImageConfig(command=["python3"], environment=["LANG=C.UTF-8", "PYTHONUNBUFFERED=1"])
+                write_archive(PYTHON, root, archives[PYTHON], config)
+    return archives
+
+
+def bootstrap(root: Path, packages: Sequence[str]) -> None:
+    """Make a Debian root file system with some packages.
+
+    Raises:
+        UnavailableError: debootstrap is missing.
+        RuntimeError: It failed; the message has the end of its log.
+    """
+    if shutil.which("debootstrap") is None:
+        raise UnavailableError("debootstrap is not installed; run `python -m tests.cluster build` as root")
+    command = ["debootstrap", "--variant=minbase", f"--include={','.join(packages)}", _DEBIAN, str(root)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"debootstrap left with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
+    for path in _UNUSED:
+        shutil.rmtree(root / path, ignore_errors=True)
+
+
+def write_archive(name: str, root: Path, archive: Path, config: ImageConfig | None = None) -> None:
+    """Write a root file system as an archive of one image with one layer, in docker's format.
+
+    Args:
+        name: The image's name with its tag.
+        root: The root file system.
+        archive: The archive, written beside and renamed.
+        config: What it runs.
+    """
+    config = config or ImageConfig()
+    make_directory(archive.parent)
+    partial = archive.with_name(f".{archive.name}.partial")
+    with tempfile.TemporaryFile(dir=archive.parent) as layer:
+        with tarfile.open(fileobj=layer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            for entry in sorted(root.iterdir()):
+                tar.add(entry, arcname=entry.name, filter=_normalise)
+        layer.seek(0)
+        digest = _compute_sha256(layer)
+        settings = {
+            "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+            "os": "linux",
+            "created": "1970-01-01T00:00:00Z",
+            "config": {
+                "Env": [_PATH, *config.environment],
+                "Entrypoint": list(config.entrypoint) or None,
+                "Cmd": list(config.command) or None,
+                "User": config.user,
+                "WorkingDir": "/",
+            },
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+            "history": [{"created": "1970-01-01T00:00:00Z"}],
+        }
+        encoded = json.dumps(settings).encode()
+        file = f"{hashlib.sha256(encoded).hexdigest()}.json"
+        manifest = [{"Config": file, "RepoTags": [name], "Layers": [f"{digest}/layer.tar"]}]
+        with tarfile.open(partial, "w") as tar:
+            _add(tar, file, io.BytesIO(encoded))
+            _add(tar, "manifest.json", io.BytesIO(json.dumps(manifest).encode()))
+            _add(tar, f"{digest}/layer.tar", layer)
+    partial.replace(archive)
+
+
+def _locate() -> dict[str, Path]:
+    recipe = compute_digest([], _DEBIAN, *_PACKAGES, *_UNUSED)
+    built = find_binaries().name
+    root = find_cache() / "images"
+    return {
+        PAUSE: root / f"pause-{built}.tar",
+        COREDNS: root / f"coredns-{built}.tar",
+        PYTHON: root / f"python-{recipe}.tar",
+    }
+
+
+@contextlib.contextmanager
+def _temporary(archive: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix=".root-", dir=make_directory(archive.parent)) as directory:
+        # A container's root must be one that any user may enter.
+        yield make_directory(Path(directory))
+
+
+def _compute_sha256(file: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    file.seek(0)
+    while block := file.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _normalise(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    entry.mtime = 0
+    return None if entry.ischr() or entry.isblk() else entry
+
+
+def _add(tar: tarfile.TarFile, name: str, content: IO[bytes]) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = content.seek(0, os.SEEK_END)
+    content.seek(0)
+    tar.addfile(entry, content)

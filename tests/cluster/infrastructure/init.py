@@ -1,0 +1,76 @@
+"""The first process of a node's namespaces: when it ends, the kernel ends everything that lives in them.
+
+Run as a script in new mount, network and process namespaces: `init.py DIRECTORY STORES LEASE`. It takes the first store
+of images that no other node uses, writes `init.json` with the store when the namespaces are set up, and ends when
+the lease's holder dies; without a lease (an empty word) it stays until it is killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+_SYSCTLS = {
+    "net/ipv4/ip_forward": "1",
+    "net/ipv4/conf/all/send_redirects": "0",
+    # A refused connection is told by ICMP: none may be held back, or clients hang instead.
+    "net/ipv4/icmp_ratelimit": "0",
+}
+# Where the controller manager's provisioner puts volumes; no flag moves it.
+_VOLUMES = Path("/tmp/hostpath_pv")
+
+
+def main() -> None:
+    """Set the namespaces up and wait."""
+    directory, stores, lease = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    # Runtime state of containerd, of runc and of network namespaces has fixed places below /run: a /run of our own.
+    _call("mount", "--make-rshared", "/")
+    _call("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run")
+    volumes = directory / "volumes"
+    for path in (volumes, _VOLUMES):
+        path.mkdir(exist_ok=True)
+    _call("mount", "--bind", str(volumes), str(_VOLUMES))
+    _call("ip", "link", "set", "lo", "up")
+    for name, value in _SYSCTLS.items():
+        Path("/proc/sys", name).write_text(value)
+    store, _held = _take_store(stores)
+    report = directory / "init.json"
+    report.with_suffix(".partial").write_text(json.dumps({"store": str(store)}))
+    report.with_suffix(".partial").replace(report)
+    # Orphans become this process's children: ignored, they leave no zombies.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    if lease:
+        with Path(lease).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+        return
+    while True:
+        signal.pause()
+
+
+def _take_store(stores: Path) -> tuple[Path, IO[bytes]]:
+    for number in range(100):
+        store = stores / str(number)
+        store.mkdir(parents=True, exist_ok=True)
+        file = (store / "lock").open("ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            continue
+        return store, file
+    sys.exit(f"{stores}: every store of images is in use")
+
+
+def _call(*command: str) -> None:
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    main()

@@ -1,0 +1,228 @@
+"""A node: containerd, kubelet and kube-proxy, and the configuration by which they live in namespaces of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kfp_mindspore.files import write_json, write_text
+from tests.cluster.infrastructure.certificates import Authority
+from tests.cluster.infrastructure.control_plane import CLUSTER_DOMAIN
+from tests.cluster.infrastructure.daemons import Daemons
+from tests.cluster.infrastructure.images import PAUSE
+from tests.cluster.infrastructure.namespaces import Namespaces, Network
+
+NODE = "node-1"
+SOCKET = "/run/containerd/containerd.sock"
+REGISTRY_PORT = 5000
+_CRI = "io.containerd.grpc.v1.cri"
+_KUBERNETES = "k8s.io"
+
+
+class Node:
+    """Writes a node's configuration below a cluster's directory and gives the command lines that use it.
+
+    Args:
+        directory: The cluster's.
+        binaries: Directory of the programs.
+        namespaces: Where the node lives.
+        cgroup: Name of the control group that holds its pods.
+        url: The API server's.
+        authority: Issues its certificates.
+    """
+
+    def __init__(
+        self, directory: Path, binaries: Path, namespaces: Namespaces, cgroup: str, url: str, authority: Authority
+    ) -> None:
+        self._directory = directory
+        self._binaries = binaries
+        self._namespaces = namespaces
+        self._cgroup = cgroup
+        self._url = url
+        self._authority = authority
+
+    def containerd(self, *, runtime: bool = True) -> list[str]:
+        """Return containerd's command line.
+
+        Args:
+            runtime: It serves the kubelet; without, it only manages images and what an earlier node left.
+        """
+        network, config = self._namespaces.network, self._directory / "containerd.toml"
+        registry = f"{network.node}:{REGISTRY_PORT}"
+        write_text(
+            self._directory / "certs.d" / registry / "hosts.toml",
+            f'server = "http://{registry}"\n[host."http://{registry}"]\n  capabilities = ["pull", "resolve"]\n',
+        )
+        write_json(self._directory / "cni" / "10-pods.conflist", describe_pod_network(network))
+        write_text(config, self._describe_containerd(self._namespaces.store / "containerd", runtime=runtime))
+        return ["containerd", "--config", str(config)]
+
+    def kubelet(self) -> list[str]:
+        """Return the kubelet's command line."""
+        network, root = self._namespaces.network, self._directory / "kubelet"
+        certificate, key = self._authority.issue("kubelet", f"system:node:{NODE}", hosts=[NODE, network.node])
+        # The machine's own names are nothing to pods, which have the cluster's DNS.
+        resolver = self._directory / "resolv.conf"
+        write_text(resolver, "")
+        config = {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": network.node,
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": True},
+                "x509": {"clientCAFile": str(self._authority.certificate)},
+            },
+            "authorization": {"mode": "Webhook"},
+            "tlsCertFile": str(certificate),
+            "tlsPrivateKeyFile": str(key),
+            "containerRuntimeEndpoint": f"unix://{SOCKET}",
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": f"/{self._cgroup}",
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            # Lower scores and higher limits than one's own are refused in a container.
+            "oomScoreAdj": 0,
+            "maxOpenFiles": 20000,
+            "clusterDNS": [network.dns],
+            "clusterDomain": CLUSTER_DOMAIN,
+            "resolvConf": str(resolver),
+            "podLogsDir": str(self._directory / "pod-logs"),
+            "volumePluginDir": str(self._directory / "volume-plugins"),
+            "nodeStatusUpdateFrequency": "5s",
+            "imageGCHighThresholdPercent": 100,
+            "imageGCLowThresholdPercent": 99,
+            "evictionHard": {
+                "memory.available": "100Mi",
+                "nodefs.available": "1%",
+                "nodefs.inodesFree": "1%",
+                "imagefs.available": "1%",
+            },
+            "makeIPTablesUtilChains": False,
+        }
+        user = f"system:node:{NODE}"
+        return [
+            str(self._binaries / "kubelet"),
+            f"--config={self._write('kubelet', config)}",
+            f"--kubeconfig={self._write_kubeconfig('node', user, ['system:nodes'])}",
+            f"--root-dir={root}",
+            f"--cert-dir={root / 'pki'}",
+            f"--hostname-override={NODE}",
+            f"--node-ip={network.node}",
+        ]
+
+    def proxy(self) -> list[str]:
+        """Return kube-proxy's command line."""
+        network = self._namespaces.network
+        config = {
+            "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+            "kind": "KubeProxyConfiguration",
+            "mode": "iptables",
+            "clientConnection": {"kubeconfig": str(self._write_kubeconfig("proxy", "system:kube-proxy"))},
+            "clusterCIDR": network.pods,
+            "hostnameOverride": NODE,
+            "healthzBindAddress": "127.0.0.1:10256",
+            "metricsBindAddress": "127.0.0.1:10249",
+            "iptables": {"minSyncPeriod": "100ms", "syncPeriod": "30s"},
+            # What connection tracking may hold is the machine's own setting: leave it.
+            "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+        }
+        return [str(self._binaries / "kube-proxy"), f"--config={self._write('proxy', config)}"]
+
+    def _write(self, name: str, config: Mapping[str, Any]) -> Path:
+        path = self._directory / f"{name}.yaml"
+        write_text(path, yaml.safe_dump(dict(config)))
+        return path
+
+    def _write_kubeconfig(self, name: str, user: str, groups: list[str] | None = None) -> Path:
+        return self._authority.write_kubeconfig(
+            self._authority.directory / f"{name}.kubeconfig", self._url, user, groups or []
+        )
+
+    def _describe_containerd(self, root: Path, *, runtime: bool) -> str:
+        disabled = [] if runtime else [_CRI]
+        return f"""version = 2
+root = {json.dumps(str(root))}
+state = "/run/containerd"
+disabled_plugins = {json.dumps(disabled)}
+oom_score = 0
+[grpc]
+  address = {json.dumps(SOCKET)}
+[plugins."{_CRI}"]
+  sandbox_image = {json.dumps(PAUSE)}
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  [plugins."{_CRI}".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = {json.dumps(str(self._directory / "cni"))}
+  [plugins."{_CRI}".registry]
+    config_path = {json.dumps(str(self._directory / "certs.d"))}
+  [plugins."{_CRI}".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."{_CRI}".containerd.runtimes.runc.options]
+      SystemdCgroup = false
+"""
+
+
+def describe_pod_network(network: Network) -> dict[str, Any]:
+    """Return the CNI configuration: each pod has a link to the node, which routes."""
+    return {
+        "cniVersion": "1.0.0",
+        "name": "pods",
+        "plugins": [
+            {
+                "type": "ptp",
+                "ipMasq": False,
+                "ipam": {
+                    "type": "host-local",
+                    "dataDir": "/run/cni",
+                    "ranges": [[{"subnet": network.pods}]],
+                    "routes": [{"dst": "0.0.0.0/0"}],
+                },
+            },
+            {"type": "portmap", "capabilities": {"portMappings": True}},
+        ],
+    }
+
+
+def prepare_store(daemons: Daemons, namespaces: Namespaces, node: Node, archives: Mapping[str, Path]) -> None:
+    """Remove what an earlier node left in the store of images, and import the images that it lacks.
+
+    Args:
+        daemons: The cluster's.
+        namespaces: Where the node lives.
+        node: The node.
+        archives: Archives by image name.
+    """
+    record = namespaces.store / "imported.json"
+    daemons.start("containerd", node.containerd(runtime=False))
+    daemons.wait_ready("containerd", lambda: is_containerd_ready(namespaces))
+    if containers := ctr(namespaces, "containers", "list", "--quiet").split():
+        ctr(namespaces, "containers", "delete", *containers)
+    held = set(ctr(namespaces, "images", "list", "--quiet").split())
+    imported = json.loads(record.read_text()) if record.exists() else {}
+    if unknown := held - set(archives):
+        ctr(namespaces, "images", "remove", *unknown)
+    for name, archive in archives.items():
+        if name not in held or imported.get(name) != archive.name:
+            ctr(namespaces, "images", "import", str(archive))
+    write_json(record, {name: archive.name for name, archive in archives.items()})
+    daemons.stop("containerd")
+
+
+def is_containerd_ready(namespaces: Namespaces) -> bool:
+    """Tell whether containerd answers."""
+    try:
+        ctr(namespaces, "version")
+    except RuntimeError:
+        return False
+    return True
+
+
+def ctr(namespaces: Namespaces, *words: str) -> str:
+    """Run containerd's own client on what belongs to Kubernetes, and return its output."""
+    return namespaces.call("ctr", "--address", SOCKET, "--namespace", _KUBERNETES, *words, seconds=300)

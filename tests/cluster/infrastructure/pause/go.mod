@@ -1,0 +1,3 @@
+module kfp-mindspore.test/pause
+
+go 1.24

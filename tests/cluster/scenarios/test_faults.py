@@ -1,0 +1,138 @@
+"""What happens to the pods of a running job, on a real node: who is restarted, what is counted, what is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from kfp_mindspore.kube import PODS
+from kfp_mindspore.msjob.failure import JobFailedError
+from tests.cluster.infrastructure.node import NODE
+from tests.cluster.infrastructure.resources import evict, set_schedulable
+from tests.support.node_jobs import CHECKPOINT_STEPS, LogReader, NodeJobs
+
+
+def test_a_killed_worker_restarts_the_gang_once(jobs: NodeJobs) -> None:
+    job = jobs.start("killed", workers=2)
+    job.wait("Running")
+    with LogReader(job) as log:
+        job.wait_steps()
+        before = job.pod_uids()
+        job.kill("killed-worker-0")
+        restarted = job.wait_attempt(1)
+        assert restarted.status.restarts == 1
+        after = job.pod_uids()
+        assert set(after) == set(before)
+        assert not set(after.values()) & set(before.values())
+        job.wait_steps()
+        job.finish()
+    done = job.wait("Succeeded")
+    assert done.status.restarts == 1
+    assert done.status.failure.pod == "killed-worker-0"
+    assert done.status.failure.exit_code == 137
+    assert job.count_lost_steps() < CHECKPOINT_STEPS
+    # The log is that of both gangs, each line once.
+    lines = [line for pod, line in log.lines if pod == "killed-worker-0"]
+    assert [line for line in lines if line.startswith("step ")] == [f"step {step}" for step in job.list_steps()]
+    assert sum(line.startswith("begins after") for line in lines) == 2
+    reasons = [event["reason"] for event in job.list_events()]
+    assert reasons.count("JobRestarting") == 1
+    assert reasons.count("JobRunning") == 2
+    assert reasons.count("JobSucceeded") == 1
+    job.delete()
+
+
+def test_a_killed_worker_beyond_the_limit_fails_the_job(jobs: NodeJobs) -> None:
+    job = jobs.start("limited", workers=2, backoff_limit=0)
+    job.wait("Running")
+    job.wait_steps(2)
+    job.kill("limited-worker-1")
+    with pytest.raises(JobFailedError, match="limited-worker-1 ended with exit code 137; restarted 0 of 0 times"):
+        job.wait("Succeeded")
+    # The peers are ended at once, and what has ended stays for its log.
+    job.wait_pods(lambda pods: set(pods) == {"limited-worker-1"})
+    job.delete()
+
+
+def test_a_deleted_scheduler_restarts_the_gang(jobs: NodeJobs) -> None:
+    job = jobs.start("headless", workers=2)
+    job.wait("Running")
+    job.wait_steps()
+    jobs.api.delete(PODS, "headless-scheduler-0", jobs.namespace)
+    restarted = job.wait_attempt(1)
+    assert restarted.status.restarts == 1
+    assert restarted.status.failure.pod == "headless-scheduler-0"
+    job.wait_steps()
+    job.finish()
+    assert job.wait("Succeeded").status.restarts == 1
+    assert job.count_lost_steps() < CHECKPOINT_STEPS
+    job.delete()
+
+
+def test_an_evicted_worker_waits_for_a_node_and_is_not_counted(jobs: NodeJobs) -> None:
+    job = jobs.start("drained", workers=2, backoff_limit=0)
+    job.wait("Running")
+    job.wait_steps()
+    with jobs.cluster.client() as client:
+        set_schedulable(client, NODE, False)
+        try:
+            evict(client, jobs.namespace, "drained-worker-1")
+            disrupted = job.wait("Restarting")
+            assert disrupted.status.find("Restarting").reason == "JobDisrupted"
+            job.wait_pods(lambda pods: len(pods) == 3 and all(_is_unschedulable(pod) for pod in pods.values()))
+            waiting = job.list_steps()
+            # The worker that was not evicted was told in time to save.
+            assert not job.client.is_job_running(job.name)
+        finally:
+            set_schedulable(client, NODE, True)
+    job.wait_attempt(1)
+    assert job.list_steps()[: len(waiting)] == waiting
+    job.wait_steps()
+    job.finish()
+    assert job.wait("Succeeded").status.restarts == 0
+    assert job.count_lost_steps() == 0
+    job.delete()
+
+
+def test_a_worker_out_of_memory_is_told_apart(jobs: NodeJobs) -> None:
+    job = jobs.start("greedy", "--allocate", "20", workers=1, memory="64Mi", backoff_limit=1)
+    with pytest.raises(JobFailedError, match="OOMKilled"):
+        job.wait("Succeeded")
+    failed = job.client.get_job(job.name)
+    assert failed.status.find("Failed").reason == "BackoffLimitExceeded"
+    assert failed.status.restarts == 1
+    assert failed.status.failure.exit_code == 137
+    assert failed.status.failure.reason == "OOMKilled"
+    # The second run went on where the first had saved, however often memory ends.
+    assert job.count_lost_steps() < CHECKPOINT_STEPS
+    job.delete()
+
+
+def test_an_image_that_does_not_exist_is_named_until_the_deadline(jobs: NodeJobs) -> None:
+    image = "kfp-mindspore.invalid/none:1"
+    job = jobs.start("unpullable", image=image, workers=2, active_deadline_seconds=20)
+    stuck = job.wait_until(lambda job: job.status and getattr(job.status, "waiting", None))
+    assert f"ImagePullBackOff: {image}" in stuck.status.waiting
+    assert not stuck.status.has("Running")
+    assert image in job.wait_event("Waiting")["message"]
+    with pytest.raises(JobFailedError, match="ran longer than 20 s"):
+        job.wait("Succeeded")
+    failed = job.client.get_job(job.name)
+    assert failed.status.find("Failed").reason == "DeadlineExceeded"
+    assert failed.status.restarts == 0
+    job.wait_pods(lambda pods: not pods)
+    # Each try of the kubelet is no event of the job.
+    assert len([event for event in job.list_events() if event["reason"] == "Waiting"]) <= 2
+    job.delete()
+
+
+def test_an_image_that_is_no_name_fails_the_job_at_once(jobs: NodeJobs) -> None:
+    job = jobs.start("misspelt", image="No/Image:At:All", workers=1)
+    with pytest.raises(JobFailedError, match="InvalidImageName"):
+        job.wait("Succeeded")
+    assert job.client.get_job(job.name).status.restarts == 0
+    job.delete()
+
+
+def _is_unschedulable(pod: dict[str, object]) -> bool:
+    conditions = pod["status"].get("conditions") or []  # type: ignore[attr-defined]
+    return any(item["type"] == "PodScheduled" and item["status"] == "False" for item in conditions)

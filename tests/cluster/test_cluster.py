@@ -1,0 +1,248 @@
+"""The harness itself: a whole cluster with a node."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes.client import BatchV1Api, CoreV1Api
+from kubernetes.stream import stream
+
+from kfp_mindspore.process import ProcessIdentity
+from tests.cluster.infrastructure.api_server import Api
+from tests.cluster.infrastructure.cluster import Cluster
+from tests.cluster.infrastructure.images import PYTHON, ImageConfig, write_archive
+from tests.cluster.infrastructure.instances import remove_leftovers
+from tests.cluster.infrastructure.namespaces import list_hierarchies
+from tests.cluster.infrastructure.node import NODE
+from tests.cluster.infrastructure.packages import PodPackages
+from tests.cluster.infrastructure.paths import ROOT
+from tests.cluster.infrastructure.resources import evict, set_schedulable
+
+_ENDED = {"Succeeded", "Failed"}
+
+
+def eventually(look: Callable[[], Any], seconds: float = 120) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (value := look()):
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.1)
+    return value
+
+
+def describe(name: str, script: str, **spec: Any) -> dict[str, Any]:
+    container = {"name": "main", "image": PYTHON, "command": ["python", "-c", script], **spec.pop("container", {})}
+    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container], **spec}
+    return {"metadata": {"name": name, "labels": {"app": name}}, "spec": pod}
+
+
+class Desk:
+    """Makes pods in a namespace and waits for them."""
+
+    def __init__(self, client: Any, namespace: str) -> None:
+        self.api = CoreV1Api(client)
+        self.namespace = namespace
+
+    def create(self, pod: dict[str, Any]) -> str:
+        self.api.create_namespaced_pod(self.namespace, pod)
+        return str(pod["metadata"]["name"])
+
+    def read(self, name: str) -> Any:
+        return self.api.read_namespaced_pod(name, self.namespace)
+
+    def wait(self, name: str, *phases: str) -> Any:
+        return eventually(lambda: pod if (pod := self.read(name)).status.phase in phases else None)
+
+    def run(self, pod: dict[str, Any]) -> tuple[str, str]:
+        name = self.create(pod)
+        phase = self.wait(name, *_ENDED).status.phase
+        return phase, self.api.read_namespaced_pod_log(name, self.namespace)
+
+
+@pytest.fixture
+def desk(cluster: Api, namespace: str) -> Any:
+    with cluster.client() as client:
+        yield Desk(client, namespace)
+
+
+def test_a_pod_runs_and_its_log_is_read(desk: Desk) -> None:
+    assert desk.run(describe("hello", "print('hello')")) == ("Succeeded", "hello\n")
+    assert desk.run(describe("broken", "raise SystemExit(3)"))[0] == "Failed"
+    assert desk.read("broken").status.container_statuses[0].state.terminated.exit_code == 3
+
+
+def test_any_user_may_run_with_a_read_only_root(desk: Desk) -> None:
+    secure = {"runAsUser": 1000, "runAsNonRoot": True, "readOnlyRootFilesystem": True}
+    script = "import os; print(os.getuid(), os.access('/usr', os.W_OK))"
+    assert desk.run(describe("user", script, container={"securityContext": secure})) == ("Succeeded", "1000 False\n")
+
+
+def test_names_and_services_lead_to_pods(desk: Desk, own_cluster: Cluster) -> None:
+    server = "import http.server as s; s.test(s.SimpleHTTPRequestHandler, s.ThreadingHTTPServer, port=8000)"
+    desk.create(describe("server", server, container={"workingDir": "/opt"}))
+    ports = [{"port": 80, "targetPort": 8000}]
+    body = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "server"}, "ports": ports}}
+    address = desk.api.create_namespaced_service(desk.namespace, body).spec.cluster_ip
+    desk.wait("server", "Running")
+    ask = """
+import socket, sys, time, urllib.request
+for attempt in range(100):
+    try:
+        print(urllib.request.urlopen("http://web", timeout=5).status, socket.gethostbyname(sys.argv[1]))
+        break
+    except OSError:
+        time.sleep(0.2)
+try:
+    socket.gethostbyname("nowhere.example")
+except socket.gaierror:
+    print("unknown")
+"""
+    pod = describe("client", ask)
+    pod["spec"]["containers"][0]["command"].append(f"web.{desk.namespace}.svc.cluster.local")
+    assert desk.run(pod) == ("Succeeded", f"200 {address}\nunknown\n")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    assert opener.open(f"http://{address}/", timeout=30).status == 200
+
+
+def test_nothing_leads_outside(desk: Desk, own_cluster: Cluster) -> None:
+    script = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=5)"
+    phase, log = desk.run(describe("outside", script))
+    assert phase == "Failed"
+    assert "OSError" in log or "Error" in log
+
+
+def test_commands_run_in_a_pod(desk: Desk) -> None:
+    desk.create(describe("sleeper", "import time; time.sleep(600)"))
+    desk.wait("sleeper", "Running")
+    connect = desk.api.connect_get_namespaced_pod_exec
+    assert "sleep" in stream(connect, "sleeper", desk.namespace, command=["cat", "/proc/1/cmdline"], stdout=True)
+
+
+def test_a_process_of_a_pod_is_found_and_killed(desk: Desk, own_cluster: Cluster) -> None:
+    desk.create(describe("victim", "import time; time.sleep(600)"))
+    desk.wait("victim", "Running")
+    first = own_cluster.find_processes(desk.namespace, "victim")[0]
+    assert first.send(signal.SIGKILL)
+    assert desk.wait("victim", "Failed").status.container_statuses[0].state.terminated.exit_code == 137
+
+
+def test_memory_beyond_the_limit_is_told(desk: Desk) -> None:
+    limits = {"resources": {"limits": {"memory": "64Mi"}}}
+    desk.create(describe("greedy", "bytes = bytearray(1 << 28); print(sum(bytes))", container=limits))
+    assert desk.wait("greedy", "Failed").status.container_statuses[0].state.terminated.reason == "OOMKilled"
+
+
+def test_a_cordoned_node_takes_no_pod_and_an_evicted_one_goes(desk: Desk, own_cluster: Cluster) -> None:
+    desk.create(describe("sleeper", "import time; time.sleep(600)"))
+    desk.wait("sleeper", "Running")
+    set_schedulable(desk.api.api_client, NODE, False)
+    try:
+        evict(desk.api.api_client, desk.namespace, "sleeper")
+        eventually(lambda: not desk.api.list_namespaced_pod(desk.namespace).items)
+        desk.create(describe("waiting", "pass"))
+        eventually(lambda: any(one.reason == "Unschedulable" for one in desk.read("waiting").status.conditions or []))
+    finally:
+        set_schedulable(desk.api.api_client, NODE, True)
+    desk.wait("waiting", "Succeeded")
+
+
+def test_a_volume_is_shared_with_this_machine(desk: Desk, own_cluster: Cluster) -> None:
+    path = own_cluster.make_volume(desk.namespace)
+    (path / "question").write_text("42")
+    pod = describe(
+        "writer",
+        "open('/data/answer', 'w').write(open('/data/question').read())",
+        container={"volumeMounts": [{"name": "data", "mountPath": "/data"}], "securityContext": {"runAsUser": 1000}},
+        volumes=[{"name": "data", "hostPath": {"path": str(path)}}],
+    )
+    assert desk.run(pod)[0] == "Succeeded"
+    assert (path / "answer").read_text() == "42"
+
+
+def test_pods_have_mindspore_and_the_project(desk: Desk, pod_packages: PodPackages) -> None:
+    script = "import kfp_mindspore, mindspore; print(kfp_mindspore.__file__, mindspore.__version__)"
+    pod = describe("trainer", script, container={"securityContext": {"runAsUser": 1000}})
+    pod["spec"] = pod_packages.add_to(pod["spec"])
+    phase, log = desk.run(pod)
+    assert phase == "Succeeded", log
+    assert log.splitlines()[-1].startswith("/opt/project/kfp_mindspore/__init__.py 2.9")
+
+
+def test_the_node_pulls_from_the_registry(desk: Desk, own_cluster: Cluster, registry: str, tmp_path: Path) -> None:
+    image, root = f"{registry}/test/greeting:1", tmp_path / "root"
+    root.mkdir()
+    binaries = Path(own_cluster.daemons.find("kubelet").command[0]).parent
+    (root / "coredns").write_bytes((binaries / "coredns").read_bytes())
+    (root / "coredns").chmod(0o755)
+    write_archive(image, root, tmp_path / "image.tar", ImageConfig(entrypoint=["/coredns", "-version"]))
+    own_cluster.import_image(tmp_path / "image.tar")
+    own_cluster.push_image(image)
+    own_cluster.remove_image(image)
+    pod = {"restartPolicy": "Never", "containers": [{"name": "main", "image": image, "imagePullPolicy": "Always"}]}
+    phase, log = desk.run({"metadata": {"name": "pulled"}, "spec": pod})
+    assert phase == "Succeeded"
+    assert "CoreDNS" in log
+
+
+def test_a_restarted_api_server_finds_pods_running(desk: Desk, own_cluster: Cluster) -> None:
+    desk.create(describe("sleeper", "import time; time.sleep(600)"))
+    before = desk.wait("sleeper", "Running").metadata.uid
+    own_cluster.restart_api_server()
+    after = eventually(lambda: _try(lambda: desk.read("sleeper")))
+    assert (after.metadata.uid, after.status.phase) == (before, "Running")
+
+
+def test_jobs_run_beside_each_other(desk: Desk) -> None:
+    template = {"spec": describe("any", "print(1)")["spec"]}
+    spec = {"completions": 5, "parallelism": 5, "completionMode": "Indexed", "template": template}
+    batch = BatchV1Api(desk.api.api_client)
+    batch.create_namespaced_job(desk.namespace, {"metadata": {"name": "five"}, "spec": spec})
+    eventually(lambda: batch.read_namespaced_job_status("five", desk.namespace).status.succeeded == 5)
+
+
+def test_a_killed_owner_leaves_nothing(own_cluster: Cluster) -> None:
+    script = "import time; from tests.cluster.infrastructure.cluster import OwnedCluster\n"
+    script += "one = OwnedCluster(); print(one.directory, one.network.number, flush=True); time.sleep(600)"
+    owner = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    directory, number = owner.stdout.readline().split()
+    name = Path(directory).name
+    processes = [ProcessIdentity.of(pid) for pid in _find_processes(directory)]
+    assert len(processes) > 8
+
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.wait()
+    # Nobody has to come by: the first process of the namespaces sees the lease fall, and all end with it.
+    eventually(lambda: not any(process.is_alive() for process in processes if process))
+    eventually(lambda: not Path(f"/sys/class/net/kfpms{number}").exists())
+    remove_leftovers()
+    assert not Path(directory).exists()
+    assert not [path for path in list_hierarchies() if (path / f"kfp-mindspore-{name}").exists()]
+    assert name not in Path("/proc/self/mounts").read_text()
+    assert own_cluster.is_ready()
+
+
+def _try(look: Callable[[], Any]) -> Any:
+    try:
+        return look()
+    except OSError:
+        return None
+
+
+def _find_processes(word: str) -> list[int]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if word in (process / "cmdline").read_bytes().decode(errors="replace"):
+                found.append(int(process.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
