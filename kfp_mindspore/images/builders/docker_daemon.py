@@ -59,7 +59,7 @@ class Daemon:
             where = settings.get("base_url", "unix:///var/run/docker.sock")
             try:
                 # Asking for the version is the first contact.
-                self._client = docker.APIClient(**settings, version="auto", timeout=self._timeout_seconds)
+                self._client = docker.APIClient(**settings, version="auto", timeout=int(self._timeout_seconds))
             except (docker.errors.DockerException, OSError) as error:
                 raise UserError(
                     f"Docker daemon at {where}: does not answer ({_find_cause(error)})", hint=_START

@@ -126,6 +126,7 @@ def _read_transfer(message: Mapping[str, Any], verb: str) -> Progress:
         f"{verb} layer" if message.get("id") else verb,
         item=str(message.get("id", "")),
         done_bytes=int(detail.get("current") or 0),
-        total_bytes=int(detail.get("total") or 0),
+        # The daemon counts contents in the total, and what the tar adds in what is done.
+        total_bytes=max(int(detail.get("total") or 0), int(detail.get("current") or 0)) if detail.get("total") else 0,
         text="" if detail.get("total") else str(message.get("status", "")),
     )
