@@ -80,7 +80,8 @@ def test_a_failure_restarts_all_and_is_counted(jobs: Jobs, operator: OperatorPro
     assert failure["log"][-1] == "ZeroDivisionError"
     # Whoever ran with it has nothing to save: one second from SIGTERM to SIGKILL.
     dying = jobs.wait_pods("again", lambda pods: all(map(is_deleting, pods.values())))
-    assert {pod["metadata"]["deletionGracePeriodSeconds"] for pod in dying.values()} == {1}
+    graces = {name: pod["metadata"]["deletionGracePeriodSeconds"] for name, pod in dying.items()}
+    assert graces["again-scheduler-0"] == graces["again-worker-0"] == 1
     jobs.reap("again")
     new = jobs.launch("again", 3)
     assert not {pod["metadata"]["uid"] for pod in old.values()} & {pod["metadata"]["uid"] for pod in new.values()}

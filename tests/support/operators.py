@@ -102,10 +102,11 @@ class OperatorProcess:
         except OSError:
             return 0, ""
 
-    def read_metric(self, name: str) -> float:
-        """Return the sum of a metric's samples, such as of `msjob_restarts_total`; 0 without any."""
+    def read_metric(self, name: str, **labels: str) -> float:
+        """Return the sum of a metric's samples with these labels, such as of `msjob_restarts_total`; 0 without any."""
         lines = [line for line in self.ask("/metrics")[1].splitlines() if re.match(rf"{name}(\{{| )", line)]
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if all(item in line for item in wanted))
 
 
 class Jobs:
@@ -120,13 +121,9 @@ class Jobs:
         self.cluster = Cluster(kubeconfig)
         self.namespace = namespace
 
-    def create(
-        self, name: str, workers: int = 2, *, restart_policy: str = "OnFailure", **policy: Any
-    ) -> dict[str, Any]:
-        """Make a job; `policy` is its runPolicy, on the wire."""
-        return self.cluster.create(
-            JOBS, make_job(name, workers, restart_policy=restart_policy, **policy), self.namespace
-        )
+    def create(self, name: str, workers: int = 2, **options: Any) -> dict[str, Any]:
+        """Make a job; see `make_job`."""
+        return self.cluster.create(JOBS, make_job(name, workers, **options), self.namespace)
 
     def get(self, name: str) -> dict[str, Any]:
         """Return a job."""
@@ -139,6 +136,16 @@ class Jobs:
     def delete(self, name: str) -> None:
         """Delete a job."""
         self.cluster.delete(JOBS, name, self.namespace)
+
+    def scale(self, name: str, workers: int) -> None:
+        """Change a job's number of workers, as `kubectl scale` does."""
+        self.cluster.patch(JOBS, name, self.namespace, {"spec": {"replicas": workers}}, subresource="scale")
+
+    def get_scale(self, name: str) -> dict[str, Any]:
+        """Return the scale subresource of a job."""
+        path = JOBS.locate(self.namespace, name, "scale")
+        scale: dict[str, Any] = self.cluster.connection.send(Request("get", "msjobs/scale", name), "GET", path)
+        return scale
 
     def wait(self, name: str, condition: str, seconds: float = SECONDS) -> dict[str, Any]:
         """Wait until a job is in a condition, and return it."""
@@ -227,6 +234,12 @@ class Jobs:
         phase = "Succeeded" if code == 0 else "Failed"
         self._set_status(pod, {"phase": phase, "containerStatuses": [_container(state)]})
 
+    def disrupt(self, pod: str, reason: str) -> None:
+        """Say in a pod's status that it is being evicted or preempted."""
+        condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "lastTransitionTime": _now()}
+        status = self.cluster.get(PODS, pod, self.namespace)["status"]
+        self._set_status(pod, {"conditions": [*(status.get("conditions") or []), condition]})
+
     def reap(self, name: str) -> None:
         """Take out the pods of a job that were told to go, as the kubelet does after their grace."""
         for pod, document in self.pods(name).items():
@@ -243,10 +256,16 @@ class Jobs:
 
 
 def make_job(
-    name: str, workers: int = 2, *, restart_policy: str = "OnFailure", success_policy: str = "", **policy: Any
+    name: str,
+    workers: int = 2,
+    *,
+    restart_policy: str = "OnFailure",
+    success_policy: str = "",
+    image: str | None = "kfp-mindspore.invalid/none",
+    **policy: Any,
 ) -> dict[str, Any]:
-    """Return a job whose pods no node will ever run."""
-    container = {"name": "mindspore", "image": "kfp-mindspore.invalid/none", "command": ["python", "train.py"]}
+    """Return a job whose pods no node will ever run; `policy` is its runPolicy, on the wire."""
+    container = {"name": "mindspore", "command": ["python", "train.py"], **({"image": image} if image else {})}
     return {
         "apiVersion": "mindspore.gitee.com/v1",
         "kind": "MSJob",
@@ -263,6 +282,12 @@ def make_job(
             },
         },
     }
+
+
+def find(job: Mapping[str, Any], condition: str) -> dict[str, Any]:
+    """Return a condition of a job, whatever its status."""
+    found: dict[str, Any] = next(item for item in job["status"]["conditions"] if item["type"] == condition)
+    return found
 
 
 def has(job: Mapping[str, Any], condition: str) -> bool:
