@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from kfp_mindspore.cli.output import PairType, add_backend_option, add_json_option, print_json, print_table
+from kfp_mindspore.cli.job_report import find_state, print_job, print_jobs, warn_of_silence, watched_for_silence
+from kfp_mindspore.cli.output import PairType, add_json_option, print_json
+from kfp_mindspore.cli.target import Target, add_target_options
 from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:
-    from kfp_mindspore.msjob import MSJob, MSJobClient
+    from kfp_mindspore.msjob import MSJob
     from kfp_mindspore.msjob.backends.base import Pod
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 REPLICA_TYPES = {"scheduler": "Scheduler", "ps": "PS", "worker": "Worker"}
-
-
-def add_target_options(command: Command) -> Command:
-    """Add `--namespace` and `--backend`."""
-    namespace = click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the job.")
-    return add_backend_option(namespace(command))
-
-
-def make_client(backend: str | None, namespace: str) -> MSJobClient:
-    """Return the client that `--backend` and `--namespace` ask for."""
-    from kfp_mindspore.msjob import KubernetesBackend, LocalBackend, MSJobClient
-
-    if backend == "local":
-        return MSJobClient(LocalBackend(), namespace)
-    if backend == "kubernetes":
-        return MSJobClient(KubernetesBackend(namespace=namespace), namespace)
-    return MSJobClient(None, namespace)
+CONDITIONS = ("Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed")
 
 
 @click.group(epilog="Example: kfp-mindspore job submit --name lenet --workers 2 -- python train.py")
@@ -64,8 +48,15 @@ def job() -> None:
 @click.option("--active-deadline-seconds", type=int, help="It fails when it runs longer.")
 @click.option("--ttl-seconds-after-finished", type=int, help="It is deleted this long after its end.")
 @click.option("--working-dir", help="Directory the command runs in. [default: this one]")
-@click.option("--image", help="Image of the workers; a local job runs in this environment instead.")
+@click.option(
+    "--image",
+    envvar="KFP_MINDSPORE_IMAGE",
+    help="Image of the workers; a job on this machine runs in this environment instead.",
+)
 @click.option("--wait", is_flag=True, help="Show its log and wait for its end.")
+@click.option(
+    "--dry-run", is_flag=True, help="Only judge it, by the API server on a cluster, and print it as it would be."
+)
 @add_target_options
 @add_json_option
 def submit(
@@ -77,9 +68,9 @@ def submit(
     output: Path | None,
     checkpoints: Path | None,
     wait: bool,
+    dry_run: bool,
     image: str | None,
-    namespace: str,
-    backend: str | None,
+    target: Target,
     as_json: bool,
     **policies: Any,
 ) -> None:
@@ -90,71 +81,63 @@ def submit(
     from kfp_mindspore.msjob import build_msjob, run_job
     from kfp_mindspore.msjob.build import DEFAULT_IMAGE
 
+    client = target.make_client()
     if name is None:
         document = _read_file(words)
-        namespace = document.metadata.setdefault("namespace", namespace)
+        _set_namespace(document, target.namespace, client.namespace)
     else:
-        directories = _find_directories(dataset, output, checkpoints)
         document = build_msjob(
             name,
             command=words,
             workers=workers,
-            namespace=namespace,
-            env={**directories, **dict(env)},
+            namespace=client.namespace,
+            env={**_find_directories(dataset, output, checkpoints, target.is_cluster), **dict(env)},
             image=image or DEFAULT_IMAGE,
             **policies,
         )
-    client = make_client(backend, namespace)
+    if dry_run:
+        judged = client.backend.create(document, dry_run=True)
+        print_json(judged.to_dict()) if as_json else click.echo(judged.to_yaml(), nl=False)
+        return
     if wait:
-        run_job(client, document, on_log=None if as_json else click.echo)
+        with watched_for_silence(client, document.name, document.namespace):
+            run_job(client, document, on_log=None if as_json else click.echo)
     else:
         client.create_job(document)
-    submitted = client.get_job(document.name)
+    submitted = client.get_job(document.name, document.namespace)
     if as_json:
         print_json(submitted.to_dict())
     elif not wait:
-        click.echo(f"job {document.name} submitted; follow it with: kfp-mindspore job logs -f {document.name}")
+        follow = client.backend.name_command("logs", "-f", document.name, namespace=document.namespace)
+        click.echo(f"job {document.name} submitted; follow it with: {follow}")
     else:
-        click.echo(f"job {document.name}: {_find_state(submitted)}")
+        click.echo(f"job {document.name}: {find_state(submitted)}")
 
 
 @job.command(epilog="Example: kfp-mindspore job get lenet")
 @click.argument("name")
 @add_target_options
 @add_json_option
-def get(name: str, namespace: str, backend: str | None, as_json: bool) -> None:
-    """Show a job: its state, conditions and processes."""
-    client = make_client(backend, namespace)
+def get(name: str, target: Target, as_json: bool) -> None:
+    """Show a job: its state, conditions, what it waits for, what failed first, and its processes."""
+    client = target.make_client()
     found = client.get_job(name)
     if as_json:
         print_json(found.to_dict())
         return
-    click.echo(f"{name}: {_find_state(found)}\n")
-    conditions = found.status.conditions if found.status else []
-    print_table([vars(condition) for condition in conditions], ["type", "status", "reason", "message"])
-    click.echo()
-    print_table([_describe_pod(pod) for pod in client.get_job_pods(name)], ["pod", "phase", "pid", "exit", "reason"])
+    print_job(found, client.get_job_pods(name), client.backend)
 
 
 @job.command("list", epilog="Example: kfp-mindspore job list --json")
 @add_target_options
 @add_json_option
-def list_command(namespace: str, backend: str | None, as_json: bool) -> None:
+def list_command(target: Target, as_json: bool) -> None:
     """List jobs."""
-    jobs = make_client(backend, namespace).list_jobs()
+    jobs = target.make_client().list_jobs()
     if as_json:
         print_json([found.to_dict() for found in jobs])
     else:
-        rows = [
-            {
-                "name": found.name,
-                "state": _find_state(found),
-                "workers": found.workers,
-                "created": found.metadata.get("creationTimestamp"),
-            }
-            for found in jobs
-        ]
-        print_table(rows, ["name", "state", "workers", "created"])
+        print_jobs(jobs)
 
 
 @job.command(epilog="Example: kfp-mindspore job logs -f lenet --replica-type worker --index 1")
@@ -172,11 +155,11 @@ def logs(
     index: int | None,
     everything: bool,
     tail: int | None,
-    namespace: str,
-    backend: str | None,
+    target: Target,
 ) -> None:
-    """Show what a job's processes wrote."""
-    client = make_client(backend, namespace)
+    """Show what a job's processes wrote; followed, also over restarts."""
+    client = target.make_client()
+    namespace = client.namespace
 
     def is_chosen(pod: Pod) -> bool:
         kind = REPLICA_TYPES[replica_type] if replica_type else None
@@ -188,11 +171,17 @@ def logs(
 
     chosen = [pod.name for pod in client.get_job_pods(name) if is_chosen(pod)]
     if not chosen and not follow:
-        raise UserError(f"job {name} has no process of that type and index", hint=f"See: kfp-mindspore job get {name}")
-    many = everything or len(chosen) > 1
+        warn_of_silence(client.get_job(name), client.backend)
+        raise UserError(
+            f"job {name} has no process of that type and index",
+            hint=f"See: {client.backend.name_command('get', name, namespace=namespace)}",
+        )
+    # On a cluster a job's pods may be yet to come.
+    many = everything or len(chosen) > 1 or (not chosen and replica_type is not None and index is None)
     if follow:
-        for pod, line in client.backend.follow_logs(name, namespace, is_chosen):
-            click.echo(f"{pod}: {line}" if many else line)
+        with watched_for_silence(client, name, namespace):
+            for pod, line in client.backend.follow_logs(name, namespace, is_chosen):
+                click.echo(f"{pod}: {line}" if many else line)
         return
     for pod in chosen:
         for line in client.backend.read_log(name, namespace, pod, last=tail).splitlines():
@@ -202,27 +191,72 @@ def logs(
 @job.command(epilog="Example: kfp-mindspore job wait lenet --timeout 600")
 @click.argument("name")
 @click.option("--timeout", type=click.FloatRange(min=0), default=600, show_default=True, help="Seconds at most.")
+@click.option(
+    "--for",
+    "conditions",
+    type=click.Choice(CONDITIONS, case_sensitive=False),
+    multiple=True,
+    default=("Succeeded",),
+    show_default=True,
+    help="Condition to wait for; of several, any.",
+)
 @add_target_options
 @add_json_option
-def wait(name: str, timeout: float, namespace: str, backend: str | None, as_json: bool) -> None:
-    """Wait for a job's end; exit with 1 when it failed or takes longer."""
-    client = make_client(backend, namespace)
-    ended = client.wait_for_job_conditions(name, wait_timeout=timeout)
+def wait(name: str, timeout: float, conditions: tuple[str, ...], target: Target, as_json: bool) -> None:
+    """Wait for a job's end, or a condition; exit with 1 when it failed or takes longer."""
+    client = target.make_client()
+    with watched_for_silence(client, name, client.namespace):
+        ended = client.wait_for_job_conditions(name, expected_conditions=set(conditions), wait_timeout=timeout)
     if as_json:
         print_json(ended.to_dict())
     else:
-        click.echo(f"job {name}: {_find_state(ended)}")
+        click.echo(f"job {name}: {find_state(ended)}")
+
+
+@job.command(epilog="Example: kfp-mindspore job suspend lenet")
+@click.argument("name")
+@add_target_options
+@add_json_option
+def suspend(name: str, target: Target, as_json: bool) -> None:
+    """End a job's processes and keep the job; they get SIGTERM and time to save."""
+    _update(name, {"spec": {"runPolicy": {"suspend": True}}}, "is being suspended", target, as_json)
+
+
+@job.command(epilog="Example: kfp-mindspore job resume lenet")
+@click.argument("name")
+@add_target_options
+@add_json_option
+def resume(name: str, target: Target, as_json: bool) -> None:
+    """Start a suspended job again; training goes on from its last checkpoint."""
+    _update(name, {"spec": {"runPolicy": {"suspend": False}}}, "is being resumed", target, as_json)
+
+
+@job.command(epilog="Example: kfp-mindspore job scale lenet --workers 4")
+@click.argument("name")
+@click.option("--workers", type=click.IntRange(min=1), required=True, help="How many workers it is to have.")
+@add_target_options
+@add_json_option
+def scale(name: str, workers: int, target: Target, as_json: bool) -> None:
+    """Change a job's number of workers, on a cluster: all start again from the last checkpoint."""
+    patch = {"spec": {"msReplicaSpecs": {"Worker": {"replicas": workers}}}}
+    _update(name, patch, f"is being scaled to {workers} workers", target, as_json)
 
 
 @job.command(epilog="Example: kfp-mindspore job delete lenet")
 @click.argument("name")
+@click.option(
+    "--grace-seconds",
+    type=click.FloatRange(min=0),
+    help="Seconds between SIGTERM and SIGKILL. [default: terminationGracePeriodSeconds of the template]",
+)
 @add_target_options
 @add_json_option
-def delete(name: str, namespace: str, backend: str | None, as_json: bool) -> None:
+def delete(name: str, grace_seconds: float | None, target: Target, as_json: bool) -> None:
     """End a job's processes and remove it."""
-    make_client(backend, namespace).delete_job(name)
+    client = target.make_client()
+    client.backend.delete(name, client.namespace, grace_seconds=grace_seconds)
     if as_json:
-        print_json({"deleted": name, "namespace": namespace})
+        print_json({"deleted": name, "namespace": client.namespace})
     else:
         click.echo(f"job {name} deleted")
 
@@ -283,22 +317,36 @@ def _read_text(path: Path) -> str:
         raise UserError(f"{path}: cannot be read: {error}") from error
 
 
-def _find_directories(dataset: Path | None, output: Path | None, checkpoints: Path | None) -> dict[str, str]:
-    """Return the training contract's variables."""
+def _find_directories(
+    dataset: Path | None, output: Path | None, checkpoints: Path | None, in_pods: bool
+) -> dict[str, str]:
+    """Return the training contract's variables; those of pods are paths in their volumes."""
     from kfp_mindspore.checkpoint import CHECKPOINT_VARIABLE, OUTPUT_VARIABLE
     from kfp_mindspore.dataset import DATASET_VARIABLE
 
-    if dataset is not None and not dataset.is_dir():
+    if dataset is not None and not in_pods and not dataset.is_dir():
         raise UserError(f"--dataset: must be a directory, got {dataset}")
     if checkpoints is None and output is not None:
         checkpoints = output / "checkpoints"
     named = {DATASET_VARIABLE: dataset, OUTPUT_VARIABLE: output, CHECKPOINT_VARIABLE: checkpoints}
-    return {variable: str(path.absolute()) for variable, path in named.items() if path is not None}
+    given = {variable: path for variable, path in named.items() if path is not None}
+    return {variable: str(path if in_pods else path.absolute()) for variable, path in given.items()}
 
 
-def _find_state(found: MSJob) -> str:
-    return found.status.state if found.status is not None else "Pending"
+def _set_namespace(document: MSJob, asked: str | None, default: str) -> None:
+    written = document.metadata.get("namespace")
+    if asked is not None and written not in (None, asked):
+        raise UserError(
+            f"metadata.namespace is {written!r} in the file, but --namespace is {asked!r}",
+            hint="Leave one of them out.",
+        )
+    document.metadata["namespace"] = written or default
 
 
-def _describe_pod(pod: Pod) -> dict[str, Any]:
-    return {"pod": pod.name, "phase": pod.phase, "pid": pod.pid, "exit": pod.exit_code, "reason": pod.reason}
+def _update(name: str, patch: dict[str, Any], what: str, target: Target, as_json: bool) -> None:
+    client = target.make_client()
+    changed = client.backend.update(name, client.namespace, patch)
+    if as_json:
+        print_json(changed.to_dict())
+    else:
+        click.echo(f"job {name} {what}")

@@ -15,6 +15,7 @@ from kfp_mindspore.kube.errors import (
     UnreachableError,
 )
 from kfp_mindspore.kube.resources import DEFINITIONS, EVENTS, NAMESPACES, PODS, SERVICES, Resource
+from kfp_mindspore.kube.stop import Stop
 
 __all__ = [
     "DEFINITIONS",
@@ -30,6 +31,7 @@ __all__ = [
     "ForbiddenError",
     "NotInstalledError",
     "Resource",
+    "Stop",
     "UnauthorizedError",
     "UncertainError",
     "UnreachableError",

@@ -11,9 +11,12 @@ from kfp_mindspore.kube.connection import APPLY_PATCH, JSON, MERGE_PATCH, Connec
 from kfp_mindspore.kube.errors import ExpiredError, NotInstalledError, Request
 from kfp_mindspore.kube.logs import read_log, stream_log
 from kfp_mindspore.kube.resources import Resource
+from kfp_mindspore.kube.stop import Stop
 from kfp_mindspore.kube.watch import watch
 
 Document = dict[str, Any]
+# Within the class, `list` is a verb.
+Documents = list[Document]
 
 FIELD_MANAGER = "kfp-mindspore"
 _PAGE = 500
@@ -48,7 +51,7 @@ class Cluster:
         document: Document = self.connection.send(request, "GET", resource.locate(namespace, name))
         return document
 
-    def list(self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = "") -> list[Document]:
+    def list(self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = "") -> Documents:
         """Return the objects of a collection, page by page.
 
         Args:
@@ -61,11 +64,11 @@ class Cluster:
 
     def list_with_version(
         self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = "", page: int = _PAGE
-    ) -> tuple[list[Document], str]:
+    ) -> tuple[Documents, str]:
         """Return the objects of a collection, and the resource version from which to watch it; see `list`."""
         request = Request("list", resource.full_name, namespace=namespace)
         query: dict[str, Any] = {"labelSelector": labels, "fieldSelector": fields, "limit": page}
-        items: list[Document] = []
+        items: Documents = []
         while True:
             try:
                 answer = self.connection.send(request, "GET", resource.locate(namespace), query)
@@ -82,7 +85,13 @@ class Cluster:
                 return items, str(answer["metadata"].get("resourceVersion") or "")
 
     def create(
-        self, resource: Resource, document: Mapping[str, Any], namespace: str = "", *, dry_run: bool = False
+        self,
+        resource: Resource,
+        document: Mapping[str, Any],
+        namespace: str = "",
+        *,
+        manager: str = FIELD_MANAGER,
+        dry_run: bool = False,
     ) -> Document:
         """Create an object; a field that the server does not know is refused, as `kubectl create` does.
 
@@ -90,11 +99,12 @@ class Cluster:
             resource: Its kind.
             document: The object.
             namespace: Its namespace.
+            manager: Whose fields they are.
             dry_run: Let the server judge and complete it, and keep nothing.
         """
         name = document["metadata"].get("name", "")
         query = {
-            "fieldManager": FIELD_MANAGER,
+            "fieldManager": manager,
             "fieldValidation": "Strict",
             "dryRun": "All" if dry_run else None,
         }
@@ -181,6 +191,7 @@ class Cluster:
         labels: str = "",
         fields: str = "",
         timeout: float | None = None,
+        stop: Stop | None = None,
     ) -> Iterator[Mapping[str, Document]]:
         """Yield the objects of a collection by name: as they are now, and again after each change.
 
@@ -193,16 +204,19 @@ class Cluster:
             labels: Label selector.
             fields: Field selector.
             timeout: Seconds after which it ends; None for never.
+            stop: Ends it from another thread.
         """
-        return watch(self, resource, namespace, labels=labels, fields=fields, timeout=timeout)
+        return watch(self, resource, namespace, labels=labels, fields=fields, timeout=timeout, stop=stop)
 
     def read_log(self, pod: str, namespace: str, *, container: str = "", last: int | None = None) -> str:
         """Return what a pod's container has written; see `kfp_mindspore.kube.logs.read_log`."""
         return read_log(self.connection, pod, namespace, container=container, last=last)
 
-    def stream_log(self, pod: str, namespace: str, *, container: str = "", uid: str = "") -> Iterator[str]:
+    def stream_log(
+        self, pod: str, namespace: str, *, container: str = "", uid: str = "", stop: Stop | None = None
+    ) -> Iterator[str]:
         """Yield a container's lines until it ends; see `kfp_mindspore.kube.logs.stream_log`."""
-        return stream_log(self.connection, pod, namespace, container=container, uid=uid)
+        return stream_log(self.connection, pod, namespace, container=container, uid=uid, stop=stop)
 
     def find_resource(self, api_version: str, kind: str) -> Resource:
         """Return the resource of a kind, as the server lists it.

@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 from kfp_mindspore.kube.configuration import Access, load_access
 from kfp_mindspore.kube.errors import Request, UncertainError, UnreachableError, explain_answer, read_status
+from kfp_mindspore.kube.stop import Stop
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -107,7 +108,7 @@ class Connection:
         query: Mapping[str, Any] | None = None,
         *,
         read_timeout: float | None = None,
-        pauses: Pauses | None = None,
+        stop: Stop | None = None,
     ) -> Iterator[Any]:
         """Send a GET request whose answer goes on, and hand out the urllib3 response.
 
@@ -116,13 +117,14 @@ class Connection:
             path: Path at the server.
             query: Parameters.
             read_timeout: Seconds of silence until reading raises; None for no limit.
-            pauses: The patience that is left, when it is not the first try.
+            stop: Ends it from another thread.
         """
         response = self._open(
-            request, "GET", path, query, None, JSON, read_timeout, pauses or Pauses(self.patience), preload=False
+            request, "GET", path, query, None, JSON, read_timeout, Pauses(self.patience), preload=False
         )
         try:
-            yield response
+            with stop.guard(response) if stop is not None else contextlib.nullcontext():
+                yield response
         finally:
             # A stream that has not ended cannot serve another request.
             response.close()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.kube.connection import Pauses, find_transport_errors
 from kfp_mindspore.kube.errors import ApiError, Request
 from kfp_mindspore.kube.resources import PODS
+from kfp_mindspore.kube.stop import Stop
 
 if TYPE_CHECKING:
     from kfp_mindspore.kube.connection import Connection
@@ -50,7 +51,7 @@ def stream_log(
     *,
     container: str = "",
     uid: str = "",
-    on_open: Callable[[Any], object] = lambda response: None,
+    stop: Stop | None = None,
 ) -> Iterator[str]:
     """Yield a container's lines from its first, until it has ended; a stream that breaks goes on where it was.
 
@@ -60,7 +61,7 @@ def stream_log(
         namespace: Its namespace.
         container: The container; may be empty where there is only one.
         uid: The pod's uid; a later pod of the same name is another one.
-        on_open: Called with each urllib3 response, for who wants to end it from outside.
+        stop: Ends it from another thread.
     """
     pauses = Pauses(connection.patience)
     resume = _Resume()
@@ -69,8 +70,7 @@ def stream_log(
     while True:
         query = {"container": container, "follow": "true", "timestamps": "true", "sinceTime": resume.since}
         try:
-            with connection.stream(request, path, query) as response:
-                on_open(response)
+            with connection.stream(request, path, query, stop=stop) as response:
                 for line in read_lines(response):
                     pauses.reset()
                     text = resume.take(line)
@@ -81,11 +81,13 @@ def stream_log(
         except ApiError as error:
             if error.status < 500:
                 return
-            pauses.wait(str(error))
+            if not stop:
+                pauses.wait(str(error))
         except find_transport_errors() as error:
-            pauses.wait(f"cannot {request}: {connection.describe(error)}")
+            if not stop:
+                pauses.wait(f"cannot {request}: {connection.describe(error)}")
         # A node or API server that restarts ends streams too.
-        if not _is_running(connection, pod, namespace, container, uid):
+        if stop or not _is_running(connection, pod, namespace, container, uid):
             return
         resume.begin_again()
 

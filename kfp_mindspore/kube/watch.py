@@ -13,6 +13,7 @@ from kfp_mindspore.kube.connection import Pauses, find_transport_errors
 from kfp_mindspore.kube.errors import ExpiredError, Request
 from kfp_mindspore.kube.logs import read_lines
 from kfp_mindspore.kube.resources import Resource
+from kfp_mindspore.kube.stop import Stop
 
 if TYPE_CHECKING:
     from kfp_mindspore.kube.cluster import Cluster
@@ -39,6 +40,7 @@ def watch(
     labels: str = "",
     fields: str = "",
     timeout: float | None = None,
+    stop: Stop | None = None,
 ) -> Iterator[Mapping[str, Document]]:
     """Yield the objects of a collection by name, now and after each change; see `Cluster.watch`."""
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -56,7 +58,7 @@ def watch(
         began = time.monotonic()
         trouble = ""
         try:
-            for kind, item in _read_events(cluster, resource, namespace, labels, fields, version, deadline):
+            for kind, item in _read_events(cluster, resource, namespace, labels, fields, version, deadline, stop):
                 pauses.reset()
                 version = item["metadata"].get("resourceVersion") or version
                 if kind == "BOOKMARK":
@@ -72,6 +74,8 @@ def watch(
             trouble, version = str(error), ""
         except find_transport_errors() as error:
             trouble = "" if _is_silence(error) else cluster.connection.describe(error)
+        if stop:
+            return
         held = time.monotonic() - began
         if held >= _GOOD_SECONDS:
             pauses.reset()
@@ -87,6 +91,7 @@ def _read_events(
     fields: str,
     version: str,
     deadline: float | None,
+    stop: Stop | None,
 ) -> Iterator[tuple[str, Document]]:
     """Yield what one watch says until the server ends it."""
     left = _WATCH_SECONDS if deadline is None else max(0.05, min(_WATCH_SECONDS, deadline - time.monotonic()))
@@ -100,7 +105,7 @@ def _read_events(
     }
     request = Request("watch", resource.full_name, namespace=namespace)
     with cluster.connection.stream(
-        request, resource.locate(namespace), query, read_timeout=min(left, _SILENCE_SECONDS)
+        request, resource.locate(namespace), query, read_timeout=min(left, _SILENCE_SECONDS), stop=stop
     ) as response:
         for line in read_lines(response):
             try:

@@ -2,63 +2,44 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.errors import NotFoundError, ProcessFailedError, UserError, ValidationError, WaitTimeoutError
+from kfp_mindspore.errors import UserError, WaitTimeoutError
 from kfp_mindspore.msjob import names
 from kfp_mindspore.msjob.backends.base import Backend, Event, Pod
-from kfp_mindspore.msjob.build import DEFAULT_IMAGE, build_msjob
-from kfp_mindspore.msjob.function import spell_function
+from kfp_mindspore.msjob.backends.choice import choose_backend
+from kfp_mindspore.msjob.failure import JobFailedError, explain_failure
+from kfp_mindspore.msjob.selection import make_filter
 from kfp_mindspore.msjob.status import JobCondition
+from kfp_mindspore.msjob.submission import build_function_job, build_training_job, copy_job
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import validate_msjob
 from kfp_mindspore.msjob.wire import to_wire
-
-BACKEND_VARIABLE = "KFP_MINDSPORE_BACKEND"
-IMAGE_VARIABLE = "KFP_MINDSPORE_IMAGE"
-_POD_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-
-
-class JobFailedError(ProcessFailedError, RuntimeError):
-    """A job has failed that was to succeed; also a RuntimeError, as TrainingClient's users expect."""
-
-
-def choose_backend(namespace: str = "default") -> Backend:
-    """Return the backend that KFP_MINDSPORE_BACKEND names; by default `local`, and `kubernetes` in a pod.
-
-    Raises:
-        UserError: The variable names none.
-    """
-    from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
-    from kfp_mindspore.msjob.backends.local import LocalBackend
-
-    name = os.environ.get(BACKEND_VARIABLE) or ("kubernetes" if _POD_ACCOUNT.is_file() else "local")
-    if name == "local":
-        return LocalBackend()
-    if name == "kubernetes":
-        return KubernetesBackend(namespace=namespace)
-    raise UserError(f"{BACKEND_VARIABLE}: must be 'local' or 'kubernetes', got {name!r}")
 
 
 class MSJobClient:
     """Submits, follows and deletes training jobs; its methods have the names and meanings of TrainingClient's.
 
     Errors are this package's: `NotFoundError`, `AlreadyExistsError`, `ValidationError` for mistakes, `WaitTimeoutError`
-    (a TimeoutError) and `JobFailedError` (a RuntimeError). Parameters `job_kind` and `timeout` of TrainingClient are
-    gone: there is one kind, and no server to wait for.
+    (a TimeoutError) and `JobFailedError` (a RuntimeError); on a cluster also those of `kfp_mindspore.kube`. Parameters
+    `job_kind` and `timeout` of TrainingClient are gone: there is one kind, and a server that does not answer is waited
+    for as long as it makes sense.
 
     Args:
         backend: Where jobs run; by default what KFP_MINDSPORE_BACKEND says.
-        namespace: Namespace of the jobs, unless a call names another.
+        namespace: Namespace of the jobs, unless a call names another; default the backend's.
     """
 
-    def __init__(self, backend: Backend | None = None, namespace: str = "default") -> None:
+    def __init__(self, backend: Backend | None = None, namespace: str | None = None) -> None:
         self.backend = choose_backend(namespace) if backend is None else backend
-        self.namespace = namespace
+        self._namespace = namespace
+
+    @property
+    def namespace(self) -> str:
+        """Namespace of the jobs, unless a call names another."""
+        return self._namespace or self.backend.default_namespace
 
     def train(
         self,
@@ -107,31 +88,20 @@ class MSJobClient:
         Raises:
             UserError: Not exactly one of network and script is given, or an argument is wrong.
         """
-        from kfp_mindspore.checkpoint import CHECKPOINT_VARIABLE, OUTPUT_VARIABLE
-        from kfp_mindspore.dataset import DATASET_VARIABLE
-        from kfp_mindspore.msjob.trainer import spell_network, spell_script
-
-        if (network is None) == (script is None):
-            raise UserError("train: must have either network or script, got both" if network else _NO_NETWORK)
-        if network is not None:
-            command = spell_network(network, network_arguments or {}, trainer_parameters or {})
-            if dataset is None or output_dir is None:
-                raise UserError(f"train: {'dataset' if dataset is None else 'output_dir'} is required with a network")
-        else:
-            command = spell_script(str(script), trainer_parameters or {})
-        if output_dir is not None and checkpoint_dir is None:
-            checkpoint_dir = Path(output_dir) / "checkpoints"
-        directories = {DATASET_VARIABLE: dataset, OUTPUT_VARIABLE: output_dir, CHECKPOINT_VARIABLE: checkpoint_dir}
-        contract = {key: str(Path(path).absolute()) for key, path in directories.items() if path is not None}
-        job = build_msjob(
+        job = build_training_job(
             name,
-            command=command,
-            image=base_image or os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE,
-            workers=num_workers,
             namespace=namespace or self.namespace,
-            env=_merge_env(contract, env_vars),
-            restart_policy="ExitCode",
+            workers=num_workers,
             resources=resources_per_worker,
+            network=network,
+            network_arguments=network_arguments,
+            script=script,
+            dataset=dataset,
+            trainer_parameters=trainer_parameters,
+            output_dir=output_dir,
+            checkpoint_dir=checkpoint_dir,
+            env=env_vars,
+            image=base_image,
         )
         self.create_job(job, labels=labels, annotations=annotations, queue_name=queue_name)
 
@@ -153,6 +123,7 @@ class MSJobClient:
         queue_name: str | None = None,
         volumes: Sequence[Any] | None = None,
         volume_mounts: Sequence[Any] | None = None,
+        dry_run: bool = False,
     ) -> None:
         """Submit a job: a whole one, or one that runs a Python function in each worker.
 
@@ -173,6 +144,7 @@ class MSJobClient:
             queue_name: Kueue queue of the job; ignored on this machine.
             volumes: Volumes of each worker.
             volume_mounts: Where they are mounted.
+            dry_run: Only let the backend judge it; on a cluster that is the API server.
 
         Raises:
             ValidationError: The job is invalid; the message names the fields.
@@ -194,36 +166,31 @@ class MSJobClient:
             given = [key for key, value in others.items() if value is not None]
             if given:
                 raise UserError(f"create_job: {given[0]} must be absent when job is given")
-            new = MSJob.from_dict(to_wire(job) if isinstance(job, Mapping) else job.to_dict())
+            new = copy_job(job)
             new.metadata["namespace"] = namespace or new.metadata.get("namespace") or self.namespace
         else:
             if name is None or train_func is None:
                 raise UserError("create_job: must have job, or name and train_func")
-            new = build_msjob(
+            new = build_function_job(
                 name,
-                command=spell_function(
-                    train_func,
-                    parameters,
-                    packages_to_install=packages_to_install or (),
-                    pip_index_url=pip_index_url,
-                ),
-                image=base_image or os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE,
-                workers=num_workers,
+                train_func,
+                parameters,
                 namespace=namespace or self.namespace,
-                env=env_vars,
+                workers=num_workers,
                 resources=resources_per_worker,
+                packages_to_install=packages_to_install,
+                pip_index_url=pip_index_url,
+                env=env_vars,
+                image=base_image,
+                volumes=volumes,
+                volume_mounts=volume_mounts,
             )
-            template = new.ms_replica_specs[names.WORKER].template["spec"]
-            if volumes:
-                template["volumes"] = to_wire(list(volumes))
-            if volume_mounts:
-                template["containers"][0]["volumeMounts"] = to_wire(list(volume_mounts))
         queue = {names.QUEUE_LABEL: queue_name} if queue_name else {}
         for key, entries in (("labels", {**(labels or {}), **queue}), ("annotations", annotations or {})):
             if entries:
                 new.metadata[key] = {**(new.metadata.get(key) or {}), **entries}
         validate_msjob(new)
-        self.backend.create(new)
+        self.backend.create(new, dry_run=dry_run)
 
     def get_job(self, name: str, namespace: str | None = None) -> MSJob:
         """Return a job with its status.
@@ -288,7 +255,7 @@ class MSJobClient:
             namespace: Its namespace.
             expected_conditions: Condition types.
             wait_timeout: Seconds at most.
-            polling_interval: Pause between looks, in seconds.
+            polling_interval: Pause between looks, in seconds; on a cluster changes are watched instead.
             callback: Called with the job after each look.
 
         Returns:
@@ -303,21 +270,20 @@ class MSJobClient:
             raise UserError(
                 f"expected_conditions: must be of {', '.join(names.CONDITIONS)}, got {', '.join(sorted(unknown))}"
             )
-        deadline = time.monotonic() + wait_timeout
-        while True:
-            job = self.get_job(name, namespace)
+        state = ""
+        for job in self.backend.watch(
+            name, namespace or self.namespace, timeout=wait_timeout, interval=polling_interval
+        ):
             if callback is not None:
                 callback(job)
             if any(self._is_job(condition, None, None, job) for condition in expected_conditions):
                 return job
             if self.is_job_failed(job=job):
                 raise self.explain_failure(job)
-            if time.monotonic() >= deadline:
-                state = job.status.state if job.status is not None else "Pending"
-                raise WaitTimeoutError(
-                    f"job {name} is {state}, not {' or '.join(sorted(expected_conditions))}, after {wait_timeout:g} s"
-                )
-            time.sleep(max(0.0, min(polling_interval, deadline - time.monotonic())))
+            state = job.status.state if job.status is not None else "Pending"
+        raise WaitTimeoutError(
+            f"job {name} is {state}, not {' or '.join(sorted(expected_conditions))}, after {wait_timeout:g} s"
+        )
 
     def get_job_pods(
         self,
@@ -422,56 +388,11 @@ class MSJobClient:
 
     def explain_failure(self, job: MSJob, lines: int = 20) -> JobFailedError:
         """Return the error that tells why a job has failed, with the last lines of the pod that failed first."""
-        failed = job.status.find(names.FAILED) if job.status is not None else None
-        log: list[str] = []
-        try:
-            pods = [pod for pod in self.backend.list_pods(job.name, job.namespace) if pod.phase == "Failed"]
-            culprits = [pod for pod in pods if pod.reason in ("Error", "StartError")] or pods
-            for pod in culprits[:1]:
-                log = self.backend.read_log(job.name, job.namespace, pod.name, last=lines).splitlines()
-        except NotFoundError:
-            # Its TTL was over meanwhile.
-            pass
-        return JobFailedError(
-            f"job {job.name} failed: {failed.message if failed else 'it was deleted'}",
-            log=log,
-            hint=f"The whole log: kfp-mindspore job logs {job.name}" if log else "",
-        )
+        return explain_failure(self.backend, job, lines)
 
     def _is_job(self, condition: str, name: str | None, namespace: str | None, job: MSJob | None) -> bool:
         conditions = self.get_job_conditions(name, namespace, job)
         return any(item.type == condition and item.status == "True" for item in conditions)
-
-
-_NO_NETWORK = "train: must have network ('module:factory') or script, got neither"
-
-
-def make_filter(
-    is_master: bool = False, replica_type: str | None = None, replica_index: int | None = None
-) -> Callable[[Pod], bool]:
-    """Return the test whether a pod is chosen by the arguments of `get_job_pods`.
-
-    Raises:
-        ValidationError: There is no such replica type.
-    """
-    kind = names.find_replica_type(replica_type) if replica_type is not None else None
-    if replica_type is not None and kind is None:
-        raise ValidationError([f"replica_type: must be one of {', '.join(names.REPLICA_TYPES)}, got {replica_type!r}"])
-
-    def choose(pod: Pod) -> bool:
-        return (
-            (not is_master or (pod.replica_type == names.WORKER and pod.index == 0))
-            and kind in (None, pod.replica_type)
-            and replica_index in (None, pod.index)
-        )
-
-    return choose
-
-
-def _merge_env(contract: Mapping[str, str], env_vars: Mapping[str, str] | Sequence[Any] | None) -> Any:
-    from kfp_mindspore.msjob.build import spell_env
-
-    return [*spell_env(contract), *spell_env(env_vars or {})]
 
 
 def _spell_event(event: Event) -> str:

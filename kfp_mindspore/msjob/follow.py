@@ -12,7 +12,8 @@ from typing import Any
 
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.msjob.backends.base import Pod
-from kfp_mindspore.msjob.client import JobFailedError, MSJobClient
+from kfp_mindspore.msjob.client import MSJobClient
+from kfp_mindspore.msjob.failure import JobFailedError
 from kfp_mindspore.msjob.names import FAILED, WORKER
 from kfp_mindspore.msjob.status import JobStatus
 from kfp_mindspore.msjob.types import MSJob

@@ -47,6 +47,7 @@ OPERATOR_LABEL = "training.kubeflow.org/operator-name"
 JOB_LABEL = "training.kubeflow.org/job-name"
 REPLICA_TYPE_LABEL = "training.kubeflow.org/replica-type"
 REPLICA_INDEX_LABEL = "training.kubeflow.org/replica-index"
+ATTEMPT_LABEL = "training.kubeflow.org/attempt"
 ROLE_LABEL = "training.kubeflow.org/job-role"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 

@@ -200,5 +200,26 @@ class StatusSummary:
     observed_generation: int | None = field(default=None, metadata={"format": "int64"})
 
 
+@dataclass
+class DetailedStatus(JobStatus):
+    """A job's status as a cluster holds it: `JobStatus` with the fields of `StatusSummary` beside its state."""
+
+    workers: str | None = None
+    restarts: int | None = None
+    attempt: int | None = None
+    failure: Failure | None = None
+    waiting: str | None = None
+    observed_generation: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.failure is not None:
+            self.failure = _parse(Failure, self.failure)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the wire form, with the state in one word."""
+        return {"state": self.state, **super().to_dict()}
+
+
 def _parse(kind: type[Any], value: Any) -> Any:
     return value if isinstance(value, kind) else kind(**from_wire(kind, to_wire(value)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import abc
 import datetime
+import shlex
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,10 +25,11 @@ class Pod:
         index: Index within the type.
         phase: `Pending`, `Running`, `Succeeded` or `Failed`.
         labels: Labels, the training.kubeflow.org ones among them.
+        node: The node that it runs on; None on this machine.
         pid: Process number; None on a cluster, and before it was started.
         process_start: What tells the process from a later one of the same number; see ProcessIdentity.
         exit_code: As a shell reports it (128 + signal); None while it runs.
-        reason: Why it ended: `Completed`, `Error`, `StartError`, `Killed` …
+        reason: Why it ended: `Completed`, `Error`, `StartError`, `Killed` …; on a cluster also why it does not start.
         message: More about it.
         restarts: How often it was started again.
         start_time: When it was started last.
@@ -39,6 +42,7 @@ class Pod:
     index: int
     phase: str = "Pending"
     labels: dict[str, str] = field(default_factory=dict)
+    node: str | None = None
     pid: int | None = None
     process_start: str | None = None
     exit_code: int | None = None
@@ -83,9 +87,32 @@ class Event:
 class Backend(abc.ABC):
     """Where jobs run."""
 
+    @property
+    def default_namespace(self) -> str:
+        """The namespace of jobs that name none."""
+        return "default"
+
+    def list_flags(self) -> Sequence[str]:
+        """Return the flags by which the command line comes to this backend, where its environment does not."""
+        return ()
+
+    def name_command(self, *words: str, namespace: str = "") -> str:
+        """Return a command line of `kfp-mindspore job` that means the same jobs, to be pasted.
+
+        Args:
+            words: Its words, such as `logs` and a job's name.
+            namespace: The job's namespace.
+        """
+        where = ["--namespace", namespace] if namespace not in ("", self.default_namespace) else []
+        return shlex.join(["kfp-mindspore", "job", *words, *self.list_flags(), *where])
+
     @abc.abstractmethod
-    def create(self, job: MSJob) -> MSJob:
+    def create(self, job: MSJob, *, dry_run: bool = False) -> MSJob:
         """Submit a valid job and return it with its status; it goes on when this process ends.
+
+        Args:
+            job: The job.
+            dry_run: Only judge it, and return it as it would be.
 
         Raises:
             AlreadyExistsError: A job of this name exists in its namespace.
@@ -99,6 +126,28 @@ class Backend(abc.ABC):
         Raises:
             NotFoundError: There is none.
         """
+
+    def watch(
+        self, name: str, namespace: str, *, timeout: float | None = None, interval: float = 0.1
+    ) -> Iterator[MSJob]:
+        """Yield a job as it is now, and again as it changes.
+
+        Args:
+            name: The job.
+            namespace: Its namespace.
+            timeout: Seconds after which it ends; None for never.
+            interval: Pause between looks, in seconds, where a backend has to look.
+
+        Raises:
+            NotFoundError: There is no such job, or none any more.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            yield self.get(name, namespace)
+            left = interval if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                return
+            time.sleep(min(interval, left))
 
     @abc.abstractmethod
     def list_jobs(self, namespace: str) -> list[MSJob]:

@@ -1,66 +1,311 @@
-"""The backend that submits MSJobs to a cluster. This version only refuses it, in words."""
+"""The backend that submits MSJobs to a cluster, where an operator runs them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import contextlib
+import copy
+import functools
+import math
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ValidationError, WaitTimeoutError
+from kfp_mindspore.kube import (
+    EVENTS,
+    PODS,
+    Cluster,
+    ConflictError,
+    ForbiddenError,
+    Resource,
+    Stop,
+    UncertainError,
+)
 from kfp_mindspore.msjob.backends.base import Backend, Event, Pod
+from kfp_mindspore.msjob.backends.choice import KUBERNETES, find_backend_name
+from kfp_mindspore.msjob.backends.cluster_logs import follow_pods
+from kfp_mindspore.msjob.backends.cluster_pods import is_owned, read_events, read_pods
+from kfp_mindspore.msjob.build import DEFAULT_IMAGE
+from kfp_mindspore.msjob.names import API_VERSION, CONTAINER_NAME, GROUP, JOB_LABEL, KIND, PLURAL, find_replica_type
+from kfp_mindspore.msjob.status import DetailedStatus
 from kfp_mindspore.msjob.types import MSJob
+from kfp_mindspore.msjob.validation import validate_msjob
+
+MSJOBS = Resource(GROUP, API_VERSION.rpartition("/")[2], PLURAL, KIND)
+_MANAGER = "kfp-mindspore"
+# What the API server writes; in a patch it would say that nothing may have changed meanwhile.
+_SERVER_FIELDS = (
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "managedFields",
+    "selfLink",
+)
+_CONFLICTS = 10
+# What a cluster may take beyond the grace period of the pods.
+_PATIENCE_SECONDS = 120.0
 
 
-@dataclass(frozen=True)
 class KubernetesBackend(Backend):
     """Jobs on a cluster.
 
+    Credentials and address are those of the kubernetes client: KUBECONFIG, ~/.kube/config with its contexts and exec
+    plugins, and in a pod its service account. Errors are those of `kfp_mindspore.kube` beside the package's own.
+
     Args:
-        namespace: Namespace of the jobs.
+        namespace: Namespace of the jobs; default that of the context or the pod.
+        context: Context of the kubeconfig; default the current one.
+        kubeconfig: The kubeconfig.
     """
 
-    namespace: str = "default"
+    def __init__(
+        self,
+        namespace: str | None = None,
+        context: str | None = None,
+        kubeconfig: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.namespace = namespace
+        self.context = context
+        self.kubeconfig = kubeconfig
 
-    def create(self, job: MSJob) -> MSJob:
-        """Refuse."""
-        self._refuse()
+    @functools.cached_property
+    def cluster(self) -> Cluster:
+        """The cluster, reached on first use."""
+        return Cluster(self.kubeconfig, self.context)
+
+    @property
+    def default_namespace(self) -> str:
+        """The namespace of jobs that name none: the backend's, else that of the context or the pod."""
+        return self.namespace or self.cluster.namespace
+
+    def list_flags(self) -> Sequence[str]:
+        """Return the flags by which the command line comes to this cluster."""
+        flags = [] if find_backend_name() == KUBERNETES else ["--backend", KUBERNETES]
+        for flag, value in (("--context", self.context), ("--kubeconfig", self.kubeconfig)):
+            flags += [flag, str(value)] if value else []
+        return flags
+
+    def name_command(self, *words: str, namespace: str = "") -> str:
+        """Return a command line of `kfp-mindspore job` that means the same jobs; see `Backend.name_command`."""
+        other = copy.copy(self)
+        # Pasted, the command finds the namespace of the context, not this object's.
+        other.namespace = None
+        return Backend.name_command(other, *words, namespace=namespace)
+
+    def create(self, job: MSJob, *, dry_run: bool = False) -> MSJob:
+        """Submit a job; see `Backend.create`. The API server judges it too, fields that it does not know included."""
+        validate_msjob(job)
+        _check_images(job)
+        document = job.to_dict()
+        document.pop("status", None)
+        namespace = document["metadata"].setdefault("namespace", self.default_namespace)
+        for field in set(_SERVER_FIELDS) - {"name", "namespace"}:
+            document["metadata"].pop(field, None)
+        # An answer can get lost after the job was made. Whose job is there then is told by who wrote its fields.
+        manager = f"{_MANAGER}-{secrets.token_hex(4)}"
+        while True:
+            try:
+                return _read_job(self.cluster.create(MSJOBS, document, namespace, manager=manager, dry_run=dry_run))
+            except UncertainError:
+                if (found := self._find_own(job.name, namespace, manager)) is not None:
+                    return found
+            except AlreadyExistsError:
+                if (found := self._find_own(job.name, namespace, manager)) is not None:
+                    return found
+                raise AlreadyExistsError(
+                    f"job {job.name} exists already in namespace {namespace}",
+                    hint="Choose another name, or delete it: "
+                    + self.name_command("delete", job.name, namespace=namespace),
+                ) from None
+            except ValidationError as error:
+                raise ValidationError(error.errors, subject=f"MSJob {job.name}", hint=error.hint) from None
 
     def get(self, name: str, namespace: str) -> MSJob:
-        """Refuse."""
-        self._refuse()
+        """Return a job with its status; see `Backend.get`."""
+        return _read_job(self._get(name, namespace))
 
     def list_jobs(self, namespace: str) -> list[MSJob]:
-        """Refuse."""
-        self._refuse()
+        """Return the jobs of a namespace by name."""
+        return [_read_job(document) for document in _sort(self.cluster.list(MSJOBS, namespace))]
+
+    def watch(
+        self,
+        name: str,
+        namespace: str,
+        *,
+        timeout: float | None = None,
+        interval: float = 0.1,
+        stop: Stop | None = None,
+    ) -> Iterator[MSJob]:
+        """Yield a job as it is now, and again after each change; see `Backend.watch`.
+
+        Nothing is polled, so `interval` means nothing; `stop` ends it from another thread.
+        """
+        uid = ""
+        fields = f"metadata.name={name}"
+        for objects in self.cluster.watch(MSJOBS, namespace, fields=fields, timeout=timeout, stop=stop):
+            document = objects.get(name)
+            if document is None or uid not in ("", document["metadata"]["uid"]):
+                if not uid:
+                    self._refuse(name, namespace)
+                raise NotFoundError(f"job {name} does not exist in namespace {namespace} any more: it was deleted")
+            uid = document["metadata"]["uid"]
+            yield _read_job(document)
 
     def update(self, name: str, namespace: str, patch: dict[str, Any]) -> MSJob:
-        """Refuse."""
-        self._refuse()
+        """Merge a patch into a job; see `Backend.update`. What others change meanwhile is kept."""
+        patch = {key: value for key, value in patch.items() if key in ("metadata", "spec")}
+        if metadata := patch.get("metadata"):
+            patch["metadata"] = {key: value for key, value in metadata.items() if key not in _SERVER_FIELDS}
+        if isinstance(spec := patch.get("spec"), Mapping) and isinstance(spec.get("msReplicaSpecs"), Mapping):
+            patch["spec"] = {**spec, "msReplicaSpecs": self._spell_types(name, namespace, spec["msReplicaSpecs"])}
+        for tries in range(_CONFLICTS + 1):
+            try:
+                return _read_job(self.cluster.patch(MSJOBS, name, namespace, patch))
+            except ConflictError:
+                if tries == _CONFLICTS:
+                    raise
+                time.sleep(0.02 * 2 ** min(tries, 5))
+            except NotFoundError:
+                self._refuse(name, namespace)
+            except ValidationError as error:
+                raise ValidationError(error.errors, subject=f"Update of MSJob {name}", hint=error.hint) from None
+        raise AssertionError("unreachable")
 
     def delete(self, name: str, namespace: str, *, grace_seconds: float | None = None) -> None:
-        """Refuse."""
-        self._refuse()
+        """Delete a job, its pods before it, and return when all are gone; see `Backend.delete`.
+
+        Raises:
+            WaitTimeoutError: Its pods do not end, as on a node that is lost.
+        """
+        job = self.get(name, namespace)
+        uid = str(job.metadata["uid"])
+        longest = max(spec.grace_seconds for spec in job.ms_replica_specs.values())
+        deadline = time.monotonic() + (longest if grace_seconds is None else grace_seconds) + _PATIENCE_SECONDS
+        with contextlib.suppress(NotFoundError, ConflictError):
+            self.cluster.delete(MSJOBS, name, namespace, propagation="Foreground", uid=uid)
+        if grace_seconds is not None:
+            self._hurry_pods(name, namespace, uid, math.ceil(grace_seconds))
+        job_there = self.cluster.watch(
+            MSJOBS, namespace, fields=f"metadata.name={name}", timeout=max(0.0, deadline - time.monotonic())
+        )
+        self._wait_for_end(name, namespace, job_there, lambda item: item["metadata"]["uid"] == uid)
+        # A job whose pods do not block its deletion is gone before them.
+        pods_there = self.cluster.watch(
+            PODS, namespace, labels=f"{JOB_LABEL}={name}", timeout=max(0.0, deadline - time.monotonic())
+        )
+        self._wait_for_end(name, namespace, pods_there, lambda item: is_owned(item, uid))
 
     def list_pods(self, name: str, namespace: str) -> Sequence[Pod]:
-        """Refuse."""
-        self._refuse()
+        """Return a job's pods: scheduler, parameter servers, workers by rank."""
+        uid = self._get(name, namespace)["metadata"]["uid"]
+        documents = self.cluster.list(PODS, namespace, labels=f"{JOB_LABEL}={name}")
+        return read_pods(document for document in documents if is_owned(document, uid))
 
     def list_events(self, name: str, namespace: str) -> Sequence[Event]:
-        """Refuse."""
-        self._refuse()
+        """Return what happened to a job and its pods, oldest first, as long as the API server keeps it (1 hour)."""
+        uid = self._get(name, namespace)["metadata"]["uid"]
+        return read_events(self.cluster.list(EVENTS, namespace), name, uid)
 
     def read_log(self, name: str, namespace: str, pod: str, *, last: int | None = None) -> str:
-        """Refuse."""
-        self._refuse()
+        """Return a pod's output; see `Backend.read_log`. That of an earlier attempt went with its pod."""
+        return self.cluster.read_log(pod, namespace, container=CONTAINER_NAME, last=last)
 
     def follow_logs(
         self, name: str, namespace: str, choose: Callable[[Pod], bool], *, timeout: float | None = None
     ) -> Iterator[tuple[str, str]]:
-        """Refuse."""
-        self._refuse()
+        """Yield (pod name, line), over restarts, until the job has ended or is deleted; see `Backend.follow_logs`."""
+        uid = self._get(name, namespace)["metadata"]["uid"]
+        return follow_pods(self, name, namespace, uid, choose, timeout)
 
-    def _refuse(self) -> NoReturn:
-        raise UserError(
-            "jobs on Kubernetes are not available in this version",
-            hint="Use the local backend: --backend local, KFP_MINDSPORE_BACKEND=local or MSJobClient(LocalBackend()).",
+    def _wait_for_end(
+        self,
+        name: str,
+        namespace: str,
+        there: Iterator[Mapping[str, dict[str, Any]]],
+        belongs: Callable[[dict[str, Any]], bool],
+    ) -> None:
+        rest: list[dict[str, Any]] = []
+        for objects in there:
+            rest = [item for item in objects.values() if belongs(item)]
+            if not rest:
+                return
+        held = sorted({word for item in rest for word in item["metadata"].get("finalizers") or []})
+        raise WaitTimeoutError(
+            f"job {name} is being deleted and takes long; still there: "
+            + ", ".join(f"{item.get('kind') or 'Pod'} {item['metadata']['name']}" for item in rest)
+            + (f" (finalizers: {', '.join(held)})" if held else ""),
+            hint=f"See what holds it: kubectl get pods -n {namespace} -l {JOB_LABEL}={name}",
         )
+
+    def _get(self, name: str, namespace: str) -> dict[str, Any]:
+        try:
+            return self.cluster.get(MSJOBS, name, namespace)
+        except NotFoundError:
+            self._refuse(name, namespace)
+
+    def _refuse(self, name: str, namespace: str) -> NoReturn:
+        raise NotFoundError(
+            f"job {name} does not exist in namespace {namespace}",
+            hint=f"`{self.name_command('list', namespace=namespace)}` shows what there is.",
+        ) from None
+
+    def _find_own(self, name: str, namespace: str, manager: str) -> MSJob | None:
+        try:
+            document = self.cluster.get(MSJOBS, name, namespace)
+        except NotFoundError:
+            return None
+        entries = document["metadata"].get("managedFields") or []
+        return _read_job(document) if any(entry.get("manager") == manager for entry in entries) else None
+
+    def _spell_types(self, name: str, namespace: str, specs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return replica specs under the keys that the stored job has for them: `worker` stays `worker`."""
+        stored = self._get(name, namespace)["spec"]["msReplicaSpecs"]
+        keys = {find_replica_type(key) or key: key for key in stored}
+        return {keys.get(find_replica_type(key) or key, key): value for key, value in specs.items()}
+
+    def _hurry_pods(self, name: str, namespace: str, uid: str, seconds: int) -> None:
+        # The garbage collector gives pods their own grace period; a second deletion can only shorten it. Who may
+        # delete jobs may not be allowed to delete pods: then it takes as long as it takes.
+        with contextlib.suppress(ForbiddenError):
+            for document in self.cluster.list(PODS, namespace, labels=f"{JOB_LABEL}={name}"):
+                if is_owned(document, uid):
+                    with contextlib.suppress(NotFoundError, ConflictError):
+                        metadata = document["metadata"]
+                        self.cluster.delete(
+                            PODS, metadata["name"], namespace, grace_seconds=seconds, uid=metadata["uid"]
+                        )
+
+
+def _check_images(job: MSJob) -> None:
+    """Refuse what this machine runs and a cluster cannot: a job without an image."""
+    errors = [
+        f"spec.msReplicaSpecs.{kind}.template.spec.containers: '{CONTAINER_NAME}' must have an image on a cluster"
+        for kind, spec in job.ms_replica_specs.items()
+        if spec.container.get("image") in (None, "", DEFAULT_IMAGE)
+    ]
+    if errors:
+        raise ValidationError(
+            errors, subject=f"MSJob {job.name}", hint="Give it one: --image, base_image or KFP_MINDSPORE_IMAGE."
+        )
+
+
+def _read_job(document: dict[str, Any]) -> MSJob:
+    """Return a stored job; a newer API server's fields of the spec are left out, those of pod templates are kept."""
+    status = document.get("status")
+    job = MSJob.from_dict({**document, "status": None}, validate=False)
+    # Who wrote which field: long, and of no use to who reads a job.
+    job.metadata.pop("managedFields", None)
+    job.status = DetailedStatus.from_dict(status) if status else None
+    return job
+
+
+def _sort(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(documents, key=lambda document: str(document["metadata"]["name"]))

@@ -23,6 +23,7 @@ from kfp_mindspore.errors import (
 )
 from kfp_mindspore.files import find_home
 from kfp_mindspore.msjob.backends.base import Backend, Event, Pod
+from kfp_mindspore.msjob.backends.choice import LOCAL, find_backend_name
 from kfp_mindspore.msjob.backends.plan import check_job
 from kfp_mindspore.msjob.backends.state import JobDirectory, Record, Submission, end_leftovers
 from kfp_mindspore.msjob.names import CREATED
@@ -55,7 +56,11 @@ class LocalBackend(Backend):
     def __init__(self, home: Path | str | None = None) -> None:
         self.home = Path(home).absolute() if home is not None else find_home()
 
-    def create(self, job: MSJob) -> MSJob:
+    def list_flags(self) -> Sequence[str]:
+        """Return the flags by which the command line comes to this machine."""
+        return () if find_backend_name() == LOCAL else ("--backend", LOCAL)
+
+    def create(self, job: MSJob, *, dry_run: bool = False) -> MSJob:
         """Start a job's supervisor and return; see `Backend.create`.
 
         It runs in this process's directory and environment. When that names a lease, it ends with the lease's holder.
@@ -64,6 +69,8 @@ class LocalBackend(Backend):
         environment = dict(os.environ)
         cwd = Path.cwd()
         warnings = check_job(job, environment=environment, cwd=cwd)
+        if dry_run:
+            return job
         lease = environment.get(LEASE_VARIABLE, "")
         if lease and not is_lease_held(lease):
             raise KfpMindSporeError(
@@ -93,7 +100,8 @@ class LocalBackend(Backend):
         except FileExistsError:
             raise AlreadyExistsError(
                 f"job {job.name} exists already in namespace {job.namespace}",
-                hint=f"Choose another name, or delete it: kfp-mindspore job delete {job.name}",
+                hint="Choose another name, or delete it: "
+                + self.name_command("delete", job.name, namespace=job.namespace),
             ) from None
         except OSError as error:
             raise KfpMindSporeError(f"job {job.name} cannot be written to {path}: {error.strerror or error}") from error
@@ -236,7 +244,7 @@ class LocalBackend(Backend):
         if not directory.exists():
             raise NotFoundError(
                 f"job {name} does not exist in namespace {namespace}",
-                hint="`kfp-mindspore job list` shows what there is.",
+                hint=f"`{self.name_command('list', namespace=namespace)}` shows what there is.",
             )
         return directory
 

@@ -33,6 +33,7 @@ Run = Callable[..., Result]
 def run(tmp_path: Path) -> Iterator[Run]:
     """Run `kfp-mindspore job …` with a home of its own; what is left at the end is deleted."""
     environment = {**os.environ, "KFP_MINDSPORE_HOME": str(tmp_path / "home")}
+    environment["KUBECONFIG"] = str(tmp_path / "no-kubeconfig")
     environment.pop("KFP_MINDSPORE_BACKEND", None)
 
     def call(*words: str) -> Result:
@@ -154,7 +155,9 @@ def test_a_job_of_the_first_generation_is_converted(run: Run, tmp_path: Path) ->
         (["submit", "--name", "a", "--workers", "0", "--", "true"], "spec.msReplicaSpecs.Worker.replicas"),
         (["submit", "--name", "a", "--dataset", "none", "--", "true"], "--dataset: must be a directory, got none"),
         (["submit", "--name", "a", "--env", "X", "--", "true"], "must be KEY=VALUE, got 'X'"),
-        (["submit", "--name", "a", "--backend", "kubernetes", "--", "true"], "jobs on Kubernetes are not available"),
+        (["submit", "--name", "a", "--backend", "kubernetes", "--", "true"], "no cluster is configured"),
+        (["list", "--backend", "local", "--context", "kind"], "--context: names a cluster"),
+        (["scale", "missing", "--workers", "0"], "--workers"),
         (["get", "missing"], "missing"),
         (["logs", "missing"], "missing"),
         (["wait", "missing"], "missing"),

@@ -12,7 +12,7 @@ import pytest
 
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, UserError, ValidationError, WaitTimeoutError
 from kfp_mindspore.msjob import KubernetesBackend, LocalBackend, MSJob, MSJobClient, run_job
-from kfp_mindspore.msjob.client import JobFailedError
+from kfp_mindspore.msjob.failure import JobFailedError
 from kfp_mindspore.process import ProcessIdentity
 
 
@@ -270,11 +270,6 @@ def test_run_job_deletes_what_takes_too_long(desk: Any) -> None:
     with pytest.raises(WaitTimeoutError):
         run_job(desk.client, desk.build("sleep", 600), timeout=0.5, on_log=None)
     assert desk.client.list_jobs() == []
-
-
-def test_kubernetes_is_refused_in_words(desk: Any) -> None:
-    with pytest.raises(UserError, match="not available in this version"):
-        MSJobClient(KubernetesBackend(namespace="team")).list_jobs()
 
 
 def test_the_environment_picks_the_backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

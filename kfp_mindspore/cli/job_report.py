@@ -1,0 +1,124 @@
+"""What `kfp-mindspore job` says of a job to people."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kfp_mindspore.cli.output import print_table
+from kfp_mindspore.errors import KfpMindSporeError
+
+if TYPE_CHECKING:
+    from kfp_mindspore.msjob import MSJob, MSJobClient
+    from kfp_mindspore.msjob.backends.base import Backend, Pod
+
+# An operator that is up looks at a new job within a second.
+_SILENCE_SECONDS = 10.0
+
+
+def find_state(job: MSJob) -> str:
+    """Return a job's state in one word."""
+    return job.status.state if job.status is not None else "Pending"
+
+
+def print_jobs(jobs: Sequence[MSJob]) -> None:
+    """Print a table of jobs."""
+    rows = [
+        {
+            "name": job.name,
+            "state": find_state(job),
+            "workers": getattr(job.status, "workers", None) or job.workers,
+            "restarts": getattr(job.status, "restarts", None),
+            "created": job.metadata.get("creationTimestamp"),
+        }
+        for job in jobs
+    ]
+    print_table(rows, _drop_empty(rows, ["name", "state", "workers", "restarts", "created"]))
+
+
+def print_job(job: MSJob, pods: Sequence[Pod], backend: Backend) -> None:
+    """Print a job: its state, conditions, what it waits for, what failed, and its pods."""
+    click.echo(f"{job.name}: {find_state(job)}")
+    restarts = getattr(job.status, "restarts", None)
+    if restarts is None:
+        restarts = max((pod.restarts for pod in pods), default=0)
+    if restarts:
+        click.echo(f"restarts: {restarts} of {job.effective_run_policy.backoff_limit}")
+    if (waiting := getattr(job.status, "waiting", None)) is not None:
+        click.echo(f"waits: {waiting}")
+    if (failure := getattr(job.status, "failure", None)) is not None:
+        code = f" with exit code {failure.exit_code}" if failure.exit_code is not None else ""
+        reason = f" ({failure.reason})" if failure.reason and failure.reason != "Error" else ""
+        attempt = f" in attempt {failure.attempt}" if failure.attempt else ""
+        click.echo(f"failed first: {failure.pod}{code}{reason}{attempt}")
+        for line in failure.log:
+            click.echo(f"  | {line}")
+    click.echo()
+    conditions = job.status.conditions if job.status is not None else []
+    print_table([vars(condition) for condition in conditions], ["type", "status", "reason", "message"])
+    click.echo()
+    rows = [_describe_pod(pod) for pod in pods]
+    print_table(rows, _drop_empty(rows, ["pod", "phase", "pid", "node", "exit", "reason", "message"]))
+    warn_of_silence(job, backend)
+
+
+def warn_of_silence(job: MSJob, backend: Backend) -> None:
+    """Say on standard error when no operator has looked at a job that has been there for some seconds."""
+    from kfp_mindspore.msjob.wire import now, parse_time
+
+    created = parse_time(job.metadata.get("creationTimestamp"))
+    if (job.status is not None and job.status.conditions) or created is None:
+        return
+    age = (now() - created).total_seconds()
+    if age < _SILENCE_SECONDS:
+        return
+    manager = job.run_policy.managed_by if job.run_policy is not None else None
+    if manager:
+        click.echo(f"Warning: job {job.name} is left to {manager}, which has said nothing for {age:.0f} s.", err=True)
+        return
+    flags = [flag for flag in backend.list_flags() if flag not in ("--backend", "kubernetes")]
+    click.echo(
+        f"Warning: no operator has looked at job {job.name} for {age:.0f} s. Install one with: "
+        + " ".join(["kfp-mindspore operator install", *flags]),
+        err=True,
+    )
+
+
+@contextlib.contextmanager
+def watched_for_silence(client: MSJobClient, name: str, namespace: str) -> Iterator[None]:
+    """Do the same once, while something waits for a job."""
+
+    def look() -> None:
+        # What is wrong with the connection is said by what waits.
+        with contextlib.suppress(KfpMindSporeError):
+            warn_of_silence(client.get_job(name, namespace), client.backend)
+
+    timer = threading.Timer(_SILENCE_SECONDS + 1, look)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _describe_pod(pod: Pod) -> dict[str, Any]:
+    return {
+        "pod": pod.name,
+        "phase": pod.phase,
+        "pid": pod.pid,
+        "node": pod.node,
+        "exit": pod.exit_code,
+        "reason": pod.reason,
+        # What a node cites over several lines is in the log too.
+        "message": pod.message if pod.message and "\n" not in pod.message and pod.exit_code is None else None,
+    }
+
+
+def _drop_empty(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> list[str]:
+    """Return the columns that say something of some row; of no rows, all."""
+    return [column for column in columns if not rows or any(row[column] is not None for row in rows)]

@@ -1,0 +1,31 @@
+"""Which of a job's pods are meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.msjob.backends.base import Pod
+from kfp_mindspore.msjob.names import REPLICA_TYPES, WORKER, find_replica_type
+
+
+def make_filter(
+    is_master: bool = False, replica_type: str | None = None, replica_index: int | None = None
+) -> Callable[[Pod], bool]:
+    """Return the test whether a pod is chosen by the arguments of `get_job_pods`.
+
+    Raises:
+        ValidationError: There is no such replica type.
+    """
+    kind = find_replica_type(replica_type) if replica_type is not None else None
+    if replica_type is not None and kind is None:
+        raise ValidationError([f"replica_type: must be one of {', '.join(REPLICA_TYPES)}, got {replica_type!r}"])
+
+    def choose(pod: Pod) -> bool:
+        return (
+            (not is_master or (pod.replica_type == WORKER and pod.index == 0))
+            and kind in (None, pod.replica_type)
+            and replica_index in (None, pod.index)
+        )
+
+    return choose
