@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format types contracts unit local test-cluster cluster-up cluster-down docs bench fuzz golden pod-schema clean
+.PHONY: help install demo test lint format types contracts unit local test-cluster cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -44,8 +44,10 @@ unit: $(STAMP) ## Fast tests: unit, golden
 local: $(STAMP) ## Whole lifecycles on this machine, the notebook and the wheel
 	$(BIN)/python -m pytest -m 'lifecycle or wheel'
 
-test-cluster: $(STAMP) ## Tests on a real Kubernetes, built with Go at first (13 minutes)
+cluster-build: $(STAMP) ## Build a Kubernetes for tests into a cache: 13 minutes at first
 	$(BIN)/python -m tests.cluster build
+
+test-cluster: cluster-build ## Tests on a real Kubernetes: our own, or with KFP_MINDSPORE_TEST_CLUSTER=current yours
 	$(BIN)/python -m pytest -m cluster tests/cluster
 
 cluster-up: $(STAMP) ## Start a Kubernetes of one node that stays (root), and print its KUBECONFIG

@@ -5,7 +5,6 @@ They are directories that pods mount read-only beside the image of Python alone,
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -133,10 +132,6 @@ def _install(target: Path, *words: str) -> None:
 
 def _call_uv(*words: str) -> None:
     uv = Path(sys.executable).with_name("uv")
-    # Hard links to uv's cache would share its files' modes with pods, and do not work across file systems.
-    environment = {**os.environ, "UV_LINK_MODE": "copy"}
-    done = subprocess.run(
-        [str(uv), *words], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([str(uv), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"uv {words[0]} failed:\n{done.stderr[-4000:]}")
