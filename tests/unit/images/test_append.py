@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.images import (
+    AppendBuilder,
+    BuildContext,
+    BuildResult,
+    Entry,
+    ImageOptions,
+    Progress,
+    RegistryConfig,
+    build_image,
+    inspect_image,
+    parse_reference,
+)
+from kfp_mindspore.images.registry.manifest import DOCKER_MANIFEST, OCI_MANIFEST
+from tests.support import base_images, registries
+
+PLATFORMS = ("linux/amd64", "linux/arm64/v8")
+
+
+def _build(context: BuildContext, destination: str, base: str, config: RegistryConfig, **options: Any) -> BuildResult:
+    return build_image(context, destination, ImageOptions(base, **options), AppendBuilder(config))
+
+
+def _unpack(reference: str, folder: Path, platform: str = "linux/amd64") -> tuple[Path, dict[str, Any]]:
+    """Read an image by skopeo and umoci, which know nothing of this project; return its files and configuration."""
+    for program in ("skopeo", "umoci"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed: apt-get install {program}")
+    folder.mkdir(exist_ok=True)
+    system, architecture, *variant = platform.split("/")
+    choice = ["--override-os", system, "--override-arch", architecture]
+    choice += ["--override-variant", variant[0]] if variant else []
+    for command in (
+        ["skopeo", *choice, "copy", "--src-tls-verify=false", f"docker://{reference}", f"oci:{folder}/layout:x"],
+        ["umoci", "unpack", "--rootless", "--image", f"{folder}/layout:x", f"{folder}/bundle"],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    inspect = ["skopeo", *choice, "inspect", "--config", "--tls-verify=false", f"docker://{reference}"]
+    configuration = json.loads(subprocess.run(inspect, capture_output=True, text=True, check=True).stdout)
+    return folder / "bundle" / "rootfs", configuration
+
+
+@pytest.mark.parametrize("media_type", [OCI_MANIFEST, DOCKER_MANIFEST], ids=["oci", "docker"])
+def test_another_reader_finds_the_sources_over_the_base(
+    registry: registries.Registry, config: RegistryConfig, tmp_path: Path, media_type: str
+) -> None:
+    settings = {"Env": ["PATH=/bin", "A=0"], "Labels": {"base": "yes", "team": "x"}, "Entrypoint": ["/bin/env"]}
+    base = base_images.push_base(registry.host, "read/base", config=config, media_type=media_type, settings=settings)
+    context = BuildContext(
+        [
+            Entry.from_bytes("train.py", b"print(1)\n"),
+            Entry.from_bytes("bin/run.sh", b"#!/bin/sh\n", mode=0o755),
+            Entry("again.py", 0, link="train.py"),
+        ],
+        command=("python3", "train.py"),
+    )
+    result = _build(
+        context, f"{registry.host}/read/train", base, config, env={"A": "1"}, labels={"team": "y"}, created=86400
+    )
+    root, configuration = _unpack(result.reference, tmp_path)
+    assert (root / "app/train.py").read_bytes() == b"print(1)\n"
+    assert (root / "app/bin/run.sh").stat().st_mode & 0o777 == 0o755
+    assert (root / "app/train.py").stat().st_mode & 0o777 == 0o644
+    assert (root / "app/again.py").readlink() == Path("train.py")
+    assert (root / "etc/os-release").read_bytes() == b"ID=test\n"
+    assert configuration["created"] == "1970-01-02T00:00:00Z"
+    assert configuration["rootfs"]["diff_ids"][-1] == context.digest_at("/app")
+    ran = configuration["config"]
+    assert (ran["User"], ran["WorkingDir"], ran["Entrypoint"]) == ("1000:1000", "/app", ["/bin/env"])
+    assert (ran["Cmd"], ran["Env"]) == (["python3", "train.py"], ["PATH=/bin", "A=1"])
+    assert {"base": "yes", "team": "y", "org.opencontainers.image.base.name": base}.items() <= ran["Labels"].items()
+    assert ran["Labels"]["org.kfp-mindspore.image.sources"] == context.digest_at("/app")
+
+
+def test_only_the_sources_are_sent_and_nothing_the_second_time(
+    registry: registries.Registry, config: RegistryConfig, context: BuildContext
+) -> None:
+    base = base_images.push_base(registry.host, "once/base", config=config)
+    seen: list[Progress] = []
+    builder = AppendBuilder(config)
+    first = build_image(context, f"{registry.host}/once/train", ImageOptions(base), builder, on_progress=seen.append)
+    size = context.layer("/app").size_bytes
+    assert (first.built, first.layers_sent, first.layers_reused, first.sent_bytes) == (True, 1, 2, size)
+    assert (seen[-1].step, seen[-1].done_bytes, seen[-1].total_bytes) == ("Push layer", size, size)
+    second = build_image(context, f"{registry.host}/once/train", ImageOptions(base), builder)
+    assert (second.built, second.layers_sent, second.layers_reused, second.sent_bytes) == (False, 0, 3, 0)
+    assert (second.reference, second.tag, second.size_bytes) == (first.reference, first.tag, first.size_bytes)
+    assert registry.list_tags("once/train") == [first.tag]
+
+
+def test_the_second_build_uploads_nothing(
+    registry: registries.Registry, config: RegistryConfig, context: BuildContext
+) -> None:
+    base = base_images.push_base(registry.host, "quiet/base", config=config)
+    with registries.start_proxy(registry) as proxy:
+        through = dataclasses.replace(config, insecure=(registry.host, proxy.host))
+        _build(context, f"{proxy.host}/quiet/train", base, through)
+        assert any(request.startswith("PUT") for request in proxy.requests)
+        proxy.requests.clear()
+        _build(context, f"{proxy.host}/quiet/train", base, through)
+        assert [request.split()[0] for request in proxy.requests] == ["GET", "GET"]
+
+
+def test_the_same_sources_are_the_same_image_anywhere(
+    registries_pair: tuple[registries.Registry, registries.Registry], tmp_path: Path, context: BuildContext
+) -> None:
+    digests = set()
+    for registry in registries_pair:
+        config = RegistryConfig(insecure=(registry.host,), mirrors={"base.example": registry.host})
+        base_images.push_base(registry.host, "same/base", config=config)
+        result = _build(context, f"{registry.host}/same/train", "base.example/same/base:1", config)
+        digests.add((result.digest, result.tag))
+    assert len(digests) == 1
+
+
+@pytest.fixture
+def registries_pair(registry: registries.Registry, tmp_path: Path) -> Any:
+    with registries.start_registry(tmp_path / "other") as other:
+        yield registry, other
+
+
+def test_layers_of_a_base_elsewhere_are_copied_once(
+    registries_pair: tuple[registries.Registry, registries.Registry], context: BuildContext
+) -> None:
+    near, far = registries_pair
+    config = RegistryConfig(insecure=(near.host, far.host))
+    big = {"opt/big": bytes(range(256)) * 50_000}
+    base = base_images.push_base(far.host, "copy/base", config=config, layers=[*base_images.LAYERS, big])
+    first = _build(context, f"{near.host}/copy/train", base, config)
+    assert (first.layers_sent, first.layers_reused) == (4, 0)
+    changed = BuildContext([Entry.from_bytes("train.py", b"print(2)\n")])
+    second = _build(changed, f"{near.host}/copy/train", base, config)
+    assert (second.layers_sent, second.layers_reused) == (1, 3)
+
+
+def test_a_new_base_never_hides_behind_an_old_tag(
+    registry: registries.Registry, config: RegistryConfig, context: BuildContext
+) -> None:
+    base = base_images.push_base(registry.host, "moved/base", config=config)
+    first = _build(context, f"{registry.host}/moved/train", base, config)
+    base_images.push_base(registry.host, "moved/base", config=config, layers=[{"etc/os-release": b"ID=newer\n"}])
+    second = _build(context, f"{registry.host}/moved/train", base, config)
+    assert second.built
+    assert second.tag != first.tag
+
+
+def test_a_tag_of_something_else_is_built_over(
+    registry: registries.Registry, config: RegistryConfig, context: BuildContext
+) -> None:
+    base = base_images.push_base(registry.host, "taken/base", config=config)
+    tag = _build(context, f"{registry.host}/taken/first", base, config).tag
+    base_images.push_base(registry.host, "taken/train", tag, config=config)
+    assert _build(context, f"{registry.host}/taken/train", base, config).built
+
+
+@pytest.mark.parametrize("media_type", [OCI_MANIFEST, DOCKER_MANIFEST], ids=["oci", "docker"])
+def test_an_index_is_kept_or_one_platform_picked(
+    registry: registries.Registry, config: RegistryConfig, context: BuildContext, tmp_path: Path, media_type: str
+) -> None:
+    base = base_images.push_base(registry.host, "multi/base", config=config, platforms=PLATFORMS, media_type=media_type)
+    everything = _build(context, f"{registry.host}/multi/train", base, config, platform="all")
+    assert inspect_image(parse_reference(everything.reference), config).platforms == PLATFORMS
+    for platform in PLATFORMS:
+        root, configuration = _unpack(everything.reference, tmp_path / platform.replace("/", "-"), platform)
+        assert configuration["architecture"] == platform.split("/")[1]
+        assert (root / "app/train.py").is_file()
+    one = _build(context, f"{registry.host}/multi/train", base, config, platform="linux/arm64")
+    described = inspect_image(parse_reference(one.reference), config)
+    assert described.platforms == ("linux/arm64/v8",)
+    assert not _build(context, f"{registry.host}/multi/train", base, config, platform="all").built
+    with pytest.raises(NotFoundError, match="no image for linux/s390x") as caught:
+        _build(context, f"{registry.host}/multi/train", base, config, platform="linux/s390x")
+    assert "linux/amd64, linux/arm64/v8" in caught.value.hint
+
+
+def test_a_single_image_must_be_for_the_platform(
+    registry: registries.Registry, config: RegistryConfig, context: BuildContext
+) -> None:
+    base = base_images.push_base(registry.host, "single/base", config=config)
+    with pytest.raises(NotFoundError, match="is an image for linux/amd64, not for linux/arm64"):
+        _build(context, f"{registry.host}/single/train", base, config, platform="linux/arm64")
+
+
+def test_inspect_describes_an_image(
+    registry: registries.Registry, config: RegistryConfig, context: BuildContext
+) -> None:
+    base = base_images.push_base(registry.host, "seen/base", config=config)
+    result = _build(context, f"{registry.host}/seen/train", base, config, env={"A": "1"})
+    described = inspect_image(parse_reference(f"{registry.host}/seen/train:{result.tag}"), config)
+    assert described.reference == result.reference
+    assert described.size_bytes == result.size_bytes
+    assert described.layers[-1] == (context.digest_at("/app"), context.layer("/app").size_bytes)
+    assert (described.user, described.workdir, described.env) == ("1000:1000", "/app", ("A=1",))
+    assert json.loads(json.dumps(described.to_json()))["labels"]["org.opencontainers.image.base.name"] == base
+    with pytest.raises(NotFoundError, match="seen/none: no such image"):
+        inspect_image(parse_reference(f"{registry.host}/seen/none"), config)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"requirements": ("numpy",)}, "installs nothing, asked for: numpy"),
+        ({"containerfile": "FROM x\n"}, "no commands"),
+    ],
+)
+def test_refuses_what_needs_commands_and_names_who_can(
+    registry: registries.Registry, config: RegistryConfig, context: BuildContext, options: dict[str, Any], reason: str
+) -> None:
+    base = base_images.push_base(registry.host, "refused/base", config=config)
+    with pytest.raises(UserError, match=reason) as caught:
+        _build(context, f"{registry.host}/refused/train", base, config, **options)
+    assert "docker or the cluster builder" in caught.value.hint
+    assert registry.list_tags("refused/train") == []
+
+
+def test_two_builders_at_once_leave_one_whole_image(
+    registry: registries.Registry, config: RegistryConfig, tmp_path: Path
+) -> None:
+    base = base_images.push_base(registry.host, "both/base", config=config)
+    context = BuildContext([Entry.from_bytes("big", bytes(range(256)) * (12 << 12))])
+    results: list[BuildResult] = []
+    barrier = threading.Barrier(3)
+
+    def build() -> None:
+        barrier.wait()
+        results.append(_build(BuildContext(context.entries), f"{registry.host}/both/train", base, config))
+
+    threads = [threading.Thread(target=build) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({(result.reference, result.tag) for result in results}) == 1
+    assert len(results) == 3
+    assert registry.list_uploads("both/train") == []
+    root, _ = _unpack(results[0].reference, tmp_path)
+    assert (root / "app/big").read_bytes() == context.entries[0].content

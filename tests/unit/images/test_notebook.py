@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.images import BuildContext, convert_notebook
+from kfp_mindspore.images.magics import translate_cell
+
+
+def _write(folder: Path, *cells: Any, **metadata: Any) -> Path:
+    file = folder / "my lenet.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=list(cells), metadata=metadata), file)
+    return file
+
+
+def _code(source: str, *tags: str, **more: Any) -> Any:
+    return nbformat.v4.new_code_cell(source, metadata={"tags": list(tags)}, **more)
+
+
+def _read(context: BuildContext, path: str) -> str:
+    (entry,) = [entry for entry in context.entries if entry.path == path]
+    return b"".join(entry.read()).decode()
+
+
+def test_takes_the_cells_with_a_tag(tmp_path: Path) -> None:
+    output = nbformat.v4.new_output("stream", text="a secret result")
+    file = _write(
+        tmp_path,
+        nbformat.v4.new_markdown_cell("# Title"),
+        _code("EPOCHS = 3", "image", outputs=[output], execution_count=7),
+        _code("plot()", "explore"),
+        _code("print(EPOCHS)\n", "image", "explore"),
+    )
+    context = convert_notebook(file)
+    assert [entry.path for entry in context.entries] == ["my_lenet.py"]
+    assert _read(context, "my_lenet.py") == "EPOCHS = 3\n\nprint(EPOCHS)\n"
+    assert context.command == ("python3", "my_lenet.py")
+    assert context.origin == f"notebook {file}, cells 2, 4"
+    assert _read(convert_notebook(file, tags=["explore"]), "my_lenet.py") == "plot()\n\nprint(EPOCHS)\n"
+    assert "plot()" in _read(convert_notebook(file, tags=["*"]), "my_lenet.py")
+
+
+def test_outputs_and_counts_do_not_change_the_digest(tmp_path: Path) -> None:
+    first = convert_notebook(_write(tmp_path, _code("x = 1", "image"))).digest
+    output = nbformat.v4.new_output("stream", text="1")
+    again = _code("x = 1", "image", "run", outputs=[output], execution_count=3)
+    assert convert_notebook(_write(tmp_path, again, kernelspec={"name": "x", "display_name": "X"})).digest == first
+
+
+def test_takes_along_what_cells_write_install_and_import(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("import numpy\nfrom deep import inner\n")
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "__init__.py").write_text("")
+    (tmp_path / "deep" / "inner.py").write_text("")
+    (tmp_path / "more.txt").write_text("# comment\nscikit-learn>=1.5  # why\n")
+    file = _write(
+        tmp_path,
+        _code("%pip install -q 'mindspore==2.9.0' pandas\n!pip install -r more.txt\n%matplotlib inline", "image"),
+        _code("%%writefile conf/settings.py\nBATCH = 32\n", "image"),
+        _code("import helper, json, pandas\n%time x = helper\nhelper?", "image"),
+    )
+    context = convert_notebook(file)
+    assert [entry.path for entry in context.entries] == [
+        "conf/settings.py",
+        "deep/__init__.py",
+        "deep/inner.py",
+        "helper.py",
+        "my_lenet.py",
+    ]
+    assert context.requirements == ("mindspore==2.9.0", "pandas", "scikit-learn>=1.5")
+    assert _read(context, "conf/settings.py") == "BATCH = 32\n"
+    assert _read(context, "my_lenet.py") == "pass\npass\npass\n\nimport helper, json, pandas\nx = helper\npass\n"
+    notes = "\n".join(context.notes)
+    assert "cell 1: an install line became requirements: mindspore==2.9.0 pandas" in notes
+    assert "must be in the base image or required: numpy, pandas" in notes
+
+
+KEPT = {
+    "plain": "x = 7 % 3",
+    "a percent sign in a text": "s = '''\n%cd /\n!ls\n'''",
+    "a line that goes on": "x = (7\n  % 3)",
+    "not ASCII": "s = 'é'; t = 'ü'",
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_leaves_python_as_it_is(name: str) -> None:
+    assert translate_cell(KEPT[name], "cell").source == KEPT[name]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("if True:\n    %time y = 2", "if True:\n    y = 2"),
+        ("s = 'é'\n%env A=b c", "s = 'é'\nimport os; os.environ['A'] = 'b c'"),
+        ("%load_ext autoreload\n%autoreload 2\nx = 1", "pass\npass\nx = 1"),
+        ("%%time\nx = 1", "x = 1"),
+        ("%%capture out\n%pip install a", "pass"),
+    ],
+)
+def test_translates(source: str, expected: str) -> None:
+    assert translate_cell(source, "cell").source.strip() == expected
+
+
+REFUSED = {
+    "!ls -l": "the shell line !ls -l",
+    "x = !ls": "the value of a magic or shell line",
+    "x = %cd": "the value of a magic or shell line",
+    "get_ipython()": "get_ipython",
+    "get_ipython().run_cell('x')": r"get_ipython\(\)\.run_cell",
+    "%cd /tmp": "%cd has no meaning",
+    "%pip freeze": "%pip has no meaning",
+    "!pip install --index-url http://x y": "the option --index-url",
+    "%%bash\nls": "%%bash has no meaning",
+    "%%writefile -a x.py\n1": "%%writefile must name one file",
+    "def f(:": "cell 3, line 1",
+    "!pip install 'x": "No closing quotation",
+}
+
+
+@pytest.mark.parametrize("source", REFUSED)
+def test_refuses_with_the_cell_and_what_stands_there(source: str) -> None:
+    with pytest.raises(UserError, match=f"cell 3.*{REFUSED[source]}|{REFUSED[source]}") as caught:
+        translate_cell(source, "lenet.ipynb, cell 3")
+    assert "cell 3" in caught.value.message
+
+
+def test_names_the_tags_there_are(tmp_path: Path) -> None:
+    file = _write(tmp_path, _code("x = 1", "train"), _code("y = 1", "explore"))
+    with pytest.raises(UserError, match="no code cell has the tag image; its tags are explore, train"):
+        convert_notebook(file)
+
+
+def test_refuses_what_is_no_notebook_of_python(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no such file"):
+        convert_notebook(tmp_path / "none.ipynb")
+    broken = tmp_path / "broken.ipynb"
+    for content in ("{", "[]", '{"nbformat": 4}', "\x00"):
+        broken.write_text(content)
+        with pytest.raises(UserError, match=r"broken\.ipynb"):
+            convert_notebook(broken)
+    file = _write(tmp_path, _code("1", "image"), kernelspec={"name": "ir", "display_name": "R", "language": "R"})
+    with pytest.raises(UserError, match="a notebook of R"):
+        convert_notebook(file)
+
+
+@pytest.mark.parametrize("path", ["../out.py", "/etc/x"])
+def test_refuses_a_cell_that_writes_outside(tmp_path: Path, path: str) -> None:
+    with pytest.raises(UserError, match="leads out"):
+        convert_notebook(_write(tmp_path, _code(f"%%writefile {path}\n1", "image")))

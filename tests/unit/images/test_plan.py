@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import dataclasses
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.images import (
+    AppendBuilder,
+    BuildContext,
+    Entry,
+    ImageOptions,
+    ImagePlan,
+    RegistryConfig,
+    describe_plan,
+    make_plan,
+)
+from kfp_mindspore.images.containerfile import generate_containerfile
+from kfp_mindspore.images.requirements import merge_requirements, read_requirements
+from tests.support import base_images, registries
+
+DIGEST = f"sha256:{'a' * 64}"
+
+
+def _plan(context: BuildContext, **changes: Any) -> ImagePlan:
+    return ImagePlan(**{"context": context, "base": "reg.io/base:1", "base_digest": DIGEST, **changes})
+
+
+CHANGES: dict[str, Any] = {
+    "base_digest": f"sha256:{'b' * 64}",
+    "platform": "linux/arm64",
+    "requirements": ("numpy",),
+    "containerfile": "FROM x\n",
+    "workdir": "/srv",
+    "user": "0:0",
+    "env": {"A": "1"},
+    "command": ("python3",),
+    "labels": {"a": "b"},
+    "created": 1,
+    "context": BuildContext([Entry.from_bytes("train.py", b"other")]),
+}
+
+
+def test_tag_is_pinned(context: BuildContext) -> None:
+    assert (
+        _plan(context, env={"B": "2", "A": "1"}).tag
+        == _plan(context, env={"A": "1", "B": "2"}).tag
+        == "95e96fbdf32115b966e6"
+    )
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_whatever_changes_the_image_changes_the_tag(context: BuildContext, field: str) -> None:
+    plan = _plan(context)
+    assert dataclasses.replace(plan, **{field: CHANGES[field]}).tag != plan.tag
+
+
+def test_labels_say_what_it_was_made_of(context: BuildContext) -> None:
+    plan = _plan(context, labels={"team": "a"}, created=86400)
+    assert plan.all_labels == {
+        "team": "a",
+        "org.opencontainers.image.base.name": "reg.io/base:1",
+        "org.opencontainers.image.base.digest": DIGEST,
+        "org.opencontainers.image.created": "1970-01-02T00:00:00Z",
+        "org.kfp-mindspore.image.sources": context.digest_at("/app"),
+        "org.kfp-mindspore.image.plan": f"sha256:{plan.digest}",
+    }
+
+
+@pytest.mark.parametrize("workdir", ["app", "/", "/tmp", "/usr", "/a/../b", "/a//b", "/tmp/x", "/root/x", ""])
+def test_refuses_a_workdir_of_the_base(context: BuildContext, workdir: str) -> None:
+    with pytest.raises(UserError, match="workdir"):
+        _plan(context, workdir=workdir)
+
+
+@pytest.mark.parametrize("platform", ["linux", "linux/amd64/v8/x", "", "Linux/amd64"])
+def test_refuses_a_platform_that_is_none(context: BuildContext, platform: str) -> None:
+    with pytest.raises(UserError, match="platform"):
+        _plan(context, platform=platform)
+
+
+def test_containerfile_installs_before_it_copies() -> None:
+    text = generate_containerfile(
+        "reg.io/base:1",
+        DIGEST,
+        requirements=["numpy"],
+        env={"PRICE": '5 "$" \\'},
+        command=["python3", "train.py"],
+    )
+    assert text == (
+        f"FROM reg.io/base:1@{DIGEST}\n"
+        'ENV PRICE="5 \\"\\$\\" \\\\"\n'
+        "USER 0:0\n"
+        "COPY requirements.txt /tmp/requirements.txt\n"
+        "RUN python3 -m pip install --no-cache-dir --requirement /tmp/requirements.txt && rm /tmp/requirements.txt\n"
+        "WORKDIR /app\n"
+        "COPY sources/ /app/\n"
+        "USER 1000:1000\n"
+        'CMD ["python3", "train.py"]\n'
+    )
+    assert generate_containerfile("a", DIGEST, user="") == f"FROM a@{DIGEST}\nWORKDIR /app\nCOPY sources/ /app/\n"
+
+
+def test_context_of_a_build_is_deterministic(context: BuildContext) -> None:
+    plan = _plan(context, requirements=("numpy", "pandas>=2"), containerfile="FROM x\n")
+    first, second = io.BytesIO(), io.BytesIO()
+    plan.write_context(first)
+    plan.write_context(second)
+    assert first.getvalue() == second.getvalue()
+    first.seek(0)
+    with tarfile.open(fileobj=first) as archive:
+        files = {info.name: archive.extractfile(info).read() for info in archive if info.isfile()}
+    assert files == {
+        "Containerfile": b"FROM x\n",
+        "requirements.txt": b"numpy\npandas>=2\n",
+        "sources/lib/a.py": b"A = 1\n",
+        "sources/train.py": b"print('trained')\n",
+    }
+
+
+def test_a_dry_run_shows_files_and_containerfile_and_builds_nothing(
+    registry: registries.Registry, config: RegistryConfig, context: BuildContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = base_images.push_base(registry.host, "plan/base", config=config)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1000000000")
+    options = ImageOptions(base, requirements=("numpy",), env={"API_TOKEN": "x"})
+    plan = make_plan(context, options, AppendBuilder(config))
+    shown = describe_plan(plan).to_json()
+    assert shown["files"] == [
+        {"path": "lib/a.py", "mode": "0644", "size": 6},
+        {"path": "train.py", "mode": "0644", "size": 17},
+    ]
+    assert shown["size_bytes"] == 23
+    assert shown["base"] == f"{base}@{plan.base_digest}"
+    assert shown["containerfile"].startswith(f"FROM {base}@{plan.base_digest}\n")
+    assert shown["tag"] == plan.tag
+    assert shown["warnings"][0].startswith("env API_TOKEN:")
+    assert plan.created_text == "2001-09-09T01:46:40Z"
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
+    with pytest.raises(UserError, match="SOURCE_DATE_EPOCH"):
+        make_plan(context, options, AppendBuilder(config))
+
+
+def test_own_containerfile_takes_the_place(
+    registry: registries.Registry, config: RegistryConfig, context: BuildContext
+) -> None:
+    base = base_images.push_base(registry.host, "plan/base", config=config)
+    builder = AppendBuilder(config)
+    plan = make_plan(context, ImageOptions(base, containerfile="# mine\nARG X\nFROM $X\n"), builder)
+    assert plan.replaced
+    assert plan.containerfile == "# mine\nARG X\nFROM $X\n"
+    for text, reason in (("RUN x\n", "line 1: must start with FROM"), ("# only\n", "has no FROM")):
+        with pytest.raises(UserError, match=reason):
+            make_plan(context, ImageOptions(base, containerfile=text), builder)
+
+
+def test_requirements_are_merged_and_kept_free_of_logins(tmp_path: Path) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text("# all\nnumpy>=1.26  # why\n\npandas \\\n  ==2.0\n")
+    assert merge_requirements(read_requirements(file), ["numpy>=1.26", " x "]) == (
+        "numpy>=1.26",
+        "pandas    ==2.0",
+        "x",
+    )
+    with pytest.raises(UserError, match="a URL with a login") as caught:
+        merge_requirements(["x @ https://me:hunter2@host/x.whl"])
+    assert "hunter2" not in str(caught.value)
+    file.write_text("numpy\n-r other.txt\n")
+    with pytest.raises(UserError, match="line 2: -r names a file"):
+        read_requirements(file)
+    with pytest.raises(NotFoundError, match="no such file"):
+        read_requirements(tmp_path / "none")

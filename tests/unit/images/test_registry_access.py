@@ -1,0 +1,345 @@
+"""Who is let in: TLS, logins, tokens, and what is said when not."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import ipaddress
+import json
+import os
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from cryptography.x509.oid import NameOID
+
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.images import AppendBuilder, BuildContext, BuildResult, ImageOptions, RegistryConfig, build_image
+from kfp_mindspore.images.registry.credentials import find_credentials
+from kfp_mindspore.images.registry.errors import CredentialsError, PermissionDeniedError
+from tests.support import base_images, registries
+
+Build = Callable[..., BuildResult]
+
+
+class Authority:
+    """A certificate authority of the test, and what it signed for 127.0.0.1."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ca_file, self.cert_file, self.key_file = (folder / name for name in ("ca.pem", "cert.pem", "key.pem"))
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        ca_key = ec.generate_private_key(ec.SECP256R1())
+        authority = self._sign("CA of the test", ca_key, "CA of the test", ca_key, is_ca=True)
+        self.certificate = self._sign("registry", self.key, "CA of the test", ca_key, is_ca=False)
+        encoding = serialization.Encoding.PEM
+        self.ca_file.write_bytes(authority.public_bytes(encoding))
+        self.cert_file.write_bytes(self.certificate.public_bytes(encoding))
+        self.key_file.write_bytes(
+            self.key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        )
+
+    @staticmethod
+    def _sign(subject: str, key: Any, issuer: str, issuer_key: Any, *, is_ca: bool) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.timezone.utc)
+        names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        return (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
+            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(is_ca, None), critical=True)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .sign(issuer_key, hashes.SHA256())
+        )
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def closed(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[registries.Registry]:
+    """Run a registry with TLS and a login."""
+    registries.require_binary()
+    tls = (authority.cert_file, authority.key_file)
+    with registries.start_registry(tmp_path_factory.mktemp("closed"), tls=tls, htpasswd=True) as started:
+        yield started
+
+
+@pytest.fixture
+def build(context: BuildContext) -> Build:
+    def run(host: str, config: RegistryConfig, base: str) -> BuildResult:
+        return build_image(context, f"{host}/team/train", ImageOptions(base), AppendBuilder(config))
+
+    return run
+
+
+def test_builds_with_an_own_authority_and_a_login(
+    closed: registries.Registry, authority: Authority, build: Build, tmp_path: Path
+) -> None:
+    file = registries.write_login(tmp_path / "config.json", closed.host)
+    config = RegistryConfig(ca_file=authority.ca_file, docker_config=file)
+    base = base_images.push_base(closed.host, config=config)
+    result = build(closed.host, config, base)
+    assert closed.list_tags("team/train") == [result.tag]
+
+
+def test_refuses_a_certificate_of_nobody(closed: registries.Registry, build: Build, tmp_path: Path) -> None:
+    file = registries.write_login(tmp_path / "config.json", closed.host)
+    with pytest.raises(UserError, match=f"the certificate of {closed.host} is not accepted") as caught:
+        build(closed.host, RegistryConfig(docker_config=file), f"{closed.host}/team/base:1")
+    assert "ca_file" in caught.value.hint
+
+
+@pytest.mark.parametrize("login", ["none", "wrong"])
+def test_tells_missing_from_wrong_credentials(
+    closed: registries.Registry, authority: Authority, build: Build, tmp_path: Path, login: str
+) -> None:
+    file = tmp_path / "config.json"
+    file.write_text("{}")
+    if login == "wrong":
+        registries.write_login(file, closed.host, password="hunter2")
+    with pytest.raises(CredentialsError) as caught:
+        build(closed.host, RegistryConfig(ca_file=authority.ca_file, docker_config=file), f"{closed.host}/team/base:1")
+    said = "the password of 'reader' is not accepted" if login == "wrong" else "there are no credentials"
+    assert said in str(caught.value)
+    assert "401" in str(caught.value)
+    assert f"docker login {closed.host}" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert base64.b64encode(b"reader:hunter2").decode() not in repr(caught.value.__context__)
+
+
+def test_a_login_over_plain_http_only_when_asked_for(tmp_path: Path, build: Build) -> None:
+    registries.require_binary()
+    with registries.start_registry(tmp_path / "registry", htpasswd=True) as registry:
+        file = registries.write_login(tmp_path / "config.json", registry.host)
+        config = RegistryConfig(insecure=(registry.host,), docker_config=file)
+        base = base_images.push_base(registry.host, config=config)
+        assert build(registry.host, config, base).built
+        with pytest.raises(UserError, match="is not accepted"):
+            build(registry.host, RegistryConfig(docker_config=file), base)
+
+
+class TokenServer(ThreadingHTTPServer):
+    """Gives tokens as registries' own servers do: whoever has no password may read only."""
+
+    daemon_threads = True
+
+    def __init__(self, authority: Authority) -> None:
+        super().__init__(("127.0.0.1", 0), _TokenHandler)
+        self.authority = authority
+        self.asked: list[str] = []
+        secure = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        secure.load_cert_chain(authority.cert_file, authority.key_file)
+        self.socket = secure.wrap_socket(self.socket, server_side=True)
+        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.server_address[1]}/token?a=b"
+
+    def close(self) -> None:
+        self.shutdown()
+        self.server_close()
+        self._thread.join()
+
+
+class _TokenHandler(BaseHTTPRequestHandler):
+    server: TokenServer
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        query = parse_qs(urlsplit(self.path).query)
+        given = self.headers.get("Authorization", "")
+        expected = f"Basic {base64.b64encode(f'{registries.USER}:{registries.PASSWORD}'.encode()).decode()}"
+        if given not in ("", expected):
+            self._answer(401, {"errors": [{"code": "UNAUTHORIZED", "message": "who are you"}]})
+            return
+        self._grant(query.get("scope", []), may_push=bool(given))
+
+    def do_POST(self) -> None:
+        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        may_push = form["refresh_token"] == ["refreshing"] and form["grant_type"] == ["refresh_token"]
+        self._grant(form["scope"][0].split(), may_push=may_push)
+
+    def _grant(self, scopes: list[str], *, may_push: bool) -> None:
+        self.server.asked += scopes
+        access = []
+        for scope in scopes:
+            kind, name, actions = scope.split(":")
+            granted = [action for action in actions.split(",") if action == "pull" or may_push]
+            access.append({"type": kind, "name": name, "actions": granted})
+        self._answer(200, {"token": self._make_token(access)})
+
+    def _make_token(self, access: list[dict[str, Any]]) -> str:
+        authority, now = self.server.authority, int(time.time())
+        chain = base64.b64encode(authority.certificate.public_bytes(serialization.Encoding.DER)).decode()
+        header = {"typ": "JWT", "alg": "ES256", "x5c": [chain]}
+        claims = {"iss": "test", "sub": "", "aud": "registry", "nbf": now - 60, "exp": now + 600, "iat": now}
+        parts = [_encode(json.dumps(part).encode()) for part in (header, {**claims, "jti": "1", "access": access})]
+        signature = authority.key.sign(".".join(parts).encode(), ec.ECDSA(hashes.SHA256()))
+        r, s = decode_dss_signature(signature)
+        return ".".join([*parts, _encode(r.to_bytes(32, "big") + s.to_bytes(32, "big"))])
+
+    def _answer(self, status: int, content: Any) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+@pytest.fixture(scope="module")
+def issued(
+    authority: Authority, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[registries.Registry, TokenServer]]:
+    """Run a registry that wants tokens, and the server that gives them."""
+    registries.require_binary()
+    server = TokenServer(authority)
+    token = {"realm": server.url, "service": "registry", "issuer": "test", "rootcertbundle": str(authority.ca_file)}
+    tls = (authority.cert_file, authority.key_file)
+    with registries.start_registry(tmp_path_factory.mktemp("issued"), tls=tls, token=token) as registry:
+        yield registry, server
+    server.close()
+
+
+@pytest.mark.parametrize("kind", ["password", "identity token"])
+def test_builds_with_tokens_and_asks_for_the_base_too(
+    issued: tuple[registries.Registry, TokenServer], authority: Authority, build: Build, tmp_path: Path, kind: str
+) -> None:
+    registry, server = issued
+    file = registries.write_login(tmp_path / "config.json", registry.host)
+    if kind == "identity token":
+        file.write_text(json.dumps({"auths": {registry.host: {"identitytoken": "refreshing"}}}))
+    config = RegistryConfig(ca_file=authority.ca_file, docker_config=file)
+    base = base_images.push_base(registry.host, f"{kind[:8]}/base", config=config)
+    result = build(registry.host, config, base)
+    assert result.layers_sent in (0, 1)
+    assert result.layers_reused in (2, 3)
+    assert f"repository:{kind[:8]}/base:pull" in server.asked
+
+
+def test_tells_that_a_known_user_may_not_push(
+    issued: tuple[registries.Registry, TokenServer], authority: Authority, build: Build, tmp_path: Path
+) -> None:
+    registry, _ = issued
+    file = registries.write_login(tmp_path / "config.json", registry.host)
+    base = base_images.push_base(
+        registry.host, "denied/base", config=RegistryConfig(ca_file=authority.ca_file, docker_config=file)
+    )
+    file.write_text("{}")
+    config = RegistryConfig(ca_file=authority.ca_file, docker_config=file)
+    destination = f"{registry.host}/denied/train"
+    context = BuildContext(())
+    with pytest.raises(PermissionDeniedError, match="a user without credentials may not do this"):
+        build_image(context, destination, ImageOptions(base), AppendBuilder(config))
+    registries.write_login(file, registry.host, password="wrong")
+    with pytest.raises(CredentialsError, match="the password of 'reader' is not accepted"):
+        build_image(context, destination, ImageOptions(base), AppendBuilder(config))
+
+
+def _write_helper(folder: Path, body: str) -> None:
+    folder.mkdir(exist_ok=True)
+    file = folder / "docker-credential-test"
+    file.write_text(f"#!/bin/sh\nread host\n{body}\n")
+    file.chmod(0o755)
+
+
+@pytest.mark.parametrize("section", ["credHelpers", "credsStore"])
+def test_asks_credential_helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, section: str) -> None:
+    _write_helper(tmp_path / "bin", r"""printf '{"Username": "u-%s", "Secret": "s"}' "$host" """)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({section: {"reg.io": "test"} if section == "credHelpers" else "test"}))
+    found = find_credentials("reg.io", RegistryConfig(docker_config=file))
+    assert found is not None
+    assert (found.username, found.password) == ("u-reg.io", "s")
+    assert "'s'" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("echo 'credentials not found in native keychain'; exit 1", None),
+        ("echo hunter2; exit 3", "failed for reg.io with exit code 3"),
+        ("echo hunter2", "no JSON with Username and Secret"),
+    ],
+)
+def test_a_helper_that_fails_is_named_and_not_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, reason: str | None
+) -> None:
+    _write_helper(tmp_path / "bin", body)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    (tmp_path / "config.json").write_text('{"credsStore": "test"}')
+    config = RegistryConfig(docker_config=tmp_path / "config.json")
+    if reason is None:
+        assert find_credentials("reg.io", config) is None
+        return
+    with pytest.raises(UserError, match=reason) as caught:
+        find_credentials("reg.io", config)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "host", "user"),
+    [
+        ({"auths": {"https://index.docker.io/v1/": {"auth": "bWU6cHc="}}}, "docker.io", "me"),
+        ({"auths": {"https://reg.io/v2/": {"auth": "bWU6cHc="}}}, "reg.io", "me"),
+        ({"auths": {"reg.io": {"username": "me", "password": "pw"}}}, "reg.io", "me"),
+        ({"auths": {"reg.io": {}}}, "reg.io", None),
+        ({"auths": {"reg.io:5000": {"auth": "bWU6cHc="}}}, "reg.io", None),
+        ({}, "reg.io", None),
+    ],
+)
+def test_reads_logins_as_docker_writes_them(tmp_path: Path, content: Any, host: str, user: str | None) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    found = find_credentials(host, RegistryConfig(docker_config=tmp_path / "config.json"))
+    assert (found.username if found else None) == user
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "must hold a JSON object"),
+        ('{"auths": {"reg.io": {"auth": "%%%"}}}', r"auths\[reg.io\]: auth must be base64"),
+        ('{"auths": {"reg.io": {"auth": "bWU="}}}', "must be base64 of user:password"),
+        ('{"credsStore": "gone"}', "docker-credential-gone: not found on PATH"),
+        ('{"credsStore": "../../bin/sh"}', "not found on PATH"),
+    ],
+)
+def test_names_what_is_wrong_with_config_json(tmp_path: Path, content: str, reason: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(UserError, match=reason):
+        find_credentials("reg.io", RegistryConfig(docker_config=tmp_path / "config.json"))
+
+
+def test_finds_the_file_where_docker_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registries.write_login(tmp_path / "config.json", "reg.io")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    found = find_credentials("reg.io", RegistryConfig())
+    assert found is not None
+    assert found.username == registries.USER
+    with pytest.raises(UserError, match="no such file"):
+        find_credentials("reg.io", RegistryConfig(docker_config=tmp_path / "none.json"))
