@@ -1,0 +1,97 @@
+"""Directories of test clusters: whose they are, and what is left when an owner dies."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kfp_mindspore.process import ProcessIdentity
+from tests.cluster.infrastructure.daemons import Daemons
+from tests.cluster.infrastructure.instances import create_instance, find_kept, remove_instance, remove_leftovers
+from tests.cluster.infrastructure.paths import ROOT, compute_digest, find_cache, make_directory
+
+_OWNER = """
+import os, sys
+from tests.cluster.infrastructure.daemons import Daemons
+from tests.cluster.infrastructure.instances import create_instance
+
+instance = create_instance("api", keep=sys.argv[1] == "keep")
+daemon = Daemons(instance.directory).start("sleeper", [sys.executable, "-c", "import time; time.sleep(600)"])
+print(instance.directory, daemon.process.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KFP_MINDSPORE_CLUSTER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def die(word: str) -> tuple[Path, ProcessIdentity]:
+    command = [sys.executable, "-c", _OWNER, word]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == -9, done.stderr
+    directory, pid = done.stdout.split()
+    identity = ProcessIdentity.of(int(pid))
+    assert identity is not None
+    return Path(directory), identity
+
+
+def test_what_a_dead_owner_left_is_removed_by_the_next() -> None:
+    directory, process = die("own")
+    assert directory.is_dir()
+    instance = create_instance("api")
+    assert not directory.exists()
+    assert not process.is_alive()
+    assert instance.directory.is_dir()
+
+
+def test_what_a_living_owner_has_stays() -> None:
+    first, second = create_instance("api"), create_instance("api")
+    assert remove_leftovers() == []
+    assert first.directory.is_dir()
+    assert second.name != first.name
+    assert first.lease is not None
+    first.lease.release()
+    assert remove_leftovers() == [first.name]
+
+
+def test_what_is_kept_stays_until_it_is_ended() -> None:
+    directory, process = die("keep")
+    assert remove_leftovers() == []
+    assert find_kept() == [directory]
+    assert process.is_alive()
+    remove_instance(directory)
+    assert find_kept() == []
+    assert not process.is_alive()
+
+
+def test_a_daemon_that_is_gone_already_is_no_trouble() -> None:
+    instance = create_instance("api")
+    daemons = Daemons(instance.directory)
+    daemons.start("short", [sys.executable, "-c", ""]).process.wait(20)
+    remove_instance(instance.directory)
+    assert not instance.directory.exists()
+
+
+def test_directories_may_be_entered_by_any_user(cache: Path, tmp_path: Path) -> None:
+    assert find_cache() == cache
+    assert cache.stat().st_mode & 0o777 == 0o755
+    private = tmp_path / "private"
+    private.mkdir(0o700)
+    assert make_directory(private, 0o777).stat().st_mode & 0o777 == 0o777
+
+
+def test_a_digest_depends_on_names_contents_and_words(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    first.write_text("x")
+    second.write_text("y")
+    digest = compute_digest([first, second], "word")
+    assert digest == compute_digest([second, first], "word")
+    assert digest != compute_digest([first, second], "wor", "d")
+    second.write_text("z")
+    assert digest != compute_digest([first, second], "word")
