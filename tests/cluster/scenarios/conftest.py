@@ -1,4 +1,4 @@
-"""Fixtures of jobs on a node: `jobs` with an operator that runs all the time, `start_operator` for tests that end it."""
+"""Fixtures of jobs on a node: `jobs` with an operator that runs all the time, `start_operator` with one to be ended."""
 
 from __future__ import annotations
 
@@ -16,32 +16,30 @@ from tests.support.operators import OperatorProcess
 
 
 @pytest.fixture(scope="session")
-def definition(cluster: NodeCluster) -> None:
+def definition(own_cluster: NodeCluster) -> None:
     """Let the cluster know MSJobs."""
-    if not isinstance(cluster, NodeCluster):
-        pytest.skip("these tests kill processes of pods: they need a node of our own; unset KFP_MINDSPORE_TEST_CLUSTER")
-    Cluster(cluster.kubeconfig).apply(build_crd())
+    Cluster(own_cluster.kubeconfig).apply(build_crd())
 
 
 @pytest.fixture(scope="session")
 def shared_operator(
-    cluster: NodeCluster, definition: None, tmp_path_factory: pytest.TempPathFactory
+    own_cluster: NodeCluster, definition: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, OperatorProcess]]:
     """Return a namespace and the operator that takes care of it."""
     log = tmp_path_factory.mktemp("operator") / "log"
     with (
-        cluster.make_namespace("scenarios") as namespace,
-        OperatorProcess(cluster.kubeconfig, log, "-n", namespace) as operator,
+        own_cluster.make_namespace("scenarios") as namespace,
+        OperatorProcess(own_cluster.kubeconfig, log, "-n", namespace) as operator,
     ):
         yield namespace, operator
 
 
 @pytest.fixture
-def jobs(cluster: NodeCluster, shared_operator: tuple[str, OperatorProcess]) -> Iterator[NodeJobs]:
+def jobs(own_cluster: NodeCluster, shared_operator: tuple[str, OperatorProcess]) -> Iterator[NodeJobs]:
     """Return what makes jobs; the operator must have survived what the test did, without a trace in its log."""
     namespace, operator = shared_operator
     process = operator.process
-    yield NodeJobs(cluster, namespace)
+    yield NodeJobs(own_cluster, namespace)
     assert process is not None
     assert process.poll() is None, operator.read_log()
     assert "Traceback" not in operator.read_log(), operator.read_log()
@@ -49,14 +47,14 @@ def jobs(cluster: NodeCluster, shared_operator: tuple[str, OperatorProcess]) -> 
 
 @pytest.fixture
 def start_operator(
-    cluster: NodeCluster, definition: None, tmp_path: Path
+    own_cluster: NodeCluster, definition: None, tmp_path: Path
 ) -> Iterator[Callable[[], tuple[NodeJobs, OperatorProcess]]]:
     """Return a function that makes a namespace with an operator of its own, started."""
     with ExitStack() as stack:
 
         def start() -> tuple[NodeJobs, OperatorProcess]:
-            namespace = stack.enter_context(cluster.make_namespace("scenarios"))
-            operator = OperatorProcess(cluster.kubeconfig, tmp_path / f"{namespace}.log", "-n", namespace)
-            return NodeJobs(cluster, namespace), stack.enter_context(operator)
+            namespace = stack.enter_context(own_cluster.make_namespace("scenarios"))
+            operator = OperatorProcess(own_cluster.kubeconfig, tmp_path / f"{namespace}.log", "-n", namespace)
+            return NodeJobs(own_cluster, namespace), stack.enter_context(operator)
 
         yield start

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from kfp_mindspore.kube import PODS
@@ -34,10 +37,7 @@ def test_a_killed_worker_restarts_the_gang_once(jobs: NodeJobs) -> None:
     lines = [line for pod, line in log.lines if pod == "killed-worker-0"]
     assert [line for line in lines if line.startswith("step ")] == [f"step {step}" for step in job.list_steps()]
     assert sum(line.startswith("begins after") for line in lines) == 2
-    reasons = [event["reason"] for event in job.list_events()]
-    assert reasons.count("JobRestarting") == 1
-    assert reasons.count("JobRunning") == 2
-    assert reasons.count("JobSucceeded") == 1
+    job.check_events(JobCreated=1, JobRunning=2, JobRestarting=1, JobSucceeded=1)
     job.delete()
 
 
@@ -121,7 +121,7 @@ def test_an_image_that_does_not_exist_is_named_until_the_deadline(jobs: NodeJobs
     assert failed.status.restarts == 0
     job.wait_pods(lambda pods: not pods)
     # Each try of the kubelet is no event of the job.
-    assert len([event for event in job.list_events() if event["reason"] == "Waiting"]) <= 2
+    assert job.count_events("Waiting") <= 2
     job.delete()
 
 
@@ -133,6 +133,6 @@ def test_an_image_that_is_no_name_fails_the_job_at_once(jobs: NodeJobs) -> None:
     job.delete()
 
 
-def _is_unschedulable(pod: dict[str, object]) -> bool:
-    conditions = pod["status"].get("conditions") or []  # type: ignore[attr-defined]
+def _is_unschedulable(pod: Mapping[str, Any]) -> bool:
+    conditions = pod["status"].get("conditions") or []
     return any(item["type"] == "PodScheduled" and item["status"] == "False" for item in conditions)

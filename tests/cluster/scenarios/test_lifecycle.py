@@ -1,0 +1,111 @@
+"""What a job's own policy and its owner do to its pods, on a real node."""
+
+from __future__ import annotations
+
+import pytest
+
+from kfp_mindspore.errors import NotFoundError
+from kfp_mindspore.msjob.failure import JobFailedError
+from tests.support.node_jobs import LogReader, NodeJobs
+
+
+def test_a_job_runs_to_its_end_and_its_log_is_followed(jobs: NodeJobs) -> None:
+    job = jobs.start("plain", workers=2)
+    job.wait("Running")
+    assert {pod.name: pod.phase for pod in job.list_pods()} == {
+        "plain-scheduler-0": "Running",
+        "plain-worker-0": "Running",
+        "plain-worker-1": "Running",
+    }
+    with LogReader(job) as log:
+        log.wait_line("step 5")
+        # The line came while the job runs, not with its end.
+        assert job.client.is_job_running(job.name)
+        job.finish()
+    done = job.wait("Succeeded")
+    assert done.status.restarts == 0
+    assert done.status.workers == "2/2"
+    assert job.count_lost_steps() == 0
+    begun = {pod: text for pod, text in log.lines if text.endswith(" begins")}
+    assert begun == {
+        "plain-scheduler-0": "MS_SCHED scheduler-0 begins",
+        "plain-worker-0": "MS_WORKER 0 begins",
+        "plain-worker-1": "MS_WORKER 1 begins",
+    }
+    logs, _ = job.client.get_job_logs(job.name)
+    assert logs["plain-worker-0"].splitlines() == [text for pod, text in log.lines if pod == "plain-worker-0"]
+    job.check_events(JobCreated=1, JobRunning=1, JobSucceeded=1, JobRestarting=0)
+    job.delete()
+
+
+def test_a_job_past_its_deadline_is_told_to_save(jobs: NodeJobs) -> None:
+    job = jobs.start("late", workers=2, active_deadline_seconds=15)
+    job.wait("Running")
+    with pytest.raises(JobFailedError, match="ran longer than 15 s"):
+        job.wait("Succeeded")
+    failed = job.client.get_job(job.name)
+    assert failed.status.find("Failed").reason == "DeadlineExceeded"
+    assert (failed.status.completion_time - failed.status.start_time).total_seconds() >= 15
+    job.wait_pods(lambda pods: not pods)
+    # What was told to go in time has saved all that it had done.
+    assert job.read_checkpoint() == max(job.list_steps())
+    job.delete()
+
+
+def test_a_job_goes_with_its_pods_after_its_time(jobs: NodeJobs) -> None:
+    job = jobs.start("brief", workers=2, ttl_seconds_after_finished=3, clean_pod_policy="None")
+    job.wait("Running")
+    job.finish()
+    done = job.wait("Succeeded")
+    assert done.status.restarts == 0
+    # With cleanPodPolicy None nothing goes before the job itself does.
+    assert len(job.list_pods()) == 3
+    with pytest.raises(NotFoundError, match="was deleted"):
+        job.wait("Failed")
+    job.check_nothing_is_left()
+
+
+def test_a_suspended_job_frees_its_pods_and_loses_nothing(jobs: NodeJobs) -> None:
+    job = jobs.start("paused", workers=2, backoff_limit=0)
+    job.wait("Running")
+    job.wait_steps()
+    job.update(suspend=True)
+    suspended = job.wait("Suspended")
+    assert not suspended.status.has("Running")
+    job.check_nothing_is_left()
+    steps = job.list_steps()
+    assert job.read_checkpoint() == max(steps)
+    job.update(suspend=False)
+    running = job.wait_until(lambda job: job.status.has("Running"))
+    assert not running.status.has("Suspended")
+    job.wait_steps()
+    job.finish()
+    assert job.wait("Succeeded").status.restarts == 0
+    assert job.count_lost_steps() == 0
+    job.check_events(JobSuspended=1, JobResumed=1, JobRestarting=0)
+    job.delete()
+
+
+def test_more_workers_are_a_new_gang_that_goes_on(jobs: NodeJobs) -> None:
+    job = jobs.start("scaled", workers=1, backoff_limit=0)
+    job.wait("Running")
+    job.wait_steps()
+    job.client.update_job({"spec": {"msReplicaSpecs": {"Worker": {"replicas": 2}}}}, job.name)
+    job.wait_attempt(1)
+    assert set(job.pod_uids()) == {"scaled-scheduler-0", "scaled-worker-0", "scaled-worker-1"}
+    job.wait_steps()
+    job.finish()
+    done = job.wait("Succeeded")
+    assert done.status.restarts == 0
+    assert job.count_lost_steps() == 0
+    job.delete()
+
+
+def test_a_running_job_is_deleted_with_all_that_it_has(jobs: NodeJobs) -> None:
+    job = jobs.start("unwanted", workers=2)
+    job.wait("Running")
+    job.wait_steps()
+    job.delete()
+    assert job.read_checkpoint() == max(job.list_steps())
+    with pytest.raises(NotFoundError):
+        job.client.get_job(job.name)

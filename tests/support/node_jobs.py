@@ -1,0 +1,288 @@
+"""Jobs on a real node: a training that counts its steps into a volume, what is done to it, and what it lost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore.kube import EVENTS, PODS, SERVICES, Cluster
+from kfp_mindspore.msjob import MSJob, MSJobClient, build_msjob
+from kfp_mindspore.msjob.backends.base import Pod
+from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
+from kfp_mindspore.msjob.names import JOB_LABEL
+from kfp_mindspore.process import ProcessIdentity
+from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
+from tests.cluster.infrastructure.images import PYTHON
+from tests.support.operators import SECONDS, wait_for
+
+SCRIPT = Path(__file__).with_name("counting_training.py")
+# How often the counting training keeps a checkpoint: a process that is killed loses fewer steps than that.
+CHECKPOINT_STEPS = 5
+_DATA = "/data"
+
+
+class NodeJobs:
+    """Makes jobs in one namespace of a cluster with a node.
+
+    Args:
+        cluster: The cluster.
+        namespace: Where.
+    """
+
+    def __init__(self, cluster: NodeCluster, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.api = Cluster(cluster.kubeconfig)
+        self.client = MSJobClient(KubernetesBackend(namespace, kubeconfig=cluster.kubeconfig))
+
+    def start(
+        self, name: str, *words: str, workers: int = 2, image: str = PYTHON, memory: str = "", **policy: Any
+    ) -> NodeJob:
+        """Submit a job that counts its steps.
+
+        Args:
+            name: Its name.
+            words: More words of its command line.
+            workers: How many; from 2 on there is a scheduler.
+            image: Its image.
+            memory: A worker's limit; none by default.
+            policy: More arguments of `build_msjob`.
+        """
+        job = NodeJob(self, name)
+        job.submit(*words, workers=workers, image=image, memory=memory, **policy)
+        return job
+
+
+class NodeJob:
+    """One job, from its creation to the proof that nothing of it is left.
+
+    Args:
+        jobs: Where it is.
+        name: Its name.
+    """
+
+    def __init__(self, jobs: NodeJobs, name: str) -> None:
+        self.jobs = jobs
+        self.name = name
+        self.client = jobs.client
+        # The namespace's name is in the path, by which processes of this job are told from all others.
+        self.mount = f"{_DATA}/{jobs.namespace}/{name}"
+        self.volume = jobs.cluster.make_volume(f"{jobs.namespace}-{name}")
+
+    def submit(self, *words: str, workers: int, image: str, memory: str, **policy: Any) -> None:
+        """Create it."""
+        shutil.copyfile(SCRIPT, self.volume / SCRIPT.name)
+        job = build_msjob(
+            self.name,
+            command=["python", f"{self.mount}/{SCRIPT.name}", self.mount, *words],
+            image=image,
+            workers=workers,
+            namespace=self.jobs.namespace,
+            resources={"limits": {"memory": memory}} if memory else None,
+            **policy,
+        )
+        self.create(job)
+
+    def create(self, job: MSJob) -> None:
+        """Submit a job that has this one's name, with the volume."""
+        for spec in job.ms_replica_specs.values():
+            pod = spec.template["spec"]
+            volume = {"name": "data", "hostPath": {"path": str(self.volume), "type": "Directory"}}
+            pod["volumes"] = [*pod.get("volumes", []), volume]
+            # Long enough to save, and short enough that a test sees who did not listen to SIGTERM.
+            pod.setdefault("terminationGracePeriodSeconds", 20)
+            for container in pod["containers"]:
+                mount = {"name": "data", "mountPath": self.mount}
+                container["volumeMounts"] = [*container.get("volumeMounts", []), mount]
+        self.client.create_job(job)
+
+    # What it comes to.
+
+    def wait(self, *conditions: str, seconds: float = SECONDS) -> MSJob:
+        """Wait until it is in one of these conditions."""
+        return self.client.wait_for_job_conditions(self.name, expected_conditions=set(conditions), wait_timeout=seconds)
+
+    def wait_until(self, check: Callable[[MSJob], object], seconds: float = SECONDS) -> MSJob:
+        """Wait until it passes a check."""
+        job = None
+        for job in self.client.backend.watch(self.name, self.jobs.namespace, timeout=seconds):
+            if check(job):
+                return job
+        raise AssertionError(f"{self.name} is not as expected after {seconds:g} s: {job and job.status}")
+
+    def wait_attempt(self, attempt: int) -> MSJob:
+        """Wait until a gang runs that is the given number of gangs after the first."""
+        return self.wait_until(
+            lambda job: job.status and job.status.has("Running") and getattr(job.status, "attempt", None) == attempt
+        )
+
+    def wait_pods(self, check: Callable[[dict[str, dict[str, Any]]], object], seconds: float = SECONDS) -> None:
+        """Wait until its pods, by name, pass a check."""
+        labels = f"{JOB_LABEL}={self.name}"
+        found: dict[str, dict[str, Any]] = {}
+        for objects in self.jobs.api.watch(PODS, self.jobs.namespace, labels=labels, timeout=seconds):
+            found = dict(objects)
+            if check(found):
+                return
+        states = {name: pod.get("status") for name, pod in found.items()}
+        raise AssertionError(f"the pods of {self.name} are not as expected after {seconds:g} s: {states}")
+
+    def list_pods(self) -> Sequence[Pod]:
+        """Return its pods."""
+        return self.client.get_job_pods(self.name)
+
+    def pod_uids(self) -> dict[str, str]:
+        """Return its pods' uids by name."""
+        items = self.jobs.api.list(PODS, self.jobs.namespace, labels=f"{JOB_LABEL}={self.name}")
+        return {item["metadata"]["name"]: item["metadata"]["uid"] for item in items}
+
+    def list_events(self) -> list[dict[str, Any]]:
+        """Return the events about the job itself."""
+        fields = f"involvedObject.name={self.name},involvedObject.kind=MSJob"
+        return self.jobs.api.list(EVENTS, self.jobs.namespace, fields=fields)
+
+    def count_events(self, reason: str) -> int:
+        """Return how often the operator told of something; what repeats is one event with a count."""
+        return sum(event.get("count") or 1 for event in self.list_events() if event["reason"] == reason)
+
+    def check_events(self, **counts: int) -> None:
+        """Prove that the operator has told of these reasons so often, and neither less nor more."""
+        # It writes events beside its other work.
+        wait_for(
+            lambda: all(self.count_events(reason) == count for reason, count in counts.items()),
+            lambda: (
+                f"{self.name} has other events than {counts}: { {each: self.count_events(each) for each in counts} }"
+            ),
+        )
+
+    def wait_event(self, reason: str) -> dict[str, Any]:
+        """Wait for an event about the job itself."""
+        fields = f"involvedObject.name={self.name},involvedObject.kind=MSJob"
+        for objects in self.jobs.api.watch(EVENTS, self.jobs.namespace, fields=fields, timeout=SECONDS):
+            for event in objects.values():
+                if event["reason"] == reason:
+                    return event
+        raise AssertionError(f"{self.name} has no event {reason}: {[event['reason'] for event in self.list_events()]}")
+
+    # What it counts.
+
+    def list_steps(self) -> list[int]:
+        """Return the steps done, in their order; what was done twice is there twice."""
+        file = self.volume / "metrics.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [json.loads(line)["step"] for line in lines]
+
+    def wait_steps(self, more: int = 7) -> int:
+        """Wait until some more steps are done, and return how many were done in all."""
+        before = len(self.list_steps())
+        wait_for(lambda: len(self.list_steps()) >= before + more, lambda: f"{self.name} stands at {before} steps")
+        return len(self.list_steps())
+
+    def count_lost_steps(self) -> int:
+        """Return how many steps were done again; none may be left out."""
+        steps = self.list_steps()
+        assert sorted(set(steps)) == list(range(1, max(steps) + 1)), f"{self.name} has left out steps: {steps}"
+        return len(steps) - max(steps)
+
+    def read_checkpoint(self) -> int:
+        """Return the step that the next run would go on from."""
+        return int(json.loads((self.volume / "checkpoint.json").read_text())["step"])
+
+    def finish(self) -> None:
+        """Let it come to its end."""
+        (self.volume / "finish").touch()
+
+    # What is done to it.
+
+    def kill(self, pod: str, number: int = signal.SIGKILL) -> None:
+        """Send a signal to the first process of a pod."""
+        processes: list[ProcessIdentity] = []
+
+        def find() -> bool:
+            processes[:] = self.jobs.cluster.find_processes(self.jobs.namespace, pod)
+            return bool(processes)
+
+        wait_for(find, lambda: f"{pod} has no process")
+        processes[0].send(number)
+
+    def update(self, **policy: Any) -> None:
+        """Change its runPolicy, on the wire."""
+        self.client.update_job({"spec": {"runPolicy": policy}}, self.name)
+
+    # That nothing is left.
+
+    def delete(self) -> None:
+        """Delete it, and prove that its pods, Services and processes are gone."""
+        self.client.delete_job(self.name)
+        self.check_nothing_is_left()
+
+    def check_nothing_is_left(self) -> None:
+        """Prove that it and all that it owned are gone, on the API server and on the node."""
+        wait_for(lambda: not self.list_leftovers(), lambda: f"of {self.name} is left: {self.list_leftovers()}")
+
+    def list_leftovers(self) -> list[str]:
+        """Return what there is of it on the API server, and its processes."""
+        labels = f"{JOB_LABEL}={self.name}"
+        found = [
+            f"{resource.kind} {item['metadata']['name']}"
+            for resource in (PODS, SERVICES)
+            for item in self.jobs.api.list(resource, self.jobs.namespace, labels=labels)
+        ]
+        return [*found, *(f"process {pid}" for pid in find_processes(self.mount))]
+
+
+class LogReader:
+    """Follows a job's logs in a thread, as a user's terminal does; a context manager that ends with the job.
+
+    Args:
+        job: The job.
+        choose: Which of its pods.
+    """
+
+    def __init__(self, job: NodeJob, choose: Callable[[Pod], bool] = lambda pod: True) -> None:
+        self.lines: list[tuple[str, str]] = []
+        self.error: BaseException | None = None
+        self._job = job
+        self._choose = choose
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> LogReader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._thread.join(SECONDS)
+            assert not self._thread.is_alive(), "the log goes on after the job"
+            assert self.error is None, self.error
+
+    def wait_line(self, text: str, count: int = 1) -> None:
+        """Wait until as many lines contain a text."""
+        wait_for(
+            lambda: sum(text in line for _, line in self.lines) >= count,
+            lambda: f"no {text!r} among {self.lines[-20:]} ({self.error})",
+        )
+
+    def _read(self) -> None:
+        backend = self._job.client.backend
+        try:
+            for item in backend.follow_logs(self._job.name, self._job.jobs.namespace, self._choose, timeout=600):
+                self.lines.append(item)
+        except BaseException as error:  # noqa: BLE001 - raised by the thread that asks
+            self.error = error
+
+
+def find_processes(word: str) -> list[int]:
+    """Return the processes of this machine, those of its pods among them, that have a word in their command line."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if word in (process / "cmdline").read_bytes().decode(errors="replace"):
+                found.append(int(process.name))
+    return found
