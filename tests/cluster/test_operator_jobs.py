@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.kube import PODS, SERVICES, Cluster
-from kfp_mindspore.msjob.crd import build_crd
+from kfp_mindspore.kube import PODS, SERVICES
 from tests.cluster.infrastructure.api_server import ControlPlane
-from tests.support.operators import Jobs, OperatorProcess, find, has, is_deleting, wait_for
+from tests.support.operators import Jobs, OperatorProcess, find, has, install_definition, is_deleting, wait_for
 
 ATTEMPT = "training.kubeflow.org/attempt"
 
@@ -18,7 +17,7 @@ ATTEMPT = "training.kubeflow.org/attempt"
 @pytest.fixture(scope="module")
 def operator(api_server: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
     """Return an operator with a namespace of its own."""
-    Cluster(api_server.kubeconfig).apply(build_crd())
+    install_definition(api_server.kubeconfig)
     log = tmp_path_factory.mktemp("operator") / "log"
     with (
         api_server.make_namespace() as namespace,

@@ -19,7 +19,9 @@ from typing import Any
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.kube import EVENTS, PODS, SERVICES, Cluster, Resource
 from kfp_mindspore.kube.errors import Request
+from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.msjob.names import JOB_LABEL
+from kfp_mindspore.operator.install.apply import apply_objects
 from kfp_mindspore.operator.resources import JOBS
 
 # Far beyond what anything here takes, for machines with more to do than this.
@@ -253,6 +255,12 @@ class Jobs:
 
     def _set_status(self, pod: str, status: dict[str, Any]) -> None:
         self.cluster.patch(PODS, pod, self.namespace, {"status": status}, subresource="status")
+
+
+def install_definition(kubeconfig: Path) -> None:
+    """Apply the definition of MSJob, and wait until the API server serves it."""
+    for _ in apply_objects([build_crd()], kubeconfig=str(kubeconfig)):
+        pass
 
 
 def make_job(
