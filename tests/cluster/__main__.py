@@ -26,13 +26,14 @@ def main() -> int:
     build_command.add_argument("--control-plane", action="store_true", help="only what an API server alone needs")
     commands.add_parser("up", help="start a cluster that stays, unless one is up, and print its KUBECONFIG")
     commands.add_parser("down", help="end the clusters that stay, and what dead owners left")
+    commands.add_parser("sweep", help="remove what dead owners left")
     commands.add_parser("status", help="say what is up")
     arguments = parser.parse_args()
     try:
         if arguments.command == "build":
             build(control_plane=arguments.control_plane)
         else:
-            {"up": up, "down": down, "status": status}[arguments.command]()
+            {"up": up, "down": down, "sweep": remove_leftovers, "status": status}[arguments.command]()
     except UnavailableError as error:
         print(f"no cluster here: {error}", file=sys.stderr)
         return 1 if arguments.command != "build" or os.environ.get(REQUIRE_VARIABLE) else 0

@@ -100,7 +100,7 @@ def test_a_paused_etcd_stops_writes_until_it_goes_on(start_api_server: Callable[
         eventually(server.is_ready)
 
 
-def test_what_a_killed_owner_left_is_removed_at_the_next_start(tmp_path: Path) -> None:
+def test_a_killed_owner_leaves_nothing(tmp_path: Path) -> None:
     script = "import sys, time; from tests.cluster.infrastructure.api_server import ApiServer\n"
     script += "server = ApiServer(); print(server.directory, flush=True); time.sleep(600)"
     owner = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -108,14 +108,13 @@ def test_what_a_killed_owner_left_is_removed_at_the_next_start(tmp_path: Path) -
     directory = Path(owner.stdout.readline().strip())
     assert directory.name.startswith("api-")
     pids = [int(path.name) for path in Path("/proc").glob("[0-9]*") if str(directory) in _read_command(path)]
-    assert len(pids) == 3
+    assert len(pids) > 3
     identities = [ProcessIdentity.of(pid) for pid in pids]
     assert directory.name not in remove_leftovers()
 
     os.kill(owner.pid, signal.SIGKILL)
     owner.wait()
-    with ApiServer():
-        assert not directory.exists()
+    eventually(lambda: not directory.exists())
     assert not any(identity.is_alive() for identity in identities if identity)
 
 

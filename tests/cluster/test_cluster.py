@@ -20,7 +20,6 @@ from kfp_mindspore.process import ProcessIdentity
 from tests.cluster.infrastructure.api_server import Api
 from tests.cluster.infrastructure.cluster import Cluster
 from tests.cluster.infrastructure.images import PYTHON, ImageConfig, write_archive
-from tests.cluster.infrastructure.instances import remove_leftovers
 from tests.cluster.infrastructure.namespaces import list_hierarchies
 from tests.cluster.infrastructure.node import NODE
 from tests.cluster.infrastructure.packages import PodPackages
@@ -220,11 +219,10 @@ def test_a_killed_owner_leaves_nothing(own_cluster: Cluster) -> None:
 
     os.kill(owner.pid, signal.SIGKILL)
     owner.wait()
-    # Nobody has to come by: the first process of the namespaces sees the lease fall, and all end with it.
+    # Nobody has to come by: two processes wait for the lease to fall.
     eventually(lambda: not any(process.is_alive() for process in processes if process))
     eventually(lambda: not Path(f"/sys/class/net/kfpms{number}").exists())
-    remove_leftovers()
-    assert not Path(directory).exists()
+    eventually(lambda: not Path(directory).exists())
     assert not [path for path in list_hierarchies() if (path / f"kfp-mindspore-{name}").exists()]
     assert name not in Path("/proc/self/mounts").read_text()
     assert own_cluster.is_ready()

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from kfp_mindspore.process import Lease, is_lease_held
 from tests.cluster.infrastructure.daemons import Daemons
 from tests.cluster.infrastructure.namespaces import remove_cgroup, remove_link, restore_tunables
-from tests.cluster.infrastructure.paths import find_cache, lock, make_directory
+from tests.cluster.infrastructure.paths import ROOT, find_cache, lock, make_directory
 
 KEPT = "kept"
+SWEEPER = "sweeper"
 CGROUP_PREFIX = "kfp-mindspore-"
 
 
@@ -49,7 +51,11 @@ def create_instance(kind: str, *, keep: bool = False) -> Instance:
         if keep:
             (directory / KEPT).touch()
             return Instance(directory, None)
-        return Instance(directory, Lease.hold(directory / "lease"))
+        lease = Lease.hold(directory / "lease")
+        # Waits for the lease to fall, however its holder ends, and removes what is left then.
+        sweep = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "tests.cluster", "sweep"]
+        Daemons(directory).start(SWEEPER, ["flock", "--shared", str(lease.path), *sweep])
+        return Instance(directory, lease)
 
 
 def find_kept() -> list[Path]:

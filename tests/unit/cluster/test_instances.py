@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from kfp_mindspore.process import ProcessIdentity
 from tests.cluster.infrastructure.daemons import Daemons
-from tests.cluster.infrastructure.instances import create_instance, find_kept, remove_instance, remove_leftovers
+from tests.cluster.infrastructure.instances import (
+    SWEEPER,
+    create_instance,
+    find_kept,
+    remove_instance,
+    remove_leftovers,
+)
 from tests.cluster.infrastructure.paths import ROOT, compute_digest, find_cache, make_directory
 
 _OWNER = """
 import os, sys
 from tests.cluster.infrastructure.daemons import Daemons
-from tests.cluster.infrastructure.instances import create_instance
+from tests.cluster.infrastructure.instances import SWEEPER, create_instance
 
 instance = create_instance("api", keep=sys.argv[1] == "keep")
+if sys.argv[1] == "alone":
+    Daemons(instance.directory).stop(SWEEPER)
 daemon = Daemons(instance.directory).start("sleeper", [sys.executable, "-c", "import time; time.sleep(600)"])
 print(instance.directory, daemon.process.pid, flush=True)
 os.kill(os.getpid(), 9)
@@ -31,23 +40,32 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def die(word: str) -> tuple[Path, ProcessIdentity]:
+def die(word: str) -> tuple[Path, ProcessIdentity | None]:
     command = [sys.executable, "-c", _OWNER, word]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == -9, done.stderr
     directory, pid = done.stdout.split()
-    identity = ProcessIdentity.of(int(pid))
-    assert identity is not None
-    return Path(directory), identity
+    return Path(directory), ProcessIdentity.of(int(pid))
+
+
+def test_what_a_dead_owner_left_is_removed_though_nobody_comes_by() -> None:
+    directory, process = die("own")
+    deadline = time.monotonic() + 60
+    while directory.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert not process or not process.is_alive()
 
 
 def test_what_a_dead_owner_left_is_removed_by_the_next() -> None:
-    directory, process = die("own")
+    directory, process = die("alone")
     assert directory.is_dir()
     instance = create_instance("api")
     assert not directory.exists()
+    assert process
     assert not process.is_alive()
     assert instance.directory.is_dir()
+    remove_instance(instance.directory)
 
 
 def test_what_a_living_owner_has_stays() -> None:
@@ -56,14 +74,17 @@ def test_what_a_living_owner_has_stays() -> None:
     assert first.directory.is_dir()
     assert second.name != first.name
     assert first.lease is not None
+    Daemons(first.directory).stop(SWEEPER)
     first.lease.release()
     assert remove_leftovers() == [first.name]
+    remove_instance(second.directory)
 
 
 def test_what_is_kept_stays_until_it_is_ended() -> None:
     directory, process = die("keep")
     assert remove_leftovers() == []
     assert find_kept() == [directory]
+    assert process
     assert process.is_alive()
     remove_instance(directory)
     assert find_kept() == []
