@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tarfile
 import tempfile
@@ -32,6 +33,7 @@ from kfp_mindspore.images.builders.cluster_layout import (
 from kfp_mindspore.images.builders.cluster_registry import read_registry_settings
 from kfp_mindspore.images.containerfile import SOURCES_FOLDER
 from kfp_mindspore.images.context import BuildContext, Entry
+from kfp_mindspore.images.layer import CHUNK_BYTES
 from kfp_mindspore.images.plan import ImagePlan
 from kfp_mindspore.images.reference import parse_reference
 from kfp_mindspore.images.registry.configuration import RegistryConfig
@@ -84,8 +86,15 @@ def unpack_context(archive: Path, folder: Path) -> BuildContext:
                 if member.issym():
                     entries.append(Entry(path, 0, link=member.linkname))
                     continue
-                tar.extract(member, folder, filter="data")
-                entries.append(Entry(path, member.size, member.mode, folder / member.name))
+                content = tar.extractfile(member)
+                if content is None:
+                    raise UserError(f"{archive}: {member.name}: is neither a file nor a link")
+                # The entry refuses a path that leads out of the folder; links are never made on disk.
+                entry = Entry(path, member.size, member.mode, folder / path)
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                with content, (folder / path).open("wb") as file:
+                    shutil.copyfileobj(content, file, CHUNK_BYTES)
+                entries.append(entry)
     except (tarfile.TarError, EOFError, OSError) as error:
         raise UserError(f"{archive}: the context is damaged: {error}") from error
     return BuildContext(entries)
@@ -124,7 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             docker_config = Path(folder, LOGIN_FILE)
             content = json.dumps(merge_logins([path for path in logins if path.is_file()]))
             files.write_bytes(docker_config, content.encode(), mode=0o600)
-            plan = read_plan((given.settings / PLAN_FILE).read_text(), unpack_context(given.archive, Path(folder)))
+            context = unpack_context(given.archive, Path(folder, SOURCES_FOLDER))
+            plan = read_plan((given.settings / PLAN_FILE).read_text(), context)
             if plan.tag != target.tag:
                 raise UserError(f"{given.archive}: its sources are not those of {target.tag}", hint="Build again.")
             builder = AppendBuilder(read_registry(given.settings, docker_config))

@@ -14,7 +14,7 @@ from kfp_mindspore.images.builders.docker_messages import KEPT_LINES
 from kfp_mindspore.images.result import OnProgress, Progress
 
 _STEP = re.compile(r"(STEP \d+/\d+): (.*)")
-_ERROR = re.compile(r"(?:[Ee]rror|fatal)\b:? ?(.*)")
+_ERROR = re.compile(r"(?:(?:Error|error|fatal|ERROR): |.*level=(?:error|fatal) msg=)(.*)")
 
 
 def read_log(tool: str, lines: Iterable[str], on_progress: OnProgress) -> ProcessFailedError:

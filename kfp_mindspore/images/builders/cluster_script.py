@@ -64,7 +64,9 @@ def write_buildah_script(
     push = [*buildah, "push", *trust, *login, "--digestfile", f"{WORK_FOLDER}/digest", target]
     lines = [
         "set -eu",
-        f"export HOME={WORK_FOLDER} TMPDIR={WORK_FOLDER} XDG_RUNTIME_DIR={WORK_FOLDER}",
+        # The volume itself belongs to root, and Buildah wants a folder of its own.
+        f"mkdir -p -m 0700 {WORK_FOLDER}/home",
+        f"export HOME={WORK_FOLDER}/home TMPDIR={WORK_FOLDER}/home XDG_RUNTIME_DIR={WORK_FOLDER}/home",
         f"export CONTAINERS_REGISTRIES_CONF={SETTINGS_FOLDER}/{REGISTRIES_CONF_FILE}",
         *_unpack(archive),
     ]

@@ -1,0 +1,148 @@
+"""The runtime image: what component steps and the pods of MSJobs run in, this package with MindSpore."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from kfp_mindspore import __version__
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.images.build import ImageOptions
+from kfp_mindspore.images.containerfile import SOURCES_FOLDER
+from kfp_mindspore.images.context import BuildContext, Entry
+from kfp_mindspore.images.runtime_wheel import CONSTRAINTS_FILE, DISTRIBUTION, read_constraints, read_wheel
+
+DEFAULT_BASE = "docker.io/library/python:3.11-slim-bookworm"
+DEFAULT_EXTRAS = ("images", "kubernetes", "pipelines", "train")
+KNOWN_EXTRAS = (*DEFAULT_EXTRAS, "operator", "serving", "storage", "tracing")
+DEVICES = ("cpu", "all")
+PIP_SECRET = "pip"
+_WITH_MINDSPORE = {"train", "serving"}
+_VENV = "/opt/venv"
+_BUILD = "/opt/build"
+_SOURCE = "/source"
+
+
+def make_runtime_context(wheel: Path | None = None, constraints: Path | None = None) -> BuildContext:
+    """Return what the runtime image is built from: the wheel and the pinned versions.
+
+    Args:
+        wheel: This package's wheel; by default it is built from the checkout, or put together from what is installed.
+        constraints: Pinned versions; by default the checkout's, or those installed beside this package.
+
+    Raises:
+        UserError: A file cannot be read or is no wheel of this package.
+        ProcessFailedError: The wheel cannot be built.
+    """
+    name, content = read_wheel(wheel)
+    pinned = read_constraints(constraints)
+    return BuildContext(
+        [Entry.from_bytes(name, content), Entry.from_bytes(CONSTRAINTS_FILE, pinned.encode())],
+        origin=f"{DISTRIBUTION} {__version__}",
+    )
+
+
+def make_runtime_options(
+    context: BuildContext,
+    base_digest: str,
+    *,
+    base: str = DEFAULT_BASE,
+    platform: str = "linux/amd64",
+    extras: Sequence[str] = DEFAULT_EXTRAS,
+    device: str = "cpu",
+    pip_secret: bool = False,
+) -> ImageOptions:
+    """Return the options of the runtime image.
+
+    Args:
+        context: What `make_runtime_context` returned.
+        base_digest: Digest of the base image for the platform.
+        base: Image with the Python that everything is installed for; it needs the module venv with pip.
+        platform: Such as `linux/amd64`.
+        extras: Extras of this package.
+        device: `cpu` leaves MindSpore's GPU and Ascend plugins out (1.8 GB); `all` keeps them.
+        pip_secret: Whether pip's configuration is given to the builder as the secret `pip`: an index with a login.
+
+    Raises:
+        UserError: An extra or the device is unknown.
+    """
+    for extra in extras:
+        if extra not in KNOWN_EXTRAS:
+            raise UserError(f"extras: must be among {', '.join(sorted(KNOWN_EXTRAS))}, got {extra!r}")
+    if device not in DEVICES:
+        raise UserError(f"device: must be cpu or all, got {device!r}")
+    (wheel,) = (entry.path for entry in context.entries if entry.path.endswith(".whl"))
+    return ImageOptions(
+        base=base,
+        platform=platform,
+        containerfile=write_runtime_containerfile(
+            f"{base.partition('@')[0]}@{base_digest}", wheel, extras=extras, device=device, pip_secret=pip_secret
+        ),
+        labels={
+            "org.opencontainers.image.title": f"{DISTRIBUTION}-runtime",
+            "org.opencontainers.image.version": __version__,
+            "org.opencontainers.image.licenses": "Apache-2.0",
+        },
+    )
+
+
+def write_runtime_containerfile(
+    base: str, wheel: str, *, extras: Sequence[str] = DEFAULT_EXTRAS, device: str = "cpu", pip_secret: bool = False
+) -> str:
+    """Return the Containerfile: a stage that installs, and one that takes the result without pip.
+
+    Args:
+        base: The base image by digest.
+        wheel: File name of the wheel.
+        extras: Extras of this package.
+        device: `cpu` or `all`.
+        pip_secret: Whether pip's configuration is mounted from the secret `pip` while it installs.
+    """
+    chosen = f"[{','.join(sorted(extras))}]" if extras else ""
+    mount = f"--mount=type=secret,id={PIP_SECRET},target=/etc/pip.conf " if pip_secret else ""
+    has_mindspore = bool(_WITH_MINDSPORE & set(extras))
+    lines = [
+        f"FROM {base} AS build",
+        # Read by pip itself; what an earlier stage is told is not in the image's history.
+        "ARG PIP_INDEX_URL",
+        "ARG PIP_EXTRA_INDEX_URL",
+        "ARG PIP_TRUSTED_HOST",
+        "USER 0:0",
+        f"RUN python3 -m venv --without-pip {_VENV} && python3 -m venv {_BUILD}",
+    ]
+    if has_mindspore:
+        # OpenMP's runtime, which slim images lack; the last stage gets the library alone.
+        lines.append(
+            "RUN if ! ls /usr/lib/*/libgomp.so.1 >/dev/null 2>&1; then "
+            "apt-get update -qq && apt-get install -y -qq --no-install-recommends libgomp1; fi "
+            f"&& cp -L /usr/lib/*/libgomp.so.1 {_VENV}/lib/"
+        )
+    lines += [
+        f"COPY {SOURCES_FOLDER}/ {_SOURCE}/",
+        f"RUN {mount}{_BUILD}/bin/python -m pip --disable-pip-version-check --no-cache-dir"
+        f" --python {_VENV}/bin/python install --no-compile --constraint {_SOURCE}/{CONSTRAINTS_FILE}"
+        f' "{DISTRIBUTION}{chosen} @ file://{_SOURCE}/{wheel}"',
+    ]
+    trim = ""
+    if has_mindspore and device == "cpu":
+        trim = (
+            'rm -rf "${packages}"/mindspore/lib/plugin/gpu* "${packages}"/mindspore/lib/plugin/ascend '
+            '"${packages}"/mindspore/lib/plugin/libmindspore_gpu* "${packages}"/mindspore/lib/plugin/*_ascend* '
+            '"${packages}"/mindspore/include && '
+        )
+    lines += [
+        # Byte code that is never checked against its source's time, so that it counts wherever the image lies.
+        f"RUN packages=$({_VENV}/bin/python -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))') && {trim}"
+        f'{_VENV}/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash "${{packages}}"'
+        f" && chmod -R a+rX,go-w {_VENV}",
+        "",
+        f"FROM {base}",
+        f"COPY --from=build {_VENV} {_VENV}",
+        # The root may be read-only: byte code is there, and what programs write goes to /tmp.
+        f"ENV PATH={_VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        f" LD_LIBRARY_PATH={_VENV}/lib PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HOME=/tmp",
+        "WORKDIR /tmp",
+        "USER 1000:1000",
+        'CMD ["python3"]',
+    ]
+    return "\n".join(lines) + "\n"

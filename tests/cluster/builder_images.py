@@ -1,0 +1,169 @@
+"""Images for builds on a cluster: one with Buildah, one with this package, and a small base that runs."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import stat
+import struct
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+
+from kfp_mindspore.images.build import ImageOptions, make_plan
+from kfp_mindspore.images.builders.append import AppendBuilder
+from kfp_mindspore.images.context import BuildContext, Entry
+from kfp_mindspore.images.registry.configuration import RegistryConfig
+from tests.cluster.infrastructure.images import PYTHON, ImageConfig, find_images, write_archive
+from tests.cluster.infrastructure.packages import PodPackages
+from tests.cluster.infrastructure.paths import compute_digest, find_cache, lock, make_directory
+from tests.cluster.infrastructure.prerequisites import UnavailableError
+
+BUILDAH = "kfp-mindspore.test/buildah:1"
+_PACKAGES = ("buildah", "uidmap", "ca-certificates")
+_USER = "builder"
+# Another word makes another image: change it when what is done to the root file system changes.
+_RECIPE = "1"
+_PACKAGES_FOLDER = "/opt/packages"
+_LARGE = ("mindspore", "sklearn", "scipy", "numpy", "ray", "PIL", "pandas")
+_DEVICES = {"null": 3, "zero": 5, "random": 8, "urandom": 9}
+# Version 2 of a file's capabilities, effective; then the permitted and inherited ones in two halves.
+_CAPABILITY_MAGIC = 0x02000001
+_CAPABILITIES = {"newgidmap": 1 << 6, "newuidmap": 1 << 7}
+
+
+def make_buildah_archive() -> Path:
+    """Return the archive of an image with Debian's Buildah, made once (half a minute); uid 1000 may use namespaces."""
+    archive = find_cache() / "images" / f"buildah-{compute_digest([], _RECIPE, *_PACKAGES)}.tar"
+    with lock(find_cache() / "images" / ".lock-buildah"):
+        if not archive.exists():
+            with tempfile.TemporaryDirectory(dir=make_directory(archive.parent), prefix=".buildah-") as folder:
+                root = Path(folder, "root")
+                _unpack(find_images()[PYTHON], root)
+                _install(root)
+                _allow_namespaces(root)
+                _write_archive(root, archive)
+    return archive
+
+
+def push_archive(archive: Path, target: str) -> None:
+    """Push the image of an archive to a registry that speaks plain HTTP."""
+    if shutil.which("skopeo") is None:
+        raise UnavailableError("skopeo is not installed: apt-get install skopeo")
+    words = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false"]
+    done = subprocess.run(
+        [*words, f"docker-archive:{archive}", f"docker://{target}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def push_busybox(registry: str, folder: Path) -> str:
+    """Push a base image of busybox alone and return its name."""
+    if not Path("/bin/busybox").is_file():
+        raise UnavailableError("busybox is not installed: apt-get install busybox-static")
+    root = folder / "busybox"
+    for name in ("bin", "etc", "tmp", "proc", "sys", "dev"):
+        make_directory(root / name, 0o1777 if name == "tmp" else 0o755)
+    shutil.copy("/bin/busybox", root / "bin" / "busybox")
+    for name in ("sh", "cat", "echo", "id", "ls", "mkdir", "sleep", "true", "false", "touch"):
+        (root / "bin" / name).symlink_to("busybox")
+    (root / "etc" / "passwd").write_text("root:x:0:0::/:/bin/sh\n")
+    name = f"{registry}/team/busybox:1"
+    write_archive(name, root, folder / "busybox.tar", ImageConfig(command=["sh"]))
+    push_archive(folder / "busybox.tar", name)
+    return name
+
+
+def push_package_image(registry: str, packages: PodPackages, config: RegistryConfig) -> str:
+    """Push an image that can run the append builder: this package over Python, by the append builder itself."""
+    base = f"{registry}/team/python:3.11"
+    push_archive(find_images()[PYTHON], base)
+    entries: dict[str, Entry] = {}
+    for folder in (packages.dependencies, packages.project):
+        for path in folder.rglob("*.*"):
+            name = str(path.relative_to(folder))
+            # What appending needs; the whole set has MindSpore in it.
+            if path.is_file() and not name.startswith(_LARGE) and "__pycache__" not in name:
+                entries[name] = Entry(name, path.stat().st_size, source=path)
+    builder = AppendBuilder(config)
+    options = ImageOptions(base=base, workdir=_PACKAGES_FOLDER, env={"PYTHONPATH": _PACKAGES_FOLDER, "HOME": "/tmp"})
+    plan = make_plan(BuildContext(entries.values()), options, builder)
+    return builder.build(plan, f"{registry}/team/package").reference
+
+
+def _unpack(archive: Path, root: Path) -> None:
+    """Unpack the one layer of an archive, with its owners."""
+    with tarfile.open(archive) as tar:
+        (name,) = json.load(tar.extractfile("manifest.json"))[0]["Layers"]
+        with tarfile.open(fileobj=tar.extractfile(name)) as layer:
+            layer.extractall(root, numeric_owner=True)
+
+
+def _install(root: Path) -> None:
+    """Install packages by the root file system's own apt."""
+    shutil.copy("/etc/resolv.conf", root / "etc" / "resolv.conf")
+    for name in ("var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/log/apt"):
+        make_directory(root / name)
+    # The archive has no devices; apt's own user writes to these.
+    for name, minor in _DEVICES.items():
+        os.mknod(root / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(1, minor))
+        (root / "dev" / name).chmod(0o666)
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND": "noninteractive", "LANG": "C.UTF-8"}
+    proxies = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+    for words in (["update"], ["install", "--yes", "--no-install-recommends", *_PACKAGES], ["clean"]):
+        done = subprocess.run(
+            ["chroot", str(root), "apt-get", "--quiet", *words],
+            env={**environment, **proxies},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"apt-get {words[0]} failed:\n{(done.stdout + done.stderr)[-3000:]}")
+    shutil.rmtree(root / "var/lib/apt/lists")
+    for name in _DEVICES:
+        (root / "dev" / name).unlink()
+
+
+def _allow_namespaces(root: Path) -> None:
+    with (root / "etc" / "passwd").open("a") as file:
+        file.write(f"{_USER}:x:1000:1000::/tmp:/bin/sh\n")
+    for name in ("subuid", "subgid"):
+        (root / "etc" / name).write_text(f"{_USER}:100000:65536\n")
+    for name, capability in _CAPABILITIES.items():
+        path = root / "usr" / "bin" / name
+        path.chmod(0o755)
+        os.setxattr(path, "security.capability", struct.pack("<5I", _CAPABILITY_MAGIC, capability, 0, 0, 0))
+
+
+def _write_archive(root: Path, archive: Path) -> None:
+    """Write an archive as docker does, with the capabilities of files, which Python's tarfile leaves out."""
+    layer = root.with_name("layer.tar")
+    words = ["tar", "--create", "--sort=name", "--numeric-owner", "--xattrs", "--xattrs-include=security.capability"]
+    subprocess.run([*words, "--file", str(layer), "--directory", str(root), "."], check=True)
+    digest = hashlib.sha256()
+    with layer.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    settings = json.dumps(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"], "Cmd": ["sh"]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest.hexdigest()}"]},
+        }
+    ).encode()
+    manifest = json.dumps([{"Config": "config.json", "RepoTags": [BUILDAH], "Layers": ["layer.tar"]}]).encode()
+    partial = root.with_name("image.tar")
+    with tarfile.open(partial, "w") as tar:
+        for name, content in (("config.json", settings), ("manifest.json", manifest)):
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+        tar.add(layer, "layer.tar")
+    partial.replace(archive)

@@ -1,0 +1,189 @@
+"""ClusterBuilder on a real cluster: what it builds is pushed, and the cluster runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+
+import pytest
+from kubernetes import client, watch
+
+from kfp_mindspore.errors import ProcessFailedError, UserError
+from kfp_mindspore.images.build import ImageOptions, make_plan
+from kfp_mindspore.images.builders.cluster import ClusterBuilder
+from kfp_mindspore.images.builders.place import ClaimPlace
+from kfp_mindspore.images.context import BuildContext, Entry
+from kfp_mindspore.images.registry.configuration import RegistryConfig
+from tests.cluster.builder_images import BUILDAH, make_buildah_archive, push_busybox, push_package_image
+
+RUN_SECONDS = 180
+
+
+@dataclasses.dataclass(frozen=True)
+class Yard:
+    """Where builds happen: a cluster with Buildah's image, a registry with a base image."""
+
+    cluster: object
+    registry: str
+    base: str
+    config: RegistryConfig
+
+    def build(self, builder, namespace, *, main="echo built", destination="team/out", extra=(), **options):
+        context = BuildContext([Entry.from_bytes("main.sh", f"{main}\n".encode()), *extra])
+        given = {"base": self.base, "command": ("sh", "main.sh"), **options}
+        plan = make_plan(context, ImageOptions(**given), builder)
+        seen = []
+        return builder.build(plan, f"{self.registry}/{destination}", on_progress=seen.append), seen
+
+    def make_builder(self, namespace, **options):
+        return ClusterBuilder(self.config, namespace=namespace, kubeconfig=self.cluster.kubeconfig, **options)
+
+    def run(self, namespace, image):
+        """Run an image as a pod without privileges and return what it printed."""
+        api = client.CoreV1Api(self.cluster.client())
+        security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        container = {"name": "main", "image": image, "securityContext": security}
+        spec = {"restartPolicy": "Never", "containers": [container], "terminationGracePeriodSeconds": 1}
+        name = f"run-{image[-12:]}"
+        api.create_namespaced_pod(namespace, {"metadata": {"name": name}, "spec": spec})
+        stream = watch.Watch().stream(
+            api.list_namespaced_pod, namespace, field_selector=f"metadata.name={name}", timeout_seconds=RUN_SECONDS
+        )
+        phase = next((item["object"].status.phase for item in stream if _has_ended(item["object"])), "no end")
+        log = api.read_namespaced_pod_log(name, namespace)
+        assert phase == "Succeeded", f"{phase}: {log}"
+        return log
+
+    def list_leftovers(self, namespace):
+        labels = "kfp-mindspore.org/image-build"
+        jobs = client.BatchV1Api(self.cluster.client()).list_namespaced_job(namespace, label_selector=labels).items
+        maps = (
+            client.CoreV1Api(self.cluster.client()).list_namespaced_config_map(namespace, label_selector=labels).items
+        )
+        return [item.metadata.name for item in [*jobs, *maps] if item.metadata.deletion_timestamp is None]
+
+
+def _has_ended(pod) -> bool:
+    return pod.status.phase in ("Succeeded", "Failed")
+
+
+@pytest.fixture(scope="session")
+def yard(own_cluster, registry, tmp_path_factory) -> Yard:
+    own_cluster.import_image(make_buildah_archive())
+    base = push_busybox(registry, tmp_path_factory.mktemp("busybox"))
+    return Yard(own_cluster, registry, base, RegistryConfig(insecure=(registry,)))
+
+
+@pytest.fixture(scope="session")
+def package_image(yard, pod_packages) -> str:
+    return push_package_image(yard.registry, pod_packages, yard.config)
+
+
+def test_buildah_runs_a_step_without_privileges_and_the_cluster_runs_the_image(yard, namespace) -> None:
+    containerfile = (
+        f"FROM {yard.base}\nRUN id -u > /made-by && echo in the step\nWORKDIR /app\nCOPY sources/ /app/\n"
+        'USER 1000:1000\nCMD ["sh", "main.sh"]\n'
+    )
+    builder = yard.make_builder(namespace, image=BUILDAH)
+    result, seen = yard.build(builder, namespace, main="echo from buildah; cat /made-by", containerfile=containerfile)
+    assert result.built
+    (step,) = {entry.step for entry in seen if entry.text == "in the step"}
+    assert re.fullmatch(r"STEP 2/\d+ \(RUN id -u > /made-by && echo in the step\)", step)
+    assert yard.run(namespace, result.reference).splitlines() == ["from buildah", "0"]
+    assert yard.list_leftovers(namespace) == []
+
+    again, seen = yard.build(builder, namespace, main="echo from buildah; cat /made-by", containerfile=containerfile)
+    assert (again.built, again.reference, seen) == (False, result.reference, [])
+
+
+def test_append_builder_in_a_pod_needs_no_build_tool(yard, namespace, package_image) -> None:
+    builder = yard.make_builder(namespace, package_image=package_image)
+    result, seen = yard.build(builder, namespace, main="echo from append", destination="team/appended")
+    assert result.built
+    assert (result.layers_sent, result.layers_reused) == (1, 1)
+    assert any(entry.done_bytes and entry.done_bytes == entry.total_bytes for entry in seen)
+    assert yard.run(namespace, result.reference) == "from append\n"
+    assert yard.list_leftovers(namespace) == []
+
+
+def test_failing_step_is_named_with_its_last_lines_and_everything_is_removed(yard, namespace) -> None:
+    containerfile = f"FROM {yard.base}\nRUN echo about to fail && false\n"
+    builder = yard.make_builder(namespace, image=BUILDAH)
+    with pytest.raises(ProcessFailedError) as caught:
+        yard.build(builder, namespace, containerfile=containerfile, destination="team/failed")
+    assert re.match(r"STEP 2/\d+ \(RUN echo about to fail && false\): .*exit status 1", caught.value.message)
+    assert any("about to fail" in line for line in caught.value.log)
+    assert yard.list_leftovers(namespace) == []
+    # The same place takes a build that works.
+    good, _ = yard.build(builder, namespace, containerfile=f"FROM {yard.base}\nRUN true\n", destination="team/failed")
+    assert good.built
+
+
+def test_missing_image_is_told_at_once(yard, namespace) -> None:
+    builder = yard.make_builder(namespace, image=f"{yard.registry}/team/nosuch:1")
+    with pytest.raises(UserError, match=r"team/nosuch:1: (ErrImagePull|ImagePullBackOff)"):
+        yard.build(builder, namespace, destination="team/none", containerfile=f"FROM {yard.base}\nRUN true\n")
+    assert yard.list_leftovers(namespace) == []
+
+
+def test_missing_secret_is_told_by_its_name(yard, namespace) -> None:
+    builder = yard.make_builder(namespace, image=BUILDAH, secrets={"token": "no-such-secret/key"})
+    with pytest.raises(UserError, match="no-such-secret"):
+        yard.build(builder, namespace, destination="team/none", containerfile=f"FROM {yard.base}\nRUN true\n")
+    assert yard.list_leftovers(namespace) == []
+
+
+def test_secret_of_a_step_is_used_and_left_out_of_the_image(yard, namespace) -> None:
+    api = client.CoreV1Api(yard.cluster.client())
+    api.create_namespaced_secret(namespace, {"metadata": {"name": "login"}, "stringData": {"token": "open sesame"}})
+    containerfile = (
+        f"FROM {yard.base}\nRUN --mount=type=secret,id=token test \"$(cat /run/secrets/token)\" = 'open sesame'\n"
+        'CMD ["sh", "-c", "cat /run/secrets/token || echo nothing there"]\n'
+    )
+    builder = yard.make_builder(namespace, image=BUILDAH, secrets={"token": "login/token"})
+    result, seen = yard.build(builder, namespace, destination="team/secret", containerfile=containerfile)
+    assert "nothing there" in yard.run(namespace, result.reference)
+    assert not any("open sesame" in entry.text for entry in seen)
+
+
+def test_large_context_goes_through_a_claim(yard, namespace) -> None:
+    volume = yard.cluster.make_volume(f"claim-{namespace}")
+    api = client.CoreV1Api(yard.cluster.client())
+    size = {"storage": "1Gi"}
+    api.create_persistent_volume(
+        {
+            "metadata": {"name": f"pv-{namespace}"},
+            "spec": {
+                "capacity": size,
+                "accessModes": ["ReadWriteOnce"],
+                "hostPath": {"path": str(volume)},
+                "claimRef": {"namespace": namespace, "name": "contexts"},
+                "storageClassName": "",
+            },
+        }
+    )
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": size}, "storageClassName": ""}
+    api.create_namespaced_persistent_volume_claim(
+        namespace, {"metadata": {"name": "contexts"}, "spec": {**claim, "volumeName": f"pv-{namespace}"}}
+    )
+    # Nothing compresses what has no pattern.
+    large = Entry.from_bytes("weights.bin", os.urandom(3_000_000))
+    containerfile = f'FROM {yard.base}\nCOPY sources/ /app/\nCMD ["sh", "-c", "ls -l /app/weights.bin"]\n'
+    builder = yard.make_builder(namespace, image=BUILDAH, place=ClaimPlace("contexts"))
+    try:
+        result, _ = yard.build(builder, namespace, destination="team/large", extra=[large], containerfile=containerfile)
+        assert "3000000" in yard.run(namespace, result.reference)
+        assert [path for path in volume.rglob("*") if path.is_file()] == []
+        names = [pod.metadata.name for pod in api.list_namespaced_pod(namespace).items]
+        assert not [name for name in names if name.endswith("-load")]
+    finally:
+        api.delete_persistent_volume(f"pv-{namespace}")
+
+
+def test_context_too_large_for_a_config_map_needs_a_place(yard, namespace) -> None:
+    large = Entry.from_bytes("weights.bin", os.urandom(1_500_000))
+    builder = yard.make_builder(namespace, image=BUILDAH)
+    with pytest.raises(UserError, match="a ConfigMap takes 900,000 compressed"):
+        yard.build(builder, namespace, extra=[large], containerfile=f"FROM {yard.base}\nRUN true\n")
+    assert yard.list_leftovers(namespace) == []
