@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from harness import build_parser
+from operator_answers import draw_operator, tabulate_operator
 from pictures import draw_servers, draw_targets
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 RESULTS = HERE.parent / "docs" / "benchmarks"
-BENCHMARKS = ("startup", "training", "accuracy", "distributed", "lifecycle", "serving")
+BENCHMARKS = ("startup", "training", "accuracy", "distributed", "lifecycle", "serving", "msjob_operator")
 INTRODUCTION = """# Benchmarks
 
 Made by `make bench`: each benchmark runs its peer beside it, in turn, in the same run. What is quoted is the median of
-the
-rounds' ratios, with the smallest and the largest. The machine had {cores} cores and was shared and noisy; versions:
+the rounds' ratios, with the smallest and the largest. The machine had {cores} cores and was shared and noisy; versions:
 {versions}.
 """
 
@@ -49,6 +49,8 @@ def draw(name: str, result: dict[str, Any]) -> list[Path]:
     """Draw a result; return its pictures."""
     if name == "serving":
         return draw_servers(name, result["raw"], RESULTS)
+    if name == "msjob_operator":
+        return draw_operator(name, result["raw"], RESULTS)
     return draw_targets(name, result["targets"], RESULTS)
 
 
@@ -86,6 +88,8 @@ def describe(name: str, result: dict[str, Any], pictures: Sequence[Path]) -> str
         lines.append(f"| {target['name']} | {target['ratio']:.3g} | {low:.3g} to {high:.3g} | {goal} | {met} |")
     if name == "serving":
         lines += tabulate(result["raw"])
+    if name == "msjob_operator":
+        lines += tabulate_operator(result["raw"])
     for picture in pictures:
         lines += ["", f"![{picture.stem}](benchmarks/{picture.name})"]
     return "\n".join([*lines, ""])
