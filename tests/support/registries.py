@@ -104,9 +104,8 @@ class Registry:
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
     def list_uploads(self, repository: str) -> list[str]:
-        """Return the uploads that were begun and neither finished nor given up."""
-        folder = self._repository(repository) / "_uploads"
-        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        """Return the uploads of which bytes are kept: neither finished nor given up."""
+        return sorted(path.parent.name for path in (self._repository(repository) / "_uploads").glob("*/data"))
 
     def remove_repository(self, repository: str) -> None:
         """Remove a repository from the disk."""
@@ -138,6 +137,7 @@ class Fault:
         body: Body of that answer.
         cut_after: Pass on so many bytes of the body, then reset both connections.
         times: How many requests it is done to; those after it pass.
+        skip: How many requests pass before it.
         before: Called with the request's path before anything else.
     """
 
@@ -148,6 +148,7 @@ class Fault:
     body: bytes = b""
     cut_after: int | None = None
     times: int = 1
+    skip: int = 0
     before: Callable[[str], None] | None = None
 
 
@@ -175,9 +176,13 @@ class FaultProxy(ThreadingHTTPServer):
         """Return the first fault that is meant for a request, and count it."""
         with self.lock:
             for fault in self.faults:
-                if fault.times and fault.method == method and re.search(fault.path, path):
-                    fault.times -= 1
-                    return fault
+                if not fault.times or fault.method != method or not re.search(fault.path, path):
+                    continue
+                if fault.skip:
+                    fault.skip -= 1
+                    continue
+                fault.times -= 1
+                return fault
         return None
 
     def handle_error(self, request: Any, client_address: Any) -> None:
