@@ -132,7 +132,7 @@ class OwnedCluster(Cluster):
         self._instance: Instance = create_instance("node", keep=keep)
         self.directory = self._instance.directory
         try:
-            record_tunables(find_cache())
+            record_tunables()
             lease = self._instance.lease.path if self._instance.lease else None
             super().__init__(self.directory, create_namespaces(self.directory, find_cache() / "stores", lease))
             self._start(binaries, archives)

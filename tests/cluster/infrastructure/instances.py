@@ -81,8 +81,7 @@ def remove_instance(directory: Path) -> None:
     if directory.name.startswith("node-"):
         remove_link(directory)
         remove_cgroup(f"{CGROUP_PREFIX}{directory.name}")
-        if not any(other != directory for other in directory.parent.glob("node-*")):
-            restore_tunables(find_cache())
+        restore_tunables()
     # A killed process's last writes may land while the tree is being removed.
     for _ in range(5):
         with contextlib.suppress(OSError):

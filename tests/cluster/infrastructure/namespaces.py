@@ -22,6 +22,7 @@ from tests.cluster.infrastructure.paths import INFRASTRUCTURE
 _INIT = INFRASTRUCTURE / "init.py"
 # Second bytes of 10.x/16, of which a node takes one.
 _NETWORKS = range(200, 250)
+_DEVICE = "kfpms"
 # What a kubelet sets for the whole machine.
 _TUNABLES = (
     "vm/overcommit_memory",
@@ -31,6 +32,8 @@ _TUNABLES = (
     "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
 )
+# The same for all caches of a machine, and gone when it restarts.
+_RECORD = Path("/run/kfp-mindspore-tunables.json")
 
 
 @dataclass(frozen=True)
@@ -208,7 +211,7 @@ def _link(pid: int) -> Network:
 
 
 def _name_device(number: int) -> str:
-    return f"kfpms{number}"
+    return f"{_DEVICE}{number}"
 
 
 def _configure(network: Network, device: str, pid: int) -> None:
@@ -222,18 +225,15 @@ def _configure(network: Network, device: str, pid: int) -> None:
     call(*inside, "ip", "route", "add", network.services, "dev", "outside")
 
 
-def record_tunables(cache: Path) -> None:
+def record_tunables() -> None:
     """Keep the machine's settings that kubelets change, unless a running node has kept them already."""
-    file = cache / "tunables.json"
-    if not file.exists():
-        values = {name: Path("/proc/sys", name).read_text().strip() for name in _TUNABLES}
-        write_json(file, values)
+    if not _RECORD.exists():
+        write_json(_RECORD, {name: Path("/proc/sys", name).read_text().strip() for name in _TUNABLES})
 
 
-def restore_tunables(cache: Path) -> None:
-    """Put the machine's settings back as they were before the first node."""
-    file = cache / "tunables.json"
-    if file.exists():
-        for name, value in read_json(file).items():
+def restore_tunables() -> None:
+    """Put the machine's settings back as they were before the first node, unless another node still runs."""
+    if not any(Path("/sys/class/net").glob(f"{_DEVICE}*")) and _RECORD.exists():
+        for name, value in read_json(_RECORD).items():
             Path("/proc/sys", name).write_text(value)
-        file.unlink()
+        _RECORD.unlink()
