@@ -1,0 +1,129 @@
+"""The objects of an installation, and the kustomize files that say the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from kfp_mindspore.cli.operator import operator
+from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.operator.install import Choices, build_objects
+from kfp_mindspore.operator.install.roles import build_kueue_roles
+
+CONFIG = Path(__file__).parents[3] / "config" / "operator"
+Document = dict[str, Any]
+
+
+def build_kustomization(name: str) -> list[Document]:
+    """Return what kustomize makes of a folder."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not on the PATH, whose `kubectl kustomize` builds the overlays")
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(CONFIG / name)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def by_name(documents: list[Document]) -> dict[str, Document]:
+    return {f"{item['kind']}/{item['metadata']['name']}": item for item in documents}
+
+
+def find(documents: list[Document], kind: str) -> Document:
+    return next(item for item in documents if item["kind"] == kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "choices", "extra"),
+    [
+        ("base", Choices(), []),
+        ("overlays/volcano", Choices(gang_scheduler="volcano"), []),
+        ("overlays/scheduler-plugins", Choices(gang_scheduler="scheduler-plugins"), []),
+        ("overlays/istio", Choices(istio_sidecar=True), []),
+        ("overlays/kueue", Choices(), build_kueue_roles()),
+    ],
+)
+def test_kustomize_builds_what_the_command_applies(name: str, choices: Choices, extra: list[Document]) -> None:
+    assert by_name(build_kustomization(name)) == by_name([*build_objects(choices), *extra])
+
+
+def test_the_overlay_of_one_namespace_has_no_rights_outside() -> None:
+    documents = build_kustomization("overlays/single-namespace")
+    cluster_wide = {item["metadata"]["name"] for item in documents if item["kind"].startswith("ClusterRole")}
+    assert cluster_wide == {"msjob-edit", "msjob-view"}
+    roles = by_name(documents)
+    expected = by_name(build_objects(Choices(watched=("msjob-system",))))
+    assert roles["Role/msjob-controller"] == expected["Role/msjob-controller"]
+    assert roles["RoleBinding/msjob-controller"] == expected["RoleBinding/msjob-controller"]
+    (container,) = find(documents, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert "--namespace=$(POD_NAMESPACE)" in container["args"]
+    assert "POD_NAMESPACE" in {item["name"] for item in container["env"]}
+
+
+def test_the_deployment_is_restricted() -> None:
+    spec = find(build_objects(Choices(image="a/b@sha256:1")), "Deployment")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert container["image"] == "a/b@sha256:1"
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert "volumes" not in spec
+
+
+def test_the_deployment_runs_what_the_command_line_takes() -> None:
+    choices = Choices(watched=("team-a", "team-b"), gang_scheduler="volcano", istio_sidecar=True)
+    (container,) = find(build_objects(choices), "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["kfp-mindspore", "operator", "run"]
+    context = operator.commands["run"].make_context("run", list(container["args"]))
+    assert context.params["namespaces"] == ("team-a", "team-b")
+    assert context.params["gang_scheduler"] == "volcano"
+    assert context.params["leader_elect"] is True
+    assert context.params["istio_sidecar"] is True
+
+
+def test_no_role_holds_a_star_or_a_secret() -> None:
+    for document in build_objects(Choices(gang_scheduler="volcano")):
+        for rule in document.get("rules") or []:
+            words = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+            assert not words & {"*", "secrets", "impersonate", "escalate", "bind"}
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"image": "two words"}, "image"),
+        ({"namespace": "Upper"}, "namespace"),
+        ({"watched": ("a", "-b")}, "namespace"),
+        ({"gang_scheduler": "other"}, "gang_scheduler"),
+        ({"replicas": 0}, "replicas"),
+    ],
+)
+def test_a_wrong_choice_is_named(values: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValidationError, match=f"{field}: must be"):
+        Choices(**values)
+
+
+def test_a_dry_run_prints_the_objects_and_asks_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    done = CliRunner().invoke(operator, ["install", "--dry-run", "-n", "team-a"], catch_exceptions=False)
+    assert list(yaml.safe_load_all(done.output)) == build_objects(Choices(watched=("team-a",)))
+    done = CliRunner().invoke(operator, ["install", "--dry-run", "--definition-only", "--json"], catch_exceptions=False)
+    (definition,) = json.loads(done.output)["objects"]
+    assert definition["kind"] == "CustomResourceDefinition"
+
+
+def test_without_an_image_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KFP_MINDSPORE_IMAGE", raising=False)
+    with pytest.raises(UserError, match="--image: is required"):
+        CliRunner().invoke(operator, ["install"], catch_exceptions=False)
