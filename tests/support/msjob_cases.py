@@ -207,7 +207,7 @@ INVALID: tuple[Invalid, ...] = (
     Invalid("no spec", {"spec": DELETED}, "spec: is required", "spec: Required value"),
     Invalid("misspelt spec", {"spec.runpolicy": {}}, "spec.runpolicy: unknown field; did you mean 'runPolicy'?", 'unknown field "spec.runpolicy"'),  # noqa: E501
     Invalid("no replica specs", {SPECS: DELETED}, f"{SPECS}: is required", f"{SPECS}: Required value"),
-    Invalid("replica specs in a list", {SPECS: [{"replicas": 1}]}, f"{SPECS}: must be a mapping, got a list", f"{SPECS}: Invalid value"),  # noqa: E501
+    Invalid("replica specs in a list", {SPECS: [{"replicas": 1}]}, f"{SPECS}: must be a mapping, got a list", f'unknown field "{SPECS}[0].replicas"'),  # noqa: E501
     Invalid("success of some", {"spec.successPolicy": "AnyWorker"}, "spec.successPolicy: must be one of '', 'AllWorkers', got 'AnyWorker'", 'spec.successPolicy: Unsupported value: "AnyWorker"'),  # noqa: E501
     Invalid("dynamic worker in words", {"spec.enableDynamicWorker": "yes"}, "spec.enableDynamicWorker: must be true or false, got 'yes'", "spec.enableDynamicWorker: Invalid value"),  # noqa: E501
     Invalid("elastic upside down", {"spec.elasticPolicy": {"minReplicas": 3, "maxReplicas": 2}}, "spec.elasticPolicy.minReplicas: must be ≤ maxReplicas (2), got 3", "minReplicas: must be at most maxReplicas", by_rule=True),  # noqa: E501

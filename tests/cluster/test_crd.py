@@ -1,0 +1,175 @@
+"""The generated CustomResourceDefinition at a real API server: taken, defaulted, explained, ruled, scaled."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.kube import DEFINITIONS, Cluster
+from kfp_mindspore.kube.errors import Request
+from kfp_mindspore.msjob import MSJob
+from kfp_mindspore.msjob.backends.kubernetes import MSJOBS
+from kfp_mindspore.msjob.crd import build_crd
+from tests.cluster.infrastructure.api_server import Api
+from tests.support.msjob_cases import UPDATES, VALID, VALID_HERE, Update, build_job, put
+from tests.support.operators import install_definition
+
+# What `kubectl apply` leaves on an object that it applies by the client's side.
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+@pytest.fixture(scope="module")
+def cluster(api_server: Api) -> Cluster:
+    install_definition(api_server.kubeconfig)
+    return Cluster(api_server.kubeconfig)
+
+
+@pytest.fixture(scope="module")
+def namespace(api_server: Api) -> Iterator[str]:
+    with api_server.make_namespace() as name:
+        yield name
+
+
+def ask(api_server: Api, path: str, accept: str = "application/json") -> Any:
+    """Return what the API server answers to a GET, in a form of its choice."""
+    with api_server.client() as client:
+        response = client.call_api(
+            path, "GET", header_params={"Accept": accept}, auth_settings=["BearerToken"], _preload_content=False
+        )[0]
+        return json.loads(response.data)
+
+
+def test_the_api_server_takes_it_whole(cluster: Cluster) -> None:
+    stored = cluster.get(DEFINITIONS, "msjobs.mindspore.gitee.com")
+    conditions = {item["type"]: (item["status"], item.get("message")) for item in stored["status"]["conditions"]}
+    assert conditions["Established"][0] == "True"
+    # A schema that is not structural, or a rule over budget, would be named here.
+    assert "NonStructuralSchema" not in conditions, conditions["NonStructuralSchema"]
+    sent, kept = build_crd()["spec"], stored["spec"]
+    assert kept["versions"][0]["schema"] == sent["versions"][0]["schema"]
+    assert kept["versions"][0]["additionalPrinterColumns"] == sent["versions"][0]["additionalPrinterColumns"]
+    assert kept["names"]["shortNames"] == ["msj"]
+
+
+def test_client_side_apply_takes_it_too(cluster: Cluster) -> None:
+    text = json.dumps(build_crd(), separators=(",", ":")) + "\n"
+    name = "msjobs.mindspore.gitee.com"
+    applied = cluster.patch(DEFINITIONS, name, "", {"metadata": {"annotations": {LAST_APPLIED: text}}})
+    assert applied["metadata"]["annotations"][LAST_APPLIED] == text
+    cluster.patch(DEFINITIONS, name, "", {"metadata": {"annotations": {LAST_APPLIED: None}}})
+    with pytest.raises(ValidationError, match="Too long"):
+        cluster.patch(DEFINITIONS, name, "", {"metadata": {"annotations": {LAST_APPLIED: text + " " * 262_144}}})
+
+
+@pytest.mark.parametrize("document", [*VALID.values(), *VALID_HERE.values()], ids=[*VALID, *VALID_HERE])
+def test_valid_jobs_are_stored_as_they_were_sent(cluster: Cluster, namespace: str, document: dict[str, Any]) -> None:
+    cluster.create(MSJOBS, document, namespace)
+    stored = cluster.get(MSJOBS, document["metadata"]["name"], namespace)
+    assert contains(stored["spec"], document["spec"])
+    # Read by the types, it is the same job.
+    assert contains(MSJob.from_dict(stored).to_dict()["spec"], MSJob.from_dict(document).to_dict()["spec"])
+
+
+def contains(whole: Any, part: Any) -> bool:
+    """Tell whether a document holds all of another; the server fills defaults in and drops `null`."""
+    if isinstance(part, dict):
+        return isinstance(whole, dict) and all(
+            value is None or (key in whole and contains(whole[key], value)) for key, value in part.items()
+        )
+    if isinstance(part, list):
+        return isinstance(whole, list) and len(whole) == len(part) and all(map(contains, whole, part))
+    return bool(whole == part)
+
+
+def test_defaults_are_filled_in(cluster: Cluster, namespace: str) -> None:
+    job = build_job("defaults", Worker={"template": {"spec": {"containers": [{"name": "mindspore", "image": "a"}]}}})
+    spec = cluster.create(MSJOBS, job, namespace)["spec"]
+    assert spec["runPolicy"] == {"backoffLimit": 3, "cleanPodPolicy": "Running", "suspend": False}
+    assert spec["successPolicy"] == ""
+    assert (spec["msReplicaSpecs"]["Worker"]["replicas"], spec["msReplicaSpecs"]["Worker"]["restartPolicy"]) == (
+        1,
+        "Never",
+    )
+
+
+def test_the_status_is_a_subresource(cluster: Cluster, namespace: str) -> None:
+    cluster.create(MSJOBS, build_job("status"), namespace)
+    ignored = cluster.patch(MSJOBS, "status", namespace, {"status": {"state": "Running"}})
+    assert "status" not in ignored
+    status = {
+        "state": "Running",
+        "workers": "1/1",
+        "restarts": 2,
+        "failure": {"pod": "status-worker-0", "exitCode": 137, "reason": "OOMKilled", "log": ["a", "b"], "attempt": 1},
+        "conditions": [{"type": "Running", "status": "True", "reason": "JobRunning", "message": "It runs."}],
+        "replicaStatuses": {"Worker": {"active": 1, "selector": "training.kubeflow.org/job-name=status"}},
+    }
+    change = {"status": status, "spec": {"successPolicy": "AllWorkers"}}
+    written = cluster.patch(MSJOBS, "status", namespace, change, subresource="status")
+    assert (written["status"], written["spec"]["successPolicy"]) == (status, "")
+
+
+def test_workers_are_scaled(cluster: Cluster, namespace: str) -> None:
+    cluster.create(MSJOBS, build_job("scale"), namespace)
+    selector = "training.kubeflow.org/job-name=scale"
+    status = {"status": {"replicaStatuses": {"Worker": {"active": 1, "selector": selector}}}}
+    cluster.patch(MSJOBS, "scale", namespace, status, subresource="status")
+    cluster.patch(MSJOBS, "scale", namespace, {"spec": {"replicas": 3}}, subresource="scale")
+    path = MSJOBS.locate(namespace, "scale", "scale")
+    scale = cluster.connection.send(Request("get", "msjobs/scale", "scale", namespace), "GET", path)
+    assert (scale["spec"]["replicas"], scale["status"]) == (3, {"replicas": 1, "selector": selector})
+    stored = cluster.get(MSJOBS, "scale", namespace)
+    assert stored["spec"]["msReplicaSpecs"]["Worker"]["replicas"] == 3
+    with pytest.raises(ValidationError, match="replicas: Invalid value: 0"):
+        cluster.patch(MSJOBS, "scale", namespace, {"spec": {"replicas": 0}}, subresource="scale")
+
+
+def test_a_table_shows_state_workers_and_restarts(api_server: Api, cluster: Cluster, namespace: str) -> None:
+    cluster.create(MSJOBS, build_job("table"), namespace)
+    status = {"state": "Running", "workers": "1/1", "restarts": 2}
+    cluster.patch(MSJOBS, "table", namespace, {"status": status}, subresource="status")
+    table = ask(api_server, MSJOBS.locate(namespace, "table"), "application/json;as=Table;v=v1;g=meta.k8s.io")
+    assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "State", "Workers", "Restarts", "Age"]
+    assert table["rows"][0]["cells"][:4] == ["table", "Running", "1/1", 2]
+
+
+def test_every_field_is_explained(api_server: Api, cluster: Cluster) -> None:
+    """Look where `kubectl explain` does."""
+    schemas = ask(api_server, "/openapi/v3/apis/mindspore.gitee.com/v1")["components"]["schemas"]
+    schema = schemas["com.gitee.mindspore.v1.MSJob"]
+    policy = schema["properties"]["spec"]["properties"]["runPolicy"]["properties"]
+    assert policy["backoffLimit"]["description"].startswith("How often all its processes may be started again")
+    assert all(field.get("description") for field in policy.values())
+    worker = schema["properties"]["spec"]["properties"]["msReplicaSpecs"]["additionalProperties"]
+    container = worker["properties"]["template"]["properties"]["spec"]["properties"]["containers"]["items"]
+    assert container["properties"]["image"]["description"]
+
+
+def test_it_is_found_by_its_short_name_and_categories(api_server: Api, cluster: Cluster) -> None:
+    resources = ask(api_server, "/apis/mindspore.gitee.com/v1")["resources"]
+    found = {item["name"]: item for item in resources}
+    assert set(found) == {"msjobs", "msjobs/status", "msjobs/scale"}
+    assert (found["msjobs"]["shortNames"], found["msjobs"]["categories"]) == (["msj"], ["all", "kubeflow"])
+
+
+@pytest.mark.parametrize("case", UPDATES, ids=lambda case: case.name)
+def test_changes_of_a_job_are_judged(cluster: Cluster, namespace: str, case: Update) -> None:
+    before, after = (copy.deepcopy(document) for document in case.build())
+    name = "update-" + "".join(letter if letter.isalnum() else "-" for letter in case.name)
+    created = cluster.create(MSJOBS, put(before, "metadata.name", name), namespace)
+    after = put(after, "metadata.name", name)
+    after["metadata"]["resourceVersion"] = created["metadata"]["resourceVersion"]
+    request = Request("update", MSJOBS.full_name, name, namespace)
+    path = MSJOBS.locate(namespace, name)
+    if not case.server:
+        changed = cluster.connection.send(request, "PUT", path, None, after)
+        assert contains(changed["spec"], after["spec"])
+        return
+    with pytest.raises(ValidationError) as refused:
+        cluster.connection.send(request, "PUT", path, None, after)
+    assert case.server in str(refused.value)
