@@ -22,6 +22,7 @@ COMMANDS = {
     "pipeline": "List and compile pipelines; upload and run them on a cluster.",
     "job": "Submit, follow and delete training jobs (MSJob).",
     "model": "Export, inspect and verify model bundles (MindIR).",
+    "image": "Build images from notebooks, scripts and folders; build the runtime image.",
     "serve": "Serve a model bundle over HTTP and gRPC.",
     "service": "List, describe and stop services.",
     "operator": "Run MSJobs on Kubernetes: the controller and its installation.",

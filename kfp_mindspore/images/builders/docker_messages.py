@@ -13,6 +13,7 @@ from kfp_mindspore.images.result import OnProgress, Progress
 
 KEPT_LINES = 20
 _STEP = re.compile(r"Step (\d+/\d+) : (.*)", re.DOTALL)
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _REUSED = ("Layer already exists", "Mounted from")
 
 
@@ -53,7 +54,7 @@ def read_build(messages: Iterable[Mapping[str, Any]], on_progress: OnProgress) -
         image = (message.get("aux") or {}).get("ID", image)
         if "status" in message:
             on_progress(_read_transfer(message, "Pull"))
-        for line in str(message.get("stream", "")).splitlines():
+        for line in _COLOR.sub("", str(message.get("stream", ""))).splitlines():
             if matched := _STEP.match(line.strip()):
                 step = f"Step {matched[1]} ({matched[2].strip()})"
                 lines.clear()

@@ -38,7 +38,7 @@ def test_first_error_of_a_build_is_raised_with_its_step_and_last_lines() -> None
     messages = [
         {"stream": "Step 1/2 : FROM base\n"},
         {"stream": "Step 2/2 : RUN pip install nosuch\n"},
-        {"stream": "ERROR: no matching distribution\n"},
+        {"stream": "\x1b[91mERROR: no matching distribution\n\x1b[0m"},
         {"errorDetail": {"code": 1, "message": "returned a non-zero code: 1"}, "error": "returned a non-zero code: 1"},
         {"errorDetail": {"message": "a later one"}},
     ]

@@ -1,0 +1,264 @@
+"""`kfp-mindspore image`: build images from sources, look at images in registries, build the runtime image."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kfp_mindspore.cli.image_options import (
+    BuilderChoice,
+    RegistryChoice,
+    add_builder_options,
+    add_registry_options,
+)
+from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_table
+from kfp_mindspore.errors import UserError
+
+if TYPE_CHECKING:
+    from kfp_mindspore.images import Builder, BuildResult, ImagePlan
+
+_FILE = click.Path(path_type=Path)
+
+
+@click.group(epilog="Example: kfp-mindspore image build train/ --base registry/python:3.11 --to registry/team/train")
+def image() -> None:
+    """Build images from notebooks, scripts and folders; look at them; build the runtime image."""
+
+
+@image.command(
+    epilog="""\b
+Examples:
+  kfp-mindspore image build train/ --base registry/python:3.11 --to registry/team/train --command 'python3 train.py'
+  kfp-mindspore image build lenet.ipynb --base registry/python:3.11 --to registry/team/lenet --builder docker
+  kfp-mindspore image build train.py --base registry/python:3.11 --dry-run""",
+)
+@click.argument("source", metavar="FOLDER|SCRIPT.py|NOTEBOOK.ipynb|MODULE:FUNCTION")
+@click.option("--base", required=True, help="Base image.")
+@click.option("--to", "destination", default="", metavar="HOST/NAME", help="Repository to push to; the tag is made.")
+@click.option("--requirement", "requirements", multiple=True, help="A pip requirement; repeatable.")
+@click.option("--requirements-file", type=_FILE, help="pip requirements, one a line.")
+@click.option("--containerfile", type=_FILE, help="Your own Containerfile in the place of the generated one.")
+@click.option("--command", default="", help="What the image runs. [default: what the source says]")
+@click.option("--env", type=PairType(), multiple=True, help="Environment variable of the image; repeatable.")
+@click.option("--label", "labels", type=PairType(), multiple=True, help="Label of the image; repeatable.")
+@click.option("--workdir", default="/app", show_default=True, help="Folder of the sources in the image.")
+@click.option("--user", default="1000:1000", show_default=True, help="uid:gid that the image runs as.")
+@click.option("--platform", default="linux/amd64", show_default=True, help="Platform; all keeps the base's (append).")
+@click.option("--cell-tag", "cell_tags", multiple=True, help="Notebook: take cells with this tag. [default: image]")
+@click.option("--dry-run", is_flag=True, help="Print files, sizes and the Containerfile; build nothing.")
+@add_builder_options("append")
+@add_json_option
+def build(
+    source: str,
+    base: str,
+    destination: str,
+    requirements: tuple[str, ...],
+    requirements_file: Path | None,
+    containerfile: Path | None,
+    command: str,
+    env: tuple[tuple[str, str], ...],
+    labels: tuple[tuple[str, str], ...],
+    workdir: str,
+    user: str,
+    platform: str,
+    cell_tags: tuple[str, ...],
+    dry_run: bool,
+    builder: BuilderChoice,
+    registry: RegistryChoice,
+    as_json: bool,
+) -> None:
+    """Build an image of SOURCE over a base image and push it.
+
+    The tag follows from what the image is made of: when the registry has it, nothing is built or sent.
+    """
+    from kfp_mindspore.images.build import ImageOptions, make_plan
+    from kfp_mindspore.images.sources import collect_source
+
+    if not destination and not dry_run:
+        raise UserError("--to: is missing: the repository to push to", hint="Or look only, with --dry-run.")
+    words = tuple(shlex.split(command))
+    context = collect_source(source, command=words, tags=cell_tags)
+    made = builder.make_builder(registry.make_config())
+    options = ImageOptions(
+        base=base,
+        platform=platform,
+        requirements=(*requirements, *_read_requirements(requirements_file)),
+        containerfile=_read_text(containerfile, "--containerfile") if containerfile else "",
+        workdir=workdir,
+        user=user,
+        env=dict(env),
+        command=words,
+        labels=dict(labels),
+    )
+    plan = make_plan(context, options, made)
+    if dry_run:
+        _describe(plan, as_json)
+        return
+    _print_notes(plan)
+    _print_result(_run(made, plan, destination), as_json)
+
+
+@image.command(
+    epilog="Example: kfp-mindspore image runtime --to registry/team/kfp-mindspore --builder cluster --tool buildah"
+)
+@click.option("--to", "destination", default="", metavar="HOST/NAME", help="Repository to push to; the tag is made.")
+@click.option("--base", default="", help="Base image: Python with venv. [default: docker.io/library/python]")
+@click.option("--extra", "extras", multiple=True, help="An extra of this package. [default: what steps and jobs need]")
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "all"]),
+    default="cpu",
+    show_default=True,
+    help="all keeps MindSpore's GPU and Ascend plugins (1.8 GB).",
+)
+@click.option("--wheel", type=_FILE, help="This package's wheel. [default: made from what runs here]")
+@click.option("--constraints", type=_FILE, help="Pinned versions. [default: the checkout's, or those installed here]")
+@click.option("--platform", default="linux/amd64", show_default=True, help="Platform.")
+@click.option("--dry-run", is_flag=True, help="Print files, sizes and the Containerfile; build nothing.")
+@add_builder_options("docker")
+@add_json_option
+def runtime(
+    destination: str,
+    base: str,
+    extras: tuple[str, ...],
+    device: str,
+    wheel: Path | None,
+    constraints: Path | None,
+    platform: str,
+    dry_run: bool,
+    builder: BuilderChoice,
+    registry: RegistryChoice,
+    as_json: bool,
+) -> None:
+    """Build the image that component steps and the pods of jobs run in: this package with MindSpore.
+
+    Give its name by digest to pipelines as --image or KFP_MINDSPORE_IMAGE. An index or a login of pip's comes by
+    --build-arg PIP_INDEX_URL=…, or as a file with --secret pip=…
+    """
+    from kfp_mindspore.images.build import make_plan
+    from kfp_mindspore.images.runtime import (
+        DEFAULT_BASE,
+        DEFAULT_EXTRAS,
+        PIP_SECRET,
+        make_runtime_context,
+        make_runtime_options,
+    )
+
+    if not destination and not dry_run:
+        raise UserError("--to: is missing: the repository to push to", hint="Or look only, with --dry-run.")
+    made = builder.make_builder(registry.make_config())
+    context = make_runtime_context(wheel, constraints)
+    base = base or DEFAULT_BASE
+    options = make_runtime_options(
+        context,
+        made.resolve_base(base, platform),
+        base=base,
+        platform=platform,
+        extras=extras or DEFAULT_EXTRAS,
+        device=device,
+        pip_secret=PIP_SECRET in dict(builder.secrets),
+    )
+    plan = make_plan(context, options, made)
+    if dry_run:
+        _describe(plan, as_json)
+        return
+    _print_notes(plan)
+    result = _run(made, plan, destination)
+    _print_result(result, as_json)
+    if not as_json:
+        click.echo(f"export KFP_MINDSPORE_IMAGE={result.reference}")
+
+
+@image.command(epilog="Example: kfp-mindspore image inspect registry/team/train:3f2a --insecure registry")
+@click.argument("reference")
+@click.option("--platform", default="", help="Whose layers are shown, of an image for several. [default: the first]")
+@add_registry_options
+@add_json_option
+def inspect(reference: str, platform: str, registry: RegistryChoice, as_json: bool) -> None:
+    """Show what a registry holds under a name: digest, layers, labels."""
+    from kfp_mindspore.images import inspect_image, parse_reference
+
+    found = inspect_image(parse_reference(reference), registry.make_config(), platform=platform)
+    if as_json:
+        print_json(found.to_json())
+        return
+    click.echo(f"{found.reference}: {found.size_bytes:,} bytes, {', '.join(found.platforms)}")
+    for name, value in (
+        ("created", found.created),
+        ("user", found.user or "root"),
+        ("workdir", found.workdir),
+        ("command", shlex.join(found.command)),
+    ):
+        click.echo(f"{name}: {value}")
+    click.echo()
+    print_table([{"layer": digest, "bytes": f"{size:,}"} for digest, size in found.layers], ["layer", "bytes"])
+    for title, lines in (
+        ("environment", found.env),
+        ("labels", tuple(f"{key}={value}" for key, value in sorted(found.labels.items()))),
+    ):
+        if lines:
+            click.echo(f"\n{title}:")
+            for line in lines:
+                click.echo(f"  {line}")
+
+
+def _run(builder: Builder, plan: ImagePlan, destination: str) -> BuildResult:
+    from kfp_mindspore.cli.image_progress import BuildDisplay
+
+    with BuildDisplay() as display:
+        return builder.build(plan, destination, on_progress=display)
+
+
+def _describe(plan: ImagePlan, as_json: bool) -> None:
+    from kfp_mindspore.images.build import describe_plan
+
+    described = describe_plan(plan)
+    if as_json:
+        print_json(described.to_json())
+        return
+    rows = [{"file": path, "mode": mode, "bytes": f"{size:,}"} for path, mode, size in described.files]
+    print_table(rows, ["file", "mode", "bytes"])
+    click.echo(f"\n{len(rows)} files, {described.size_bytes:,} bytes; base {described.base}; tag {described.tag}\n")
+    click.echo(described.containerfile.rstrip())
+    _print_notes(plan)
+
+
+def _print_notes(plan: ImagePlan) -> None:
+    from kfp_mindspore.images.build import describe_plan
+
+    described = describe_plan(plan)
+    for note in described.notes:
+        click.echo(note, err=True)
+    for warning in described.warnings:
+        click.echo(f"Warning: {warning}", err=True)
+
+
+def _print_result(result: BuildResult, as_json: bool) -> None:
+    if as_json:
+        print_json(result.to_json())
+        return
+    what = "built and pushed" if result.built else "is there already, nothing was sent"
+    click.echo(f"{result.reference}: {what}")
+    click.echo(
+        f"tag {result.tag}; {result.size_bytes:,} bytes; {result.layers_sent} layers sent "
+        f"({result.sent_bytes:,} bytes), {result.layers_reused} reused; {result.seconds:.1f} s"
+    )
+
+
+def _read_requirements(file: Path | None) -> list[str]:
+    if file is None:
+        return []
+    lines: list[Any] = [
+        line.partition(" #")[0].strip() for line in _read_text(file, "--requirements-file").splitlines()
+    ]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _read_text(file: Path, option: str) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{option}: {file}: {getattr(error, 'strerror', None) or 'is no UTF-8 text'}") from None

@@ -1,0 +1,243 @@
+"""Options of `kfp-mindspore image`: how registries are reached, and who builds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kfp_mindspore.cli.output import PairType
+from kfp_mindspore.errors import UserError
+
+if TYPE_CHECKING:
+    from kfp_mindspore.images import Builder, RegistryConfig
+    from kfp_mindspore.images.builders.place import ContextPlace
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+BUILDERS = ("append", "docker", "cluster")
+_FILE = click.Path(path_type=Path)
+
+
+@dataclass(frozen=True)
+class RegistryChoice:
+    """What the options say about registries; one field an option."""
+
+    insecure: tuple[str, ...] = ()
+    ca_file: Path | None = None
+    mirrors: tuple[tuple[str, str], ...] = ()
+    docker_config: Path | None = None
+    push_secret: str = ""
+    pull_secrets: tuple[str, ...] = ()
+
+    def make_config(self) -> RegistryConfig:
+        """Return the configuration."""
+        from kfp_mindspore.images import RegistryConfig
+
+        return RegistryConfig(
+            insecure=self.insecure,
+            ca_file=self.ca_file,
+            mirrors=dict(self.mirrors),
+            docker_config=self.docker_config,
+            push_secret=self.push_secret,
+            pull_secrets=self.pull_secrets,
+        )
+
+
+@dataclass(frozen=True)
+class BuilderChoice:
+    """What the options say about who builds; one field an option."""
+
+    builder: str = "append"
+    build_args: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[tuple[str, str], ...] = ()
+    docker_host: str = ""
+    docker_backend: str = "auto"
+    network: str = ""
+    tool: str = "auto"
+    tool_image: str = ""
+    package_image: str = ""
+    namespace: str = ""
+    context: str | None = None
+    kubeconfig: Path | None = None
+    claim: str = ""
+    claim_path: Path | None = None
+    store: str = ""
+    store_endpoint: str = ""
+    store_secret: str = ""
+
+    def make_builder(self, registry: RegistryConfig) -> Builder:
+        """Return the builder.
+
+        Raises:
+            UserError: An option belongs to another builder, or two contradict each other.
+        """
+        self._refuse_foreign(registry)
+        if self.builder == "docker":
+            from kfp_mindspore.images.builders.docker import DockerBuilder
+
+            return DockerBuilder(
+                registry,
+                host=self.docker_host,
+                backend=self.docker_backend,
+                build_args=dict(self.build_args),
+                secrets={name: Path(file) for name, file in self.secrets},
+                network=self.network,
+            )
+        if self.builder == "cluster":
+            from kfp_mindspore.images.builders.cluster import ClusterBuilder
+
+            return ClusterBuilder(
+                registry,
+                namespace=self.namespace,
+                kubeconfig=self.kubeconfig,
+                context=self.context,
+                tool=self.tool,
+                image=self.tool_image,
+                package_image=self.package_image,
+                place=self._make_place(),
+                build_args=dict(self.build_args),
+                secrets=dict(self.secrets),
+            )
+        from kfp_mindspore.images.builders.append import AppendBuilder
+
+        return AppendBuilder(registry)
+
+    def _make_place(self) -> ContextPlace | None:
+        from kfp_mindspore.images.builders.place import ClaimPlace, ObjectStorePlace
+
+        if self.claim and self.store:
+            raise UserError("--claim and --store: a context goes to one of them, got both")
+        if self.claim:
+            return ClaimPlace(self.claim, self.claim_path)
+        return ObjectStorePlace(self.store, self.store_endpoint, secret=self.store_secret) if self.store else None
+
+    def _refuse_foreign(self, registry: RegistryConfig) -> None:
+        for entry in fields(self):
+            if getattr(self, entry.name) != entry.default:
+                self._refuse(entry.name)
+        for name in ("push_secret", "pull_secrets"):
+            if getattr(registry, name):
+                self._refuse(name)
+
+    def _refuse(self, name: str) -> None:
+        owners = _OWNERS.get(name, BUILDERS)
+        if self.builder not in owners:
+            option = _SPELLING.get(name, name).replace("_", "-")
+            raise UserError(f"--{option}: is for --builder {' or '.join(owners)}, got --builder {self.builder}")
+
+
+_DOCKER, _CLUSTER, _BOTH = ("docker",), ("cluster",), ("docker", "cluster")
+_OWNERS = {
+    "build_args": _BOTH,
+    "secrets": _BOTH,
+    "docker_host": _DOCKER,
+    "docker_backend": _DOCKER,
+    "network": _DOCKER,
+    **dict.fromkeys(("tool", "tool_image", "package_image", "namespace", "context", "kubeconfig"), _CLUSTER),
+    **dict.fromkeys(("claim", "claim_path", "store", "store_endpoint", "store_secret"), _CLUSTER),
+    **dict.fromkeys(("push_secret", "pull_secrets"), _CLUSTER),
+}
+_SPELLING = {"build_args": "build_arg", "secrets": "secret", "pull_secrets": "pull_secret"}
+
+_REGISTRY_OPTIONS = (
+    click.option("--insecure", multiple=True, metavar="HOST", help="A registry of plain HTTP; repeatable."),
+    click.option("--ca-file", type=_FILE, help="PEM file of authorities that registries are trusted by."),
+    click.option(
+        "--mirror",
+        "mirrors",
+        type=PairType(),
+        multiple=True,
+        metavar="HOST=PLACE",
+        help="Where images of HOST are read from; repeatable.",
+    ),
+    click.option("--docker-config", type=_FILE, help="Docker's config.json with logins. [default: Docker's own]"),
+)
+_BUILDER_OPTIONS = (
+    click.option("--build-arg", "build_args", type=PairType(), multiple=True, help="Value of an ARG line; no secrets."),
+    click.option(
+        "--secret",
+        "secrets",
+        type=PairType(),
+        multiple=True,
+        metavar="NAME=PLACE",
+        help="For RUN --mount=type=secret,id=NAME: a file, or SECRET/KEY on a cluster.",
+    ),
+    click.option("--docker-host", default="", help="docker: the daemon. [default: DOCKER_HOST, else the usual socket]"),
+    click.option(
+        "--docker-backend",
+        type=click.Choice(["auto", "buildkit", "legacy"]),
+        default="auto",
+        show_default=True,
+        help="docker: how the daemon builds.",
+    ),
+    click.option("--network", default="", help="docker: network of RUN steps, such as host."),
+    click.option(
+        "--tool",
+        type=click.Choice(["auto", "buildah", "buildkit", "append"]),
+        default="auto",
+        show_default=True,
+        help="cluster: what builds in the pod.",
+    ),
+    click.option("--tool-image", default="", help="cluster: image with the tool. [default: the tool's own]"),
+    click.option(
+        "--package-image", default="", help="cluster: image with this package. [default: KFP_MINDSPORE_IMAGE]"
+    ),
+    click.option("--namespace", default="", help="cluster: namespace of the build."),
+    click.option("--context", help="cluster: context of the kubeconfig."),
+    click.option("--kubeconfig", type=_FILE, help="cluster: the kubeconfig. [default: KUBECONFIG]"),
+    click.option("--push-secret", default="", help="cluster: Secret with the login for pushing."),
+    click.option(
+        "--pull-secret", "pull_secrets", multiple=True, help="cluster: Secret with a login for pulling; repeatable."
+    ),
+    click.option("--claim", default="", help="cluster: claim for contexts over 900 KB."),
+    click.option("--claim-path", type=_FILE, help="cluster: where this process sees the claim."),
+    click.option("--store", default="", metavar="s3://BUCKET/FOLDER", help="cluster: store for contexts over 900 KB."),
+    click.option("--store-endpoint", default="", help="cluster: address of the store. [default: AWS]"),
+    click.option(
+        "--store-secret", default="", help="cluster: Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+    ),
+)
+
+
+def add_registry_options(command: Command) -> Command:
+    """Add the options of RegistryChoice, passed to the command as `registry`."""
+    return _gather(command, _REGISTRY_OPTIONS, "registry", RegistryChoice)
+
+
+def add_builder_options(default: str) -> Callable[[Command], Command]:
+    """Add the options of BuilderChoice and RegistryChoice, passed to the command as `builder` and `registry`.
+
+    Args:
+        default: The builder that is taken when none is named.
+    """
+    choice = click.option(
+        "--builder",
+        type=click.Choice([name for name in BUILDERS if default == "append" or name != "append"]),
+        default=default,
+        show_default=True,
+        help="Who builds: a registry alone, a Docker daemon, or a Job on Kubernetes.",
+    )
+
+    def add(command: Command) -> Command:
+        gathered = _gather(command, (choice, *_BUILDER_OPTIONS), "builder", BuilderChoice)
+        return add_registry_options(gathered)
+
+    return add
+
+
+def _gather(command: Command, options: tuple[Any, ...], name: str, kind: type[Any]) -> Command:
+    names = {entry.name for entry in fields(kind)}
+
+    @wraps(command)
+    def gathered(*positional: Any, **named: Any) -> Any:
+        given = {key: named.pop(key) for key in names & set(named)}
+        return command(*positional, **{**named, name: kind(**given)})
+
+    for option in reversed(options):
+        gathered = option(gathered)
+    return gathered  # type: ignore[return-value]

@@ -1,0 +1,63 @@
+"""What a person names as sources: a folder, a script, a notebook, or a function in a module."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.images.context import BuildContext
+
+
+def collect_source(source: str, *, command: Sequence[str] = (), tags: Sequence[str] = ()) -> BuildContext:
+    """Return the sources of a folder, `script.py`, `notebook.ipynb` or `package.module:function`.
+
+    Args:
+        source: As above; a module is looked for in the working directory too.
+        command: How the sources are run; by default what they say themselves.
+        tags: Of a notebook: a cell is taken when it has one of these tags; by default those with the tag `image`.
+
+    Raises:
+        NotFoundError: There is no such file, module or function.
+        UserError: It is none of these, or cannot be made an image.
+    """
+    path = Path(source)
+    if path.is_dir():
+        from kfp_mindspore.images.folder import collect_folder
+
+        return collect_folder(path, command=command)
+    if path.suffix == ".ipynb":
+        from kfp_mindspore.images.notebook import DEFAULT_TAG, convert_notebook
+
+        return convert_notebook(path, tags=tuple(tags) or (DEFAULT_TAG,))
+    if path.suffix == ".py":
+        from kfp_mindspore.images.function import collect_script
+
+        return collect_script(path, command=command)
+    if ":" in source and os.sep not in source:
+        from kfp_mindspore.images.function import collect_function
+
+        return collect_function(_import(source), command=command)
+    if path.exists():
+        raise UserError(f"{source}: must be a folder, a .py script, a .ipynb notebook or MODULE:FUNCTION")
+    raise NotFoundError(f"{source}: no such folder, script or notebook")
+
+
+def _import(source: str) -> Callable[..., Any]:
+    module_name, _, name = source.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise NotFoundError(f"{source}: no module {error.name!r}") from None
+    finally:
+        sys.path.pop(0)
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise NotFoundError(f"{source}: module {module_name} has no function or class {name!r}")
+    made: Callable[..., Any] = found
+    return made
