@@ -48,7 +48,7 @@ cluster-build: $(STAMP) ## Build a Kubernetes for tests into a cache: 13 minutes
 	$(BIN)/python -m tests.cluster build
 
 test-cluster: cluster-build ## Tests on a real Kubernetes: our own, or with KFP_MINDSPORE_TEST_CLUSTER=current yours
-	$(BIN)/python -m pytest -m cluster tests/cluster
+	$(BIN)/python -m pytest -m cluster --durations=20 tests/cluster
 
 cluster-up: $(STAMP) ## Start a Kubernetes of one node that stays (root), and print its KUBECONFIG
 	@$(BIN)/python -m tests.cluster up

@@ -153,6 +153,7 @@ class ApiServer(ControlPlane):
         self.daemons.start("kube-controller-manager", commands.controllers(*controllers_flags))
         with self.client() as client:
             self.daemons.wait_ready("kube-controller-manager", lambda: has_default_account(client))
+        self.daemons.check()
 
     def close(self) -> None:
         """End its processes and remove its files. Idempotent."""

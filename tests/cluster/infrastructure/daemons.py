@@ -118,15 +118,28 @@ class Daemons:
         process = self.find(name).process
         deadline = time.monotonic() + seconds
         while not look():
-            alive = process.is_alive()
-            if not alive or time.monotonic() > deadline:
-                log = "\n".join(read_last_lines(self.log(name), 20))
-                raise StartError(f"{name} {f'was not ready within {seconds:.0f} s' if alive else 'ended'}:\n{log}")
+            if not process.is_alive():
+                raise self._explain(name, "ended")
+            if time.monotonic() > deadline:
+                raise self._explain(name, f"was not ready within {seconds:.0f} s")
             time.sleep(0.05)
+
+    def check(self) -> None:
+        """Check that all run: what answered on a daemon's port may have been another's.
+
+        Raises:
+            StartError: One ended.
+        """
+        for name in self.names():
+            if not self.find(name).process.is_alive():
+                raise self._explain(name, "ended")
 
     def log(self, name: str) -> Path:
         """Return a daemon's log."""
         return self.directory / f"{name}.log"
+
+    def _explain(self, name: str, what: str) -> StartError:
+        return StartError("\n".join([f"{name} {what}:", *read_last_lines(self.log(name), 20)]))
 
     def _find_child(self, name: str, wrapper: ProcessIdentity) -> ProcessIdentity:
         children = Path(f"/proc/{wrapper.pid}/task/{wrapper.pid}/children")
@@ -137,7 +150,7 @@ class Daemons:
                     if identity := ProcessIdentity.of(int(pid)):
                         return identity
             time.sleep(0.01)
-        raise StartError(f"{name} did not start:\n" + "\n".join(read_last_lines(self.log(name), 20)))
+        raise self._explain(name, "did not start")
 
     def _read(self) -> dict[str, Any]:
         return dict(read_json(self._file)) if self._file.exists() else {}

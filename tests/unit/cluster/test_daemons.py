@@ -81,6 +81,15 @@ def test_a_start_that_fails_shows_the_log(daemons: Daemons) -> None:
         daemons.wait_ready("two", lambda: False, seconds=0.1)
 
 
+def test_one_that_ended_after_it_was_ready_is_told(daemons: Daemons) -> None:
+    start(daemons, "one")
+    start(daemons, "two")
+    daemons.check()
+    daemons.stop("two")
+    with pytest.raises(StartError, match="two ended"):
+        daemons.check()
+
+
 def test_a_daemon_behind_a_wrapper_is_the_one_that_is_signalled(tmp_path: Path) -> None:
     wrap = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"
     daemons = Daemons(tmp_path, [sys.executable, "-c", wrap])
