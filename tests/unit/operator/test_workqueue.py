@@ -1,0 +1,134 @@
+"""Each job at most once in the queue, with one worker at most, and never forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+from kfp_mindspore.operator.store import Key
+from kfp_mindspore.operator.workqueue import WorkQueue
+
+A, B = Key("ns", "a"), Key("ns", "b")
+SECONDS = 30
+
+
+def test_a_key_waits_once_and_in_its_order() -> None:
+    async def run() -> list[Key]:
+        queue = WorkQueue()
+        for key in (A, B, A):
+            queue.add(key)
+        assert len(queue) == 2
+        return [(await queue.get())[0], (await queue.get())[0]]
+
+    assert asyncio.run(run()) == [A, B]
+
+
+def test_what_is_added_while_a_worker_has_it_comes_back_when_that_is_done() -> None:
+    async def run() -> None:
+        queue = WorkQueue()
+        queue.add(A)
+        await queue.get()
+        queue.add(A)
+        assert len(queue) == 0
+        queue.done(A)
+        assert (await asyncio.wait_for(queue.get(), SECONDS))[0] == A
+        queue.done(A)
+        assert len(queue) == 0
+
+    asyncio.run(run())
+
+
+def test_of_two_times_the_earlier_holds() -> None:
+    async def run() -> None:
+        queue = WorkQueue()
+        queue.add_later(A, 3600)
+        queue.add_later(A, 0.01)
+        queue.add_later(A, 1800)
+        assert queue.timers == 1
+        assert (await asyncio.wait_for(queue.get(), SECONDS))[0] == A
+        assert queue.timers == 0
+
+    asyncio.run(run())
+
+
+def test_a_job_that_is_gone_leaves_no_timer() -> None:
+    async def run() -> None:
+        queue = WorkQueue()
+        queue.add_later(A, 3600)
+        queue.forget(A)
+        assert queue.timers == 0
+
+    asyncio.run(run())
+
+
+def test_pauses_double_up_to_a_minute_and_begin_anew() -> None:
+    async def run() -> list[float]:
+        queue = WorkQueue()
+        pauses = [queue.retry(A) for _ in range(10)]
+        queue.forget_failures(A)
+        return [*pauses, queue.retry(A)]
+
+    pauses = asyncio.run(run())
+    assert pauses[:4] == [0.5, 1.0, 2.0, 4.0]
+    assert pauses[8:] == [60.0, 60.0, 0.5]
+
+
+def test_closed_it_hands_out_nothing_and_waits_for_what_is_under_way() -> None:
+    async def run() -> None:
+        queue = WorkQueue()
+        queue.add(A)
+        queue.add(B)
+        await queue.get()
+        queue.close()
+        asyncio.get_running_loop().call_later(0.01, queue.done, A)
+        await asyncio.wait_for(queue.drain(), SECONDS)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(queue.get(), 0.05)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_key_has_two_workers_and_none_that_was_added_is_lost(seed: int) -> None:
+    """Workers that take random times, keys added at random: each addition is followed by a look."""
+
+    async def run() -> None:
+        queue, chance = WorkQueue(), random.Random(seed)
+        keys = [Key("ns", str(number)) for number in range(8)]
+        version: Counter[Key] = Counter()
+        seen: Counter[Key] = Counter()
+        busy: set[Key] = set()
+
+        async def work() -> None:
+            while True:
+                key, _ = await queue.get()
+                assert key not in busy
+                busy.add(key)
+                found = version[key]
+                await asyncio.sleep(chance.random() / 200)
+                seen[key] = found
+                busy.discard(key)
+                queue.done(key)
+
+        workers = [asyncio.create_task(work()) for _ in range(4)]
+        for _ in range(300):
+            key = chance.choice(keys)
+            version[key] += 1
+            if chance.random() < 0.3:
+                queue.add_later(key, chance.random() / 100)
+            else:
+                queue.add(key)
+            if chance.random() < 0.2:
+                await asyncio.sleep(chance.random() / 200)
+        while queue.timers or len(queue) or queue.active:
+            await asyncio.sleep(0.005)
+        for worker in workers:
+            worker.cancel()
+        results = await asyncio.gather(*workers, return_exceptions=True)
+        assert all(isinstance(result, asyncio.CancelledError) for result in results), results
+        assert seen == version
+
+    asyncio.run(asyncio.wait_for(run(), SECONDS))
