@@ -239,4 +239,4 @@ def resolves(server: str, name: str) -> bool:
         except OSError:
             return False
     _, flags, _, count, _, _ = struct.unpack(">6H", answer[:12])
-    return flags & 15 == 0 and count > 0
+    return bool(flags & 15 == 0 and count > 0)
