@@ -56,6 +56,7 @@ class PodView:
         finish_time: When it ended, or was disrupted.
         log: Its last lines, oldest first, as far as its status has them.
         waits_for: Why it does not start, such as `ImagePullBackOff: no/such:image`; empty without trouble.
+        stopped: Whether all its containers have ended, which the kubelet says a moment before the phase does.
     """
 
     name: str
@@ -73,11 +74,12 @@ class PodView:
     finish_time: datetime.datetime | None = None
     log: tuple[str, ...] = ()
     waits_for: str = ""
+    stopped: bool = False
 
     @property
     def is_over(self) -> bool:
         """Whether none of its processes runs any more."""
-        return self.phase in ("Succeeded", "Failed")
+        return self.stopped or self.phase in ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,7 @@ def view_pod(pod: Mapping[str, Any]) -> PodView:
         finish_time=finish_time,
         log=log,
         waits_for="" if ended else _find_trouble(status),
+        stopped=_has_stopped(pod),
     )
 
 
@@ -180,6 +183,12 @@ def view_pod_group(group: Mapping[str, Any]) -> PodGroupView:
         minimum=(group.get("spec") or {}).get("minMember"),
         phase=(group.get("status") or {}).get("phase") or "",
     )
+
+
+def _has_stopped(pod: Mapping[str, Any]) -> bool:
+    containers = (pod.get("status") or {}).get("containerStatuses") or []
+    ended = [item for item in containers if (item.get("state") or {}).get("terminated")]
+    return bool(ended) and len(ended) == len((pod.get("spec") or {}).get("containers") or containers)
 
 
 _End = tuple[int, str, str, "datetime.datetime | None", "tuple[str, ...]"]

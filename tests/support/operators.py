@@ -135,6 +135,10 @@ class Jobs:
         """Merge a patch into a job."""
         self.cluster.patch(JOBS, name, self.namespace, patch)
 
+    def patch_status(self, name: str, status: Mapping[str, Any]) -> None:
+        """Merge a status into a job's, as another controller would write it."""
+        self.cluster.patch(JOBS, name, self.namespace, {"status": status}, subresource="status")
+
     def delete(self, name: str) -> None:
         """Delete a job."""
         self.cluster.delete(JOBS, name, self.namespace)

@@ -164,3 +164,22 @@ def test_services_and_pod_groups() -> None:
     assert view_service({"metadata": metadata, "spec": {"clusterIP": "None"}}).cluster_ip == ""
     group = {"metadata": metadata, "spec": {"minMember": 3}, "status": {"phase": "Inqueue"}}
     assert view_pod_group(group) == PodGroupView("s", "u", "job", False, 3, "Inqueue")
+
+
+@pytest.mark.parametrize(
+    ("containers", "statuses", "stopped"),
+    [
+        # The kubelet reports the container's end a moment before the phase.
+        (["mindspore"], [terminated(0)], True),
+        (["mindspore", "sidecar"], [terminated(0), {"name": "sidecar", "state": {"running": {}}}], False),
+        (["mindspore", "sidecar"], [terminated(0)], False),
+        (["mindspore", "sidecar"], [terminated(0), terminated(1, name="sidecar")], True),
+        (["mindspore"], [], False),
+    ],
+)
+def test_a_pod_has_stopped_when_its_containers_have(
+    containers: list[str], statuses: list[dict[str, Any]], stopped: bool
+) -> None:
+    pod = make_pod({"phase": "Running", "containerStatuses": statuses})
+    view = view_pod({**pod, "spec": {"containers": [{"name": name} for name in containers]}})
+    assert view.is_over is stopped
