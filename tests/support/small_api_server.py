@@ -1,0 +1,439 @@
+"""A small real HTTP server that speaks lists, watches and logs of the Kubernetes API, and fails when it is told to."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import yaml
+
+Document = dict[str, Any]
+TICK_SECONDS = 0.02
+
+
+@dataclass
+class Asked:
+    """A request that came in."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    token: str
+    body: Any = None
+
+
+@dataclass
+class Log:
+    """What a pod's container writes; each line has the second in which it was written."""
+
+    lines: list[str] = field(default_factory=list)
+    ended: bool = False
+
+
+class SmallApiServer:
+    """Objects, watches and logs in memory.
+
+    Attributes:
+        asked: All requests, oldest first.
+        troubles: Functions that may answer a request in its place, and say whether they did; asked in order.
+        token: The bearer token that it takes; empty for any.
+        logs: Pod to its log; pods without one are waiting to start.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self.troubles: list[Callable[[Asked, BaseHTTPRequestHandler], bool]] = []
+        self.token = ""
+        self.logs: dict[str, Log] = {}
+        self.changed = threading.Condition()
+        self.version = 100
+        self.oldest = 100
+        self._objects: dict[str, dict[str, Document]] = {}
+        self._history: list[tuple[int, str, str, Document]] = []
+        self.epoch = 0
+        self.break_by = ""
+        self.port = 0
+        self._server: ThreadingHTTPServer | None = None
+
+    # What happens in the cluster.
+
+    def put(self, collection: str, document: Document) -> Document:
+        """Store an object of a collection's path, such as `/api/v1/namespaces/default/pods`."""
+        with self.changed:
+            self.version += 1
+            kept = self._objects.setdefault(collection, {})
+            name = document["metadata"]["name"]
+            document = copy.deepcopy(document)
+            old = kept.get(name)
+            document["metadata"].setdefault("uid", old["metadata"]["uid"] if old else f"uid-{self.version}")
+            document["metadata"]["resourceVersion"] = str(self.version)
+            kept[name] = document
+            self._tell("MODIFIED" if old else "ADDED", collection, document)
+            return document
+
+    def remove(self, collection: str, name: str) -> None:
+        """Delete an object."""
+        with self.changed:
+            self.version += 1
+            document = self._objects[collection].pop(name)
+            document["metadata"]["resourceVersion"] = str(self.version)
+            self._tell("DELETED", collection, document)
+
+    def find(self, collection: str, name: str) -> Document | None:
+        """Return an object, or None."""
+        return self._objects.get(collection, {}).get(name)
+
+    def write(self, pod: str, *lines: str, end: bool = False) -> None:
+        """Let a pod write lines, and perhaps end."""
+        with self.changed:
+            log = self.logs.setdefault(pod, Log())
+            log.lines += lines
+            log.ended = log.ended or end
+            self.changed.notify_all()
+
+    def forget(self) -> None:
+        """Forget all that was before: older versions are expired."""
+        with self.changed:
+            self.oldest = self.version
+            self._history.clear()
+
+    def break_streams(self, by: str) -> None:
+        """End all open watches and logs: by a `reset`, `half` a line, an `error` (410) in the stream, or `end`."""
+        with self.changed:
+            self.break_by = by
+            self.epoch += 1
+            self.changed.notify_all()
+
+    def _tell(self, kind: str, collection: str, document: Document) -> None:
+        self._history.append((self.version, kind, collection, copy.deepcopy(document)))
+        self.changed.notify_all()
+
+    # The server.
+
+    @contextlib.contextmanager
+    def serve(self) -> Iterator[SmallApiServer]:
+        """Serve on 127.0.0.1 for the length of a block."""
+        self.start()
+        try:
+            yield self
+        finally:
+            self.stop()
+
+    def start(self) -> None:
+        """Start, again at the port that it had."""
+        state = self
+
+        class Handler(_Handler):
+            server_state = state
+
+        self._server = _Server(("127.0.0.1", self.port), Handler)
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(TICK_SECONDS,), daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop listening, and break what is open."""
+        if self._server is not None:
+            self.break_streams("reset")
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def write_kubeconfig(self, path: Path, user: Document | None = None, namespace: str = "") -> Path:
+        """Write a kubeconfig for it."""
+        context: Document = {"cluster": "small", "user": "me", **({"namespace": namespace} if namespace else {})}
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "small",
+            "clusters": [{"name": "small", "cluster": {"server": f"http://127.0.0.1:{self.port}"}}],
+            "users": [{"name": "me", "user": user or {}}],
+            "contexts": [{"name": "small", "context": context}],
+        }
+        path.write_text(yaml.safe_dump(document))
+        return path
+
+    def count(self, method: str, word: str = "") -> int:
+        """Return how many requests of a method had a word in their path or query."""
+        return sum(1 for item in self.asked if item.method == method and word in f"{item.path}?{item.query}")
+
+
+def answer_once(
+    status: int,
+    *,
+    method: str = "",
+    path: str = "",
+    headers: dict[str, str] | None = None,
+    reason: str = "",
+    times: int = 1,
+) -> Callable[[Asked, BaseHTTPRequestHandler], bool]:
+    """Return a trouble that answers the next requests with a Status."""
+    left = [times]
+
+    def trouble(asked: Asked, handler: BaseHTTPRequestHandler) -> bool:
+        if not left[0] or method not in ("", asked.method) or path not in asked.path:
+            return False
+        left[0] -= 1
+        send_status(handler, status, reason or "Trouble", f"told to answer {status}", headers)
+        return True
+
+    return trouble
+
+
+def reset_once(*, method: str, after: bool = False) -> Callable[[Asked, BaseHTTPRequestHandler], bool]:
+    """Return a trouble that resets the connection of the next request: before, or after it was carried out."""
+    left = [1]
+
+    def trouble(asked: Asked, handler: BaseHTTPRequestHandler) -> bool:
+        if not left[0] or asked.method != method:
+            return False
+        left[0] -= 1
+        if after:
+            real, handler.wfile = handler.wfile, _Nowhere()  # type: ignore[assignment]
+            try:
+                handler.carry_out(asked)  # type: ignore[attr-defined]
+            finally:
+                handler.wfile = real
+        reset(handler)
+        return True
+
+    return trouble
+
+
+class _Nowhere:
+    closed = False
+
+    def write(self, data: bytes) -> int:
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def reset(handler: BaseHTTPRequestHandler) -> None:
+    """Break a connection, so that the other side sees a reset."""
+    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    handler.close_connection = True
+    handler.connection.close()
+
+
+def send_json(
+    handler: BaseHTTPRequestHandler, status: int, document: Document, headers: dict[str, str] | None = None
+) -> None:
+    """Answer with a document."""
+    body = json.dumps(document).encode()
+    handler.send_response(status)
+    handler.send_header("Content-Type", "application/json")
+    handler.send_header("Content-Length", str(len(body)))
+    for name, value in (headers or {}).items():
+        handler.send_header(name, value)
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+def send_status(
+    handler: BaseHTTPRequestHandler,
+    status: int,
+    reason: str,
+    message: str,
+    headers: dict[str, str] | None = None,
+    details: Document | None = None,
+) -> None:
+    """Answer with a Status."""
+    document = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status, "reason": reason}
+    send_json(handler, status, {**document, "message": message, "details": details or {}}, headers)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_state: SmallApiServer
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+    def handle_any(self) -> None:
+        parts = urlsplit(self.path)
+        query = {key: values[0] for key, values in parse_qs(parts.query).items()}
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else None
+        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+        asked = Asked(self.command, parts.path, query, token, body)
+        self.server_state.asked.append(asked)
+        for trouble in list(self.server_state.troubles):
+            if trouble(asked, self):
+                return
+        if self.server_state.token and token != self.server_state.token:
+            send_status(self, 401, "Unauthorized", "Unauthorized")
+            return
+        self.carry_out(asked)
+
+    do_GET = do_POST = do_PATCH = do_DELETE = do_PUT = handle_any
+
+    def carry_out(self, asked: Asked) -> None:
+        state = self.server_state
+        head, _, name = asked.path.rpartition("/")
+        if asked.path.endswith("/log"):
+            self._send_log(asked, head.rpartition("/")[2])
+        elif asked.method == "POST":
+            self._create(asked)
+        elif (found := state.find(head, name)) is not None:
+            if asked.method == "GET":
+                send_json(self, 200, found)
+            elif asked.method == "PATCH":
+                send_json(self, 200, state.put(head, _merge(found, asked.body)))
+            else:
+                state.remove(head, name)
+                send_json(self, 200, {"kind": "Status", "status": "Success"})
+        elif asked.path.endswith(("msjobs", "pods", "events", "customresourcedefinitions", "things")):
+            self._watch(asked) if asked.query.get("watch") else self._list(asked)
+        else:
+            send_status(self, 404, "NotFound", f'{name} "{name}" not found', details={"kind": "things", "name": name})
+
+    def _create(self, asked: Asked) -> None:
+        state = self.server_state
+        name = asked.body["metadata"]["name"]
+        if state.find(asked.path, name) is not None:
+            send_status(self, 409, "AlreadyExists", f'"{name}" already exists')
+            return
+        manager = [{"manager": asked.query.get("fieldManager", ""), "operation": "Update"}]
+        document = {**asked.body, "metadata": {**asked.body["metadata"], "managedFields": manager}}
+        send_json(self, 201, document if asked.query.get("dryRun") else state.put(asked.path, document))
+
+    def _list(self, asked: Asked) -> None:
+        state = self.server_state
+        with state.changed:
+            items = [item for item in state._objects.get(asked.path, {}).values() if _is_selected(item, asked.query)]
+            start = int(asked.query.get("continue") or 0)
+            limit = int(asked.query.get("limit") or 0) or len(items)
+            metadata: Document = {"resourceVersion": str(state.version)}
+            if start + limit < len(items):
+                metadata["continue"] = str(start + limit)
+            send_json(self, 200, {"kind": "List", "metadata": metadata, "items": items[start : start + limit]})
+
+    def _watch(self, asked: Asked) -> None:
+        state = self.server_state
+        version = int(asked.query["resourceVersion"])
+        epoch = state.epoch
+        self._begin_stream("application/json")
+        if version < state.oldest:
+            self._send_event("ERROR", _expired())
+            self._send_chunk(b"")
+            return
+        while True:
+            with state.changed:
+                if epoch == state.epoch:
+                    news = [entry for entry in state._history if entry[0] > version and entry[2] == asked.path]
+                    if not news:
+                        state.changed.wait(0.5)
+                        continue
+                else:
+                    news = []
+            if epoch != state.epoch:
+                self._break(state.break_by)
+                return
+            for number, kind, _, document in news:
+                version = number
+                if _is_selected(document, asked.query):
+                    self._send_event(kind, document)
+
+    def _send_log(self, asked: Asked, pod: str) -> None:
+        state = self.server_state
+        if pod not in state.logs:
+            send_status(self, 400, "BadRequest", f'container "mindspore" in pod "{pod}" is waiting to start')
+            return
+        log, sent, epoch = state.logs[pod], 0, state.epoch
+        self._begin_stream("text/plain")
+        since = asked.query.get("sinceTime", "")
+        while True:
+            with state.changed:
+                lines, ended = log.lines[sent:], log.ended
+                if not lines and not ended and epoch == state.epoch:
+                    state.changed.wait(0.5)
+                    continue
+            for line in lines:
+                sent += 1
+                stamp, _, text = line.partition(" ")
+                if asked.query.get("timestamps"):
+                    if stamp[:19] >= since[:19]:
+                        self._send_chunk(f"{line}\n".encode())
+                else:
+                    self._send_chunk(f"{text}\n".encode())
+            if epoch != state.epoch:
+                self._break(state.break_by)
+                return
+            if ended or not asked.query.get("follow"):
+                self._send_chunk(b"")
+                return
+
+    def _begin_stream(self, kind: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+
+    def _send_event(self, kind: str, document: Document) -> None:
+        self._send_chunk(json.dumps({"type": kind, "object": document}).encode() + b"\n")
+
+    def _send_chunk(self, data: bytes) -> None:
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+        self.wfile.flush()
+
+    def _break(self, by: str) -> None:
+        if by == "error":
+            self._send_event("ERROR", _expired())
+            self._send_chunk(b"")
+        elif by == "half":
+            self._send_chunk(b'{"type": "MODIFIED", "object": {"metadata": {"na')
+            self._send_chunk(b"")
+        elif by == "end":
+            self._send_chunk(b"")
+        else:
+            reset(self)
+
+
+def _expired() -> Document:
+    return {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
+
+
+def _is_selected(document: Document, query: dict[str, str]) -> bool:
+    labels = document["metadata"].get("labels") or {}
+    for selector, values in (("labelSelector", labels), ("fieldSelector", None)):
+        for term in filter(None, query.get(selector, "").split(",")):
+            key, _, wanted = term.partition("=")
+            found = values.get(key) if values is not None else document["metadata"].get(key.removeprefix("metadata."))
+            if found != wanted:
+                return False
+    return True
+
+
+def _merge(document: Document, patch: Document) -> Document:
+    merged = copy.deepcopy(document)
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict):
+            merged[key] = _merge(merged.get(key) or {}, value)
+        else:
+            merged[key] = value
+    return merged

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kfp_mindspore.kube import Cluster
+from tests.support.small_api_server import SmallApiServer
+
+
+@pytest.fixture
+def server() -> Iterator[SmallApiServer]:
+    with SmallApiServer().serve() as server:
+        yield server
+
+
+@pytest.fixture
+def cluster(server: SmallApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    return Cluster(server.write_kubeconfig(tmp_path / "kubeconfig", namespace="team"), patience=20)

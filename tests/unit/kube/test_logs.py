@@ -1,0 +1,117 @@
+"""Lines of a log: each once, in order, whatever breaks on the way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kfp_mindspore.errors import NotFoundError
+from kfp_mindspore.kube import PODS, Cluster, Stop
+from kfp_mindspore.kube.logs import _Resume
+from tests.support.small_api_server import SmallApiServer, answer_once
+
+COLLECTION = PODS.locate("default")
+
+
+def run_pod(server: SmallApiServer, name: str = "pod", *, running: bool = True, uid: str = "1") -> None:
+    state = {"running": {}} if running else {"terminated": {"exitCode": 0}}
+    status = {"containerStatuses": [{"name": "mindspore", "state": state}]}
+    server.put(COLLECTION, {"metadata": {"name": name, "uid": uid}, "status": status})
+
+
+def follow(cluster: Cluster, stop: Stop | None = None) -> Iterator[str]:
+    return cluster.stream_log("pod", "default", container="mindspore", uid="1", stop=stop)
+
+
+def test_a_log_is_read_whole_or_its_end(server: SmallApiServer, cluster: Cluster) -> None:
+    run_pod(server)
+    assert cluster.read_log("pod", "default") == ""
+    server.write("pod", "2026-01-31T12:00:00Z one", "2026-01-31T12:00:01Z two", end=True)
+    assert cluster.read_log("pod", "default", last=7) == "one\ntwo\n"
+    assert server.asked[-1].query == {"tailLines": "7"}
+
+
+def test_lines_are_followed_to_the_end(server: SmallApiServer, cluster: Cluster) -> None:
+    run_pod(server)
+    server.write("pod", "2026-01-31T12:00:00.1Z one")
+    lines = follow(cluster)
+    assert next(lines) == "one"
+    server.write("pod", "2026-01-31T12:00:00.2Z ", "2026-01-31T12:00:00.3Z  two  three")
+    assert [next(lines), next(lines)] == ["", " two  three"]
+    run_pod(server, running=False)
+    server.write("pod", "2026-01-31T12:00:01Z end", end=True)
+    assert list(lines) == ["end"]
+
+
+@pytest.mark.parametrize("by", ["reset", "end"])
+def test_a_stream_that_breaks_goes_on_where_it_was(server: SmallApiServer, cluster: Cluster, by: str) -> None:
+    run_pod(server)
+    same = "2026-01-31T12:00:00.5Z"
+    server.write("pod", "2026-01-31T12:00:00.25Z one", f"{same} two", f"{same} three")
+    lines = follow(cluster)
+    assert [next(lines) for _ in range(3)] == ["one", "two", "three"]
+    server.break_streams(by)
+    server.write("pod", f"{same} four", "2026-01-31T12:00:00.51Z five")
+    assert [next(lines), next(lines)] == ["four", "five"]
+    run_pod(server, running=False)
+    server.write("pod", end=True)
+    assert list(lines) == []
+
+
+def test_a_pod_of_another_uid_is_another_pod(server: SmallApiServer, cluster: Cluster) -> None:
+    run_pod(server)
+    server.write("pod", "2026-01-31T12:00:00Z one")
+    lines = follow(cluster)
+    next(lines)
+    run_pod(server, uid="2")
+    server.break_streams("end")
+    assert list(lines) == []
+
+
+def test_a_node_that_restarts_is_waited_for(server: SmallApiServer, cluster: Cluster) -> None:
+    run_pod(server)
+    server.write("pod", "2026-01-31T12:00:00Z one")
+    lines = follow(cluster)
+    next(lines)
+    server.troubles.append(answer_once(500, path="/log", times=2))
+    server.break_streams("reset")
+    server.write("pod", "2026-01-31T12:00:02Z two")
+    assert next(lines) == "two"
+
+
+def test_a_pod_that_is_gone_has_no_lines(server: SmallApiServer, cluster: Cluster) -> None:
+    assert list(follow(cluster)) == []
+    with pytest.raises(NotFoundError, match="'pod' in namespace default"):
+        cluster.get(PODS, "pod", "default")
+
+
+def test_another_thread_ends_it(server: SmallApiServer, cluster: Cluster) -> None:
+    run_pod(server)
+    server.write("pod", "2026-01-31T12:00:00Z one")
+    stop = Stop()
+    lines = follow(cluster, stop)
+    next(lines)
+    threading.Timer(0.1, stop.set).start()
+    assert list(lines) == []
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=20).map(sorted), st.lists(st.integers(0, 20), max_size=5))
+def test_no_line_is_lost_or_told_twice(stamps: list[int], cuts: list[int]) -> None:
+    """Break a log at any lines; the server sends again what is of the same second or later."""
+    fractions = ["", ".1", ".12"]
+    lines = [
+        (f"2026-01-31T12:00:0{stamp // 3}{fractions[stamp % 3]}Z", f"line {index}")
+        for index, stamp in enumerate(stamps)
+    ]
+    resume, told = _Resume(), []
+    for cut in [*cuts, len(lines)]:
+        since = resume.since.rstrip("Z")
+        for stamp, text in [item for item in lines if item[0][:19] >= since][:cut]:
+            if (taken := resume.take(f"{stamp} {text}".encode())) is not None:
+                told.append(taken)
+        resume.begin_again()
+    assert told == [text for _, text in lines]

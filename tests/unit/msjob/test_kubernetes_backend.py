@@ -1,0 +1,387 @@
+"""KubernetesBackend behind MSJobClient, against a small API server that fails in the ways of a cluster."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, UserError, ValidationError, WaitTimeoutError
+from kfp_mindspore.kube import EVENTS, PODS, ConflictError, UnreachableError
+from kfp_mindspore.msjob import KubernetesBackend, MSJobClient, build_msjob, run_job
+from kfp_mindspore.msjob.backends.kubernetes import MSJOBS
+from kfp_mindspore.msjob.failure import JobFailedError
+from tests.support.small_api_server import SmallApiServer, answer_once, reset_once
+
+NAMESPACE = "team"
+JOBS_PATH = MSJOBS.locate(NAMESPACE)
+PODS_PATH = PODS.locate(NAMESPACE)
+SECONDS = 30.0
+UID = "uid-job"
+
+
+class Town:
+    """One namespace of the small server: a job, and pods that a test starts, ends and replaces."""
+
+    def __init__(self, server: SmallApiServer, client: MSJobClient) -> None:
+        self.server = server
+        self.client = client
+        self.workers: list[threading.Thread] = []
+
+    def put_job(self, state: str = "", name: str = "job", uid: str = UID, **status: Any) -> None:
+        document = build_msjob(name, command=["python"], image="a", namespace=NAMESPACE).to_dict()
+        document["metadata"].update(uid=uid, creationTimestamp="2026-01-31T12:00:00Z")
+        if state:
+            condition = {"type": state, "status": "True", "reason": "Because", "message": f"It is {state}."}
+            document["status"] = {"state": state, "conditions": [condition], **status}
+        self.server.put(JOBS_PATH, document)
+
+    def put_pod(self, index: int, uid: str, exit_code: int | None = None, *, started: bool = True, **more: Any) -> str:
+        name = f"job-worker-{index}"
+        state: dict[str, Any] = {"waiting": {"reason": "ContainerCreating"}}
+        if started:
+            state = {"running": {}} if exit_code is None else {"terminated": {"exitCode": exit_code, "reason": "Error"}}
+        phase = "Pending" if not started else "Running" if exit_code is None else "Failed" if exit_code else "Succeeded"
+        labels = {
+            "training.kubeflow.org/job-name": "job",
+            "training.kubeflow.org/replica-type": "worker",
+            "training.kubeflow.org/replica-index": str(index),
+        }
+        self.server.put(
+            PODS_PATH,
+            {
+                "metadata": {"name": name, "uid": uid, "labels": labels, "ownerReferences": [{"uid": UID}], **more},
+                "spec": {"nodeName": "node-1"},
+                "status": {"phase": phase, "containerStatuses": [{"name": "mindspore", "state": state}]},
+            },
+        )
+        return name
+
+    def later(self, *steps: Callable[[], object]) -> None:
+        def run() -> None:
+            for step in steps:
+                step()
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        self.workers.append(thread)
+
+    def watches(self, word: str, count: int = 1) -> Callable[[], None]:
+        """Return a step that waits until a collection is watched."""
+
+        def wait() -> None:
+            deadline = time.monotonic() + SECONDS
+            while sum(f"/{word}" in item.path and "watch" in item.query for item in self.server.asked) < count:
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+
+        return wait
+
+
+@pytest.fixture
+def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Town]:
+    monkeypatch.delenv("KFP_MINDSPORE_BACKEND", raising=False)
+    with SmallApiServer().serve() as server:
+        kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig", namespace=NAMESPACE)
+        yield Town(server, MSJobClient(KubernetesBackend(kubeconfig=kubeconfig)))
+
+
+def build(name: str = "job", **options: Any) -> Any:
+    return build_msjob(name, command=["python", "train.py"], **{"image": "example.com/train:1", **options})
+
+
+def test_a_job_is_made_in_the_namespace_of_the_context(town: Town) -> None:
+    town.client.create_job({**build().to_dict(), "metadata": {"name": "job", "resourceVersion": "9", "uid": "old"}})
+    stored = town.server.find(JOBS_PATH, "job")
+    assert stored is not None
+    assert (stored["metadata"]["namespace"], "status" in stored) == (NAMESPACE, False)
+    assert "resourceVersion" not in town.server.asked[-1].body["metadata"]
+    assert town.server.asked[-1].query["fieldValidation"] == "Strict"
+    assert town.client.get_job("job").name == "job"
+    assert [job.name for job in town.client.list_jobs()] == ["job"]
+    with pytest.raises(AlreadyExistsError, match="exists already in namespace team") as refused:
+        town.client.create_job(build(namespace=NAMESPACE))
+    assert "job delete job --backend kubernetes --kubeconfig" in refused.value.hint
+
+
+def test_a_dry_run_keeps_nothing(town: Town) -> None:
+    town.client.create_job(build(namespace=NAMESPACE), dry_run=True)
+    assert town.server.asked[-1].query["dryRun"] == "All"
+    assert town.client.list_jobs() == []
+
+
+def test_a_creation_that_broke_off_is_found_again(town: Town) -> None:
+    town.client.list_jobs()
+    town.server.troubles.append(reset_once(method="POST", after=True))
+    town.client.create_job(build(namespace=NAMESPACE))
+    town.server.troubles[:] = [reset_once(method="POST")]
+    town.client.create_job(build("second", namespace=NAMESPACE))
+    assert [job.name for job in town.client.list_jobs()] == ["job", "second"]
+    # Another's job of this name is not taken for ours.
+    town.server.troubles[:] = [reset_once(method="POST")]
+    with pytest.raises(AlreadyExistsError):
+        town.client.create_job(build(namespace=NAMESPACE))
+
+
+@pytest.mark.parametrize("image", ["kfp-mindspore.invalid/python:placeholder", ""])
+def test_a_cluster_needs_an_image(town: Town, image: str) -> None:
+    with pytest.raises(
+        ValidationError, match=r"Worker.*'mindspore' must have an image on a cluster\nGive it one: --image"
+    ):
+        town.client.create_job(build(image=image))
+    assert town.server.asked == []
+
+
+def test_waiting_watches(town: Town) -> None:
+    town.put_job()
+    town.later(
+        town.watches("msjobs"),
+        lambda: town.put_job("Created"),
+        lambda: town.put_job("Running"),
+        lambda: town.put_job("Succeeded", restarts=2, workers="1/1"),
+    )
+    seen: list[str] = []
+    job = town.client.wait_for_job_conditions(
+        "job", wait_timeout=SECONDS, callback=lambda job: seen.append(job.status.state if job.status else "")
+    )
+    assert (seen[0], seen[-1]) == ("", "Succeeded")
+    assert job.status is not None
+    assert job.to_dict()["status"]["restarts"] == 2
+    # One list and one watch, however long it takes.
+    assert town.server.count("GET") == 2
+
+
+@pytest.mark.parametrize("by", ["reset", "half", "error", "end"])
+def test_waiting_outlives_what_breaks(town: Town, by: str) -> None:
+    town.put_job("Running")
+    town.later(
+        town.watches("msjobs"),
+        lambda: town.server.break_streams(by),
+        lambda: town.server.troubles.append(answer_once(503, times=2)),
+        lambda: town.put_job("Succeeded"),
+    )
+    town.client.wait_for_job_conditions("job", wait_timeout=SECONDS)
+
+
+def test_waiting_for_what_does_not_come(town: Town) -> None:
+    town.put_job("Running")
+    with pytest.raises(WaitTimeoutError, match=r"job job is Running, not Succeeded, after 0\.2 s"):
+        town.client.wait_for_job_conditions("job", wait_timeout=0.2)
+    with pytest.raises(NotFoundError, match="job other does not exist in namespace team"):
+        town.client.wait_for_job_conditions("other", wait_timeout=SECONDS)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_waiting_for_a_job_that_is_deleted(town: Town, again: bool) -> None:
+    town.put_job("Running")
+
+    def replace() -> None:
+        town.server.remove(JOBS_PATH, "job")
+        if again:
+            town.put_job("Running", uid="another")
+
+    town.later(town.watches("msjobs"), replace)
+    with pytest.raises(NotFoundError, match="it was deleted"):
+        town.client.wait_for_job_conditions("job", wait_timeout=SECONDS)
+
+
+def test_a_failure_is_told_with_the_first_pods_last_lines(town: Town) -> None:
+    failure = {"pod": "job-worker-1", "exitCode": 1, "reason": "Error", "message": "m", "log": ["kept"], "attempt": 0}
+    town.put_job("Failed", failure=failure)
+    with pytest.raises(JobFailedError, match=r"job job failed: It is Failed\.") as gone:
+        town.client.wait_for_job_conditions("job", wait_timeout=SECONDS)
+    assert (gone.value.log, gone.value.hint) == (("kept",), "")
+    town.put_pod(1, "uid-1", 1)
+    town.server.write("job-worker-1", "2026-01-31T12:00:00Z one", "2026-01-31T12:00:01Z two", end=True)
+    with pytest.raises(JobFailedError) as there:
+        town.client.wait_for_job_conditions("job", wait_timeout=SECONDS)
+    assert there.value.log == ("one", "two")
+    assert "The whole log: kfp-mindspore job logs job --backend kubernetes" in there.value.hint
+
+
+def test_logs_are_followed_over_restarts_and_to_the_last_line(town: Town) -> None:
+    town.put_job("Running")
+    server = town.server
+
+    def play() -> None:
+        town.watches("pods")()
+        for attempt in (0, 1):
+            for index in (0, 1):
+                server.logs.pop(f"job-worker-{index}", None)
+                town.put_pod(index, f"uid-{attempt}-{index}", started=False)
+            for index in (0, 1):
+                pod = f"job-worker-{index}"
+                server.write(pod, f"2026-01-31T12:0{attempt}:00Z {attempt}/{index} begins")
+                town.put_pod(index, f"uid-{attempt}-{index}")
+            while sum(item.path.endswith("/log") for item in server.asked) < 2 * (attempt + 1):
+                time.sleep(0.005)
+            for index in (0, 1):
+                town.put_pod(index, f"uid-{attempt}-{index}", 137 if attempt == 0 else 0)
+                server.write(f"job-worker-{index}", f"2026-01-31T12:0{attempt}:01Z {attempt}/{index} ends", end=True)
+            if attempt == 0:
+                town.put_job("Restarting")
+                for index in (0, 1):
+                    server.remove(PODS_PATH, f"job-worker-{index}")
+        town.put_job("Succeeded")
+
+    town.later(play)
+    lines = list(town.client.backend.follow_logs("job", NAMESPACE, lambda pod: True, timeout=SECONDS))
+    for index in (0, 1):
+        assert [line for pod, line in lines if pod == f"job-worker-{index}"] == [
+            f"{attempt}/{index} {word}" for attempt in (0, 1) for word in ("begins", "ends")
+        ]
+
+
+def test_logs_of_a_job_that_is_over_and_of_one_pod(town: Town) -> None:
+    town.put_job("Succeeded")
+    for index in (0, 1):
+        town.put_pod(index, f"uid-{index}", 0)
+        town.server.write(f"job-worker-{index}", f"2026-01-31T12:00:00Z {index}", end=True)
+    # Left by a job of the same name before it.
+    town.put_pod(2, "uid-2", 0, ownerReferences=[{"uid": "before"}])
+    follow = town.client.backend.follow_logs
+    assert list(follow("job", NAMESPACE, lambda pod: pod.index == 1)) == [("job-worker-1", "1")]
+    logs, _ = town.client.get_job_logs("job", replica_type="worker")
+    assert logs == {"job-worker-0": "0\n", "job-worker-1": "1\n"}
+
+
+def test_following_ends_in_time_with_the_job_and_when_nobody_reads(town: Town) -> None:
+    town.put_job("Running")
+    town.put_pod(0, "uid-0")
+    town.server.write("job-worker-0", "2026-01-31T12:00:00Z one")
+    follow = town.client.backend.follow_logs
+    with pytest.raises(WaitTimeoutError, match="job job has not ended after 1 s"):
+        list(follow("job", NAMESPACE, lambda pod: True, timeout=1))
+    lines = follow("job", NAMESPACE, lambda pod: True)
+    assert next(lines) == ("job-worker-0", "one")
+    lines.close()  # type: ignore[attr-defined]
+    deadline = time.monotonic() + SECONDS
+    while any(thread.name == "logs of job" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    lines = follow("job", NAMESPACE, lambda pod: True)
+    assert next(lines) == ("job-worker-0", "one")
+    town.server.remove(JOBS_PATH, "job")
+    town.put_pod(0, "uid-0", 143)
+    town.server.write("job-worker-0", "2026-01-31T12:00:01Z two", end=True)
+    assert list(lines) == [("job-worker-0", "two")]
+    with pytest.raises(NotFoundError, match="job missing does not exist"):
+        list(follow("missing", NAMESPACE, lambda pod: True))
+
+
+def test_pods_are_told_in_order_with_what_holds_them(town: Town) -> None:
+    town.put_job("Running")
+    town.put_pod(10, "uid-10")
+    town.put_pod(2, "uid-2", 137)
+    pod = town.server.find(PODS_PATH, town.put_pod(0, "uid-0", started=False))
+    assert pod is not None
+    waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
+    pod["status"]["containerStatuses"][0]["state"] = {"waiting": waiting}
+    town.server.put(PODS_PATH, pod)
+    pods = town.client.get_job_pods("job")
+    assert [(pod.index, pod.phase, pod.exit_code, pod.reason) for pod in pods] == [
+        (0, "Pending", None, "ImagePullBackOff"),
+        (2, "Failed", 137, "Error"),
+        (10, "Running", None, None),
+    ]
+    assert town.client.get_job_pod_names("job", replica_index=2) == ["job-worker-2"]
+
+
+def test_events_are_those_of_the_job_and_its_pods(town: Town) -> None:
+    town.put_job("Running")
+    for number, (name, uid) in enumerate(
+        [("job", UID), ("job", "before"), ("job-worker-0", "p"), ("job-worker-0-x", "q"), ("other", "o")]
+    ):
+        event = {"involvedObject": {"name": name, "uid": uid}, "reason": f"R{number}", "message": "m", "count": 2}
+        time_ = {"lastTimestamp": f"2026-01-31T12:00:{59 - number}Z"}
+        town.server.put(EVENTS.locate(NAMESPACE), {"metadata": {"name": f"e{number}"}, **event, **time_})
+    events = town.client.backend.list_events("job", NAMESPACE)
+    assert [(event.object, event.reason, event.message) for event in events] == [
+        ("job-worker-0", "R2", "m (2 times)"),
+        ("job", "R0", "m (2 times)"),
+    ]
+
+
+def test_an_update_is_a_patch_that_is_tried_again_on_conflict(town: Town) -> None:
+    town.put_job("Running")
+    town.server.troubles.append(answer_once(409, method="PATCH", reason="Conflict", times=3))
+    job = town.client.get_job("job")
+    job.metadata["labels"] = {"a": "b"}
+    town.client.update_job(job, "job")
+    patch = town.server.asked[-1].body
+    assert set(patch) == {"metadata", "spec"}
+    assert patch["metadata"] == {"labels": {"a": "b"}}
+    assert town.client.get_job("job").metadata["labels"] == {"a": "b"}
+    town.server.troubles[:] = [answer_once(409, method="PATCH", reason="Conflict", times=100)]
+    with pytest.raises(ConflictError):
+        town.client.update_job({"spec": {"successPolicy": "AllWorkers"}}, "job")
+    town.server.troubles.clear()
+    with pytest.raises(NotFoundError, match="job other does not exist"):
+        town.client.update_job({"spec": {}}, "other")
+
+
+def test_an_update_spells_replica_types_as_they_are_stored(town: Town) -> None:
+    document = build().to_dict()
+    document["spec"]["msReplicaSpecs"] = {"worker": document["spec"]["msReplicaSpecs"]["Worker"]}
+    town.server.put(JOBS_PATH, document)
+    town.client.update_job({"spec": {"msReplicaSpecs": {"Worker": {"replicas": 4}}}}, "job")
+    assert town.client.get_job("job").workers == 4
+    stored = town.server.find(JOBS_PATH, "job")
+    assert stored is not None
+    assert set(stored["spec"]["msReplicaSpecs"]) == {"worker"}
+
+
+def test_deletion_waits_until_the_pods_are_gone(town: Town) -> None:
+    town.put_job("Running")
+    town.put_pod(0, "uid-0")
+    town.put_pod(1, "uid-1", ownerReferences=[{"uid": "another"}])
+    # Once the job's own watch has seen it go, its pod follows.
+    town.later(town.watches("pods"), lambda: town.server.remove(PODS_PATH, "job-worker-0"))
+    town.client.delete_job("job")
+    body = next(item.body for item in town.server.asked if item.method == "DELETE")
+    assert (body["propagationPolicy"], body["preconditions"]) == ("Foreground", {"uid": UID})
+    assert town.server.find(PODS_PATH, "job-worker-1") is not None
+    with pytest.raises(NotFoundError, match="job job does not exist"):
+        town.client.delete_job("job")
+
+
+def test_deletion_in_a_hurry_shortens_the_pods_time(town: Town) -> None:
+    town.put_job("Running")
+    town.put_pod(0, "uid-0")
+    town.client.delete_job("job", delete_options={"gracePeriodSeconds": 2})
+    body = next(item.body for item in town.server.asked if item.method == "DELETE" and "pods" in item.path)
+    assert (body["gracePeriodSeconds"], body["preconditions"]) == (2, {"uid": "uid-0"})
+
+
+def test_a_foreground_run_is_followed_and_taken_down(town: Town) -> None:
+    def play() -> None:
+        while town.server.find(JOBS_PATH, "job") is None:
+            time.sleep(0.005)
+        town.put_job("Running", uid=town.server.find(JOBS_PATH, "job")["metadata"]["uid"])  # type: ignore[index]
+
+    town.later(play)
+    with pytest.raises(WaitTimeoutError):
+        run_job(town.client, build(namespace=NAMESPACE), timeout=0.5)
+    assert town.client.list_jobs() == []
+
+
+def test_commands_in_hints_can_be_pasted(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = KubernetesBackend("other", kubeconfig=town.client.backend.kubeconfig)  # type: ignore[attr-defined]
+    words = f"kfp-mindspore job get a --backend kubernetes --kubeconfig {backend.kubeconfig}"
+    assert backend.name_command("get", "a", namespace="other") == f"{words} --namespace other"
+    assert backend.name_command("get", "a", namespace=NAMESPACE) == words
+    monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
+    assert "--backend" not in backend.name_command("get", "a")
+
+
+def test_a_server_that_is_not_there(tmp_path: Path, town: Town) -> None:
+    town.server.stop()
+    backend = KubernetesBackend(kubeconfig=town.client.backend.kubeconfig)  # type: ignore[attr-defined]
+    with pytest.raises(UnreachableError, match="cannot be reached"):
+        MSJobClient(backend).list_jobs()
+    with pytest.raises(UserError, match="no cluster is configured"):
+        MSJobClient(KubernetesBackend(kubeconfig=tmp_path / "none")).list_jobs()
