@@ -93,6 +93,11 @@ PASSING = {
     "503 while an upload begins": [Fault("POST", UPLOADS, status=503, times=2)],
     "500 to a small layer": [Fault("PUT", UPLOADS, status=500, times=2)],
     "a small layer cut off": [Fault("PUT", UPLOADS, cut_after=100_000, times=2)],
+    "another push of the same digest": [
+        Fault("PUT", "/manifests/", status=400, body=b'{"errors": [{"code": "DIGEST_INVALID"}]}', times=2)
+    ],
+    "mounts that are not allowed": [Fault("POST", "mount=", status=403, times=2)],
+    "mounts that are not known": [Fault("POST", "mount=", status=405, times=2)],
     "502 to the manifest": [Fault("PUT", "/manifests/", status=502, times=3)],
     "a connection cut before the tag": [Fault("PUT", "/manifests/[0-9a-f]{20}", cut_after=0)],
 }

@@ -17,7 +17,17 @@ _LONGEST_RETRY_AFTER_SECONDS = 60.0
 
 
 class RegistryError(KfpMindSporeError):
-    """A registry failed or answered what it must not."""
+    """A registry failed or answered what it must not.
+
+    Args:
+        message: What was asked and what was answered.
+        hint: The next step.
+        code: The registry's own word for it, such as `DIGEST_INVALID`; an empty text for none.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", code: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
 
 
 class TransientError(RegistryError):
@@ -71,7 +81,7 @@ def explain_response(response: requests.Response, action: str, host: str, user: 
         return MissingError(f"{action}: {said}")
     if status in _TRANSIENT:
         return TransientError(f"{action}: {said}", retry_after=_read_retry_after(response))
-    return RegistryError(f"{action}: {said}")
+    return RegistryError(f"{action}: {said}", code=detail.partition(":")[0])
 
 
 def explain_failure(error: Exception, action: str, host: str) -> KfpMindSporeError:

@@ -122,6 +122,11 @@ class Session(dxf.DXF):
                 return self.send(method, url, action, **options)
             except TransientError as error:
                 retry.pause(error)
+            except RegistryError as error:
+                # docker-registry reads links while another push of the same digest writes them.
+                if error.code != "DIGEST_INVALID":
+                    raise
+                retry.pause(TransientError(error.message))
 
     def send(self, method: str, url: str, action: str, **options: Any) -> requests.Response:
         """Send a request once; `url` can be relative to the API's root. Raises as `ask` does."""

@@ -10,7 +10,7 @@ import requests
 
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.images.registry.blob import Blob
-from kfp_mindspore.images.registry.errors import MissingError, RegistryError, TransientError
+from kfp_mindspore.images.registry.errors import MissingError, PermissionDeniedError, RegistryError, TransientError
 from kfp_mindspore.images.registry.session import Retry, Session
 
 _WHOLE_BYTES = 8 << 20
@@ -42,7 +42,7 @@ def mount_blob(session: Session, digest: str, repository: str) -> bool:
     query = urlencode({"mount": digest, "from": repository})
     try:
         response = session.ask("post", f"blobs/uploads/?{query}", "mount a layer in")
-    except (MissingError, RegistryError):
+    except (MissingError, PermissionDeniedError, RegistryError):
         return False
     if response.status_code == requests.codes["created"]:
         return True
