@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kfp_mindspore.mindir.evaluate import Evaluation, evaluate_bundle
     from kfp_mindspore.mindir.export import export_mindir
-    from kfp_mindspore.mindir.graph import GraphRunner
     from kfp_mindspore.mindir.metadata import MindIRInfo, inspect_mindir
+    from kfp_mindspore.mindir.runner import GraphRunner
     from kfp_mindspore.mindir.verify import Verification, verify_bundle
 
 _MODULES = {
     "Evaluation": "evaluate",
-    "GraphRunner": "graph",
+    "GraphRunner": "runner",
     "MindIRInfo": "metadata",
     "Verification": "verify",
     "evaluate_bundle": "evaluate",

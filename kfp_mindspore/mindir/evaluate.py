@@ -63,7 +63,7 @@ def evaluate_bundle(
     import numpy as np
 
     from kfp_mindspore.mindir.encryption import require_key
-    from kfp_mindspore.mindir.graph import GraphRunner
+    from kfp_mindspore.mindir.runner import GraphRunner
 
     bundle = ModelBundle.open(bundle_dir)
     key = require_key(bundle, key)

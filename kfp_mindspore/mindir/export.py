@@ -237,7 +237,7 @@ def _run_network(cell: nn.Cell, arrays: list[NDArray[Any]], fixed: int | None) -
     import mindspore
     import numpy as np
 
-    from kfp_mindspore.mindir.graph import flatten_outputs
+    from kfp_mindspore.mindir.compiled import flatten_outputs
 
     rows = len(arrays[0])
     step = fixed or rows
@@ -283,7 +283,7 @@ def _add_transform(
     writer: BundleWriter, transform: Path | str, signature: Signature, samples: VerifiedSamples, key: bytes | None
 ) -> Signature:
     """Try a transform and write it and an example of it; return the signature, which names a registered one."""
-    from kfp_mindspore.mindir.graph import GraphRunner
+    from kfp_mindspore.mindir.runner import GraphRunner
 
     bound, source = read_transform(transform, signature)
 
@@ -315,7 +315,7 @@ def _describe(
 def _compare(
     directory: Path, signature: Signature, samples: VerifiedSamples, tolerance: float, key: bytes | None
 ) -> float:
-    from kfp_mindspore.mindir.graph import GraphRunner
+    from kfp_mindspore.mindir.runner import GraphRunner
 
     # Without its dimensions nothing is padded: what is compared first is the graph, not the padding.
     plain = {name: text for name, text in signature.metadata.items() if name != "dimensions"}

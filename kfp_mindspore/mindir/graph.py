@@ -1,24 +1,21 @@
-"""The way to run a MindIR graph: padded to shapes that are compiled already, from one thread.
+"""A MindIR graph that pads to shapes that are compiled already, splits and slices, for whoever owns a thread for it.
 
 MindSpore's GraphCell crashes or hangs when two threads call it, does not enforce the shapes it was exported with, and
-compiles anew (40 to 110 ms) for each new shape. `Graph` pads, splits and slices, for whoever owns a thread for it (a
-server has one for all its models); `GraphRunner` is a graph with a thread of its own, to be called from anywhere.
+compiles anew (40 to 110 ms) for each new shape. A server has one thread for all its graphs; `GraphRunner` is a graph
+with a thread of its own.
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kfp_mindspore.bundle import ModelBundle, Signature, TensorSpec
-from kfp_mindspore.errors import KfpMindSporeError, UserError, ValidationError
+from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.mindir.compiled import CompiledGraph
 from kfp_mindspore.mindir.encryption import load_graph
 from kfp_mindspore.mindir.metadata import inspect_mindir
 from kfp_mindspore.onednn import avoid_slow_convolutions, has_convolutions
@@ -74,10 +71,7 @@ class Graph:
         self._plain = [(spec.name, _parse_dtype(spec), spec.shape) for spec in self.inputs]
         self._dimensions = self.signature.dimensions
         self._key = key
-        self._loaded: Any = None
-        self._make_cell: Any = None
-        self._cell: Any = None
-        self._tensor: Any = None
+        self._compiled: CompiledGraph | None = None
         self._shapes: set[Inner] = set()
         self._outputs = [spec.name for spec in self.signature.outputs]
 
@@ -163,12 +157,7 @@ class Graph:
             MissingExtraError: MindSpore is not installed.
         """
         self._choose_instructions()
-        self._loaded = load_graph(self.bundle, self._key)
-        from mindspore import Tensor, nn
-
-        self._make_cell = nn.GraphCell
-        self._cell = nn.GraphCell(self._loaded)
-        self._tensor = Tensor
+        self._compiled = CompiledGraph(load_graph(self.bundle, self._key))
 
     def _choose_instructions(self) -> None:
         try:
@@ -181,7 +170,7 @@ class Graph:
 
     def release(self) -> None:
         """Let the graph go; it must be in the graph's own thread that MindSpore frees it."""
-        self._cell = self._loaded = None
+        self._compiled = None
 
     def is_sound(self) -> bool:
         """Compute zeros, as `warm` did, and tell whether the graph can: what it refuses then is the values' fault."""
@@ -257,10 +246,9 @@ class Graph:
         else:
             self._shapes.add(inner)
             return results
-        # A kernel that raised leaves the compiled graph unusable for good: every later call raises too. It is freed
-        # before another is compiled, or it would take values of that one with it; a traceback would hold it.
-        self._cell = None
-        self._cell = self._make_cell(self._loaded)
+        # The traceback would hold what is freed here.
+        if self._compiled is not None:
+            self._compiled.renew()
         raise failure
 
     def _run_parts(self, parts: Sequence[Mapping[str, NDArray[Any]]], inner: Inner) -> list[Arrays]:
@@ -324,7 +312,9 @@ class Graph:
         grown = []
         for spec, shape in zip(self.signature.inputs, inner, strict=True):
             array = part[spec.name]
-            if array.shape != shape:
+            if array.shape == shape:
+                array = np.array(array)
+            else:
                 wide = np.full(shape, self._find_filler(spec.name), array.dtype)
                 wide[tuple(slice(size) for size in array.shape)] = array
                 array = wide
@@ -335,7 +325,8 @@ class Graph:
         self, spec: TensorSpec, arrays: Sequence[NDArray[Any]], shape: tuple[int, ...], total: int
     ) -> NDArray[Any]:
         if len(arrays) == 1 and arrays[0].shape == shape:
-            return arrays[0]
+            # A copy, as the graph may answer with the memory of what it was given.
+            return np.array(arrays[0])
         if all(array.shape[1:] == shape[1:] for array in arrays):
             stacked = np.empty(shape, np.dtype(spec.dtype))
             np.concatenate(arrays, out=stacked[:total])
@@ -359,109 +350,8 @@ class Graph:
         return outputs
 
     def _compute(self, arrays: Sequence[NDArray[Any]]) -> Arrays:
-        tensor = self._tensor
-        results = flatten_outputs(self._cell(*[tensor(np.ascontiguousarray(array)) for array in arrays]))
-        return dict(zip(self._outputs, results, strict=True))
-
-
-class GraphRunner:
-    """Runs a bundle's graph in a thread of its own; every method may be called from any thread.
-
-    Args:
-        bundle: A bundle that was opened, or its directory.
-        max_batch: Most rows that are computed at once when the batch is free; larger ones are split.
-        warm: Batch sizes to compile at the start and to pad to; default the powers of two up to `max_batch`, or the
-            batch that the model was exported with.
-        key: What an encrypted MindIR is decrypted with (AES-GCM): 16, 24 or 32 bytes.
-
-    Raises:
-        UserError: The bundle is none, or its file is no MindIR that MindSpore can load.
-        MissingExtraError: MindSpore is not installed.
-    """
-
-    def __init__(
-        self,
-        bundle: ModelBundle | Path | str,
-        *,
-        max_batch: int = 64,
-        warm: Sequence[int] | None = None,
-        key: bytes | None = None,
-    ) -> None:
-        self.bundle = bundle if isinstance(bundle, ModelBundle) else ModelBundle.open(bundle)
-        self.signature = self.bundle.signature
-        self._graph = Graph(self.bundle, max_batch=max_batch, warm=warm, key=key)
-        self._lock = threading.Lock()
-        self._executor: ThreadPoolExecutor | None = ThreadPoolExecutor(1, thread_name_prefix="graph")
-        try:
-            self._executor.submit(self._load).result()
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def batch(self) -> int:
-        """-1 for a free batch, N for a fixed one, 0 for a model without."""
-        return self._graph.batch
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Batch sizes that were compiled, and to which rows are padded."""
-        return self._graph.sizes
-
-    @property
-    def max_batch(self) -> int:
-        """Most rows that are computed at once; 0 when the model has no batch."""
-        return self._graph.max_batch
-
-    def validate(self, inputs: Mapping[str, NDArray[Any]]) -> None:
-        """Check names, dtypes, ranks and dimensions, see `Graph.validate`."""
-        self._graph.validate(inputs)
-
-    def submit(self, inputs: Mapping[str, NDArray[Any]]) -> Future[Arrays]:
-        """Validate the inputs and queue the computation.
-
-        Args:
-            inputs: One array an input, as the signature says; the batch may have any number of rows.
-
-        Returns:
-            A future of the outputs by name, with as many rows as the inputs.
-
-        Raises:
-            ValidationError: The inputs do not fit the signature.
-            KfpMindSporeError: The runner is closed.
-        """
-        self._graph.validate(inputs)
-        inner = self._graph.find_inner(inputs)
-        with self._lock:
-            if self._executor is None:
-                raise KfpMindSporeError(f"{self.bundle.path}: the runner is closed")
-            return self._executor.submit(self._run, dict(inputs), inner)
-
-    def predict(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Compute the outputs; as `submit`, but waits."""
-        return self.submit(inputs).result()
-
-    def close(self) -> None:
-        """End the thread once what is queued is computed. Idempotent."""
-        with self._lock:
-            executor, self._executor = self._executor, None
-        if executor is not None:
-            executor.shutdown()
-
-    def __enter__(self) -> GraphRunner:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _load(self) -> None:
-        self._graph.load()
-        self._graph.warm_all()
-
-    def _run(self, inputs: Arrays, inner: Inner) -> Arrays:
-        return self._graph.run([inputs], inner)[0]
+        assert self._compiled is not None, "load comes first, and release last"
+        return dict(zip(self._outputs, self._compiled.run(arrays), strict=True))
 
 
 def find_batch(signature: Signature) -> int:
@@ -485,11 +375,3 @@ def _parse_dtype(spec: TensorSpec) -> np.dtype[Any]:
             f"input {spec.name!r}: dtype {spec.dtype} is none that NumPy has",
             hint="Let the network take float32 and cast inside.",
         ) from None
-
-
-def flatten_outputs(outputs: Any) -> list[NDArray[Any]]:
-    """Return what a network gave, a tensor or nested tuples of them, as a flat list of arrays."""
-    if isinstance(outputs, tuple | list):
-        return [array for output in outputs for array in flatten_outputs(output)]
-    array: NDArray[Any] = outputs.asnumpy()
-    return [array]

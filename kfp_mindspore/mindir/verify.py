@@ -66,7 +66,7 @@ def verify_bundle(
     if not outputs:
         return Verification(bundle.path, names, tolerance=tolerance)
     from kfp_mindspore.mindir.encryption import require_key
-    from kfp_mindspore.mindir.graph import GraphRunner
+    from kfp_mindspore.mindir.runner import GraphRunner
 
     key = require_key(bundle, key)
     samples = bundle.read_verified()

@@ -42,7 +42,7 @@ linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pr
 SLEEP = ["sleep", "120"]
 
 
-def wait_for(is_true: Callable[[], Any], seconds: float = 10.0) -> None:
+def wait_for(is_true: Callable[[], Any], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not is_true():
         assert time.monotonic() < deadline, f"not so after {seconds} s"
@@ -90,7 +90,7 @@ def children() -> Iterator[list[subprocess.Popen[bytes]]]:
     for child in found:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
-        child.wait(10)
+        child.wait(60)
 
 
 def hear(started: subprocess.Popen[str]) -> Any:
@@ -225,7 +225,7 @@ class TestTerminateGroup:
         script = "trap 'echo saved; exit 143' TERM; echo ready; while :; do sleep 0.02; done"
         child = self.spawn(script, log, children)
         assert terminate_group(child.pid, 10)
-        assert child.wait(10) == 143
+        assert child.wait(60) == 143
         assert read_last_lines(log, 1) == ["saved"]
         assert not is_group_alive(child.pid)
 
@@ -242,7 +242,7 @@ class TestTerminateGroup:
         began = time.monotonic()
         assert not terminate_group(child.pid, 0.2)
         assert time.monotonic() - began >= 0.2
-        assert child.wait(10) == -signal.SIGKILL
+        assert child.wait(60) == -signal.SIGKILL
         assert not grandchild.is_alive()
         assert not is_group_alive(child.pid)
 
@@ -250,14 +250,14 @@ class TestTerminateGroup:
         log = tmp_path / "log"
         child = self.spawn("trap 'echo saved; exit 0' TERM; echo ready; while :; do sleep 0.02; done", log, children)
         assert not terminate_group(child.pid, 0)
-        assert child.wait(10) == -signal.SIGKILL
+        assert child.wait(60) == -signal.SIGKILL
         assert read_last_lines(log, 1) == ["ready"]
 
     def test_a_group_whose_leader_ended_still_ends(
         self, tmp_path: Path, children: list[subprocess.Popen[bytes]]
     ) -> None:
         child = self.spawn("sleep 120 & echo ready", tmp_path / "log", children)
-        assert child.wait(10) == 0
+        assert child.wait(60) == 0
         assert is_group_alive(child.pid)
         assert terminate_group(child.pid, 10)
         assert not is_group_alive(child.pid)
@@ -268,13 +268,14 @@ class TestTerminateGroup:
         script = "trap '' TERM; echo ready; while :; do sleep 0.02; done"
         pids = [self.spawn(script, tmp_path / f"log{number}", children).pid for number in range(3)]
         began = time.monotonic()
-        assert not terminate_groups(pids, 0.5)
-        assert 0.5 <= time.monotonic() - began < 1.5
+        assert not terminate_groups(pids, 3.0)
+        # One after the other they would take nine.
+        assert 3.0 <= time.monotonic() - began < 8.0
         assert not any(map(is_group_alive, pids))
 
     def test_a_group_that_is_gone(self, tmp_path: Path) -> None:
         child = spawn_child(["true"], log=tmp_path / "log")
-        child.wait(10)
+        child.wait(60)
         assert terminate_group(child.pid, 10)
 
 
@@ -404,7 +405,7 @@ class TestLease:
         killed = time.monotonic()
         holder.kill()
         assert hear(watcher) == {"held": False}
-        assert time.monotonic() - killed < 1.0
+        assert time.monotonic() - killed < 10.0
         assert child.is_alive(), "a detached process must not keep the lease"
         with Lease.hold(path):
             assert is_lease_held(path)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from mindsporeserver.models.cores import Cores
+
 Result = TypeVar("Result")
 
 
@@ -15,9 +17,13 @@ class GraphThread:
     """Runs what is put, in order. Long work is put in pieces, so that models take turns.
 
     The thread starts with the first piece, and does not keep the process alive.
+
+    Args:
+        cores: Where the thread and MindSpore's own run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cores: Cores | None = None) -> None:
+        self.cores = cores or Cores()
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -62,3 +68,4 @@ class GraphThread:
     def _work(self) -> None:
         while (work := self._queue.get()) is not None:
             work()
+            self.cores.follow_load()

@@ -145,6 +145,7 @@ class MindSporeModel(Model):  # type: ignore[misc]
         await self._batcher.drain()
         # A graph must not be destroyed while the graph thread runs another.
         self._thread.call(self._graph.release)
+        self._thread.call(self._thread.cores.forget, self._graph)
 
     def stop(self) -> None:
         """Take no further request."""
@@ -285,6 +286,11 @@ class MindSporeModel(Model):  # type: ignore[misc]
         for inner in graph.list_shapes():
             for size in graph.sizes or (0,):
                 yield lambda inner=inner, size=size: graph.warm(inner, size)  # type: ignore[misc]
+        yield self._place
+
+    def _place(self) -> None:
+        if shapes := self._graph.list_shapes():
+            self._thread.cores.place(self._graph, lambda: self._graph.warm(shapes[-1], self._graph.max_batch))
 
     def _finish(self) -> None:
         if _identify(self.bundle.mindir) != self._identity:

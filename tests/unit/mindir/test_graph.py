@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.bundle import MODEL_FILE, ModelBundle, Signature, TensorSpec, write_bundle
 from kfp_mindspore.errors import CorruptBundleError, KfpMindSporeError, UserError, ValidationError
-from kfp_mindspore.mindir.graph import GraphRunner, find_batch, widen_inputs
+from kfp_mindspore.mindir.graph import find_batch, widen_inputs
+from kfp_mindspore.mindir.runner import GraphRunner
 
 pytestmark = pytest.mark.mindspore
 

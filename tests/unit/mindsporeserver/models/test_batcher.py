@@ -32,7 +32,7 @@ from mindsporeserver.observability.metrics import Metrics
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 POISON = 13.0
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class HeldGraph:

@@ -342,7 +342,7 @@ class TestFollow:
             for step in steps:
                 target.heard.clear()
                 step()
-                await asyncio.wait_for(target.heard.wait(), 20)
+                await asyncio.wait_for(target.heard.wait(), 60)
             await asyncio.sleep(0.1)
             following.cancel()
 

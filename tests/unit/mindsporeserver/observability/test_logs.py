@@ -254,7 +254,8 @@ def test_a_reader_that_stands_still_costs_lines_not_time(pipe: tuple[int, int]) 
     for _ in range(20_000):
         writer.write("y" * 90)
     total += 20_000
-    assert time.perf_counter() - start < 2
+    # Each line would wait for ever.
+    assert time.perf_counter() - start < 20
     read = b""
     while b"lost" not in read:
         read += os.read(reader, 1 << 16)

@@ -98,7 +98,7 @@ def play(request: pytest.FixtureRequest) -> Iterator[Play]:
     def play(story: Callable[[Site], Awaitable[None]], kind: type[GuardedProtocol] = SmallProtocol) -> None:
         async def run() -> None:
             async with Site(kind).open() as site:
-                await asyncio.wait_for(story(site), 20)
+                await asyncio.wait_for(story(site), 60)
 
         loop.run_until_complete(run())
 

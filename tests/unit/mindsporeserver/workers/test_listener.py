@@ -95,7 +95,7 @@ def test_a_worker_that_does_not_accept_costs_the_others_little(shared: Any, coun
         # As a worker that hangs: it says that it accepts, and does not.
         counts.set(1, 0)
         worker = Worker(shared, counts, 0)
-        clients = await asyncio.wait_for(asyncio.gather(*(connect(shared) for _ in range(50))), 10)
+        clients = await asyncio.wait_for(asyncio.gather(*(connect(shared) for _ in range(50))), 60)
         assert len(worker.open) == 50
         for client in clients:
             client.close()
@@ -164,7 +164,7 @@ def test_no_descriptors_left_is_a_pause(
         exhausted = Exhausted(fileno=shared.dup().detach())
         exhausted.setblocking(False)
         worker.listener = Listener(exhausted, worker._make, count_open=lambda: len(worker.open), counts=counts, index=0)
-        client = await asyncio.wait_for(connect(shared), 10)
+        client = await asyncio.wait_for(connect(shared), 60)
         assert not failures
         client.close()
         await worker.close()

@@ -1,0 +1,121 @@
+"""A bundle's graph with a thread of its own, to be called from anywhere."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.bundle import ModelBundle
+from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.mindir.graph import Graph
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kfp_mindspore.mindir.graph import Inner
+
+    Arrays = dict[str, NDArray[Any]]
+
+
+class GraphRunner:
+    """Runs a bundle's graph in a thread of its own; every method may be called from any thread.
+
+    Args:
+        bundle: A bundle that was opened, or its directory.
+        max_batch: Most rows that are computed at once when the batch is free; larger ones are split.
+        warm: Batch sizes to compile at the start and to pad to; default the powers of two up to `max_batch`, or the
+            batch that the model was exported with.
+        key: What an encrypted MindIR is decrypted with (AES-GCM): 16, 24 or 32 bytes.
+
+    Raises:
+        UserError: The bundle is none, or its file is no MindIR that MindSpore can load.
+        MissingExtraError: MindSpore is not installed.
+    """
+
+    def __init__(
+        self,
+        bundle: ModelBundle | Path | str,
+        *,
+        max_batch: int = 64,
+        warm: Sequence[int] | None = None,
+        key: bytes | None = None,
+    ) -> None:
+        self.bundle = bundle if isinstance(bundle, ModelBundle) else ModelBundle.open(bundle)
+        self.signature = self.bundle.signature
+        self._graph = Graph(self.bundle, max_batch=max_batch, warm=warm, key=key)
+        self._lock = threading.Lock()
+        self._executor: ThreadPoolExecutor | None = ThreadPoolExecutor(1, thread_name_prefix="graph")
+        try:
+            self._executor.submit(self._load).result()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def batch(self) -> int:
+        """-1 for a free batch, N for a fixed one, 0 for a model without."""
+        return self._graph.batch
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Batch sizes that were compiled, and to which rows are padded."""
+        return self._graph.sizes
+
+    @property
+    def max_batch(self) -> int:
+        """Most rows that are computed at once; 0 when the model has no batch."""
+        return self._graph.max_batch
+
+    def validate(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        """Check names, dtypes, ranks and dimensions, see `Graph.validate`."""
+        self._graph.validate(inputs)
+
+    def submit(self, inputs: Mapping[str, NDArray[Any]]) -> Future[Arrays]:
+        """Validate the inputs and queue the computation.
+
+        Args:
+            inputs: One array an input, as the signature says; the batch may have any number of rows.
+
+        Returns:
+            A future of the outputs by name, with as many rows as the inputs.
+
+        Raises:
+            ValidationError: The inputs do not fit the signature.
+            KfpMindSporeError: The runner is closed.
+        """
+        self._graph.validate(inputs)
+        inner = self._graph.find_inner(inputs)
+        with self._lock:
+            if self._executor is None:
+                raise KfpMindSporeError(f"{self.bundle.path}: the runner is closed")
+            return self._executor.submit(self._run, dict(inputs), inner)
+
+    def predict(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Compute the outputs; as `submit`, but waits."""
+        return self.submit(inputs).result()
+
+    def close(self) -> None:
+        """End the thread once what is queued is computed. Idempotent."""
+        with self._lock:
+            executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown()
+
+    def __enter__(self) -> GraphRunner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _load(self) -> None:
+        self._graph.load()
+        self._graph.warm_all()
+
+    def _run(self, inputs: Arrays, inner: Inner) -> Arrays:
+        return self._graph.run([inputs], inner)[0]
