@@ -10,12 +10,22 @@ if TYPE_CHECKING:
     from kfp_mindspore.components.deployment.deploy_kserve import deploy_kserve
     from kfp_mindspore.components.deployment.smoke_test import smoke_test
     from kfp_mindspore.components.evaluation.evaluate_mindir import evaluate_mindir
+    from kfp_mindspore.components.training.build_image import build_image
     from kfp_mindspore.components.training.export_mindir import export_mindir
     from kfp_mindspore.components.training.train_msjob import train_msjob
 
-__all__ = ["deploy_kserve", "evaluate_mindir", "export_mindir", "load_dataset", "smoke_test", "train_msjob"]
+__all__ = [
+    "build_image",
+    "deploy_kserve",
+    "evaluate_mindir",
+    "export_mindir",
+    "load_dataset",
+    "smoke_test",
+    "train_msjob",
+]
 
 _CATEGORIES = {
+    "build_image": "training",
     "deploy_kserve": "deployment",
     "evaluate_mindir": "evaluation",
     "export_mindir": "training",

@@ -1,0 +1,74 @@
+"""Builds an image of the pipeline's training code and names it by digest."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+from kfp.dsl import Artifact, Input
+
+
+@dsl.component(base_image="kfp-mindspore.invalid/python:placeholder", install_kfp_package=False)
+def build_image(
+    destination: str = "",
+    sources: Input[Artifact] = None,
+    files: dict = {},
+    base: str = "kfp-mindspore.invalid/python:placeholder",
+    requirements: list[str] = [],
+    containerfile: str = "",
+    command: list[str] = [],
+    env: dict = {},
+    platform: str = "linux/amd64",
+    builder: str = "append",
+    builder_options: dict = {},
+    registry: dict = {},
+) -> NamedTuple("Outputs", [("image", str), ("tag", str), ("built", bool)]):
+    """Build an image of training code over a base image, push it and return its name by digest.
+
+    When the registry has the image of the same sources over the same base, nothing is built or sent. Switch caching off
+    for this step in a pipeline (`task.set_caching_options(False)`) when the base image's tag may move.
+
+    Args:
+        destination: Repository to push to, `host/name`; the tag is made from what the image is built of. A local run
+            needs no image: without a destination it says so, and the outputs are empty.
+        sources: Folder or file whose content goes into the image; what its .dockerignore names is left out.
+        files: Further sources, text by path, such as {"train.py": "print(1)"}.
+        base: Base image; by default the one of the pipeline's steps.
+        requirements: pip requirements; they need the builder `cluster` or `docker`.
+        containerfile: Text of a Containerfile in the place of the generated one; it needs `cluster` or `docker`.
+        command: What the image runs; jobs name their own command.
+        env: Environment variables of the image, by name.
+        platform: Platform of the image; `all` keeps every platform of the base image (append).
+        builder: `append`: one layer by the registry's HTTP API, in this step; `cluster`: a Kubernetes Job with Buildah
+            or BuildKit, without privileges; `docker`: a Docker daemon.
+        builder_options: Options of the builder by name: for `cluster` tool, image, package_image, namespace,
+            build_args, secrets, start_seconds; for `docker` host, backend, build_args, network.
+        registry: How registries are reached: insecure, ca_file, mirrors, docker_config, push_secret, pull_secrets,
+            timeout_seconds, attempts, by name.
+
+    Returns:
+        image: The image by digest, `host/name@sha256:…`, for `train_msjob(image=…)`.
+        tag: The tag that it has beside its digest.
+        built: Whether it was built now; false when the registry had it.
+    """
+    from kfp_mindspore.dsl.image_step import build_step_image
+
+    result = build_step_image(
+        destination,
+        sources=sources.path if sources else "",
+        files=files,
+        base=base,
+        requirements=requirements,
+        containerfile=containerfile,
+        command=command,
+        env=env,
+        platform=platform,
+        builder=builder,
+        builder_options=builder_options,
+        registry=registry,
+    )
+    return (result.reference, result.tag, result.built) if result else ("", "", False)
+
+
+if __name__ == "__main__":
+    from kfp import compiler
+
+    compiler.Compiler().compile(build_image, package_path=__file__.replace(".py", ".yaml"))

@@ -1,0 +1,77 @@
+import pytest
+from kfp import dsl
+
+from kfp_mindspore.components.training.build_image import build_image
+from kfp_mindspore.dsl import image_step
+from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.images import BuildResult
+
+REFERENCE = "registry.test/team/train@sha256:" + "a" * 64
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch) -> None:
+    monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "local")
+    monkeypatch.delenv("KFP_MINDSPORE_IMAGE", raising=False)
+
+
+def test_arguments_reach_the_builder_and_the_digest_comes_back(tmp_path, monkeypatch) -> None:
+    calls = []
+
+    def build(destination, **named):
+        calls.append((destination, named))
+        return BuildResult(REFERENCE, "tag", True, 10, 1, 2, 5, 0.1)
+
+    monkeypatch.setattr(image_step, "build_step_image", build)
+    outputs = build_image.python_func(
+        destination="registry.test/team/train",
+        sources=dsl.Artifact(uri=str(tmp_path)),
+        files={"a.py": "1"},
+        base="base",
+        command=["python", "a.py"],
+        builder="cluster",
+        builder_options={"tool": "buildah"},
+        registry={"push_secret": "login"},
+    )
+    assert outputs == (REFERENCE, "tag", True)
+    ((destination, named),) = calls
+    assert destination == "registry.test/team/train"
+    assert named["sources"] == str(tmp_path)
+    assert (named["base"], named["builder"]) == ("base", "cluster")
+    assert named["builder_options"] == {"tool": "buildah"}
+    assert named["registry"] == {"push_secret": "login"}
+
+
+def test_local_run_without_a_destination_needs_no_image(capsys) -> None:
+    assert build_image.python_func(files={"a.py": "1"}) == ("", "", False)
+    assert "nothing to build" in capsys.readouterr().out
+
+
+def test_cluster_run_needs_a_destination(monkeypatch) -> None:
+    monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
+    with pytest.raises(UserError, match="destination: is missing"):
+        build_image.python_func(files={"a.py": "1"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"files": {"a.py": "1"}}, UserError, "base: is the placeholder"),
+        ({"base": "127.0.0.1:1/b", "builder": "podman"}, UserError, "builder: must be one of append, cluster, docker"),
+        (
+            {"base": "127.0.0.1:1/b", "builder": "cluster", "builder_options": {"tools": "x"}},
+            ValidationError,
+            "builder_options.tools: is unknown",
+        ),
+        ({"base": "127.0.0.1:1/b", "registry": {"insecur": []}}, ValidationError, "registry.insecur: is unknown"),
+        (
+            {"base": "127.0.0.1:1/b", "builder_options": {"tool": "x"}},
+            ValidationError,
+            "expected nothing: this builder has no options",
+        ),
+        ({"base": "127.0.0.1:1/b", "registry": {"attempts": 1.0}}, UserError, "sources, files: one of them"),
+    ],
+)
+def test_mistakes_are_named_before_a_registry_is_asked(arguments, kind, message) -> None:
+    with pytest.raises(kind, match=message):
+        build_image.python_func(destination="127.0.0.1:1/team/train", **arguments)
