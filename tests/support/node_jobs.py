@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import shutil
 import signal
@@ -14,8 +15,9 @@ from typing import Any
 from kfp_mindspore.kube import EVENTS, PODS, SERVICES, Cluster
 from kfp_mindspore.msjob import MSJob, MSJobClient, build_msjob
 from kfp_mindspore.msjob.backends.base import Pod
-from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
+from kfp_mindspore.msjob.backends.kubernetes import MSJOBS, KubernetesBackend
 from kfp_mindspore.msjob.names import JOB_LABEL
+from kfp_mindspore.msjob.wire import now
 from kfp_mindspore.process import ProcessIdentity
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.images import PYTHON
@@ -133,6 +135,15 @@ class NodeJob:
         states = {name: pod.get("status") for name, pod in found.items()}
         raise AssertionError(f"the pods of {self.name} are not as expected after {seconds:g} s: {states}")
 
+    def get(self) -> dict[str, Any]:
+        """Return it as the API server has it."""
+        return self.jobs.api.get(MSJOBS, self.name, self.jobs.namespace)
+
+    def wait_age(self, time: datetime.datetime | None, seconds: float) -> None:
+        """Wait until some seconds have passed since a time of its status."""
+        assert time is not None
+        wait_for(lambda: (now() - time).total_seconds() >= seconds, lambda: "the clock stands still")
+
     def list_pods(self) -> Sequence[Pod]:
         """Return its pods."""
         return self.client.get_job_pods(self.name)
@@ -200,16 +211,15 @@ class NodeJob:
 
     # What is done to it.
 
-    def kill(self, pod: str, number: int = signal.SIGKILL) -> None:
-        """Send a signal to the first process of a pod."""
-        processes: list[ProcessIdentity] = []
+    def find_process(self, pod: str) -> ProcessIdentity:
+        """Return the first process of a pod."""
+        processes = self.jobs.cluster.find_processes(self.jobs.namespace, pod)
+        assert processes, f"{pod} has no process: {self.list_pods()}"
+        return processes[0]
 
-        def find() -> bool:
-            processes[:] = self.jobs.cluster.find_processes(self.jobs.namespace, pod)
-            return bool(processes)
-
-        wait_for(find, lambda: f"{pod} has no process")
-        processes[0].send(number)
+    def kill(self, pod: str) -> None:
+        """Kill the first process of a pod, as `kill -9` does."""
+        self.find_process(pod).send(signal.SIGKILL)
 
     def update(self, **policy: Any) -> None:
         """Change its runPolicy, on the wire."""
@@ -220,6 +230,15 @@ class NodeJob:
     def delete(self) -> None:
         """Delete it, and prove that its pods, Services and processes are gone."""
         self.client.delete_job(self.name)
+        self.check_nothing_is_left()
+
+    def check_gone(self) -> None:
+        """Wait until it has gone by itself, with all that it owned."""
+        for objects in self.jobs.api.watch(MSJOBS, self.jobs.namespace, timeout=SECONDS):
+            if self.name not in objects:
+                break
+        else:
+            raise AssertionError(f"{self.name} is still there: {self.get()}")
         self.check_nothing_is_left()
 
     def check_nothing_is_left(self) -> None:
@@ -243,13 +262,17 @@ class LogReader:
     Args:
         job: The job.
         choose: Which of its pods.
+        seconds: How long the job may take.
     """
 
-    def __init__(self, job: NodeJob, choose: Callable[[Pod], bool] = lambda pod: True) -> None:
+    def __init__(
+        self, job: NodeJob, choose: Callable[[Pod], bool] = lambda pod: True, *, seconds: float = SECONDS * 4
+    ) -> None:
         self.lines: list[tuple[str, str]] = []
         self.error: BaseException | None = None
         self._job = job
         self._choose = choose
+        self._seconds = seconds
         self._thread = threading.Thread(target=self._read, daemon=True)
 
     def __enter__(self) -> LogReader:
@@ -258,21 +281,24 @@ class LogReader:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            self._thread.join(SECONDS)
+            self._thread.join(self._seconds)
             assert not self._thread.is_alive(), "the log goes on after the job"
             assert self.error is None, self.error
 
-    def wait_line(self, text: str, count: int = 1) -> None:
+    def wait_line(self, text: str, count: int = 1, seconds: float = SECONDS) -> None:
         """Wait until as many lines contain a text."""
         wait_for(
             lambda: sum(text in line for _, line in self.lines) >= count,
             lambda: f"no {text!r} among {self.lines[-20:]} ({self.error})",
+            seconds,
         )
 
     def _read(self) -> None:
         backend = self._job.client.backend
         try:
-            for item in backend.follow_logs(self._job.name, self._job.jobs.namespace, self._choose, timeout=600):
+            for item in backend.follow_logs(
+                self._job.name, self._job.jobs.namespace, self._choose, timeout=self._seconds
+            ):
                 self.lines.append(item)
         except BaseException as error:  # noqa: BLE001 - raised by the thread that asks
             self.error = error

@@ -6,6 +6,7 @@ import pytest
 
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.msjob.failure import JobFailedError
+from kfp_mindspore.msjob.wire import now
 from tests.support.node_jobs import LogReader, NodeJobs
 
 
@@ -39,13 +40,17 @@ def test_a_job_runs_to_its_end_and_its_log_is_followed(jobs: NodeJobs) -> None:
 
 
 def test_a_job_past_its_deadline_is_told_to_save(jobs: NodeJobs) -> None:
-    job = jobs.start("late", workers=2, active_deadline_seconds=15)
-    job.wait("Running")
-    with pytest.raises(JobFailedError, match="ran longer than 15 s"):
+    job = jobs.start("late", workers=2)
+    running = job.wait("Running")
+    job.wait_steps()
+    # A deadline of that many seconds from its start on is a few seconds from now, however slow the machine is.
+    seconds = int((now() - running.status.start_time).total_seconds()) + 3
+    job.update(activeDeadlineSeconds=seconds)
+    with pytest.raises(JobFailedError, match=f"ran longer than {seconds} s"):
         job.wait("Succeeded")
     failed = job.client.get_job(job.name)
     assert failed.status.find("Failed").reason == "DeadlineExceeded"
-    assert (failed.status.completion_time - failed.status.start_time).total_seconds() >= 15
+    assert (failed.status.completion_time - failed.status.start_time).total_seconds() >= seconds
     job.wait_pods(lambda pods: not pods)
     # What was told to go in time has saved all that it had done.
     assert job.read_checkpoint() == max(job.list_steps())
@@ -53,16 +58,16 @@ def test_a_job_past_its_deadline_is_told_to_save(jobs: NodeJobs) -> None:
 
 
 def test_a_job_goes_with_its_pods_after_its_time(jobs: NodeJobs) -> None:
-    job = jobs.start("brief", workers=2, ttl_seconds_after_finished=3, clean_pod_policy="None")
+    job = jobs.start("brief", workers=2, clean_pod_policy="None")
     job.wait("Running")
     job.finish()
-    done = job.wait("Succeeded")
-    assert done.status.restarts == 0
+    assert job.wait("Succeeded").status.restarts == 0
     # With cleanPodPolicy None nothing goes before the job itself does.
-    assert len(job.list_pods()) == 3
-    with pytest.raises(NotFoundError, match="was deleted"):
+    job.wait_pods(lambda pods: [pod["status"]["phase"] for pod in pods.values()] == ["Succeeded"] * 3)
+    job.update(ttlSecondsAfterFinished=1)
+    with pytest.raises(NotFoundError):
         job.wait("Failed")
-    job.check_nothing_is_left()
+    job.check_gone()
 
 
 def test_a_suspended_job_frees_its_pods_and_loses_nothing(jobs: NodeJobs) -> None:

@@ -1,0 +1,67 @@
+"""Jobs, operator and client while the cluster's own control plane is away."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from tests.support.node_jobs import CHECKPOINT_STEPS, LogReader, NodeJobs
+
+ETCD_SECONDS = 10
+
+
+def test_an_api_server_that_restarts_is_waited_for(jobs: NodeJobs) -> None:
+    job = jobs.start("served", workers=2)
+    job.wait("Running")
+    uids = job.pod_uids()
+    with LogReader(job) as log:
+        job.wait_steps()
+        jobs.cluster.restart_api_server()
+        # Nobody took the silence for the death of a pod, and the log goes on where it was.
+        log.wait_line(f"step {job.wait_steps()}")
+        assert job.pod_uids() == uids
+        job.finish()
+    assert job.wait("Succeeded").status.restarts == 0
+    assert job.count_lost_steps() == 0
+    assert [line for pod, line in log.lines if pod == "served-worker-0" and line.startswith("step ")] == [
+        f"step {step}" for step in job.list_steps()
+    ]
+    job.check_events(JobCreated=1, JobRunning=1, JobSucceeded=1, JobRestarting=0)
+    job.delete()
+
+
+def test_a_worker_that_dies_without_an_api_server_is_counted_once(jobs: NodeJobs) -> None:
+    job = jobs.start("unserved", workers=2, backoff_limit=1)
+    job.wait("Running")
+    job.wait_steps()
+    victim = job.find_process("unserved-worker-0")
+    with jobs.cluster.stop_api_server():
+        victim.send(signal.SIGKILL)
+    restarted = job.wait_attempt(1)
+    assert restarted.status.restarts == 1
+    job.wait_steps()
+    job.finish()
+    assert job.wait("Succeeded").status.restarts == 1
+    assert job.count_lost_steps() < CHECKPOINT_STEPS
+    job.delete()
+
+
+def test_a_paused_etcd_delays_and_loses_nothing(jobs: NodeJobs) -> None:
+    job = jobs.start("stalled", workers=2, backoff_limit=1)
+    job.wait("Running")
+    job.wait_steps()
+    victim = job.find_process("stalled-worker-0")
+    with jobs.cluster.pause_etcd():
+        began = time.monotonic()
+        victim.send(signal.SIGKILL)
+        # The length of the pause is what is tried.
+        time.sleep(max(0.0, ETCD_SECONDS - (time.monotonic() - began)))
+    restarted = job.wait_attempt(1)
+    assert restarted.status.restarts == 1
+    assert restarted.status.failure.pod == "stalled-worker-0"
+    job.wait_steps()
+    job.finish()
+    assert job.wait("Succeeded").status.restarts == 1
+    assert job.count_lost_steps() < CHECKPOINT_STEPS
+    job.check_events(JobRestarting=1, JobSucceeded=1)
+    job.delete()

@@ -1,0 +1,198 @@
+"""An operator that is killed in each phase of a job, and started again: nothing is lost, done twice or forgotten."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from kfp_mindspore.msjob.failure import JobFailedError
+from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
+from tests.cluster.infrastructure.node import NODE
+from tests.cluster.infrastructure.resources import set_schedulable
+from tests.support.node_jobs import CHECKPOINT_STEPS, NodeJobs
+from tests.support.operators import OperatorProcess, has
+
+
+@pytest.fixture(scope="module")
+def namespace_of_its_own(own_cluster: NodeCluster, definition: None) -> Iterator[str]:
+    with own_cluster.make_namespace("killed") as namespace:
+        yield namespace
+
+
+@pytest.fixture
+def operator(
+    own_cluster: NodeCluster, namespace_of_its_own: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    log = tmp_path_factory.mktemp("operator") / "log"
+    with OperatorProcess(own_cluster.kubeconfig, log, "-n", namespace_of_its_own) as operator:
+        yield operator
+        assert "Traceback" not in log.read_text(), log.read_text()
+
+
+@pytest.fixture
+def jobs(own_cluster: NodeCluster, namespace_of_its_own: str) -> NodeJobs:
+    return NodeJobs(own_cluster, namespace_of_its_own)
+
+
+@contextlib.contextmanager
+def kill(operator: OperatorProcess) -> Iterator[None]:
+    """Have no operator for as long as the block lasts."""
+    operator.kill()
+    yield
+    operator.start()
+
+
+def test_before_it_has_seen_a_job(jobs: NodeJobs, operator: OperatorProcess) -> None:
+    with kill(operator):
+        job = jobs.start("unseen", workers=2)
+        assert job.list_pods() == []
+    job.wait("Running")
+    with kill(operator):
+        # It has no part in the job's own work.
+        job.wait_steps()
+    job.finish()
+    assert job.wait("Succeeded").status.restarts == 0
+    job.check_events(JobCreated=1, JobRunning=1, JobSucceeded=1)
+    job.delete()
+
+
+def test_when_it_has_just_taken_a_job(jobs: NodeJobs, operator: OperatorProcess) -> None:
+    job = jobs.start("created", workers=2)
+    job.wait("Created")
+    with kill(operator):
+        pass
+    running = job.wait("Running")
+    assert running.status.attempt in (0, None)
+    assert len(job.pod_uids()) == 3
+    job.wait_steps()
+    job.finish()
+    assert job.wait("Succeeded").status.restarts == 0
+    assert job.count_lost_steps() == 0
+    job.delete()
+
+
+def test_while_pods_wait_for_a_node(jobs: NodeJobs, operator: OperatorProcess) -> None:
+    with jobs.cluster.client() as client:
+        set_schedulable(client, NODE, False)
+        try:
+            job = jobs.start("pending", workers=2)
+            job.wait_pods(lambda pods: len(pods) == 3)
+            uids = job.pod_uids()
+            operator.kill()
+        finally:
+            set_schedulable(client, NODE, True)
+    job.wait_pods(lambda pods: all(pod["status"].get("phase") == "Running" for pod in pods.values()))
+    operator.start()
+    job.wait("Running")
+    assert job.pod_uids() == uids
+    job.finish()
+    assert job.wait("Succeeded").status.restarts == 0
+    job.delete()
+
+
+def test_a_worker_dies_meanwhile(jobs: NodeJobs, operator: OperatorProcess) -> None:
+    job = jobs.start("widowed", workers=2)
+    job.wait("Running")
+    job.wait_steps()
+    with kill(operator):
+        job.kill("widowed-worker-0")
+        job.wait_pods(lambda pods: pods["widowed-worker-0"]["status"]["phase"] == "Failed")
+    restarted = job.wait_attempt(1)
+    assert restarted.status.restarts == 1
+    assert restarted.status.failure.pod == "widowed-worker-0"
+    job.wait_steps()
+    job.finish()
+    assert job.wait("Succeeded").status.restarts == 1
+    assert job.count_lost_steps() < CHECKPOINT_STEPS
+    job.delete()
+
+
+def test_in_the_middle_of_a_restart(jobs: NodeJobs, operator: OperatorProcess) -> None:
+    job = jobs.start("halfway", workers=2, backoff_limit=1)
+    job.wait("Running")
+    job.wait_steps()
+    job.kill("halfway-worker-1")
+    job.wait("Restarting")
+    with kill(operator):
+        pass
+    # The restart was counted before it was done: a second count would be one too many for the limit.
+    restarted = job.wait_attempt(1)
+    assert restarted.status.restarts == 1
+    job.wait_steps()
+    job.finish()
+    assert job.wait("Succeeded").status.restarts == 1
+    assert job.count_lost_steps() < CHECKPOINT_STEPS
+    job.delete()
+
+
+def test_in_the_middle_of_a_suspension(jobs: NodeJobs, operator: OperatorProcess) -> None:
+    job = jobs.start("asleep", workers=2, backoff_limit=0)
+    job.wait("Running")
+    job.wait_steps()
+    job.update(suspend=True)
+    job.wait("Suspended")
+    with kill(operator):
+        pass
+    job.check_nothing_is_left()
+    with kill(operator):
+        job.update(suspend=False)
+        assert job.client.get_job(job.name).status.has("Suspended")
+    job.wait_until(lambda job: job.status.has("Running"))
+    job.wait_steps()
+    job.finish()
+    assert job.wait("Succeeded").status.restarts == 0
+    assert job.count_lost_steps() == 0
+    job.delete()
+
+
+def test_a_job_comes_to_its_end_meanwhile(jobs: NodeJobs, operator: OperatorProcess) -> None:
+    job = jobs.start("finished", workers=2)
+    job.wait("Running")
+    job.wait_steps()
+    with kill(operator):
+        job.finish()
+        job.wait_pods(lambda pods: all(pod["status"]["phase"] == "Succeeded" for pod in pods.values()))
+        assert not has(job.get(), "Succeeded")
+    done = job.wait("Succeeded")
+    assert done.status.restarts == 0
+    assert job.count_lost_steps() == 0
+    job.delete()
+
+
+def test_a_deadline_passes_meanwhile(jobs: NodeJobs, operator: OperatorProcess) -> None:
+    job = jobs.start("overdue", workers=1)
+    running = job.wait("Running")
+    with kill(operator):
+        job.update(activeDeadlineSeconds=2)
+        job.wait_age(running.status.start_time, 3)
+        assert not has(job.get(), "Failed")
+    with pytest.raises(JobFailedError, match="ran longer than 2 s"):
+        job.wait("Succeeded")
+    job.wait_pods(lambda pods: not pods)
+    job.delete()
+
+
+def test_a_job_that_is_to_go_has_ended_just_now(jobs: NodeJobs, operator: OperatorProcess) -> None:
+    job = jobs.start("leaving", workers=2, ttl_seconds_after_finished=2)
+    job.wait("Running")
+    job.finish()
+    done = job.wait("Succeeded")
+    with kill(operator):
+        job.wait_age(done.status.completion_time, 3)
+        assert has(job.get(), "Succeeded")
+    job.check_gone()
+
+
+def test_a_job_is_deleted_meanwhile(jobs: NodeJobs, operator: OperatorProcess) -> None:
+    job = jobs.start("abandoned", workers=2)
+    job.wait("Running")
+    with kill(operator):
+        # Owner references do it: without an operator, too.
+        job.delete()
+    again = jobs.start("abandoned", workers=2)
+    again.wait("Running")
+    again.finish()
+    assert again.wait("Succeeded").status.restarts == 0
+    again.delete()
