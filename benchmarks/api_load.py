@@ -156,7 +156,7 @@ class Client:
     async def create_all(self, posts: Sequence[Post]) -> float:
         """Create objects, as many at once as there are connections; return the seconds that it took."""
         start = time.perf_counter()
-        await self._each([("POST", path, body, "application/json") for path, body in posts])
+        await self.send_all([("POST", path, body, "application/json") for path, body in posts])
         return time.perf_counter() - start
 
     async def set_running(self, namespace: str) -> int:
@@ -165,12 +165,12 @@ class Client:
             item["metadata"]["name"]
             for item in await self.list("/api/v1", namespace, "pods", fieldSelector="status.phase=Pending")
         ]
-        await self._each([_patch_running(namespace, name) for name in names])
+        await self.send_all([_patch_running(namespace, name) for name in names])
         return len(names)
 
     async def set_pod_running(self, namespace: str, name: str) -> None:
         """Say of one pod that it runs."""
-        await self._each([_patch_running(namespace, name)])
+        await self.send_all([_patch_running(namespace, name)])
 
     async def list(self, version: str, namespace: str, plural: str, **query: str) -> list[dict[str, Any]]:
         """Return a namespace's objects of a kind, page by page."""
@@ -227,12 +227,13 @@ class Client:
         ]
         free = json.dumps({"metadata": {"finalizers": None}}).encode()
         path = f"/api/v1/namespaces/{namespace}"
-        await self._each([("PATCH", f"{path}/pods/{name}", free, "application/merge-patch+json") for name in held])
+        await self.send_all([("PATCH", f"{path}/pods/{name}", free, "application/merge-patch+json") for name in held])
         for plural in ("pods", "services", "events"):
             await self.send("DELETE", f"{path}/{plural}", gracePeriodSeconds="0")
         await self.wait_pods(namespace, 0, seconds)
 
-    async def _each(self, requests: Iterable[tuple[str, str, bytes, str]]) -> None:
+    async def send_all(self, requests: Iterable[tuple[str, str, bytes, str]]) -> None:
+        """Send requests (method, path, body, content type), as many at once as there are connections."""
         waiting = iter(requests)
 
         async def work() -> None:

@@ -104,7 +104,7 @@ def make_operator(plane: ControlPlane, directory: Path) -> OperatorProcess:
     return OperatorProcess(plane.server.kubeconfig, directory / "operator.log")
 
 
-async def settle(operator: OperatorProcess, looks: float = 0, seconds: float = 300) -> None:
+async def settle(operator: OperatorProcess, looks: float = 0, seconds: float = 900) -> None:
     """Wait until an operator has nothing more to do.
 
     Args:

@@ -9,8 +9,8 @@ On it, round by round and in turn, the same number of three-pod jobs is made by
 - objects: the same client creates the jobs, Services and pods; the limit of whatever makes the same objects.
 
 The clock runs from the first request to the last pod. Then, for the operator: the time from an event to what follows
-(also of the Job controller at its defaults), its requests from the API server's audit log, its memory and idle CPU with
-more and more jobs, and its restart with all of them.
+(also of the Job controller at its defaults), its requests from the API server's audit log, what requests of each kind
+cost the control plane, the operator's memory and idle CPU with more and more jobs, and its restart with all of them.
 
     python benchmarks/msjob_operator.py --quick --only rate    # 100 jobs, one round
     python benchmarks/msjob_operator.py --quick                # every question, with few jobs
@@ -28,7 +28,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ from control_plane import (
 from delays import INDEXED, OURS, measure_delays, summarise
 from harness import Target, build_parser, print_result
 from operator_answers import judge
+from prices import measure_prices
 
 from kfp_mindspore.kube import PODS, SERVICES
 from kfp_mindspore.operator.resources import JOBS
@@ -76,7 +77,7 @@ class Plan:
         jobs: Jobs a round.
         slow_jobs: Jobs a round of the Job controller at its default limits, whose rate does not depend on it.
         delays: Jobs, one after the other, whose delays are measured.
-        calls: Jobs whose requests are counted.
+        calls: Jobs whose requests are counted, and requests of each kind whose price is measured.
         idle_seconds: How long nothing happens where idling is measured.
         sizes: Numbers of jobs at which memory and idle CPU are measured.
     """
@@ -236,6 +237,16 @@ async def count_calls(plan: Plan, directory: Path) -> dict[str, Any]:
     return sample
 
 
+async def price_requests(plan: Plan, directory: Path) -> dict[str, Any]:
+    """Measure what the requests that jobs consist of cost the control plane."""
+    with start_control_plane() as plane:
+        async with Client(plane.server.kubeconfig) as client:
+            rows = await measure_prices(plane, client, plan.calls, plan.rounds)
+    for row in rows:
+        show(f"price of {row['request']}", row["cpu_ms"])
+    return {"requests": plan.calls, "rows": rows}
+
+
 async def measure_sizes(plan: Plan, directory: Path) -> dict[str, Any]:
     """Measure an operator with more and more running jobs, and another that is started with all of them."""
     sizes: list[dict[str, Any]] = []
@@ -310,8 +321,17 @@ def show_targets(targets: Sequence[Target]) -> None:
 
 def main() -> int:
     parser = build_parser((__doc__ or "").partition("\n")[0])
-    measures = {"rate": measure_rates, "delay": measure_all_delays, "calls": count_calls, "size": measure_sizes}
+    measures = {
+        "rate": measure_rates,
+        "price": price_requests,
+        "delay": measure_all_delays,
+        "calls": count_calls,
+        "size": measure_sizes,
+    }
     parser.add_argument("--only", default=",".join(measures), help="which questions: %(default)s")
+    parser.add_argument(
+        "--rounds", type=int, help="how often rates and prices are measured [default: 3, 1 with --quick]"
+    )
     arguments = parser.parse_args()
     asked = [name for name in arguments.only.split(",") if name]
     if unknown := sorted(set(asked) - set(measures)):
@@ -319,6 +339,7 @@ def main() -> int:
     # So that the control plane is ended, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     plan = QUICK if arguments.quick else FULL
+    plan = replace(plan, rounds=arguments.rounds or plan.rounds)
     raw: dict[str, Any] = {}
     for name in asked:
         with tempfile.TemporaryDirectory() as directory:

@@ -94,6 +94,13 @@ def tabulate_operator(raw: Mapping[str, Any]) -> list[str]:
                 values = [sample["cpu_ms_per_job"][part] for sample in samples if part in sample["cpu_ms_per_job"]]
                 cells.append(_format(statistics.median(values)) if values else "")
             lines.append(f"| {title} | {' | '.join(cells)} |")
+    if prices := raw.get("price"):
+        parts = ("kube-apiserver", "etcd", "kube-controller-manager")
+        lines += ["", f"| one request | CPU, ms: {' | '.join(parts)} |", f"|---|{'---|' * len(parts)}"]
+        for request in dict.fromkeys(row["request"] for row in prices["rows"]):
+            costs = [row["cpu_ms"] for row in prices["rows"] if row["request"] == request]
+            cells = [_format(statistics.median(cost[part] for cost in costs)) for part in parts]
+            lines.append(f"| {request} | {' | '.join(cells)} |")
     if calls := raw.get("calls"):
         lines += ["", "| the operator's requests | a job |", "|---|---|"]
         lines += [f"| {request} | {count:.3g} |" for request, count in calls["per_job"].items()]

@@ -13,7 +13,17 @@ import pytest
 from kfp_mindspore.msjob.types import MSJob
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
-MODULES = ("api_load", "audit", "control_plane", "delays", "harness", "msjob_operator", "operator_answers", "pictures")
+MODULES = (
+    "api_load",
+    "audit",
+    "control_plane",
+    "delays",
+    "harness",
+    "msjob_operator",
+    "operator_answers",
+    "pictures",
+    "prices",
+)
 OPERATOR = "kfp-mindspore-operator/0.1.0"
 
 
@@ -100,6 +110,11 @@ def make_rate(pods: float, **cpu: float) -> dict[str, Any]:
     return {"jobs": 9, "pods_per_second": pods, "jobs_per_second": pods / 3, "cpu_ms_per_job": parts}
 
 
+def make_price(request: str, milliseconds: float) -> dict[str, Any]:
+    cost = {"kube-apiserver": milliseconds, "etcd": 0.5, "kube-controller-manager": 0.25}
+    return {"request": request, "cpu_ms": cost}
+
+
 def make_raw() -> dict[str, Any]:
     def size(jobs: int, memory: float, idle: float = 0.5) -> dict[str, Any]:
         return {"jobs": jobs, "resident_mb": memory, "peak_mb": memory + 9, "idle_cpu_percent": idle}
@@ -114,6 +129,7 @@ def make_raw() -> dict[str, Any]:
             "job-raised": [make_rate(60), make_rate(60)],
         },
         "delay": {"ours": {"created": [10.0, 20.0, 30.0], "running": [5.0] * 3}, "job-default": {"created": [9.0] * 3}},
+        "price": {"rows": [make_price("create pods", 3.0), make_price("create pods", 5.0), make_price("x", 1.0)]},
         "calls": {
             "own_writes_per_job": 2.0,
             "writes_per_job": 8.0,
@@ -157,6 +173,7 @@ def test_the_page_has_every_way_and_every_size(benchmark: Any, tmp_path: Path) -
         assert f"| {title} |" in text
     assert "| MSJobs, the operator | 75 | 9 | 2 | 1 | 6 | 1 |" in text
     assert "| 5,000, restarted | 140 | 149 | 0.5 |" in text
+    assert "| create pods | 4 | 0.5 | 0.25 |" in text
     assert "| patch msjobs/status | 2 |" in text
     (picture,) = answers.draw_operator("msjob_operator", make_raw(), tmp_path)
     before = picture.read_bytes()
