@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format types contracts unit local test-cluster cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
+.PHONY: help install demo test lint format types contracts unit local test-docker test-cluster cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -39,10 +39,17 @@ contracts: $(STAMP) ## Import contracts
 	$(BIN)/lint-imports
 
 unit: $(STAMP) ## Fast tests: unit, golden
-	$(BIN)/python -m pytest -m 'not lifecycle and not wheel and not cluster'
+	$(BIN)/python -m pytest -m 'not lifecycle and not wheel and not cluster and not docker'
 
 local: $(STAMP) ## Whole lifecycles on this machine, the notebook and the wheel
 	$(BIN)/python -m pytest -m 'lifecycle or wheel'
+
+DOCKER_PACKAGES := busybox-static debootstrap docker.io docker-registry skopeo
+
+test-docker: $(STAMP) ## Tests with a Docker daemon of their own (root; installs Debian's packages)
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! dpkg -s $(DOCKER_PACKAGES) >/dev/null 2>&1; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(DOCKER_PACKAGES); fi
+	$(BIN)/python -m pytest -m docker --durations=10 tests/docker
 
 cluster-build: $(STAMP) ## Build a Kubernetes for tests into a cache: 13 minutes at first
 	$(BIN)/python -m tests.cluster build

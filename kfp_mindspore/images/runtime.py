@@ -133,7 +133,7 @@ def write_runtime_containerfile(
     lines += [
         # Byte code that is never checked against its source's time, so that it counts wherever the image lies.
         f"RUN packages=$({_VENV}/bin/python -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))') && {trim}"
-        f'{_VENV}/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash "${{packages}}"'
+        f'{_VENV}/bin/python -W ignore -m compileall -q -j 0 --invalidation-mode unchecked-hash "${{packages}}"'
         f" && chmod -R a+rX,go-w {_VENV}",
         "",
         f"FROM {base}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 START_SECONDS = 60
+_NAMES = ("sh", "cat", "echo", "id", "ls", "mkdir", "sleep", "true", "false", "touch", "wc", "head", "test")
 
 
 def find_missing() -> str:
@@ -47,18 +49,14 @@ class DockerDaemon:
         self.root.mkdir(parents=True, exist_ok=True)
         words = ["dockerd", "--data-root", f"{self.root}/data", "--exec-root", f"{self.root}/run"]
         words += ["--pidfile", f"{self.root}/docker.pid", "--host", self.host]
-        words += [
-            "--bridge",
-            "none",
-            "--iptables=false",
-            "--ip6tables=false",
-            "--config-file",
-            f"{self.root}/daemon.json",
-        ]
+        words += ["--bridge", "none", "--iptables=false", "--ip6tables=false"]
+        words += ["--config-file", f"{self.root}/daemon.json"]
         (self.root / "daemon.json").write_text("{}")
         for host in self._insecure:
             words += ["--insecure-registry", host]
-        (self.root / "docker.pid").unlink(missing_ok=True)
+        # After a kill both name processes that nobody may have taken leave of yet.
+        for name in ("docker.pid", "run/containerd/containerd.pid"):
+            (self.root / name).unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
         end = time.monotonic() + START_SECONDS
@@ -76,7 +74,7 @@ class DockerDaemon:
         process.wait()
         self._process = None
         for pid in self._find_others():
-            with _gone_is_fine():
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
@@ -89,20 +87,21 @@ class DockerDaemon:
                 self.kill()
             self._process = None
         for pid in self._find_others():
-            with _gone_is_fine():
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
         for mount in sorted((mount for mount in mounts if mount.startswith(f"{self.root}/")), reverse=True):
             subprocess.run(["umount", "--lazy", mount], check=False)
         shutil.rmtree(self.root, ignore_errors=True)
 
-    def import_image(self, name: str, files: dict[str, bytes]) -> str:
-        """Make an image of busybox and a few files, and return its ID."""
-        client = self.connect()
-        client.import_image_from_data(
-            make_busybox_root(files), repository=name.partition(":")[0], tag=name.partition(":")[2]
-        )
-        return str(client.inspect_image(name)["Id"])
+    def import_image(self, repository: str, tag: str) -> None:
+        """Make an image of busybox."""
+        self.connect().import_image_from_data(make_busybox_root(), repository=repository, tag=tag)
+
+    def push(self, repository: str, tag: str) -> None:
+        """Push an image."""
+        for message in self.connect().push(repository, tag=tag, stream=True, decode=True):
+            assert "error" not in message, message
 
     def connect(self) -> Any:
         """Return the docker SDK's low-level client."""
@@ -133,8 +132,8 @@ class DockerDaemon:
         return found
 
 
-def make_busybox_root(files: dict[str, bytes] | None = None) -> bytes:
-    """Return the tar of a root file system: busybox with its usual names, and more files."""
+def make_busybox_root() -> bytes:
+    """Return the tar of a root file system: busybox with its usual names."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for folder in ("bin", "etc", "tmp"):
@@ -142,20 +141,12 @@ def make_busybox_root(files: dict[str, bytes] | None = None) -> bytes:
             info.type, info.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
             tar.addfile(info)
         tar.add("/bin/busybox", "bin/busybox")
-        for name in ("sh", "cat", "echo", "id", "ls", "mkdir", "sleep", "true", "false", "touch", "wc", "head", "test"):
+        for name in _NAMES:
             link = tarfile.TarInfo(f"bin/{name}")
             link.type, link.linkname = tarfile.SYMTYPE, "busybox"
             tar.addfile(link)
-        for path, content in {"etc/passwd": b"root:x:0:0::/:/bin/sh\n", **(files or {})}.items():
-            info = tarfile.TarInfo(path)
-            info.size, info.mode = len(content), 0o644
-            tar.addfile(info, io.BytesIO(content))
+        info = tarfile.TarInfo("etc/passwd")
+        content = b"root:x:0:0::/:/bin/sh\n"
+        info.size, info.mode = len(content), 0o644
+        tar.addfile(info, io.BytesIO(content))
     return buffer.getvalue()
-
-
-class _gone_is_fine:
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        return kind is ProcessLookupError

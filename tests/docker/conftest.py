@@ -1,0 +1,125 @@
+"""A Docker daemon, a registry and a base image of the tests' own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.images import BuildContext, Entry, ImageOptions, RegistryConfig, make_plan
+from kfp_mindspore.images.builders.buildkit import find_buildkit
+from kfp_mindspore.images.builders.docker import DockerBuilder
+from tests.support import registries
+from tests.support.dockerd import DockerDaemon, find_missing
+
+REQUIRE_VARIABLE = "KFP_MINDSPORE_REQUIRE_DOCKER"
+TIMEOUT_SECONDS = 600
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.docker)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
+
+
+def skip(reason: str) -> None:
+    """Skip a test, or fail where the environment says that everything is there."""
+    if os.environ.get(REQUIRE_VARIABLE):
+        pytest.fail(f"{reason} ({REQUIRE_VARIABLE} is set)", pytrace=False)
+    pytest.skip(reason)
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """A daemon, a registry that it pushes to, and a base image in both."""
+
+    daemon: DockerDaemon
+    registry: registries.Registry
+    base: str
+    config: RegistryConfig
+
+    def make_builder(self, backend: str, **options: Any) -> DockerBuilder:
+        """Return a builder; skips when the backend cannot be had here."""
+        executable = find_client(backend)
+        given = {"host": self.daemon.host, "backend": backend, "executable": executable, "network": "host", **options}
+        return DockerBuilder(given.pop("registry", self.config), **given)
+
+    def build(
+        self, builder: DockerBuilder, repository: str, main: str = "echo built", **options: Any
+    ) -> tuple[Any, list[Any]]:
+        """Build sources of one script and return the result with what was told meanwhile."""
+        context = BuildContext([Entry.from_bytes("main.sh", f"{main}\n".encode())])
+        given = {"base": self.base, "command": ("sh", "main.sh"), **options}
+        plan = make_plan(context, ImageOptions(**given), builder)
+        seen: list[Any] = []
+        return builder.build(plan, f"{self.registry.host}/{repository}", on_progress=seen.append), seen
+
+    def run(self, image: str) -> str:
+        """Run an image as a container without a network and with a read-only root, and return what it printed."""
+        client = self.daemon.connect()
+        if "@" in image:
+            client.pull(image)
+        settings = client.create_host_config(network_mode="none", read_only=True)
+        container = client.create_container(image, host_config=settings)
+        try:
+            client.start(container)
+            code = client.wait(container)["StatusCode"]
+            output = client.logs(container).decode()
+        finally:
+            client.remove_container(container, force=True)
+        assert code == 0, output
+        return str(output)
+
+
+def find_client(backend: str) -> str:
+    """Return a command line for the backend: of several on the PATH, one with BuildKit where that is asked for."""
+    if backend != "buildkit":
+        return "docker"
+    for folder in os.environ["PATH"].split(os.pathsep):
+        path = shutil.which("docker", path=folder)
+        if path and find_buildkit(path):
+            return path
+    skip("no docker command line with BuildKit: apt-get install docker.io, or docker-buildx")
+    raise AssertionError
+
+
+@pytest.fixture(scope="session")
+def start_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Return a function that starts a daemon; all end with the session."""
+    started: list[DockerDaemon] = []
+
+    def start() -> DockerDaemon:
+        if missing := find_missing():
+            skip(missing)
+        daemon = DockerDaemon(tmp_path_factory.mktemp("dockerd", numbered=True))
+        started.append(daemon)
+        daemon.start()
+        return daemon
+
+    yield start
+    for daemon in started:
+        daemon.stop()
+
+
+@pytest.fixture(scope="session")
+def workshop(start_daemon: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    """Return a workshop that all tests share; each takes repositories of its own."""
+    registries.require_binary()
+    daemon = start_daemon()
+    with registries.start_registry(tmp_path_factory.mktemp("registry")) as registry:
+        yield make_workshop(daemon, registry)
+
+
+def make_workshop(daemon: DockerDaemon, registry: registries.Registry) -> Workshop:
+    """Put a base image into a daemon and a registry."""
+    repository = f"{registry.host}/team/busybox"
+    daemon.import_image(f"{repository}", "1")
+    daemon.push(repository, "1")
+    return Workshop(daemon, registry, f"{repository}:1", RegistryConfig(insecure=(registry.host,)))
