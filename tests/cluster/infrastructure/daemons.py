@@ -76,10 +76,10 @@ class Daemons:
         daemon = self.find(name)
         daemon.process.send(signal.SIGCONT)
         daemon.process.send(number)
-        if not daemon.process.wait(seconds):
+        if not wait_for_end(daemon.process, seconds):
             daemon.process.send(signal.SIGKILL)
-            daemon.process.wait(seconds)
-        daemon.wrapper.wait(seconds)
+            wait_for_end(daemon.process, seconds)
+        wait_for_end(daemon.wrapper, seconds)
 
     def restart(self, name: str, *, number: int = signal.SIGTERM) -> Daemon:
         """Stop a daemon and start it again as it was."""
@@ -102,7 +102,7 @@ class Daemons:
         for process in [one for daemon in found for one in (daemon.process, daemon.wrapper)]:
             process.send(signal.SIGKILL)
         for process in [one for daemon in found for one in (daemon.process, daemon.wrapper)]:
-            process.wait(20)
+            wait_for_end(process, 20)
 
     def wait_ready(self, name: str, look: Callable[[], object], *, seconds: float = 120) -> None:
         """Wait until a daemon answers.
@@ -157,3 +157,27 @@ class Daemons:
 
     def _write(self, entries: Mapping[str, Any]) -> None:
         write_json(self._file, entries)
+
+
+def wait_for_end(process: ProcessIdentity, seconds: float) -> bool:
+    """Wait until a process is gone with all its threads, and with them its ports and files.
+
+    Its first thread may be a zombie already, which counts as ended elsewhere, while others still hold both.
+
+    Returns:
+        Whether it is gone.
+    """
+    deadline = time.monotonic() + seconds
+    tasks = Path(f"/proc/{process.pid}/task")
+    while process.is_alive() or (ProcessIdentity.of(process.pid) is None and _count(tasks) > 1):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _count(tasks: Path) -> int:
+    try:
+        return len(list(tasks.iterdir()))
+    except (FileNotFoundError, ProcessLookupError):
+        return 0

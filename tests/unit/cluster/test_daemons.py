@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,25 @@ def test_a_process_that_ignores_the_signal_is_killed(daemons: Daemons) -> None:
     start(daemons, "one", _STUBBORN)
     daemons.stop("one", seconds=0.2)
     assert not daemons.find("one").process.is_alive()
+
+
+def test_a_port_is_free_when_its_holder_was_stopped(daemons: Daemons) -> None:
+    # Many threads, and much memory to give back: the process takes a while to end after its first thread did.
+    script = """
+import pathlib, socket, sys, threading, time
+listener = socket.create_server(("127.0.0.1", 0))
+memory = bytearray(1 << 28)
+for _ in range(200):
+    threading.Thread(target=time.sleep, args=[600], daemon=True).start()
+pathlib.Path(sys.argv[1]).with_suffix(".port").write_text(str(listener.getsockname()[1]))
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(600)
+"""
+    for _ in range(5):
+        port = int(start(daemons, "one", script).with_suffix(".port").read_text())
+        daemons.stop("one", number=signal.SIGKILL)
+        with socket.create_server(("127.0.0.1", port)):
+            pass
 
 
 def test_a_pause_lasts_as_long_as_its_block(daemons: Daemons) -> None:
