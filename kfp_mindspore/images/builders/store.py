@@ -51,7 +51,8 @@ class ObjectStore:
             import boto3
         except ImportError:
             raise MissingExtraError("boto3", "images") from None
-        return boto3.client("s3", endpoint_url=self._endpoint_url or None, region_name=self._region or None)
+        # The module's own session keeps the credentials that it found first.
+        return boto3.Session().client("s3", endpoint_url=self._endpoint_url or None, region_name=self._region or None)
 
     @contextlib.contextmanager
     def _explain(self, what: str) -> Iterator[None]:
