@@ -103,6 +103,32 @@ def test_a_file_is_submitted_and_every_process_is_shown(run: Run, script: str, t
     assert run("logs", "pair", "--replica-type", "worker", "--index", "1", "--tail", "1").output.startswith("output")
 
 
+def test_a_job_is_suspended_and_resumed_but_not_scaled_here(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "sleep.py").write_text("import time\ntime.sleep(600)\n")
+    assert run("submit", "--name", "long", "--", "python", "sleep.py").code == 0
+    assert run("wait", "long", "--for", "running").output == "job long: Running\n"
+    assert run("suspend", "long").output == "job long is being suspended\n"
+    assert run("wait", "long", "--for", "suspended").output == "job long: Suspended\n"
+    assert run("resume", "long").output == "job long is being resumed\n"
+    assert run("wait", "long", "--for", "running").output == "job long: Running\n"
+    scaled = run("scale", "long", "--workers", "2")
+    assert (scaled.code, "spec.msReplicaSpecs: cannot be changed" in scaled.errors) == (2, True)
+    assert run("delete", "long", "--grace-seconds", "0").output == "job long deleted\n"
+
+
+def test_a_dry_run_starts_nothing(run: Run, script: str) -> None:
+    judged = run("submit", "--name", "lenet", "--dry-run", "--json", "--", "python", script, "0")
+    assert (judged.code, judged.json["metadata"]["name"]) == (0, "lenet")
+    assert run("submit", "--name", "lenet", "--dry-run", "--", "python", "missing.py").code == 2
+    assert run("list", "--json").json == []
+
+
+def test_hints_repeat_the_namespace(run: Run, script: str) -> None:
+    submitted = run("submit", "--name", "lenet", "-n", "team", "--", "python", script, "0")
+    assert submitted.output.endswith("kfp-mindspore job logs -f lenet --namespace team\n")
+    assert run("delete", "lenet", "-n", "team").code == 0
+
+
 def test_a_failed_job_exits_with_1_and_its_last_lines(run: Run, script: str) -> None:
     failed = run("submit", "--name", "bad", "--wait", "--", "python", script, "7")
     assert failed.code == 1

@@ -385,3 +385,30 @@ def test_a_server_that_is_not_there(tmp_path: Path, town: Town) -> None:
         MSJobClient(backend).list_jobs()
     with pytest.raises(UserError, match="no cluster is configured"):
         MSJobClient(KubernetesBackend(kubeconfig=tmp_path / "none")).list_jobs()
+
+
+def test_a_pipelines_step_launches_its_job_on_the_cluster(
+    town: Town, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kfp_mindspore.dsl.launcher import JobOptions, launch_job
+
+    monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
+    monkeypatch.setenv("KUBECONFIG", str(town.client.backend.kubeconfig))  # type: ignore[attr-defined]
+    # What an earlier attempt of the step left.
+    town.put_job("Failed", uid="before")
+    town.put_pod(0, "uid-before", 1, ownerReferences=[{"uid": "before"}])
+
+    def play() -> None:
+        while (job := town.server.find(JOBS_PATH, "job")) is None or job["metadata"]["uid"] == "before":
+            time.sleep(0.005)
+        owner = {"ownerReferences": [{"uid": job["metadata"]["uid"]}]}
+        town.server.write("job-worker-0", "2026-01-31T12:00:00Z epoch 1")
+        town.put_job("Running", uid=job["metadata"]["uid"])
+        town.put_pod(0, "uid-0", **owner)
+        town.put_pod(0, "uid-0", 0, **owner)
+        town.server.write("job-worker-0", "2026-01-31T12:00:01Z epoch 2", end=True)
+        town.put_job("Succeeded", uid=job["metadata"]["uid"])
+
+    town.later(lambda: town.server.remove(PODS_PATH, "job-worker-0"), play)
+    launch_job("job", ["python"], JobOptions(), {}, namespace=NAMESPACE, image="example.com/train:1")
+    assert capsys.readouterr().out == "epoch 1\nepoch 2\n"
