@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from kfp_mindspore.errors import MissingExtraError
+
 if TYPE_CHECKING:
     from kfp_mindspore.images.build import ImageOptions, PlanDescription, build_image, describe_plan, make_plan
     from kfp_mindspore.images.builders.append import AppendBuilder
@@ -44,6 +46,8 @@ _MODULES = {
     "make_plan": "build",
     "parse_reference": "reference",
 }
+# What the registry's HTTP API needs; other libraries of the extra are asked for where they are used.
+_EXTRA = ("dxf", "requests", "www_authenticate")
 
 __all__ = [
     "AppendBuilder",
@@ -74,4 +78,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    try:
+        module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRA:
+            raise
+        raise MissingExtraError(error.name, "images") from None
+    return getattr(module, name)

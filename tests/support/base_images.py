@@ -88,7 +88,7 @@ def _push_image(
     for files in layers:
         tar = _pack(files)
         diff_ids.append(f"sha256:{hashlib.sha256(tar).hexdigest()}")
-        blob = BytesBlob(gzip.compress(tar, mtime=0))
+        blob = BytesBlob(gzip.compress(tar, 1, mtime=0))
         descriptors.append({"mediaType": _LAYER_TYPES[media_type], **_push(session, blob)})
     system, architecture, *variant = platform.split("/")
     configuration = {
