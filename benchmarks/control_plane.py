@@ -31,6 +31,8 @@ _FASTER_CLEARING = "--delete-collection-workers=4"
 # An API server that serves nobody takes some 5 % of a core, controllers included.
 _QUIET_SHARE = 0.25
 _QUIET_SECONDS = 60.0
+REST_SECONDS = 2.0
+_POLL_SECONDS = 0.25
 
 
 class ControlPlane:
@@ -80,17 +82,18 @@ class ControlPlane:
 
 
 @contextmanager
-def start_control_plane(*flags: str) -> Iterator[ControlPlane]:
+def start_control_plane(*flags: str, controllers: Sequence[str] = ()) -> Iterator[ControlPlane]:
     """Start a control plane in which MSJobs are known.
 
     Args:
         flags: More flags of the API server.
+        controllers: More flags of kube-controller-manager.
     """
     from kfp_mindspore.kube import Cluster
     from kfp_mindspore.msjob.crd import build_crd
     from tests.cluster.infrastructure.api_server import ApiServer
 
-    with ApiServer(api_server_flags=[_FASTER_CLEARING, *flags]) as server:
+    with ApiServer(api_server_flags=[_FASTER_CLEARING, *flags], controllers_flags=controllers) as server:
         cluster = Cluster(server.kubeconfig)
         cluster.apply(build_crd())
         _wait_served(cluster)
@@ -104,27 +107,29 @@ def make_operator(plane: ControlPlane, directory: Path) -> OperatorProcess:
     return OperatorProcess(plane.server.kubeconfig, directory / "operator.log")
 
 
-async def settle(operator: OperatorProcess, looks: float = 0, seconds: float = 900) -> None:
-    """Wait until an operator has nothing more to do.
+async def settle(operator: OperatorProcess, *, running: int = 0, seconds: float = 900) -> None:
+    """Wait until an operator has nothing more to do: neither looks at jobs nor requests for two seconds.
 
     Args:
         operator: The operator.
-        looks: How many looks at jobs it has to have done at least.
+        running: How many jobs it has to have seen running.
         seconds: How long it may take.
 
     Raises:
         TimeoutError: It still works.
     """
     deadline = time.monotonic() + seconds
-    done, quiet = -1.0, 0
-    while quiet < 3:
+    before: tuple[float, ...] = ()
+    since = time.monotonic()
+    while time.monotonic() - since < REST_SECONDS:
         if time.monotonic() > deadline:
             raise TimeoutError(f"the operator still works after {seconds:g} s; its log: {operator.log}")
-        await asyncio.sleep(0.1)
-        count = operator.read_metric("msjob_reconcile_seconds_count")
-        idle = count == done and count >= looks and operator.read_metric("msjob_queue_depth") == 0
-        quiet = quiet + 1 if idle else 0
-        done = count
+        await asyncio.sleep(_POLL_SECONDS)
+        done = tuple(map(operator.read_metric, ("msjob_reconcile_seconds_count", "msjob_api_requests_total")))
+        waiting = operator.read_metric("msjob_queue_depth")
+        states = operator.read_metric("msjob_jobs", state="Running")
+        if done != before or waiting or states < running:
+            before, since = done, time.monotonic()
 
 
 def read_cpu_seconds(pid: int) -> float:
