@@ -273,7 +273,15 @@ class Graph:
                 for spec, shape in zip(self.signature.inputs, inner, strict=True)
             ]
         )
-        results, start = [], 0
+        results: list[Arrays] = []
+        start = 0
+        if not self._dimensions and len(outputs) == 1:
+            # What most models are.
+            ((name, array),) = outputs.items()
+            for count in counts:
+                results.append({name: array[start : start + count]})
+                start += count
+            return results
         for part, count in zip(parts, counts, strict=True):
             results.append(self._crop({name: array[start : start + count] for name, array in outputs.items()}, part))
             start += count

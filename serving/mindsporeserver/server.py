@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import sys
@@ -246,6 +247,9 @@ class Server(ModelServer):  # type: ignore[misc]
 
     async def _load(self) -> None:
         await self._repository.load_all()
+        # What is there now stays: looking through it again and again would hold up requests for a tenth of a second.
+        gc.collect()
+        gc.freeze()
         if self._attachment is not None:
             await self._attachment.report_ready()
         elif self._watch is not None:

@@ -43,6 +43,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _JSON = (b"content-type", b"application/json")
 _BINARY = (b"content-type", b"application/octet-stream")
+# Reading a larger body takes as long as many small requests, which others should not wait for.
 _LARGE = 256 << 10
 _RETRY = (b"retry-after", b"1")
 _HEADER_LENGTH = b"inference-header-content-length"
@@ -161,11 +162,17 @@ class HotRoutes:
             deadline = self._find_deadline(started, headers.get(_TIMEOUT))
             is_gone = _find_presence(receive)
             if protocol == "v1":
-                inputs = await self._decode(size, _decode_v1, body, model)
+                if size <= _LARGE:
+                    inputs = _decode_v1(body, model)
+                else:
+                    inputs = await asyncio.to_thread(_decode_v1, body, model)
                 outputs, ticket = await model.infer(inputs, deadline=deadline, is_gone=is_gone)
                 content = v1.encode(outputs)
             else:
-                request = await self._decode(size, _decode_v2, body, model, header_length)
+                if size <= _LARGE:
+                    request = _decode_v2(body, model, header_length)
+                else:
+                    request = await asyncio.to_thread(_decode_v2, body, model, header_length)
                 body_id = request.id
                 outputs, ticket = await model.infer(request.inputs, deadline=deadline, is_gone=is_gone)
                 content, json_length = v2.encode(outputs, request, model.name, model.version)
@@ -194,12 +201,6 @@ class HotRoutes:
         if span is not None or self._log.wants(status):
             known_as = body_id if request_id is None else request_id.decode("latin-1")
             self._record(protocol, model, status, started, known_as, ticket, reason, span)
-
-    async def _decode(self, size: int, decode: Callable[..., Any], *arguments: Any) -> Any:
-        if size <= _LARGE:
-            return decode(*arguments)
-        # Reading a large body takes as long as many small requests, which others should not wait for.
-        return await asyncio.to_thread(decode, *arguments)
 
     async def _read_body(self, receive: Receive) -> bytes:
         message = await receive()
