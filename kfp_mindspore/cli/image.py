@@ -150,11 +150,13 @@ def runtime(
     if not destination and not dry_run:
         raise UserError("--to: is missing: the repository to push to", hint="Or look only, with --dry-run.")
     made = builder.make_builder(registry.make_config())
-    context = make_runtime_context(wheel, constraints)
     base = base or DEFAULT_BASE
+    # First what is quick to fail: the wheel may take a while to build.
+    digest = made.resolve_base(base, platform)
+    context = make_runtime_context(wheel, constraints)
     options = make_runtime_options(
         context,
-        made.resolve_base(base, platform),
+        digest,
         base=base,
         platform=platform,
         extras=extras or DEFAULT_EXTRAS,

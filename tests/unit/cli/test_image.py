@@ -1,0 +1,151 @@
+import io
+import json
+
+import pytest
+
+from kfp_mindspore.cli.image_progress import BuildDisplay
+from kfp_mindspore.cli.main import run
+from kfp_mindspore.images import RegistryConfig
+from kfp_mindspore.images.result import Progress
+from tests.support import base_images, registries
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory):
+    registries.require_binary()
+    with registries.start_registry(tmp_path_factory.mktemp("registry")) as started:
+        yield started
+
+
+@pytest.fixture
+def base(registry, tmp_path, monkeypatch) -> str:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    monkeypatch.delenv("KFP_MINDSPORE_IMAGE", raising=False)
+    return base_images.push_base(registry.host, config=RegistryConfig(insecure=(registry.host,)))
+
+
+@pytest.fixture
+def script(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text("print('trained')\n")
+    return file
+
+
+def test_build_pushes_then_finds_it_there(script, base, registry, capsys) -> None:
+    words = ["image", "build", str(script), "--base", base, "--insecure", registry.host]
+    words += ["--to", f"{registry.host}/cli/train", "--label", "team=x", "--env", "A=1"]
+    assert run([*words, "--json"]) == 0
+    printed = capsys.readouterr()
+    result = json.loads(printed.out)
+    assert result["built"] is True
+    assert registry.list_tags("cli/train") == [result["tag"]]
+    assert "Push layer" in printed.err
+    assert run(words) == 0
+    assert "is there already, nothing was sent" in capsys.readouterr().out
+
+    assert run(["image", "inspect", result["reference"], "--insecure", registry.host, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["labels"]["team"] == "x"
+    assert "A=1" in found["env"]
+    assert run(["image", "inspect", result["reference"], "--insecure", registry.host]) == 0
+    shown = capsys.readouterr().out
+    assert "user: 1000:1000" in shown
+    assert "command: python3 train.py" in shown
+    assert "  team=x" in shown
+
+
+def test_dry_run_shows_files_and_containerfile_and_pushes_nothing(script, base, registry, capsys) -> None:
+    words = ["image", "build", str(script), "--base", base, "--insecure", registry.host, "--dry-run"]
+    assert run([*words, "--to", f"{registry.host}/cli/dry"]) == 0
+    shown = capsys.readouterr().out
+    assert "train.py" in shown
+    assert f"FROM {base}@sha256:" in shown
+    assert run([*words, "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert described["files"] == [{"path": "train.py", "mode": "0644", "size": 17}]
+    assert registry.list_tags("cli/dry") == []
+
+
+@pytest.mark.parametrize("name", ["folder", "notebook", "function"])
+def test_other_sources_are_taken(name, base, registry, tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "one.py").write_text("def train():\n    print(1)\n")
+    cell = {"cell_type": "code", "metadata": {"tags": ["image"]}, "source": "print(2)", "outputs": []}
+    cell["execution_count"] = None
+    notebook = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+    (tmp_path / "lenet.ipynb").write_text(json.dumps(notebook))
+    monkeypatch.chdir(tmp_path)
+    source = {"folder": "package", "notebook": "lenet.ipynb", "function": "package.one:train"}[name]
+    words = ["image", "build", source, "--base", base, "--insecure", registry.host, "--dry-run", "--json"]
+    assert run(words) == 0
+    files = {entry["path"] for entry in json.loads(capsys.readouterr().out)["files"]}
+    expected = {"folder": "one.py", "notebook": "lenet.py", "function": "package/one.py"}[name]
+    assert expected in files
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["build", "{script}", "--base", "b"], "--to: is missing"),
+        (["build", "nosuch", "--base", "b", "--dry-run"], "nosuch: no such folder, script or notebook"),
+        (["build", "nosuch:train", "--base", "b", "--dry-run"], "no module 'nosuch'"),
+        (["build", "{script}", "--base", "b", "--dry-run", "--network", "host"], "--network: is for --builder docker"),
+        (["build", "{script}", "--base", "b", "--dry-run", "--tool", "buildah"], "--tool: is for --builder cluster"),
+        (["build", "{script}", "--base", "b", "--dry-run", "--push-secret", "s"], "--push-secret: is for --builder"),
+        (["build", "{script}", "--base", "b", "--dry-run", "--build-arg", "A=1"], "for --builder docker or cluster"),
+        (
+            ["build", "{script}", "--base", "b", "--dry-run", "--builder", "cluster", "--claim", "c", "--store", "s3://b/f"],
+            "--claim and --store",
+        ),
+        (["build", "{script}", "--base", "B:x:y", "--dry-run"], "base: "),
+        (["build", "{script}", "--base", "b", "--dry-run", "--containerfile", "/nosuch"], "--containerfile: /nosuch"),
+        (["runtime"], "--to: is missing"),
+        (["runtime", "--dry-run", "--docker-host", "unix:///nosuch.sock"], "does not answer"),
+        (["inspect", "A B"], "image: "),
+    ],
+)
+def test_mistakes_are_one_line_with_exit_code_2(words, message, script, monkeypatch, capsys) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    assert run(["image", *(word.format(script=script) for word in words)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_missing_base_is_told_before_anything_is_sent(script, registry, capsys) -> None:
+    words = ["image", "build", str(script), "--base", f"{registry.host}/no/such:1", "--insecure", registry.host]
+    assert run([*words, "--to", f"{registry.host}/cli/none"]) == 2
+    assert "no/such:1" in capsys.readouterr().err
+
+
+def test_lines_are_plain_where_there_is_no_terminal() -> None:
+    stream = io.StringIO()
+    with BuildDisplay(stream) as display:
+        for progress in (
+            Progress("Step 1/1 (FROM b)"),
+            Progress("Step 1/1 (FROM b)", text="said"),
+            Progress("Push layer", "sha256:abc", 5, 10),
+            Progress("Push layer", "sha256:abc", 10, 10),
+            Progress("Push layer", "sha256:abc", 10, 10),
+            Progress("Push layer", "def", text="Layer already exists"),
+        ):
+            display(progress)
+    assert stream.getvalue().splitlines() == [
+        "Step 1/1 (FROM b)",
+        "  said",
+        "Push layer abc: 10 bytes",
+        "Push layer def: Layer already exists",
+    ]
+
+
+def test_terminal_gets_a_bar_a_layer() -> None:
+    stream = io.StringIO()
+    with BuildDisplay(stream, bars=True) as display:
+        display(Progress("Push layer", "sha256:abc", 5, 10))
+        display(Progress("Push layer", "sha256:def", 1_000, 2_000))
+        display(Progress("RUN true", text="[red]said[/red]"))
+    shown = stream.getvalue()
+    assert "abc" in shown
+    assert "def" in shown
+    assert "━" in shown
+    assert "[red]said[/red]" in shown

@@ -1,0 +1,155 @@
+import io
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from kfp_mindspore.errors import ProcessFailedError, UserError
+from kfp_mindspore.images import runtime_wheel
+from kfp_mindspore.images.runtime import make_runtime_context, make_runtime_options, write_runtime_containerfile
+from kfp_mindspore.images.runtime_wheel import normalise_wheel, read_constraints, read_wheel
+
+ROOT = Path(__file__).parents[3]
+BASE = "registry.test/python@sha256:" + "d" * 64
+NAME = "kfp_mindspore-0.1.0-py3-none-any.whl"
+
+
+def _make_wheel(time=(2020, 1, 1, 1, 1, 0), mode=0o600, order=1, compression=zipfile.ZIP_DEFLATED) -> bytes:
+    files = {
+        "kfp_mindspore/__init__.py": b"",
+        "kfp_mindspore-0.1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\n",
+        "kfp_mindspore-0.1.0.dist-info/RECORD": b"",
+    }
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        for name in list(files)[::order]:
+            info = zipfile.ZipInfo(name, time)
+            info.external_attr = mode << 16
+            archive.writestr(info, files[name], compression)
+    return buffer.getvalue()
+
+
+def test_wheel_of_another_time_order_mode_and_compressor_is_the_same() -> None:
+    one = normalise_wheel(_make_wheel())
+    other = normalise_wheel(_make_wheel((2024, 2, 2, 2, 2, 2), 0o644, -1, zipfile.ZIP_STORED))
+    assert one == other
+    with zipfile.ZipFile(io.BytesIO(one)) as archive:
+        assert archive.namelist()[0] == "kfp_mindspore/__init__.py"
+        assert {stat.S_IMODE(info.external_attr >> 16) for info in archive.infolist()} == {0o644}
+
+
+@pytest.mark.parametrize("content", [b"no zip", b""])
+def test_file_that_is_no_wheel_is_refused(content, tmp_path) -> None:
+    (tmp_path / "x.whl").write_bytes(content)
+    with pytest.raises(UserError, match="wheel: is damaged or no wheel"):
+        read_wheel(tmp_path / "x.whl")
+
+
+def test_wheel_of_another_package_is_refused(tmp_path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.whl", "w") as archive:
+        archive.writestr("other-1.dist-info/WHEEL", "")
+    with pytest.raises(UserError, match="not one of kfp-mindspore"):
+        read_wheel(tmp_path / "x.whl")
+
+
+def test_missing_files_are_told(tmp_path) -> None:
+    with pytest.raises(UserError, match="No such file"):
+        read_wheel(tmp_path / "none.whl")
+    with pytest.raises(UserError, match="No such file"):
+        read_constraints(tmp_path / "none.txt")
+
+
+def test_checkout_that_cannot_be_built_is_told_with_the_last_lines(tmp_path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[build-system]\nrequires = []\nbuild-backend = 'nosuch'\n")
+    with pytest.raises(ProcessFailedError, match="the wheel could not be built") as caught:
+        runtime_wheel.build_wheel(tmp_path)
+    assert caught.value.log
+
+
+def test_constraints_are_the_checkouts_or_what_is_installed(monkeypatch) -> None:
+    assert read_constraints() == (ROOT / "constraints.txt").read_text()
+    monkeypatch.setattr(runtime_wheel, "find_checkout", lambda: None)
+    lines = read_constraints().splitlines()
+    assert all(line.count("==") == 1 for line in lines)
+    names = [line.partition("==")[0] for line in lines]
+    assert names == sorted(names, key=str.lower)
+    assert not any(line.startswith("kfp-mindspore==") for line in lines)
+
+
+@pytest.mark.wheel
+def test_installed_package_becomes_a_wheel_that_installs_the_same_files(tmp_path) -> None:
+    """Build the wheel, install it, make a wheel of what is installed, and install that."""
+    name, content = read_wheel()
+    (tmp_path / name).write_bytes(content)
+    uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
+    install = [uv, "pip", "install", "--quiet", "--no-deps", "--python", sys.executable, "--target"]
+    subprocess.run([*install, str(tmp_path / "one"), str(tmp_path / name)], check=True)
+    collect = (
+        "import pathlib, sys; from kfp_mindspore.images.runtime_wheel import read_wheel; "
+        "name, content = read_wheel(); pathlib.Path(sys.argv[1], name).write_bytes(content)"
+    )
+    (tmp_path / "again").mkdir()
+    subprocess.run(
+        [sys.executable, "-c", collect, str(tmp_path / "again")],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "one")},
+        cwd=tmp_path,
+        check=True,
+    )
+    (wheel,) = (tmp_path / "again").iterdir()
+    assert wheel.name == name
+    subprocess.run([*install, str(tmp_path / "two"), str(wheel)], check=True)
+    assert _list_files(tmp_path / "one") == _list_files(tmp_path / "two")
+
+
+def _list_files(root: Path) -> dict[str, bytes]:
+    files = {str(path.relative_to(root)): path for path in root.rglob("*") if path.is_file()}
+    skipped = ("RECORD", "direct_url.json", "uv_cache.json", "INSTALLER", "REQUESTED")
+    return {name: path.read_bytes() for name, path in files.items() if path.name not in skipped and ".pyc" not in name}
+
+
+def test_plan_names_the_wheel_the_extras_and_the_version(tmp_path) -> None:
+    (tmp_path / NAME).write_bytes(_make_wheel())
+    (tmp_path / "pins.txt").write_text("numpy==1.26.4\n")
+    context = make_runtime_context(tmp_path / NAME, tmp_path / "pins.txt")
+    assert [entry.path for entry in context.entries] == ["constraints.txt", NAME]
+    options = make_runtime_options(context, "sha256:" + "d" * 64, base="registry.test/python:3.11", extras=("train",))
+    assert f'"kfp-mindspore[train] @ file:///source/{NAME}"' in options.containerfile
+    assert "FROM registry.test/python:3.11@sha256:" in options.containerfile
+    assert options.labels["org.opencontainers.image.title"] == "kfp-mindspore-runtime"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"extras": ("gpu",)}, "extras: must be among .* got 'gpu'"), ({"device": "tpu"}, "device: must be cpu or all")],
+)
+def test_wrong_options_are_named(options, message, tmp_path) -> None:
+    (tmp_path / NAME).write_bytes(_make_wheel())
+    context = make_runtime_context(tmp_path / NAME)
+    with pytest.raises(UserError, match=message):
+        make_runtime_options(context, "sha256:" + "d" * 64, **options)
+
+
+@pytest.mark.parametrize("extras", [(), ("train",), ("kubernetes", "pipelines")])
+@pytest.mark.parametrize("device", ["cpu", "all"])
+@pytest.mark.parametrize("pip_secret", [True, False])
+def test_image_is_precompiled_pinned_and_runs_as_nobody_special(extras, device, pip_secret) -> None:
+    text = write_runtime_containerfile(BASE, NAME, extras=extras, device=device, pip_secret=pip_secret)
+    build, _, final = text.partition(f"\nFROM {BASE}\n")
+    assert "--constraint /source/constraints.txt" in build
+    assert "--invalidation-mode unchecked-hash" in build
+    assert ("plugin/gpu" in build) is (extras == ("train",) and device == "cpu")
+    assert ("libgomp" in build) is (extras == ("train",))
+    assert ("type=secret,id=pip," in build) is pip_secret
+    assert "USER 1000:1000" in final
+    assert "PYTHONDONTWRITEBYTECODE=1" in final
+    # The last stage runs nothing, so that no cache and no tool of the first one is left in it.
+    assert "RUN" not in final
+    for line in build.splitlines():
+        if line.startswith("RUN "):
+            command = line.removeprefix("RUN ").removeprefix("--mount=type=secret,id=pip,target=/etc/pip.conf ")
+            subprocess.run(["sh", "-n"], input=command, text=True, check=True)
