@@ -95,12 +95,13 @@ def make_plan(context: BuildContext, options: ImageOptions, builder: Builder) ->
         NotFoundError: There is no such base image.
     """
     requirements = merge_requirements(options.requirements, context.requirements)
-    digest = builder.resolve_base(options.base, options.platform)
+    base = options.base.strip()
+    digest = builder.resolve_base(base, options.platform)
     command = tuple(options.command or context.command)
     if options.containerfile:
         check_containerfile(options.containerfile)
     containerfile = options.containerfile or generate_containerfile(
-        options.base,
+        base,
         digest,
         requirements=requirements,
         workdir=options.workdir,
@@ -110,7 +111,7 @@ def make_plan(context: BuildContext, options: ImageOptions, builder: Builder) ->
     )
     return ImagePlan(
         context=context,
-        base=options.base,
+        base=base,
         base_digest=digest,
         platform=options.platform,
         requirements=requirements,

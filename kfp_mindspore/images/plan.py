@@ -19,6 +19,10 @@ ALL_PLATFORMS = "all"
 SOURCE_LABEL = "org.kfp-mindspore.image.sources"
 PLAN_LABEL = "org.kfp-mindspore.image.plan"
 _TAG_DIGITS = 20
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FOLDER = re.compile(r"(/[A-Za-z0-9._+-]+)+")
+_LAST_SECOND = 253402300799
 _PLATFORM = re.compile(r"[a-z0-9]+/[a-z0-9]+(/[a-z0-9.]+)?")
 # A layer sets the mode and owner of the folders it names; these belong to the base image.
 _SHARED_FOLDERS = (
@@ -76,6 +80,15 @@ class ImagePlan:
         if self.platform != ALL_PLATFORMS and not _PLATFORM.fullmatch(self.platform):
             raise UserError(f"platform: must be such as linux/amd64, or {ALL_PLATFORMS}, got {self.platform!r}")
         check_workdir(self.workdir)
+        if self.user and not _USER.fullmatch(self.user):
+            raise UserError(f"user: must be uid:gid or a name, got {self.user!r}")
+        for name, value in self.env.items():
+            if not _VARIABLE.fullmatch(name):
+                raise UserError(f"env: a variable is named by letters, digits and _, got {name!r}")
+            if not value.isprintable():
+                raise UserError(f"env {name}: must be one line of printable text")
+        if not 0 <= self.created <= _LAST_SECOND:
+            raise UserError(f"created: must be seconds since 1970, before the year 10000, got {self.created}")
 
     @cached_property
     def source_digest(self) -> str:
@@ -145,8 +158,7 @@ def check_workdir(workdir: str) -> None:
     Raises:
         UserError: It is relative, not in its plain form, or one of the system's folders.
     """
-    parts = workdir.split("/")
-    if not workdir.startswith("/") or any(part in ("", ".", "..") for part in parts[1:]) or "\0" in workdir:
+    if not (_FOLDER.fullmatch(workdir) or workdir == "/") or {".", ".."} & set(workdir.split("/")):
         raise UserError(f"workdir: must be an absolute folder such as /app, got {workdir!r}")
     if workdir in _SHARED_FOLDERS or workdir.startswith(("/proc/", "/sys/", "/dev/", "/tmp/", "/root/")):
         raise UserError(f"workdir: {workdir} belongs to the base image", hint="Take a folder of its own, such as /app.")

@@ -64,6 +64,12 @@ def parse_reference(text: str, *, field: str = "image") -> Reference:
         UserError: It is no image name; the message says which part is wrong.
     """
     rest, _, digest = text.strip().partition("@")
+    if "/" in digest or "://" in rest:
+        # Not quoted: what stands before @ in a URL is a login.
+        raise UserError(
+            f"{field}: is a URL or holds a login; an image is named registry/repository:tag",
+            hint="Log in with: docker login HOST",
+        )
     if digest and not _DIGEST.fullmatch(digest):
         raise UserError(f"{field}: must end with @sha256: and 64 hexadecimal digits, got {text!r}")
     first, slash, path = rest.partition("/")

@@ -71,7 +71,9 @@ def test_labels_say_what_it_was_made_of(context: BuildContext) -> None:
     }
 
 
-@pytest.mark.parametrize("workdir", ["app", "/", "/tmp", "/usr", "/a/../b", "/a//b", "/tmp/x", "/root/x", ""])
+@pytest.mark.parametrize(
+    "workdir", ["app", "/", "/tmp", "/usr", "/a/../b", "/a//b", "/tmp/x", "/root/x", "", "/a b", "/a\nRUN x"]
+)
 def test_refuses_a_workdir_of_the_base(context: BuildContext, workdir: str) -> None:
     with pytest.raises(UserError, match="workdir"):
         _plan(context, workdir=workdir)
@@ -81,6 +83,22 @@ def test_refuses_a_workdir_of_the_base(context: BuildContext, workdir: str) -> N
 def test_refuses_a_platform_that_is_none(context: BuildContext, platform: str) -> None:
     with pytest.raises(UserError, match="platform"):
         _plan(context, platform=platform)
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "a user with a line": ({"user": "1\nRUN x"}, "user: must be uid:gid"),
+    "a variable with a space": ({"env": {"A B": "1"}}, "env: a variable is named by"),
+    "a value of two lines": ({"env": {"A": "1\n2"}}, "env A: must be one line"),
+    "a time before 1970": ({"created": -1}, "created: must be seconds"),
+    "a time too late": ({"created": 10**12}, "created: must be seconds"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_refuses_what_no_containerfile_can_say(context: BuildContext, name: str) -> None:
+    changes, reason = WRONG[name]
+    with pytest.raises(UserError, match=reason):
+        _plan(context, **changes)
 
 
 def test_containerfile_installs_before_it_copies() -> None:

@@ -34,6 +34,13 @@ def test_names_what_is_wrong(text: str) -> None:
         parse_reference(text, field="base")
 
 
+@pytest.mark.parametrize("text", ["https://me:hunter2@reg.io/a", "me:hunter2@reg.io/a", "https://reg.io/hunter2"])
+def test_does_not_quote_a_login(text: str) -> None:
+    with pytest.raises(UserError, match="is a URL or holds a login") as caught:
+        parse_reference(text)
+    assert "hunter2" not in str(caught.value)
+
+
 @pytest.mark.parametrize("text", ["reg.io/a:1", f"reg.io/a@{DIGEST}"])
 def test_a_destination_has_no_tag(text: str) -> None:
     with pytest.raises(UserError, match="destination: must be a repository"):
