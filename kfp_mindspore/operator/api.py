@@ -59,6 +59,7 @@ class Api:
         self._connections = connections
         self._count = count or (lambda verb, code: None)
         self._session: aiohttp.ClientSession | None = None
+        self._sessions: list[aiohttp.ClientSession] = []
 
     async def __aenter__(self) -> Api:
         self._open()
@@ -67,10 +68,11 @@ class Api:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
+        for session in self._sessions:
+            await session.close()
 
     def _open(self) -> None:
+        """Make connections with the present certificates; what is under way on older ones goes on."""
         import aiohttp
 
         connection = self.credentials.connection
@@ -83,6 +85,7 @@ class Api:
             ),
             headers={"User-Agent": f"kfp-mindspore-operator/{__version__}"},
         )
+        self._sessions.append(self._session)
 
     async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
         """Return an object; an ApiError of code 404 says that there is none."""
@@ -239,7 +242,10 @@ class Api:
 
     async def renew(self) -> None:
         """Read credentials again; an exec plugin may take a while, so not on the event loop."""
+        before = self.credentials.connection
         await asyncio.to_thread(self.credentials.load)
+        if self.credentials.connection != before:
+            self._open()
 
 
 def _read_seconds(header: str | None) -> float:
