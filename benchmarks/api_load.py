@@ -214,11 +214,12 @@ class Client:
                 for line in lines:
                     yield json.loads(line), seen
 
-    async def clear(self, namespace: str, seconds: float = 300) -> None:
+    async def clear(self, namespace: str, seconds: float = 900) -> None:
         """Delete all jobs, pods, Services and events of a namespace, jobs first, and wait until no pod is left."""
+        deadline = time.monotonic() + seconds
         for version, plural in (("/apis/mindspore.gitee.com/v1", "msjobs"), ("/apis/batch/v1", "jobs")):
             path = f"{version}/namespaces/{namespace}/{plural}"
-            await self.send("DELETE", path, propagationPolicy="Background")
+            await self._delete_collection(path, deadline, propagationPolicy="Background")
         # The Job controller keeps its pods until it has counted them, at its own pace.
         held = [
             item["metadata"]["name"]
@@ -229,8 +230,20 @@ class Client:
         path = f"/api/v1/namespaces/{namespace}"
         await self.send_all([("PATCH", f"{path}/pods/{name}", free, "application/merge-patch+json") for name in held])
         for plural in ("pods", "services", "events"):
-            await self.send("DELETE", f"{path}/{plural}", gracePeriodSeconds="0")
+            await self._delete_collection(f"{path}/{plural}", deadline, gracePeriodSeconds="0")
         await self.wait_pods(namespace, 0, seconds)
+
+    async def _delete_collection(self, path: str, deadline: float, **query: str) -> None:
+        """Delete a collection, and ask again when that takes longer than the API server gives a request."""
+        import aiohttp
+
+        while True:
+            try:
+                await self.send("DELETE", path, **query)
+                return
+            except (aiohttp.ClientError, RuntimeError) as error:
+                if time.monotonic() > deadline or (isinstance(error, RuntimeError) and "HTTP 504" not in str(error)):
+                    raise
 
     async def send_all(self, requests: Iterable[tuple[str, str, bytes, str]]) -> None:
         """Send requests (method, path, body, content type), as many at once as there are connections."""
