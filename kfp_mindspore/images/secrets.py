@@ -35,12 +35,17 @@ _NAMES = (
 )
 _PATHS = ("*.docker/config.json", "*.kube/config")
 _HARMLESS = (".env.example", ".env.sample", ".env.template")
-_SHAPES = {
-    "a private key": re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
-    "an AWS access key": re.compile(rb"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
-    "a GitHub token": re.compile(rb"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{60})"),
-    "a Slack token": re.compile(rb"\bxox[abprs]-[0-9A-Za-z-]{20}"),
-}
+# What it would be, texts of which one is in it, and its shape: looking for a text is many times faster than for a shape.
+_SHAPES = (
+    ("a private key", (b"PRIVATE KEY-----",), re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")),
+    ("an AWS access key", (b"AKIA", b"ASIA"), re.compile(rb"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
+    (
+        "a GitHub token",
+        (b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_"),
+        re.compile(rb"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{60})"),
+    ),
+    ("a Slack token", (b"xox",), re.compile(rb"\bxox[abprs]-[0-9A-Za-z-]{20}")),
+)
 _SCANNED_BYTES = 1 << 20
 _URL_PASSWORD = re.compile(r"://[^/\s@]+@")
 _VARIABLE = re.compile(r"(?i)(^|_)(password|passwd|secret|token|api_?key|access_?key|credentials)(_|$)")
@@ -86,4 +91,7 @@ def _judge(entry: Entry) -> str:
     if entry.size > _SCANNED_BYTES:
         return ""
     content = b"".join(entry.read())
-    return next((f"looks as if it held {what}" for what, shape in _SHAPES.items() if shape.search(content)), "")
+    for what, texts, shape in _SHAPES:
+        if any(text in content for text in texts) and shape.search(content):
+            return f"looks as if it held {what}"
+    return ""

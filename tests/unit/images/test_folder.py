@@ -102,13 +102,22 @@ def test_warns_of_what_looks_like_a_secret_without_quoting_it(tmp_path: Path) ->
         "conf/id_rsa": "x",
         "settings.py": f"KEY = '{key}'",
         "cert.txt": "-----BEGIN RSA PRIVATE KEY-----\nabc",
+        "chat.py": "T = 'xoxb-" + "1" * 24 + "'",
+        "hub.py": "T = 'ghp_" + "a" * 36 + "'",
         "train.py": "print('token')",
         ".env.example": "X=",
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)
     warnings = collect_folder(tmp_path).warnings
-    assert [warning.partition(":")[0] for warning in warnings] == [".env", "cert.txt", "conf/id_rsa", "settings.py"]
+    assert [warning.partition(":")[0] for warning in warnings] == [
+        ".env",
+        "cert.txt",
+        "chat.py",
+        "conf/id_rsa",
+        "hub.py",
+        "settings.py",
+    ]
     assert key not in " ".join(warnings)
 
 
