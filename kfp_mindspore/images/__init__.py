@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from kfp_mindspore.images.build import ImageOptions, PlanDescription, build_image, describe_plan, make_plan
     from kfp_mindspore.images.builders.append import AppendBuilder
     from kfp_mindspore.images.builders.base import Builder
+    from kfp_mindspore.images.builders.cluster import ClusterBuilder
     from kfp_mindspore.images.builders.docker import DockerBuilder
+    from kfp_mindspore.images.builders.place import ClaimPlace, ObjectStorePlace
     from kfp_mindspore.images.context import BuildContext, Entry
     from kfp_mindspore.images.folder import collect_folder
     from kfp_mindspore.images.function import collect_function, collect_script
@@ -27,11 +29,14 @@ _MODULES = {
     "BuildContext": "context",
     "BuildResult": "result",
     "Builder": "builders.base",
+    "ClaimPlace": "builders.place",
+    "ClusterBuilder": "builders.cluster",
     "DockerBuilder": "builders.docker",
     "Entry": "context",
     "ImageDescription": "registry.images",
     "ImageOptions": "build",
     "ImagePlan": "plan",
+    "ObjectStorePlace": "builders.place",
     "PlanDescription": "build",
     "Progress": "result",
     "Reference": "reference",
@@ -54,11 +59,14 @@ __all__ = [
     "BuildContext",
     "BuildResult",
     "Builder",
+    "ClaimPlace",
+    "ClusterBuilder",
     "DockerBuilder",
     "Entry",
     "ImageDescription",
     "ImageOptions",
     "ImagePlan",
+    "ObjectStorePlace",
     "PlanDescription",
     "Progress",
     "Reference",

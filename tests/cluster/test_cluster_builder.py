@@ -10,12 +10,19 @@ import pytest
 from kubernetes import client, watch
 
 from kfp_mindspore.errors import ProcessFailedError, UserError
+from kfp_mindspore.images import ImagePlan, parse_reference
 from kfp_mindspore.images.build import ImageOptions, make_plan
-from kfp_mindspore.images.builders.cluster import ClusterBuilder
-from kfp_mindspore.images.builders.place import ClaimPlace
+from kfp_mindspore.images.builders.cluster import CONFIG_MAPS, JOBS, ClusterBuilder
+from kfp_mindspore.images.builders.cluster_job import JobSettings, write_config_map
+from kfp_mindspore.images.builders.cluster_layout import PLAN_FILE
+from kfp_mindspore.images.builders.place import ClaimPlace, ObjectStorePlace
 from kfp_mindspore.images.context import BuildContext, Entry
 from kfp_mindspore.images.registry.configuration import RegistryConfig
+from kfp_mindspore.kube.cluster import Cluster
+from kfp_mindspore.kube.errors import ForbiddenError
+from kfp_mindspore.kube.resources import PODS
 from tests.cluster.builder_images import BUILDAH, make_buildah_archive, push_busybox, push_package_image
+from tests.support import s3_server
 
 RUN_SECONDS = 180
 
@@ -181,9 +188,89 @@ def test_large_context_goes_through_a_claim(yard, namespace) -> None:
         api.delete_persistent_volume(f"pv-{namespace}")
 
 
+def test_large_context_goes_through_an_object_store(yard, namespace, package_image, monkeypatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.SECRET_KEY)
+    monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
+    login = {"AWS_ACCESS_KEY_ID": s3_server.ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": s3_server.SECRET_KEY}
+    api = client.CoreV1Api(yard.cluster.client())
+    api.create_namespaced_secret(namespace, {"metadata": {"name": "store"}, "stringData": login})
+    large = Entry.from_bytes("weights.bin", os.urandom(12_000_000))
+    with s3_server.start_s3_server(yard.cluster.network.outside) as server:
+        place = ObjectStorePlace(f"s3://{s3_server.BUCKET}/builds", server.url, region="eu-1", secret="store")
+        builder = yard.make_builder(namespace, package_image=package_image, place=place)
+        result, _ = yard.build(builder, namespace, main="ls -l weights.bin", destination="team/stored", extra=[large])
+        assert server.objects == {}
+        assert any(request.startswith("GET ") for request in server.requests)
+    assert "12000000" in yard.run(namespace, result.reference)
+    assert yard.list_leftovers(namespace) == []
+
+
 def test_context_too_large_for_a_config_map_needs_a_place(yard, namespace) -> None:
     large = Entry.from_bytes("weights.bin", os.urandom(1_500_000))
     builder = yard.make_builder(namespace, image=BUILDAH)
     with pytest.raises(UserError, match="a ConfigMap takes 900,000 compressed"):
         yard.build(builder, namespace, extra=[large], containerfile=f"FROM {yard.base}\nRUN true\n")
     assert yard.list_leftovers(namespace) == []
+
+
+@pytest.mark.parametrize("tool", ["buildkit", "buildah", "append"])
+def test_manifests_are_accepted_by_the_api_server(api_server, api_namespace, tool) -> None:
+    """No BuildKit can be had here, so its Job is judged by the API server alone; the others' run above."""
+    plan = ImagePlan(
+        BuildContext([Entry.from_bytes("main.sh", b"true\n")]),
+        "registry.test/base:1",
+        f"sha256:{'d' * 64}",
+        containerfile="FROM registry.test/base:1\n",
+        replaced=tool != "append",
+    )
+    registry = RegistryConfig(push_secret="push", pull_secrets=("pull",))
+    resources = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}
+    settings = JobSettings(
+        resources=resources,
+        node_selector={"pool": "builds"},
+        tolerations=[{"key": "builds", "operator": "Exists", "effect": "NoSchedule"}],
+        work_size="10Gi",
+        service_account="builder",
+    )
+    secrets = {} if tool == "append" else {"token": "login/token"}
+    builder = ClusterBuilder(registry, tool=tool, package_image="registry.test/p:1", job=settings, secrets=secrets)
+    job = builder.write_manifest(plan, parse_reference("registry.test/team/out:1"))
+    cluster = Cluster(api_server.kubeconfig)
+    created = cluster.create(JOBS, job, api_namespace)
+    # A field that the server does not know would have been refused, one that it drops would be missing here.
+    pod, wanted = created["spec"]["template"]["spec"], job["spec"]["template"]["spec"]
+    assert pod["containers"][0]["securityContext"] == wanted["containers"][0]["securityContext"]
+    assert pod["containers"][0]["resources"] == resources
+    written = write_config_map(job["metadata"]["name"], {PLAN_FILE: "{}"}, {"context.tar.gz": b"x"}, created)
+    cluster.create(CONFIG_MAPS, written, api_namespace)
+    cluster.delete(JOBS, job["metadata"]["name"], api_namespace)
+    for maps in cluster.watch(CONFIG_MAPS, api_namespace, timeout=RUN_SECONDS):
+        if job["metadata"]["name"] not in maps:
+            break
+    else:
+        pytest.fail("the ConfigMap was not removed with its Job")
+
+
+def test_append_runs_in_a_restricted_namespace_and_buildah_does_not(api_server) -> None:
+    core = client.CoreV1Api(api_server.client())
+    with api_server.make_namespace() as namespace:
+        label = {"pod-security.kubernetes.io/enforce": "restricted"}
+        core.patch_namespace(namespace, {"metadata": {"labels": label}})
+        plan = ImagePlan(
+            BuildContext([Entry.from_bytes("main.sh", b"true\n")]),
+            "registry.test/base:1",
+            f"sha256:{'d' * 64}",
+            containerfile="FROM registry.test/base:1\n",
+        )
+        accepted = {}
+        for tool in ("append", "buildah"):
+            builder = ClusterBuilder(tool=tool, package_image="registry.test/p:1")
+            template = builder.write_manifest(plan, parse_reference("registry.test/team/out:1"))["spec"]["template"]
+            pod = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {"name": tool, **template["metadata"]}}
+            try:
+                Cluster(api_server.kubeconfig).create(PODS, pod, namespace, dry_run=True)
+                accepted[tool] = True
+            except ForbiddenError:
+                accepted[tool] = False
+    assert accepted == {"append": True, "buildah": False}

@@ -1,0 +1,101 @@
+"""The runtime image, built by a real daemon over Debian's Python and run as a cluster would run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.infrastructure.images import ImageConfig, bootstrap, write_archive
+from tests.cluster.infrastructure.paths import compute_digest, find_cache, lock
+from tests.docker.conftest import find_client, skip
+
+PACKAGES = ("ca-certificates", "libgomp1", "python3", "python3-venv")
+AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
+LOOK = """
+import importlib.util, json, os, struct
+import kfp_mindspore
+from kfp_mindspore.images import AppendBuilder
+from kfp_mindspore.kube.cluster import Cluster
+
+try:
+    open("/opt/venv/written", "w")
+    writes = True
+except OSError:
+    writes = False
+with open(importlib.util.cache_from_source(kfp_mindspore.__file__), "rb") as file:
+    flags = struct.unpack("<I", file.read(8)[4:])[0]
+print(json.dumps({"uid": os.getuid(), "writes": writes, "flags": flags, "version": kfp_mindspore.__version__}))
+"""
+
+
+@pytest.fixture(scope="session")
+def python_base(workshop, tmp_path_factory) -> str:
+    """Push an image of Debian's Python that trusts what this machine trusts, and return its name."""
+    if shutil.which("debootstrap") is None:
+        skip("debootstrap is missing: apt-get install debootstrap")
+    archive = find_cache() / "images" / f"python-venv-{compute_digest([], *PACKAGES)}.tar"
+    name = "kfp-mindspore.test/python-venv:3.11"
+    with lock(find_cache() / "images" / ".lock-python-venv"):
+        if not archive.exists():
+            root = tmp_path_factory.mktemp("debian") / "root"
+            bootstrap(root, PACKAGES)
+            write_archive(name, root, archive, ImageConfig(command=["python3"]))
+            shutil.rmtree(root)
+    client = workshop.daemon.connect()
+    with archive.open("rb") as file:
+        for _ in client.load_image(file):
+            pass
+    folder = tmp_path_factory.mktemp("base")
+    lines = [f"FROM {name}"]
+    if AUTHORITIES.is_file():
+        shutil.copy(AUTHORITIES, folder / "authorities.crt")
+        (folder / "pip.conf").write_text(f"[global]\ncert = {AUTHORITIES}\n")
+        lines += [f"COPY authorities.crt {AUTHORITIES}", "COPY pip.conf /etc/pip.conf"]
+    (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
+    base = f"{workshop.registry.host}/team/python:3.11"
+    for message in client.build(path=str(folder), tag=base, decode=True):
+        assert "error" not in message, message
+    workshop.daemon.push(*base.rsplit(":", 1))
+    return base
+
+
+def test_runtime_image_runs_as_nobody_special_with_a_read_only_root(workshop, python_base, tmp_path) -> None:
+    folder = str(Path(find_client("buildkit")).parent)
+    words = [sys.executable, "-m", "kfp_mindspore.cli.main", "image", "runtime", "--base", python_base, "--json"]
+    words += ["--to", f"{workshop.registry.host}/team/runtime", "--insecure", workshop.registry.host]
+    words += ["--docker-host", workshop.daemon.host, "--network", "host", "--extra", "images", "--extra", "kubernetes"]
+    # What a machine's own pip needs to reach an index, it needs in a build too.
+    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST"):
+        if os.environ.get(name):
+            words += ["--build-arg", f"{name}={os.environ[name]}"]
+    environment = {**os.environ, "PATH": os.pathsep.join([folder, os.environ["PATH"]])}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    result = json.loads(done.stdout)
+    assert result["built"] is True
+
+    client = workshop.daemon.connect()
+    settings = client.create_host_config(
+        network_mode="none", read_only=True, tmpfs={"/tmp": ""}, cap_drop=["ALL"], security_opt=["no-new-privileges"]
+    )
+    client.pull(result["reference"])
+    container = client.create_container(result["reference"], command=["python3", "-c", LOOK], host_config=settings)
+    client.start(container)
+    code = client.wait(container)["StatusCode"]
+    printed = client.logs(container).decode()
+    client.remove_container(container, force=True)
+    assert code == 0, printed
+    seen = json.loads(printed.splitlines()[-1])
+    # Flag 1 alone: byte code by hash, and its source is never looked at.
+    assert (seen["uid"], seen["writes"], seen["flags"]) == (1000, False, 1)
+
+    again = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr[-4000:]
+    answer = json.loads(again.stdout)
+    assert (answer["built"], answer["reference"]) == (False, result["reference"])
