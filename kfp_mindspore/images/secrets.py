@@ -35,7 +35,7 @@ _NAMES = (
 )
 _PATHS = ("*.docker/config.json", "*.kube/config")
 _HARMLESS = (".env.example", ".env.sample", ".env.template")
-# What it would be, texts of which one is in it, and its shape: looking for a text is many times faster than for a shape.
+# What it would be, texts of which one is in it, and its shape: a text is found many times faster than a shape.
 _SHAPES = (
     ("a private key", (b"PRIVATE KEY-----",), re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")),
     ("an AWS access key", (b"AKIA", b"ASIA"), re.compile(rb"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
