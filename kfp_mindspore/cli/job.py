@@ -34,6 +34,13 @@ def job() -> None:
 @click.option("--name", help="Name of the job; with it, what follows `--` is the workers' command.")
 @click.option("--workers", type=int, default=1, show_default=True, help="How many workers.")
 @click.option("--env", type=PairType(), multiple=True, help="A variable of each process; repeatable.")
+@click.option(
+    "--claim",
+    "claims",
+    type=PairType(),
+    multiple=True,
+    help="A PersistentVolumeClaim and where workers find it, such as digits=/data; repeatable.",
+)
 @click.option("--dataset", type=click.Path(path_type=Path), help="Directory that KFP_MINDSPORE_DATASET_DIR names.")
 @click.option("--output", type=click.Path(path_type=Path), help="Directory that KFP_MINDSPORE_OUTPUT_DIR names.")
 @click.option("--checkpoints", type=click.Path(path_type=Path), help="Directory of checkpoints. [default: in --output]")
@@ -64,6 +71,7 @@ def submit(
     name: str | None,
     workers: int,
     env: tuple[tuple[str, str], ...],
+    claims: tuple[tuple[str, str], ...],
     dataset: Path | None,
     output: Path | None,
     checkpoints: Path | None,
@@ -95,6 +103,7 @@ def submit(
             image=image or DEFAULT_IMAGE,
             **policies,
         )
+        _mount_claims(document, claims)
     if dry_run:
         judged = client.backend.create(document, dry_run=True)
         print_json(judged.to_dict()) if as_json else click.echo(judged.to_yaml(), nl=False)
@@ -331,6 +340,16 @@ def _find_directories(
     named = {DATASET_VARIABLE: dataset, OUTPUT_VARIABLE: output, CHECKPOINT_VARIABLE: checkpoints}
     given = {variable: path for variable, path in named.items() if path is not None}
     return {variable: str(path if in_pods else path.absolute()) for variable, path in given.items()}
+
+
+def _mount_claims(document: MSJob, claims: tuple[tuple[str, str], ...]) -> None:
+    """Give the workers volumes."""
+    pod = document.ms_replica_specs["Worker"].template["spec"]
+    for number, (claim, path) in enumerate(claims):
+        volume = {"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim}}
+        pod.setdefault("volumes", []).append(volume)
+        mount = {"name": volume["name"], "mountPath": path}
+        pod["containers"][0].setdefault("volumeMounts", []).append(mount)
 
 
 def _set_namespace(document: MSJob, asked: str | None, default: str) -> None:

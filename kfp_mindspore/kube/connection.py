@@ -150,10 +150,10 @@ class Connection:
                 response = self._try(method, path, query, body, content_type, read_timeout, preload)
             except find_transport_errors() as error:
                 text = f"cannot {request}: {self.describe(error)}"
+                if method == "POST" and not _was_not_sent(error):
+                    raise UncertainError(text, hint=_IS_IT_UP) from error
                 if not self._has_answered:
                     raise UnreachableError(text, hint=_IS_IT_UP) from error
-                if method == "POST" and not _was_not_sent(error):
-                    raise UncertainError(text) from error
                 pauses.wait(text, self._give_up)
                 continue
             self._has_answered = True

@@ -318,6 +318,26 @@ def test_the_commands(run: Run, client: MSJobClient, cluster: Cluster, tmp_path:
     (tmp_path / "job.yaml").write_text(build().to_yaml().replace("  namespace: default\n", ""))
     judged = run("submit", "job.yaml", "--dry-run", "--json")
     assert (judged.code, json.loads(judged.output)["spec"]["runPolicy"]["suspend"]) == (0, False)
+    mounted = run(
+        *(
+            "submit",
+            "--name",
+            "a",
+            "--image",
+            "b",
+            "--claim",
+            "digits=/data",
+            "--dataset",
+            "/data/x",
+            "--dry-run",
+            "--json",
+        ),
+        *("--", "python", "train.py"),
+    )
+    pod = json.loads(mounted.output)["spec"]["msReplicaSpecs"]["Worker"]["template"]["spec"]
+    assert pod["volumes"] == [{"name": "claim-0", "persistentVolumeClaim": {"claimName": "digits"}}]
+    assert pod["containers"][0]["volumeMounts"] == [{"name": "claim-0", "mountPath": "/data"}]
+    assert pod["containers"][0]["env"] == [{"name": "KFP_MINDSPORE_DATASET_DIR", "value": "/data/x"}]
     submitted = run("submit", "job.yaml")
     follow = f"kfp-mindspore job logs -f digits --namespace {namespace}"
     assert submitted == Result(0, f"job digits submitted; follow it with: {follow}\n", "")

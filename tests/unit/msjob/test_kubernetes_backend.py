@@ -115,7 +115,6 @@ def test_a_dry_run_keeps_nothing(town: Town) -> None:
 
 
 def test_a_creation_that_broke_off_is_found_again(town: Town) -> None:
-    town.client.list_jobs()
     town.server.troubles.append(reset_once(method="POST", after=True))
     town.client.create_job(build(namespace=NAMESPACE))
     town.server.troubles[:] = [reset_once(method="POST")]
