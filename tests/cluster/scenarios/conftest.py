@@ -1,10 +1,8 @@
-"""Fixtures of jobs on a node: `jobs` with an operator that runs all the time, `start_operator` with one to be ended."""
+"""Jobs on a node, with one operator for all tests that do nothing to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -43,18 +41,3 @@ def jobs(own_cluster: NodeCluster, shared_operator: tuple[str, OperatorProcess])
     assert process is not None
     assert process.poll() is None, operator.read_log()
     assert "Traceback" not in operator.read_log(), operator.read_log()
-
-
-@pytest.fixture
-def start_operator(
-    own_cluster: NodeCluster, definition: None, tmp_path: Path
-) -> Iterator[Callable[[], tuple[NodeJobs, OperatorProcess]]]:
-    """Return a function that makes a namespace with an operator of its own, started."""
-    with ExitStack() as stack:
-
-        def start() -> tuple[NodeJobs, OperatorProcess]:
-            namespace = stack.enter_context(own_cluster.make_namespace("scenarios"))
-            operator = OperatorProcess(own_cluster.kubeconfig, tmp_path / f"{namespace}.log", "-n", namespace)
-            return NodeJobs(own_cluster, namespace), stack.enter_context(operator)
-
-        yield start
