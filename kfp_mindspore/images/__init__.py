@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.errors import MissingExtraError
-
 if TYPE_CHECKING:
     from kfp_mindspore.images.build import ImageOptions, PlanDescription, build_image, describe_plan, make_plan
     from kfp_mindspore.images.builders.append import AppendBuilder
@@ -51,9 +49,6 @@ _MODULES = {
     "make_plan": "build",
     "parse_reference": "reference",
 }
-# What the registry's HTTP API needs; other libraries of the extra are asked for where they are used.
-_EXTRA = ("dxf", "requests", "www_authenticate")
-
 __all__ = [
     "AppendBuilder",
     "BuildContext",
@@ -86,10 +81,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
-    except ModuleNotFoundError as error:
-        if error.name not in _EXTRA:
-            raise
-        raise MissingExtraError(error.name, "images") from None
-    return getattr(module, name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -9,17 +9,25 @@ _IMPORT = """
 import sys
 sys.modules[sys.argv[1]] = None
 from kfp_mindspore.errors import MissingExtraError
-from kfp_mindspore.images import BuildContext, RegistryConfig, collect_folder
+from kfp_mindspore.images import BuildContext, collect_folder
 try:
-    from kfp_mindspore.images import AppendBuilder
+    exec(sys.argv[2])
 except MissingExtraError as error:
     print(error)
 """
 
 
-@pytest.mark.parametrize("library", ["dxf", "requests", "www_authenticate"])
-def test_names_the_extra_that_is_missing(library: str) -> None:
-    done = subprocess.run([sys.executable, "-c", _IMPORT, library], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    ("library", "statement"),
+    [
+        ("dxf", "from kfp_mindspore.images import AppendBuilder"),
+        ("requests", "from kfp_mindspore.images.build import make_plan"),
+        ("www_authenticate", "from kfp_mindspore.images import inspect_image"),
+    ],
+)
+def test_names_the_extra_that_is_missing(library: str, statement: str) -> None:
+    words = [sys.executable, "-c", _IMPORT, library, statement]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.stdout.startswith(f"{library} is not installed\nInstall it with: pip install 'kfp-mindspore[images]'")
 
 
