@@ -120,7 +120,8 @@ def write_runtime_containerfile(
     lines += [
         f"COPY {SOURCES_FOLDER}/ {_SOURCE}/",
         f"RUN {mount}{_BUILD}/bin/python -m pip --disable-pip-version-check --no-cache-dir"
-        f" --python {_VENV}/bin/python install --progress-bar off --no-compile --constraint {_SOURCE}/{CONSTRAINTS_FILE}"
+        f" --python {_VENV}/bin/python install --progress-bar off --no-compile"
+        f" --constraint {_SOURCE}/{CONSTRAINTS_FILE}"
         f' "{DISTRIBUTION}{chosen} @ file://{_SOURCE}/{wheel}"',
     ]
     trim = ""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import signal
+import subprocess
+import sys
 
 import pytest
 from kubernetes import client, watch
@@ -125,6 +128,34 @@ def test_failing_step_is_named_with_its_last_lines_and_everything_is_removed(yar
     # The same place takes a build that works.
     good, _ = yard.build(builder, namespace, containerfile=f"FROM {yard.base}\nRUN true\n", destination="team/failed")
     assert good.built
+
+
+def test_build_that_takes_too_long_is_ended_by_the_cluster(yard, namespace) -> None:
+    builder = yard.make_builder(namespace, image=BUILDAH, job=JobSettings(deadline_seconds=20))
+    with pytest.raises(ProcessFailedError, match=r"deleted while it ran|DeadlineExceeded"):
+        yard.build(builder, namespace, containerfile=f"FROM {yard.base}\nRUN sleep 600\n", destination="team/deadline")
+    assert yard.list_leftovers(namespace) == []
+
+
+def test_interrupted_command_removes_the_job(yard, namespace, tmp_path) -> None:
+    (tmp_path / "main.sh").write_text("echo never\n")
+    (tmp_path / "Containerfile").write_text(f"FROM {yard.base}\nRUN echo sleeping && sleep 600\n")
+    words = [sys.executable, "-m", "kfp_mindspore.cli.main", "image", "build", str(tmp_path), "--base", yard.base]
+    words += ["--to", f"{yard.registry}/team/interrupted", "--insecure", yard.registry, "--builder", "cluster"]
+    words += ["--kubeconfig", str(yard.cluster.kubeconfig), "--namespace", namespace, "--tool-image", BUILDAH]
+    words += ["--containerfile", str(tmp_path / "Containerfile")]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if line.strip() == "sleeping":
+            process.send_signal(signal.SIGINT)
+            break
+    rest = process.stderr.read()
+    assert process.wait(RUN_SECONDS) == 130, "".join(lines) + rest
+    assert "Traceback" not in rest
+    assert yard.list_leftovers(namespace) == []
 
 
 def test_missing_image_is_told_at_once(yard, namespace) -> None:

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -88,8 +89,7 @@ class DockerBuilder(Builder):
                 "platform: the Docker builder makes one platform at a time, got 'all'",
                 hint="Name one such as linux/amd64, or take the append builder.",
             )
-        words = self._choose_buildkit()
-        if self.secrets and not words:
+        if (self.secrets or self.backend == "buildkit") and not self._buildkit:
             raise UserError(
                 "secrets: the legacy builder has none, and would keep them in the image's history",
                 hint="Install BuildKit's command line (docker-buildx), or take the cluster builder.",
@@ -118,7 +118,9 @@ class DockerBuilder(Builder):
             self._daemon.close()
         return self._describe(plan, target, pushed)
 
-    def _choose_buildkit(self) -> list[str]:
+    @cached_property
+    def _buildkit(self) -> list[str]:
+        """The words that start a build by BuildKit; empty for the legacy builder."""
         if self.backend == "legacy":
             return []
         words = find_buildkit(self._executable)
@@ -132,8 +134,7 @@ class DockerBuilder(Builder):
     def _run_build(
         self, context: BinaryIO, plan: ImagePlan, labels: Mapping[str, str], target: Reference, on_progress: OnProgress
     ) -> None:
-        words = self._choose_buildkit()
-        if not words:
+        if not self._buildkit:
             messages = self._daemon.build(
                 context,
                 containerfile=CONTAINERFILE_FILE,
@@ -158,7 +159,7 @@ class DockerBuilder(Builder):
         )
         try:
             run_buildkit(
-                words,
+                self._buildkit,
                 arguments,
                 context,
                 on_progress,
