@@ -82,11 +82,7 @@ def run(
 
 
 @operator.command(epilog="Example: kfp-mindspore operator install --image registry.example.com/kfp-mindspore@sha256:…")
-@click.option(
-    "--image",
-    envvar="KFP_MINDSPORE_IMAGE",
-    help="An image with kfp-mindspore[operator], by digest. [default: $KFP_MINDSPORE_IMAGE]",
-)
+@click.option("--image", help="An image with kfp-mindspore[operator], by digest.")
 @click.option("--operator-namespace", default=NAMESPACE, show_default=True, help="Where the operator runs.")
 @click.option("--namespace", "-n", "namespaces", multiple=True, help="Only jobs of this namespace; repeatable.")
 @click.option(
@@ -127,7 +123,7 @@ def install(
     if not image and not dry_run and not definition_only:
         raise UserError(
             "--image: is required; no image of the operator is published",
-            hint="Build one with: kfp-mindspore image runtime (or print the objects with --dry-run)",
+            hint="Build one with: kfp-mindspore image runtime --extra operator --to REGISTRY/NAME (or print the objects with --dry-run)",
         )
     choices = Choices(
         image=image or PLACEHOLDER_IMAGE,

@@ -124,6 +124,7 @@ def test_a_dry_run_prints_the_objects_and_asks_no_cluster(monkeypatch: pytest.Mo
 
 
 def test_without_an_image_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("KFP_MINDSPORE_IMAGE", raising=False)
+    # That is the image of steps and jobs, which need not hold the operator.
+    monkeypatch.setenv("KFP_MINDSPORE_IMAGE", "registry.example.com/steps")
     with pytest.raises(UserError, match="--image: is required"):
         CliRunner().invoke(operator, ["install"], catch_exceptions=False)
