@@ -123,7 +123,8 @@ def install(
     if not image and not dry_run and not definition_only:
         raise UserError(
             "--image: is required; no image of the operator is published",
-            hint="Build one with: kfp-mindspore image runtime --extra operator --to REGISTRY/NAME (or print the objects with --dry-run)",
+            hint="Build one with: kfp-mindspore image runtime --extra operator --to REGISTRY/NAME "
+            "(or print the objects with --dry-run)",
         )
     choices = Choices(
         image=image or PLACEHOLDER_IMAGE,

@@ -11,7 +11,7 @@ import pytest
 from kfp_mindspore.operator.install.apply import apply_objects
 from kfp_mindspore.operator.resources import find_pod_groups
 from tests.cluster.infrastructure.api_server import ControlPlane
-from tests.support.operators import Jobs, OperatorProcess, install_definition
+from tests.support.operators import SECONDS, Jobs, OperatorProcess, install_definition
 
 
 def _define(group: str, version: str) -> dict[str, Any]:
@@ -71,5 +71,5 @@ def test_a_gang_scheduler_that_is_not_installed_is_named(
     process = OperatorProcess(server.kubeconfig, tmp_path / "log", "--gang-scheduler", "volcano")
     process.start(wait=False)
     assert process.process is not None
-    assert process.process.wait(60) == 1
+    assert process.process.wait(SECONDS) == 1
     assert "scheduling.volcano.sh/v1beta1 is not installed" in process.read_log()

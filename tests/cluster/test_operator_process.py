@@ -13,7 +13,7 @@ import pytest
 from kfp_mindspore.kube import PODS, SERVICES
 from kfp_mindspore.operator.resources import LEASES
 from tests.cluster.infrastructure.api_server import ApiServer, ControlPlane
-from tests.support.operators import Jobs, OperatorProcess, find, has, install_definition, is_deleting, wait_for
+from tests.support.operators import SECONDS, Jobs, OperatorProcess, find, has, install_definition, is_deleting, wait_for
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_who_loses_the_lease_ends(jobs: Jobs, api_server: ControlPlane, tmp_path
         stolen = {"spec": {"holderIdentity": "somebody-else", "leaseDurationSeconds": 3600}}
         jobs.cluster.patch(LEASES, "msjob-controller", jobs.namespace, stolen)
         assert first.process is not None
-        assert first.process.wait(60) == 1
+        assert first.process.wait(SECONDS) == 1
         assert "somebody-else" in first.read_log()
 
 
@@ -152,7 +152,7 @@ def test_a_mistake_is_told_in_a_line(api_server: ControlPlane, tmp_path: Path) -
     process = OperatorProcess(stranger, tmp_path / "log")
     process.start(wait=False)
     assert process.process is not None
-    assert process.process.wait(60) == 1
+    assert process.process.wait(SECONDS) == 1
     assert "cannot watch" in process.read_log()
     assert "forbidden" in process.read_log()
     assert "Traceback" not in process.read_log()
