@@ -232,11 +232,13 @@ def test_two_builders_at_once_leave_one_whole_image(
     base = base_images.push_base(registry.host, "both/base", config=config)
     context = BuildContext([Entry.from_bytes("big", bytes(range(256)) * (12 << 12))])
     results: list[BuildResult] = []
+    # What one push writes another reads: the registry may need a moment.
+    patient = dataclasses.replace(config, backoff_seconds=0.1)
     barrier = threading.Barrier(3)
 
     def build() -> None:
         barrier.wait()
-        results.append(_build(BuildContext(context.entries), f"{registry.host}/both/train", base, config))
+        results.append(_build(BuildContext(context.entries), f"{registry.host}/both/train", base, patient))
 
     threads = [threading.Thread(target=build) for _ in range(3)]
     for thread in threads:
