@@ -22,7 +22,7 @@ from pictures import draw_servers, draw_targets
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 RESULTS = HERE.parent / "docs" / "benchmarks"
-BENCHMARKS = ("startup", "training", "accuracy", "distributed", "lifecycle", "serving", "msjob_operator")
+BENCHMARKS = ("startup", "training", "accuracy", "distributed", "lifecycle", "serving", "msjob_operator", "images")
 INTRODUCTION = """# Benchmarks
 
 Made by `make bench`: each benchmark runs its peer beside it, in turn, in the same run. What is quoted is the median of
