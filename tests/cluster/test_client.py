@@ -21,7 +21,7 @@ from tests.cluster.infrastructure.api_server import Api, ApiServer, ControlPlane
 from tests.support.msjob_cases import build_job, put
 from tests.support.operators import install_definition
 
-SECONDS = 120.0
+SECONDS = 300.0
 ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")
 BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
 
@@ -307,7 +307,7 @@ def run(
 
     def call(*words: str) -> Result:
         capsys.readouterr()
-        code = main.run(["job", *words, "--namespace", client.namespace])
+        code = main.run(["job", words[0], "--namespace", client.namespace, *words[1:]])
         return Result(code, *capsys.readouterr())
 
     return call

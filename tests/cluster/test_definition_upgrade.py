@@ -19,7 +19,7 @@ from tests.cluster.infrastructure.api_server import ApiServer
 from tests.support.msjob_cases import VALID, VALID_HERE, build_job, put
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "crds" / "msjobs.mindspore.gitee.com.json"
-SECONDS = 60.0
+SECONDS = 300.0
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.support.small_api_server import SmallApiServer, answer_once
 
 THINGS = Resource("example.com", "v1", "things", "Thing")
 COLLECTION = THINGS.locate("default")
-SECONDS = 30.0
+SECONDS = 120.0
 
 Objects = Mapping[str, Any]
 

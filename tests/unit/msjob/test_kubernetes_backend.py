@@ -20,7 +20,7 @@ from tests.support.small_api_server import SmallApiServer, answer_once, reset_on
 NAMESPACE = "team"
 JOBS_PATH = MSJOBS.locate(NAMESPACE)
 PODS_PATH = PODS.locate(NAMESPACE)
-SECONDS = 30.0
+SECONDS = 120.0
 UID = "uid-job"
 
 
