@@ -20,7 +20,7 @@ from kfp_mindspore.process import ProcessIdentity
 from tests.cluster.infrastructure.api_server import Api
 from tests.cluster.infrastructure.cluster import Cluster
 from tests.cluster.infrastructure.images import PYTHON, ImageConfig, write_archive
-from tests.cluster.infrastructure.namespaces import list_hierarchies
+from tests.cluster.infrastructure.machine import FIXED_PLACES, list_hierarchies
 from tests.cluster.infrastructure.node import NODE
 from tests.cluster.infrastructure.packages import PodPackages
 from tests.cluster.infrastructure.paths import ROOT
@@ -205,6 +205,12 @@ def test_jobs_run_beside_each_other(desk: Desk) -> None:
     batch = BatchV1Api(desk.api.api_client)
     batch.create_namespaced_job(desk.namespace, {"metadata": {"name": "five"}, "spec": spec})
     eventually(lambda: batch.read_namespaced_job_status("five", desk.namespace).status.succeeded == 5)
+
+
+def test_what_has_a_fixed_place_is_written_to_the_clusters_own_directory(own_cluster: Cluster) -> None:
+    for place in FIXED_PLACES:
+        source = own_cluster.namespaces.call("findmnt", "--noheadings", "--output", "SOURCE", place)
+        assert own_cluster.directory.name in source
 
 
 def test_a_killed_owner_leaves_nothing(own_cluster: Cluster) -> None:

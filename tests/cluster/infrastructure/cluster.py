@@ -20,13 +20,8 @@ from tests.cluster.infrastructure.control_plane import CLUSTER_DOMAIN, Addresses
 from tests.cluster.infrastructure.daemons import Daemons
 from tests.cluster.infrastructure.images import COREDNS, find_images
 from tests.cluster.infrastructure.instances import CGROUP_PREFIX, Instance, create_instance, remove_instance
-from tests.cluster.infrastructure.namespaces import (
-    Namespaces,
-    create_namespaces,
-    make_cgroup,
-    open_namespaces,
-    record_tunables,
-)
+from tests.cluster.infrastructure.machine import make_cgroup, prepare_machine
+from tests.cluster.infrastructure.namespaces import Namespaces, create_namespaces, open_namespaces
 from tests.cluster.infrastructure.node import NODE, REGISTRY_PORT, Node, ctr, is_containerd_ready, prepare_store
 from tests.cluster.infrastructure.paths import INFRASTRUCTURE, find_cache, make_directory
 from tests.cluster.infrastructure.prerequisites import UnavailableError, check_node
@@ -132,9 +127,10 @@ class OwnedCluster(Cluster):
         self._instance: Instance = create_instance("node", keep=keep)
         self.directory = self._instance.directory
         try:
-            record_tunables()
             lease = self._instance.lease.path if self._instance.lease else None
-            super().__init__(self.directory, create_namespaces(self.directory, find_cache() / "stores", lease))
+            with prepare_machine():
+                namespaces = create_namespaces(self.directory, find_cache() / "stores", lease)
+            super().__init__(self.directory, namespaces)
             self._start(binaries, archives)
         except BaseException:
             self.close()

@@ -1,8 +1,9 @@
 """The first process of a node's namespaces: when it ends, the kernel ends everything that lives in them.
 
-Run as a script in new mount, network and process namespaces: `init.py DIRECTORY STORES LEASE`. It takes the first store
-of images that no other node uses, writes `init.json` with the store when the namespaces are set up, and ends when
-the lease's holder dies; without a lease (an empty word) it stays until it is killed.
+Run as a script in new mount, network and process namespaces: `init.py DIRECTORY STORES LEASE PLACE…`. It mounts
+directories of the node at fixed places, takes the first store of images that no other node uses, writes `init.json`
+with the store when all is set up, and ends when the lease's holder dies; without a lease (an empty word) it stays until
+it is killed.
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ _SYSCTLS = {
     # A refused connection is told by ICMP: none may be held back, or clients hang instead.
     "net/ipv4/icmp_ratelimit": "0",
 }
-# Where the controller manager's provisioner puts volumes; no flag moves it.
-_VOLUMES = Path("/tmp/hostpath_pv")
 
 
 def main() -> None:
@@ -32,10 +31,10 @@ def main() -> None:
     # Runtime state of containerd, of runc and of network namespaces has fixed places below /run: a /run of our own.
     _call("mount", "--make-rshared", "/")
     _call("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run")
-    volumes = directory / "volumes"
-    for path in (volumes, _VOLUMES):
-        path.mkdir(exist_ok=True)
-    _call("mount", "--bind", str(volumes), str(_VOLUMES))
+    for place in sys.argv[4:]:
+        own = directory / "places" / Path(place).name
+        own.mkdir(parents=True)
+        _call("mount", "--bind", str(own), place)
     _call("ip", "link", "set", "lo", "up")
     for name, value in _SYSCTLS.items():
         Path("/proc/sys", name).write_text(value)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from kfp_mindspore.process import Lease, is_lease_held
 from tests.cluster.infrastructure.daemons import Daemons
-from tests.cluster.infrastructure.namespaces import remove_cgroup, remove_link, restore_tunables
+from tests.cluster.infrastructure.machine import remove_cgroup, restore_machine
+from tests.cluster.infrastructure.namespaces import remove_link
 from tests.cluster.infrastructure.paths import ROOT, find_cache, lock, make_directory
 
 KEPT = "kept"
@@ -81,7 +82,7 @@ def remove_instance(directory: Path) -> None:
     if directory.name.startswith("node-"):
         remove_link(directory)
         remove_cgroup(f"{CGROUP_PREFIX}{directory.name}")
-        restore_tunables()
+        restore_machine()
     # A killed process's last writes may land while the tree is being removed.
     for _ in range(5):
         with contextlib.suppress(OSError):

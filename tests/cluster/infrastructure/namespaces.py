@@ -2,7 +2,7 @@
 
 Processes, mounts, network devices, addresses and packet filters of a node belong to its namespaces, and these to one
 first process (`init.py`). Ending it ends them all. The machine itself has only one end of a network link, which goes
-with the other, and control groups, which are removed here.
+with the other, and what `machine.py` puts back.
 """
 
 from __future__ import annotations
@@ -10,30 +10,18 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kfp_mindspore.files import read_json, write_json
 from tests.cluster.infrastructure.daemons import Daemons
+from tests.cluster.infrastructure.machine import DEVICE, FIXED_PLACES
 from tests.cluster.infrastructure.paths import INFRASTRUCTURE
 
 _INIT = INFRASTRUCTURE / "init.py"
 # Second bytes of 10.x/16, of which a node takes one.
 _NETWORKS = range(200, 250)
-_DEVICE = "kfpms"
-# What a kubelet sets for the whole machine.
-_TUNABLES = (
-    "vm/overcommit_memory",
-    "vm/panic_on_oom",
-    "kernel/panic",
-    "kernel/panic_on_oops",
-    "kernel/keys/root_maxkeys",
-    "kernel/keys/root_maxbytes",
-)
-# The same for all caches of a machine, and gone when it restarts.
-_RECORD = Path("/run/kfp-mindspore-tunables.json")
 
 
 @dataclass(frozen=True)
@@ -115,7 +103,8 @@ def create_namespaces(directory: Path, stores: Path, lease: Path | None) -> Name
     """
     daemons = Daemons(directory)
     unshare = ["unshare", "--mount", "--net", "--pid", "--mount-proc", "--propagation=slave", "--kill-child"]
-    daemons.start("init", [*unshare, sys.executable, str(_INIT), str(directory), str(stores), str(lease or "")])
+    words = [str(directory), str(stores), str(lease or ""), *FIXED_PLACES]
+    daemons.start("init", [*unshare, sys.executable, str(_INIT), *words])
     report = directory / "init.json"
     daemons.wait_ready("init", report.exists)
     pid = find_init(directory)
@@ -160,40 +149,6 @@ def call(*command: str, seconds: float = 120) -> str:
     return done.stdout
 
 
-def make_cgroup(name: str) -> None:
-    """Make the control group that holds a node's pods, in every hierarchy."""
-    for hierarchy in list_hierarchies():
-        group = hierarchy / name
-        group.mkdir(exist_ok=True)
-        # Version 1 gives a new group no processors: nothing can run in it until they are named.
-        for file in ("cpuset.cpus", "cpuset.mems"):
-            if (hierarchy / file).exists() and (group / file).exists() and not (group / file).read_text().strip():
-                (group / file).write_text((hierarchy / file).read_text())
-
-
-def remove_cgroup(name: str, seconds: float = 20) -> None:
-    """Remove the control group of a node whose processes are ending.
-
-    Raises:
-        TimeoutError: Some are still there.
-    """
-    deadline = time.monotonic() + seconds
-    while left := [hierarchy / name for hierarchy in list_hierarchies() if (hierarchy / name).exists()]:
-        for group in left:
-            for path in [*sorted(group.rglob("*/"), reverse=True), group]:
-                with contextlib.suppress(OSError):
-                    path.rmdir()
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{left[0]} still has processes after {seconds:.0f} s")
-        time.sleep(0.02)
-
-
-def list_hierarchies() -> list[Path]:
-    """Return where control groups are mounted."""
-    lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    return [Path(words[1]) for words in lines if words[2] in {"cgroup", "cgroup2"}]
-
-
 def _link(pid: int) -> Network:
     """Link this machine with the namespaces by a pair of devices, in the first 10.x/16 that is free."""
     taken = call("ip", "-4", "route", "show", "table", "all")
@@ -211,7 +166,7 @@ def _link(pid: int) -> Network:
 
 
 def _name_device(number: int) -> str:
-    return f"{_DEVICE}{number}"
+    return f"{DEVICE}{number}"
 
 
 def _configure(network: Network, device: str, pid: int) -> None:
@@ -223,17 +178,3 @@ def _configure(network: Network, device: str, pid: int) -> None:
     call("ip", "route", "add", f"10.{network.number}.0.0/16", "via", network.node)
     # A connection to a Service needs a route to exist before the packet filter rewrites its destination.
     call(*inside, "ip", "route", "add", network.services, "dev", "outside")
-
-
-def record_tunables() -> None:
-    """Keep the machine's settings that kubelets change, unless a running node has kept them already."""
-    if not _RECORD.exists():
-        write_json(_RECORD, {name: Path("/proc/sys", name).read_text().strip() for name in _TUNABLES})
-
-
-def restore_tunables() -> None:
-    """Put the machine's settings back as they were before the first node, unless another node still runs."""
-    if not any(Path("/sys/class/net").glob(f"{_DEVICE}*")) and _RECORD.exists():
-        for name, value in read_json(_RECORD).items():
-            Path("/proc/sys", name).write_text(value)
-        _RECORD.unlink()

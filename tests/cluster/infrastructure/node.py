@@ -63,7 +63,7 @@ class Node:
 
     def kubelet(self) -> list[str]:
         """Return the kubelet's command line."""
-        network, root = self._namespaces.network, self._directory / "kubelet"
+        network = self._namespaces.network
         certificate, key = self._authority.issue("kubelet", f"system:node:{NODE}", hosts=[NODE, network.node])
         # The machine's own names are nothing to pods, which have the cluster's DNS.
         resolver = self._directory / "resolv.conf"
@@ -91,7 +91,6 @@ class Node:
             "clusterDNS": [network.dns],
             "clusterDomain": CLUSTER_DOMAIN,
             "resolvConf": str(resolver),
-            "podLogsDir": str(self._directory / "pod-logs"),
             "volumePluginDir": str(self._directory / "volume-plugins"),
             "nodeStatusUpdateFrequency": "5s",
             "imageGCHighThresholdPercent": 100,
@@ -109,8 +108,6 @@ class Node:
             str(self._binaries / "kubelet"),
             f"--config={self._write('kubelet', config)}",
             f"--kubeconfig={self._write_kubeconfig('node', user, ['system:nodes'])}",
-            f"--root-dir={root}",
-            f"--cert-dir={root / 'pki'}",
             f"--hostname-override={NODE}",
             f"--node-ip={network.node}",
         ]
@@ -152,6 +149,8 @@ disabled_plugins = {json.dumps(disabled)}
 oom_score = 0
 [grpc]
   address = {json.dumps(SOCKET)}
+[plugins."io.containerd.internal.v1.opt"]
+  path = {json.dumps(str(self._directory / "opt"))}
 [plugins."{_CRI}"]
   sandbox_image = {json.dumps(PAUSE)}
   restrict_oom_score_adj = true

@@ -33,7 +33,7 @@ def make_directory(path: Path, mode: int = 0o755) -> Path:
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[None]:
     """Hold a file's lock, waiting for it; the kernel lets go of it when this process dies."""
-    make_directory(path.parent)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,0 +1,101 @@
+"""What a node changes outside of its namespaces, and how it is put back: settings, folders, control groups."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from kfp_mindspore.files import read_json, write_json
+from tests.cluster.infrastructure.paths import lock
+
+# Start of the names of network devices that nodes have on this machine: one each, for as long as it lives.
+DEVICE = "kfpms"
+# Fixed places of kubelet, CNI plugins and the controller manager: each node has directories of its own mounted there.
+FIXED_PLACES = ("/var/lib/kubelet", "/var/lib/cni", "/var/log/containers", "/var/log/pods", "/tmp/hostpath_pv")
+# What a kubelet sets for the whole machine.
+_TUNABLES = (
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+)
+# The same for all caches of a machine, and gone when it restarts.
+_RECORD = Path("/run/kfp-mindspore-machine.json")
+
+
+@contextlib.contextmanager
+def prepare_machine() -> Iterator[None]:
+    """Keep the settings that kubelets change, and make the places to mount at; nobody restores meanwhile.
+
+    The node's network link is to exist when the block ends: it tells others that a node runs.
+    """
+    with lock(_RECORD.with_suffix(".lock")):
+        _prepare()
+        yield
+
+
+def restore_machine() -> None:
+    """Put the machine back as it was before the first node, unless another node still runs."""
+    with lock(_RECORD.with_suffix(".lock")):
+        if not any(Path("/sys/class/net").glob(f"{DEVICE}*")) and _RECORD.exists():
+            _restore()
+
+
+def _prepare() -> None:
+    record = (
+        read_json(_RECORD)
+        if _RECORD.exists()
+        else {"made": [], "settings": {name: Path("/proc/sys", name).read_text().strip() for name in _TUNABLES}}
+    )
+    missing = [place for place in FIXED_PLACES if not Path(place).exists()]
+    write_json(_RECORD, {**record, "made": [*record["made"], *missing]})
+    for place in missing:
+        Path(place).mkdir(parents=True, exist_ok=True)
+
+
+def _restore() -> None:
+    record = read_json(_RECORD)
+    for name, value in record["settings"].items():
+        Path("/proc/sys", name).write_text(value)
+    for place in record["made"]:
+        with contextlib.suppress(OSError):
+            Path(place).rmdir()
+    _RECORD.unlink()
+
+
+def make_cgroup(name: str) -> None:
+    """Make the control group that holds a node's pods, in every hierarchy."""
+    for hierarchy in list_hierarchies():
+        group = hierarchy / name
+        group.mkdir(exist_ok=True)
+        # Version 1 gives a new group no processors: nothing can run in it until they are named.
+        for file in ("cpuset.cpus", "cpuset.mems"):
+            if (hierarchy / file).exists() and (group / file).exists() and not (group / file).read_text().strip():
+                (group / file).write_text((hierarchy / file).read_text())
+
+
+def remove_cgroup(name: str, seconds: float = 20) -> None:
+    """Remove the control group of a node whose processes are ending.
+
+    Raises:
+        TimeoutError: Some are still there.
+    """
+    deadline = time.monotonic() + seconds
+    while left := [hierarchy / name for hierarchy in list_hierarchies() if (hierarchy / name).exists()]:
+        for group in left:
+            for path in [*sorted(group.rglob("*/"), reverse=True), group]:
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{left[0]} still has processes after {seconds:.0f} s")
+        time.sleep(0.02)
+
+
+def list_hierarchies() -> list[Path]:
+    """Return where control groups are mounted."""
+    lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return [Path(words[1]) for words in lines if words[2] in {"cgroup", "cgroup2"}]
