@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.errors import NotFoundError
+from kfp_mindspore.errors import AlreadyExistsError, NotFoundError
 from kfp_mindspore.kube import EVENTS, PODS, SERVICES, Cluster, Resource
 from kfp_mindspore.kube.errors import Request
 from kfp_mindspore.msjob.crd import build_crd
@@ -25,7 +25,8 @@ from kfp_mindspore.operator.install.apply import apply_objects
 from kfp_mindspore.operator.resources import JOBS
 
 # Far beyond what anything here takes, for machines with more to do than this.
-SECONDS = 120.0
+SECONDS = 240.0
+_NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 _PORT = re.compile(r"metrics and probes on port (\d+)")
 
 
@@ -211,7 +212,10 @@ class Jobs:
         return self.pods(name)
 
     def set_running(self, pod: str) -> None:
-        """Bind a pod to a node that is not there, so that its deletion has a grace, and say that it runs."""
+        """Bind a pod to a node that has no kubelet, so that its deletion has a grace, and say that it runs."""
+        with contextlib.suppress(AlreadyExistsError):
+            # Of pods on a node that nobody knows the garbage collector makes an end after 40 s.
+            self.cluster.create(_NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "nowhere"}})
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
