@@ -338,6 +338,7 @@ def main() -> int:
     parser.add_argument(
         "--rounds", type=int, help="how often rates and prices are measured [default: 3, 1 with --quick]"
     )
+    parser.add_argument("--sizes", help="numbers of jobs for `size` [default: 0,1000,5000, fewer with --quick]")
     arguments = parser.parse_args()
     asked = [name for name in arguments.only.split(",") if name]
     if unknown := sorted(set(asked) - set(measures)):
@@ -345,7 +346,8 @@ def main() -> int:
     # So that the control plane is ended, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     plan = QUICK if arguments.quick else FULL
-    plan = replace(plan, rounds=arguments.rounds or plan.rounds)
+    sizes = tuple(map(int, arguments.sizes.split(","))) if arguments.sizes else plan.sizes
+    plan = replace(plan, rounds=arguments.rounds or plan.rounds, sizes=sizes)
     raw: dict[str, Any] = {}
     for name in asked:
         with tempfile.TemporaryDirectory() as directory:
