@@ -104,7 +104,7 @@ class Daemons:
         for process in [one for daemon in found for one in (daemon.process, daemon.wrapper)]:
             wait_for_end(process, 20)
 
-    def wait_ready(self, name: str, look: Callable[[], object], *, seconds: float = 120) -> None:
+    def wait_ready(self, name: str, look: Callable[[], object], *, seconds: float = 300) -> None:
         """Wait until a daemon answers.
 
         Args:
