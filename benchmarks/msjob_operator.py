@@ -348,10 +348,16 @@ def main() -> int:
     plan = QUICK if arguments.quick else FULL
     sizes = tuple(map(int, arguments.sizes.split(","))) if arguments.sizes else plan.sizes
     plan = replace(plan, rounds=arguments.rounds or plan.rounds, sizes=sizes)
+    from tests.cluster.infrastructure.prerequisites import UnavailableError
+
     raw: dict[str, Any] = {}
     for name in asked:
         with tempfile.TemporaryDirectory() as directory:
-            raw[name] = asyncio.run(measures[name](plan, Path(directory)))
+            try:
+                raw[name] = asyncio.run(measures[name](plan, Path(directory)))
+            except UnavailableError as error:
+                print(error, file=sys.stderr)
+                return 2
     targets = judge(raw)
     show_targets(targets)
     print_result("msjob_operator", targets, raw)
