@@ -65,6 +65,8 @@ def python_base(workshop, tmp_path_factory) -> str:
     return base
 
 
+# Debian's Python is made once (two minutes), and pip installs from an index.
+@pytest.mark.timeout(1800)
 def test_runtime_image_runs_as_nobody_special_with_a_read_only_root(workshop, python_base, tmp_path) -> None:
     folder = str(Path(find_client("buildkit")).parent)
     words = [sys.executable, "-m", "kfp_mindspore.cli.main", "image", "runtime", "--base", python_base, "--json"]

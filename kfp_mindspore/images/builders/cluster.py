@@ -52,6 +52,7 @@ CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LOG_ENDED_SECONDS = 120.0
+_OVERDUE = "DeadlineExceeded"
 
 
 @dataclass(frozen=True)
@@ -260,7 +261,10 @@ class ClusterBuilder(Builder):
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         lines = self._cluster.stream_log(name, namespace, container=CONTAINER, uid=uid)
         failure = read_log(task.tool, lines, on_progress)
-        ending = wait_for_end(self._cluster, namespace, labels, _LOG_ENDED_SECONDS)
+        try:
+            ending = wait_for_end(self._cluster, namespace, labels, _LOG_ENDED_SECONDS)
+        except ProcessFailedError as error:
+            raise self._find_overdue(task, failure) or error from None
         if ending.exit_code != 0:
             raise self._explain(task, name, ending, failure)
         found = _DIGEST.search(ending.message)
@@ -272,11 +276,27 @@ class ClusterBuilder(Builder):
         if ending.container == FETCH_CONTAINER:
             said = self._cluster.read_log(pod, task.site.namespace, container=FETCH_CONTAINER, last=5).strip()
             return ProcessFailedError(f"pod {pod}: the context could not be fetched: {said or ending.message}")
+        if overdue := self._find_overdue(task, failure):
+            return overdue
         if ending.reason not in ("Error", "Completed", ""):
             text = f"{failure.message}: the pod was ended: {ending.reason} {ending.message}".rstrip()
             hint = "Ask for more memory in `resources`." if ending.reason == "OOMKilled" else ""
             return ProcessFailedError(text, hint=hint, log=failure.log)
         return ProcessFailedError(f"{failure.message} (exit code {ending.exit_code})", log=failure.log)
+
+    def _find_overdue(self, task: _Task, failure: ProcessFailedError) -> ProcessFailedError | None:
+        """Return the error for a build that the cluster ended at its deadline, which the pod itself does not tell."""
+        try:
+            job = self._cluster.get(JOBS, task.site.name, task.site.namespace)
+        except NotFoundError:
+            return None
+        if not any(item.get("reason") == _OVERDUE for item in (job.get("status") or {}).get("conditions") or []):
+            return None
+        return ProcessFailedError(
+            f"{failure.message}: the build had {self.job.deadline_seconds} s and was ended by the cluster ({_OVERDUE})",
+            hint="Give it more by JobSettings(deadline_seconds=…).",
+            log=failure.log,
+        )
 
     def _describe(self, task: _Task, digest: str) -> BuildResult:
         found = find_image(task.target, task.plan.labels_of_identity, self.registry)

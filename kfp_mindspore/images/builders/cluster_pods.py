@@ -121,11 +121,14 @@ def wait_for_start(cluster: Cluster, namespace: str, labels: str, timeout: float
 
     Raises:
         UserError: It cannot start: an image that cannot be pulled, a Secret that is not there.
+        ProcessFailedError: It was deleted before it started: by somebody, or at the Job's deadline.
         WaitTimeoutError: It did not start in time; the message says what it waited for.
     """
     said = ""
     for pod in watch_pod(cluster, namespace, labels, timeout):
         if pod is None:
+            if said:
+                raise ProcessFailedError(f"the build's pod was deleted while it waited: {said}")
             continue
         if has_started(pod) or find_ending(pod) is not None:
             yield pod
