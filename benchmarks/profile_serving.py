@@ -38,8 +38,8 @@ FRAME = re.compile(r"(?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 # From the innermost frame outwards, the first rule that fits a frame decides: file, function, text of the line.
 RULES = (
     ("other", r"/asyncio/|/uvloop/", r"", r""),
-    ("graph", r"/mindspore/|mindir/graph\.py", r"", r"self\._cell\(|self\._tensor\(|asnumpy\(|_compute\("),
-    ("graph", r"/mindspore/", r"", r""),
+    ("graph", r"/mindspore/|mindir/compiled\.py", r"", r""),
+    ("graph", r"mindir/graph\.py", r"", r"_compiled\.run\("),
     ("json", r"/mindsporeserver/", r"parse_json", r""),
     ("observe", r"/mindsporeserver/observability/|/prometheus_client/", r"", r""),
     ("encode", r"/mindsporeserver/protocols/(v1|v2)\.py", r"encode|list_rows|to_json", r""),

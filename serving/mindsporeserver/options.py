@@ -35,6 +35,7 @@ class Options:
     max_queue: int
     max_request_bytes: int
     request_timeout: float
+    transform_timeout: float
     nonfinite: str
     reload_interval: float
     allow_model_code: bool
@@ -76,6 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max_queue", default=1024, type=int, help="Rows that may wait for the graph; over it requests get 503.")
     add("--max_request_bytes", default=32 << 20, type=int, help="Most bytes of a request; over it requests get 413.")
     add("--request_timeout", default=60.0, type=float, help="Seconds a request may wait for the graph; 0 for ever.")
+    add(
+        "--transform_timeout",
+        default=60.0,
+        type=float,
+        help="Seconds that a transform's preprocess or postprocess may take for a request; over it, 500. 0 for ever.",
+    )
     add("--nonfinite", default="reject", choices=["reject", "allow"], help="What becomes of NaN and infinite inputs.")
     add(
         "--reload_interval",
@@ -127,9 +134,14 @@ def read_options(arguments: argparse.Namespace) -> Options:
     ):
         if found[flag] < least:
             errors.append(f"--{flag}: must be at least {least}, got {found[flag]}")
-    for flag in ("max_delay_ms", "request_timeout", "reload_interval"):
+    for flag in ("max_delay_ms", "request_timeout", "transform_timeout", "reload_interval"):
         if not (0 <= found[flag] < math.inf):
             errors.append(f"--{flag}: must be 0 or more, got {found[flag]}")
+    if found.get("access_log_format"):
+        # kserve hands it to a middleware of its own application, which the hot routes do not pass through.
+        errors.append(
+            "--access_log_format: is not offered; --log_requests=all writes a line a request, --log_format=json as JSON"
+        )
     ports = ["http_port", *(["grpc_port"] if found["enable_grpc"] else [])]
     for flag in ports:
         if not 0 < found[flag] < 65536:

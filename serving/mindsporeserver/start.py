@@ -7,7 +7,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ with light_imports():
     from kserve.model_server import parser as kserve_parser
 
     from mindsporeserver.models.batcher import Limits
+    from mindsporeserver.models.code import CodeThreads
     from mindsporeserver.models.graphs import GraphThread
     from mindsporeserver.models.model import MindSporeModel, ModelSettings
     from mindsporeserver.models.repository import Repository, Sources
@@ -76,11 +76,11 @@ def run_server(argv: Sequence[str], attachment: Attachment | None) -> int:
     sys.setswitchinterval(_SWITCH_SECONDS)
     metrics, graphs = Metrics(), GraphThread()
     # As many transforms at once as there are cores: what one of them decodes may take hundreds of megabytes.
-    pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="transform")
+    code = CodeThreads(os.cpu_count() or 1, options.transform_timeout)
 
     def open_model(name: str, bundle: ModelBundle, version: str) -> MindSporeModel:
         return MindSporeModel(
-            name, bundle, version=version, settings=settings, thread=graphs, metrics=metrics, pool=pool
+            name, bundle, version=version, settings=settings, thread=graphs, metrics=metrics, code=code
         )
 
     repository = Repository(sources, open_model, metrics, keeps=attachment is not None)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from mindsporeserver.errors import (
     UnsupportedError,
 )
 from mindsporeserver.models.batcher import Batcher, Limits, Ticket
+from mindsporeserver.models.code import CodeThreads, CodeTimeoutError
 from mindsporeserver.models.graphs import GraphThread
 from mindsporeserver.observability.metrics import Metrics, ModelMetrics
 from mindsporeserver.protocols import v1
@@ -75,7 +76,7 @@ class MindSporeModel(Model):  # type: ignore[misc]
         settings: See `ModelSettings`.
         thread: The process' graph thread; by default a new one, right when there is one model only.
         metrics: The process' metrics; by default new ones.
-        pool: Where a transform runs; default the event loop's own.
+        code: Where transforms run; default threads of its own, without a time limit.
 
     Raises:
         UserError: It is no bundle.
@@ -90,7 +91,7 @@ class MindSporeModel(Model):  # type: ignore[misc]
         settings: ModelSettings | None = None,
         thread: GraphThread | None = None,
         metrics: Metrics | None = None,
-        pool: Executor | None = None,
+        code: CodeThreads | None = None,
     ) -> None:
         super().__init__(name)
         self.bundle = bundle if isinstance(bundle, ModelBundle) else ModelBundle.open(bundle, verify=False)
@@ -98,7 +99,7 @@ class MindSporeModel(Model):  # type: ignore[misc]
         self.settings = _adapt(settings or ModelSettings(), self.bundle.signature)
         self.metrics: ModelMetrics = (metrics or Metrics()).for_model(name)
         self._thread = thread or GraphThread()
-        self._pool = pool
+        self._code = code or CodeThreads(os.cpu_count() or 1)
         self._graph = Graph(self.bundle, max_batch=self.settings.max_batch, key=self.settings.key)
         self._batcher = Batcher(self._graph, self._thread, self.settings.limits, self.metrics)
         self._transform: BoundTransform | None = None
@@ -259,9 +260,18 @@ class MindSporeModel(Model):  # type: ignore[misc]
         limit = self.settings.limits.max_queue
         if self._transforming >= limit:
             raise OverloadedError(self._transforming, limit)
+        if self._code.exhausted:
+            raise NotReadyError(self.name)
         self._transforming += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, function, arrays)
+            outputs: Arrays = await self._code.run(function, arrays)
+            return outputs
+        except CodeTimeoutError:
+            seconds = self._code.seconds
+            logger.error(
+                "model %s: %s did not return in %g s; its thread is lost", self.name, function.__name__, seconds
+            )
+            raise GraphError(f"its transform did not return in {seconds:g} s") from None
         except TransformInputError as error:
             raise InvalidRequestError(error.message) from None
         except TransformFailedError as error:

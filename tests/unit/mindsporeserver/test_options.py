@@ -23,7 +23,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--model_name", default="model")
     parser.add_argument("--configure_logging", type=bool, default=True)
-    for name in ("log_config_file", "ssl_certfile", "ssl_keyfile"):
+    for name in ("log_config_file", "ssl_certfile", "ssl_keyfile", "access_log_format"):
         parser.add_argument(f"--{name}")
     add_arguments(parser)
     return parser
@@ -42,7 +42,13 @@ def test_defaults() -> None:
     assert found == ("0.0.0.0", 64, 0.0, 1024, 32 << 20)
     assert (options.request_timeout, options.reload_interval, options.grace_period) == (60.0, 1.0, 30)
     assert (options.nonfinite, options.model_versions, options.allow_model_code) == ("reject", "latest", False)
+    assert options.transform_timeout == 60.0
     assert (options.log_requests, options.log_format, options.tracing) == ("failed", "text", False)
+
+
+def test_kserves_format_of_its_access_log_is_refused_in_words() -> None:
+    with pytest.raises(ValidationError, match="--access_log_format: is not offered; --log_requests=all"):
+        read("--access_log_format=%s")
 
 
 def test_the_docs_name_each_flag_with_its_default() -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.mindspore
 
 KEY = bytes(range(32))
 BROKEN = """
+import time
 from kfp_mindspore.transform import *
 
 class Broken(Transform):
@@ -33,6 +35,8 @@ class Broken(Transform):
             raise TransformInputError("text: must not be 'bad'")
         if inputs["text"][0] == b"exit":
             raise SystemExit(1)
+        while inputs["text"][0] == b"sleep":
+            time.sleep(0.1)
         raise KeyError("/a/secret/path")
 
 transform = Broken()
@@ -67,6 +71,7 @@ def served(models: Path, start_server: Callable[..., Any], tmp_path_factory: pyt
         "--allow_model_code=true",
         f"--model_key_file={key}",
         "--max_batch=4",
+        "--transform_timeout=5",
     )
     server.wait("/v2/health/ready", 120)
     return server
@@ -137,6 +142,16 @@ def test_whose_fault_it_is(served: Any) -> None:
         assert "Traceback" not in text
     assert "/a/secret/path" in served.log.read_text()
     assert served.request("/v2/health/ready")[0] == 200
+
+
+def test_a_transform_that_never_returns_holds_up_nobody(served: Any) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        stuck = [pool.submit(ask, served, "broken", "sleep") for _ in range(3)]
+        for answer in stuck:
+            status, text = answer.result()
+            assert (status, "its transform did not return in 5 s" in text) == (500, True)
+    assert ask(served, "broken", "bad")[0] == 400
+    assert "model broken: run_preprocess did not return in 5 s; its thread is lost" in served.log.read_text()
 
 
 def test_a_length_over_the_largest_size_is_refused(served: Any) -> None:
