@@ -86,10 +86,12 @@ def tabulate_operator(raw: Mapping[str, Any]) -> list[str]:
     lines: list[str] = []
     if rates := raw.get("rate"):
         parts = ("kube-apiserver", "etcd", "kube-controller-manager", "operator", "client")
-        lines += ["", f"| | pods/s | CPU, ms a job: {' | '.join(parts)} |", f"|---|---|{'---|' * len(parts)}"]
+        heads = ["jobs", "pods/s", "load average", f"CPU, ms a job: {parts[0]}", *parts[1:]]
+        lines += ["", f"| | {' | '.join(heads)} |", f"|---|{'---|' * len(heads)}"]
         for way, title in WAYS.items():
             samples = rates[way]
-            cells = [_format(statistics.median(sample["pods_per_second"] for sample in samples))]
+            figures = ("jobs", "pods_per_second", "load_average")
+            cells = [_format(statistics.median(sample[figure] for sample in samples)) for figure in figures]
             for part in parts:
                 values = [sample["cpu_ms_per_job"][part] for sample in samples if part in sample["cpu_ms_per_job"]]
                 cells.append(_format(statistics.median(values)) if values else "")
