@@ -77,6 +77,7 @@ bench: $(STAMP) ## Run every benchmark and redraw docs/benchmarks.md
 
 fuzz: $(STAMP) ## 100,000 generated bodies, 30 s of overload and reloads against a real server; SEED=… repeats one
 	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) --scale 0.2 --workers=2
 	FUZZ_EXAMPLES=1000 OVERLOAD_SECONDS=30 RELOADS=100 $(BIN)/python -m pytest --timeout 1800 \
 	  tests/fuzz tests/faults/test_serving_load.py tests/faults/test_serving_bundles.py tests/faults/test_serving_graphs.py
 
