@@ -1,0 +1,92 @@
+"""MindSpore itself in pods: the lifecycle's training of digits as an MSJob, alone and on two workers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.bundle import ModelBundle
+from kfp_mindspore.checkpoint import CHECKPOINT_VARIABLE, OUTPUT_VARIABLE, Checkpoint
+from kfp_mindspore.dataset import DATASET_VARIABLE, load_dataset
+from kfp_mindspore.msjob import build_msjob
+from tests.cluster.infrastructure.images import PYTHON
+from tests.cluster.infrastructure.packages import PodPackages
+from tests.support.node_jobs import LogReader, NodeJob, NodeJobs
+from tests.support.operators import wait_for
+
+EPOCHS = 10
+# MindSpore starts in seconds, but three processes on two busy cores take their time.
+TRAINING_SECONDS = 400.0
+_TRAIN = f"python -m kfp_mindspore.pipelines.digits_lifecycle.train --epochs {EPOCHS}"
+
+
+class Training(NodeJob):
+    """A job that trains LeNet-5 on digits; what it writes is in `out`."""
+
+    def train(self, packages: PodPackages, command: Sequence[str], workers: int, **policy: Any) -> None:
+        """Submit it."""
+        load_dataset("digits", self.volume / "data")
+        job = build_msjob(
+            self.name,
+            command=command,
+            image=PYTHON,
+            workers=workers,
+            namespace=self.jobs.namespace,
+            restart_policy="ExitCode",
+            env={
+                DATASET_VARIABLE: f"{self.mount}/data",
+                CHECKPOINT_VARIABLE: f"{self.mount}/checkpoints",
+                OUTPUT_VARIABLE: f"{self.mount}/out",
+            },
+            **policy,
+        )
+        for spec in job.ms_replica_specs.values():
+            spec.template["spec"] = packages.add_to(spec.template["spec"])
+        self.create(job)
+
+    @property
+    def out(self) -> Path:
+        """Its output directory, on this machine."""
+        return self.volume / "out"
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return a record for each epoch so far."""
+        file = self.out / "metrics.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+@pytest.mark.mindspore
+def test_digits_train_on_one_worker_and_on_two_with_a_death(jobs: NodeJobs, pod_packages: PodPackages) -> None:
+    alone = Training(jobs, "digits")
+    export = "python -m kfp_mindspore.cli.main model export $0/out/checkpoint --dataset $0/data --output $0/out/model"
+    alone.train(pod_packages, ["sh", "-c", f"{_TRAIN} && {export}", alone.mount], workers=1)
+    with LogReader(alone) as log:
+        log.wait_line("epoch 1", seconds=TRAINING_SECONDS)
+        assert not alone.client.is_job_succeeded(alone.name)
+    alone.wait("Succeeded", seconds=TRAINING_SECONDS)
+    expected = alone.read_metrics()
+    assert [record["epoch"] for record in expected] == list(range(1, EPOCHS + 1))
+    assert expected[-1]["validation"]["accuracy"] > 0.9
+    bundle = ModelBundle.open(alone.out / "model")
+    assert [spec.shape for spec in bundle.signature.inputs] == [(-1, 1, 8, 8)]
+    assert len(bundle.read_verified()) >= 32
+    alone.delete()
+
+    gang = Training(jobs, "digits-gang")
+    gang.train(pod_packages, _TRAIN.split(), workers=2, backoff_limit=1)
+    wait_for(lambda: len(gang.read_metrics()) >= 2, lambda: f"no epoch: {gang.list_pods()}", TRAINING_SECONDS)
+    gang.kill("digits-gang-worker-1")
+    done = gang.wait("Succeeded", seconds=TRAINING_SECONDS)
+    assert done.status.restarts == 1
+    assert done.status.failure.pod == "digits-gang-worker-1"
+    # Two workers that were interrupted come to what one did that was not: no epoch is lost, none is done twice.
+    metrics = gang.read_metrics()
+    assert [record["epoch"] for record in metrics] == list(range(1, EPOCHS + 1))
+    assert metrics[-1]["loss"] == pytest.approx(expected[-1]["loss"], rel=0.05)
+    Checkpoint.open(gang.out / "checkpoint")
+    assert "resum" in gang.client.get_job_logs(gang.name)[0]["digits-gang-worker-0"].lower()
+    gang.delete()
