@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kfp_mindspore.images.runtime_wheel import read_wheel
 from tests.cluster.infrastructure.images import ImageConfig, bootstrap, write_archive
 from tests.cluster.infrastructure.paths import compute_digest, find_cache, lock
 from tests.docker.conftest import find_client, skip
@@ -20,7 +21,6 @@ AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 LOOK = """
 import importlib.util, json, os, struct
 import kfp_mindspore
-from kfp_mindspore.images import AppendBuilder
 from kfp_mindspore.kube.cluster import Cluster
 
 try:
@@ -69,9 +69,13 @@ def python_base(workshop, tmp_path_factory) -> str:
 @pytest.mark.timeout(1800)
 def test_runtime_image_runs_as_nobody_special_with_a_read_only_root(workshop, python_base, tmp_path) -> None:
     folder = str(Path(find_client("buildkit")).parent)
+    # Once: the working tree may change while it is built.
+    name, content = read_wheel()
+    (tmp_path / name).write_bytes(content)
     words = [sys.executable, "-m", "kfp_mindspore.cli.main", "image", "runtime", "--base", python_base, "--json"]
     words += ["--to", f"{workshop.registry.host}/team/runtime", "--insecure", workshop.registry.host]
-    words += ["--docker-host", workshop.daemon.host, "--network", "host", "--extra", "images", "--extra", "kubernetes"]
+    words += ["--docker-host", workshop.daemon.host, "--network", "host", "--extra", "kubernetes"]
+    words += ["--wheel", str(tmp_path / name)]
     # What a machine's own pip needs to reach an index, it needs in a build too.
     for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST"):
         if os.environ.get(name):
