@@ -304,11 +304,14 @@ class LogReader:
             self.error = error
 
 
-def find_processes(word: str) -> list[int]:
-    """Return the processes of this machine, those of its pods among them, that have a word in their command line."""
+def find_processes(mount: str) -> list[int]:
+    """Return the processes of this machine, those of its pods among them, that know a volume by its path."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if word in (process / "cmdline").read_bytes().decode(errors="replace"):
+            words = (process / "cmdline").read_text(errors="replace") + (process / "environ").read_text(
+                errors="replace"
+            )
+            if f"{mount}/" in words or f"{mount}\0" in words:
                 found.append(int(process.name))
     return found

@@ -1,0 +1,76 @@
+"""The operator as it is installed: a Deployment of two, with the rights that it is given and no others."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from kfp_mindspore.kube import PODS, Resource
+from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
+from tests.cluster.infrastructure.packages import PodPackages
+from tests.support.node_jobs import CHECKPOINT_STEPS, NodeJobs
+from tests.support.operator_image import write_operator_image
+from tests.support.operators import SECONDS, wait_for
+
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+
+
+@pytest.fixture(scope="module")
+def image(
+    own_cluster: NodeCluster, pod_packages: PodPackages, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    name = f"kfp-mindspore.test/operator:{secrets.token_hex(4)}"
+    archive = tmp_path_factory.mktemp("image") / "operator.tar"
+    write_operator_image(name, archive, pod_packages)
+    own_cluster.import_image(archive)
+    archive.unlink()
+    yield name
+    own_cluster.remove_image(name)
+
+
+def test_a_replica_takes_over_from_one_that_is_killed(own_cluster: NodeCluster, image: str) -> None:
+    with own_cluster.make_namespace("tenant") as tenant, own_cluster.make_namespace("system") as system:
+        words = ["--image", image, "--operator-namespace", system, "--namespace", tenant]
+        command = [sys.executable, "-m", "kfp_mindspore.cli.main", "operator", "install", *words]
+        subprocess.run([*command, "--kubeconfig", str(own_cluster.kubeconfig)], check=True, timeout=SECONDS)
+        jobs = NodeJobs(own_cluster, tenant)
+        _wait_until_two_are_ready(jobs, system)
+        job = jobs.start("deployed", workers=2)
+        job.wait("Running")
+        job.wait_steps()
+        leader = _find_leader(jobs, system)
+        # Its name is the pod's and something that no other process has.
+        victim = own_cluster.find_processes(system, leader.partition("_")[0])[0]
+        job.kill("deployed-worker-0")
+        victim.send(signal.SIGKILL)
+        restarted = job.wait_attempt(1)
+        # Whoever saw the death first, it is counted once.
+        assert restarted.status.restarts == 1
+        job.wait_steps()
+        job.finish()
+        assert job.wait("Succeeded").status.restarts == 1
+        assert job.count_lost_steps() < CHECKPOINT_STEPS
+        wait_for(lambda: _find_leader(jobs, system) != leader, lambda: f"{leader} still leads")
+        _wait_until_two_are_ready(jobs, system)
+        job.delete()
+
+
+def _wait_until_two_are_ready(jobs: NodeJobs, system: str) -> None:
+    pods: dict[str, object] = {}
+    for objects in jobs.api.watch(PODS, system, timeout=SECONDS * 2):
+        pods = {name: pod.get("status") for name, pod in objects.items()}
+        statuses = [(pod.get("status") or {}).get("conditions") or [] for pod in objects.values()]
+        if sum(any(one["type"] == "Ready" and one["status"] == "True" for one in each) for each in statuses) == 2:
+            return
+    raise AssertionError(f"the operator's pods are not ready: {pods}")
+
+
+def _find_leader(jobs: NodeJobs, system: str) -> str:
+    """Return who holds the Lease."""
+    (lease,) = jobs.api.list(LEASES, system)
+    return str(lease["spec"]["holderIdentity"])
