@@ -177,13 +177,14 @@ def test_a_deadline_passes_meanwhile(jobs: NodeJobs, operator: OperatorProcess) 
     job.delete()
 
 
-def test_a_job_that_is_to_go_has_ended_just_now(jobs: NodeJobs, operator: OperatorProcess) -> None:
-    job = jobs.start("leaving", workers=2, ttl_seconds_after_finished=2)
+def test_the_time_of_a_job_that_is_to_go_comes_meanwhile(jobs: NodeJobs, operator: OperatorProcess) -> None:
+    job = jobs.start("leaving", workers=2)
     job.wait("Running")
     job.finish()
     done = job.wait("Succeeded")
     with kill(operator):
-        job.wait_age(done.status.completion_time, 3)
+        job.update(ttlSecondsAfterFinished=1)
+        job.wait_age(done.status.completion_time, 2)
         assert has(job.get(), "Succeeded")
     job.check_gone()
 
