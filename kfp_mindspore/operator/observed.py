@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_mindspore.msjob.names import CONTAINER_NAME
+from kfp_mindspore.msjob.names import ATTEMPT_LABEL, CONTAINER_NAME
 from kfp_mindspore.msjob.restart import START_ERROR
 from kfp_mindspore.msjob.wire import parse_time
 
-ATTEMPT_LABEL = "training.kubeflow.org/attempt"
 RESTARTS_ANNOTATION = "mindspore.gitee.com/restarts"
 WORKERS_ANNOTATION = "mindspore.gitee.com/workers"
 HOST_ANNOTATION = "mindspore.gitee.com/scheduler-host"

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError
-from kfp_mindspore.kube import EVENTS, PODS, SERVICES, Cluster, Resource
+from kfp_mindspore.kube import EVENTS, PODS, SERVICES, Cluster, ConflictError, Resource
 from kfp_mindspore.kube.errors import Request
 from kfp_mindspore.msjob.crd import build_crd
-from kfp_mindspore.msjob.names import JOB_LABEL
+from kfp_mindspore.msjob.names import ATTEMPT_LABEL, JOB_LABEL
 from kfp_mindspore.operator.install.apply import apply_objects
 from kfp_mindspore.operator.resources import JOBS
 
@@ -204,9 +204,19 @@ class Jobs:
     # What a scheduler and a kubelet would do.
 
     def launch(self, name: str, count: int) -> dict[str, dict[str, Any]]:
-        """Wait for a job's pods, let them run and wait until the job does."""
-        pods = self.wait_pods(name, lambda pods: len(pods) == count and not any(map(is_deleting, pods.values())))
-        for pod in pods:
+        """Wait for the pods of a job's present attempt, let them run and wait until the job does.
+
+        What was told to go meanwhile goes: an operator counts a restart before it deletes the pods.
+        """
+        attempt = (self.get(name).get("status") or {}).get("attempt") or 0
+
+        def are_made(pods: dict[str, dict[str, Any]]) -> bool:
+            for pod in filter(is_deleting, pods.values()):
+                self.vanish(pod["metadata"]["name"], pod["metadata"]["uid"])
+            labels = [pod["metadata"]["labels"] for pod in pods.values() if not is_deleting(pod)]
+            return len(labels) == len(pods) == count and {item[ATTEMPT_LABEL] for item in labels} == {str(attempt)}
+
+        for pod in self.wait_pods(name, are_made):
             self.set_running(pod)
         self.wait(name, "Running")
         return self.pods(name)
@@ -254,12 +264,12 @@ class Jobs:
         """Take out the pods of a job that were told to go, as the kubelet does after their grace."""
         for pod, document in self.pods(name).items():
             if is_deleting(document):
-                self.vanish(pod)
+                self.vanish(pod, document["metadata"]["uid"])
 
-    def vanish(self, pod: str) -> None:
-        """Take a pod out of the API."""
-        with contextlib.suppress(NotFoundError):
-            self.cluster.delete(PODS, pod, self.namespace, grace_seconds=0)
+    def vanish(self, pod: str, uid: str = "") -> None:
+        """Take a pod out of the API; with a uid, not one that was made anew."""
+        with contextlib.suppress(NotFoundError, ConflictError):
+            self.cluster.delete(PODS, pod, self.namespace, grace_seconds=0, uid=uid)
 
     def _set_status(self, pod: str, status: dict[str, Any]) -> None:
         self.cluster.patch(PODS, pod, self.namespace, {"status": status}, subresource="status")

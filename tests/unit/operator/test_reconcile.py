@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kfp_mindspore.msjob.names import ATTEMPT_LABEL
 from kfp_mindspore.operator import Observed, Options, reconcile
 from kfp_mindspore.operator.actions import (
     CreatePod,
@@ -17,7 +18,7 @@ from kfp_mindspore.operator.actions import (
     EmitEvent,
     RequeueAt,
 )
-from kfp_mindspore.operator.observed import ATTEMPT_LABEL, PodView, ServiceView
+from kfp_mindspore.operator.observed import PodView, ServiceView
 from tests.support.simulated_cluster import START, Cluster, make_job, significant
 
 MEMBERS = {"digits-scheduler-0", "digits-worker-0", "digits-worker-1"}

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kfp_mindspore.msjob.names import ATTEMPT_LABEL
 from kfp_mindspore.operator import Observed, Options
 from kfp_mindspore.operator.actions import CreatePod, CreatePodGroup, CreateService, EmitEvent
-from kfp_mindspore.operator.observed import ATTEMPT_LABEL, RESTARTS_ANNOTATION
+from kfp_mindspore.operator.observed import RESTARTS_ANNOTATION
 from tests.support.simulated_cluster import Cluster, make_job, significant
 
 LIMIT = 3
