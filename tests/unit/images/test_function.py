@@ -19,7 +19,7 @@ PROJECT = {
     "shop/deep/__init__.py": "import shop.deep.low as low\n",
     "shop/deep/low.py": "try:\n    import yaml\nexcept ImportError:\n    yaml = None\n",
     "shop/unused.py": "import torch\n",
-    "work/train.py": "from shop import tax\nfrom plain.part import x\ndef main(): print(tax.rate())\nclass Job: pass\n"
+    "desk/train.py": "from shop import tax\nfrom plain.part import x\ndef main(): print(tax.rate())\nclass Job: pass\n"
     "def needs(a, b=1): pass\ndef outer():\n    def inner(): pass\n    return inner\n",
     "plain/part.py": "x = 1\n",
 }
@@ -35,20 +35,20 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def train(project: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Import work.train, and forget it afterwards."""
+    """Import desk.train, and forget it afterwards."""
     monkeypatch.syspath_prepend(str(project))
     before = set(sys.modules)
-    module = importlib.import_module("work.train")
+    module = importlib.import_module("desk.train")
     yield module
     for name in set(sys.modules) - before:
-        if name.partition(".")[0] in ("shop", "work", "plain"):
+        if name.partition(".")[0] in ("shop", "desk", "plain"):
             del sys.modules[name]
 
 
 def test_takes_the_modules_that_are_imported(project: Path) -> None:
-    closure = trace_module("work.train", project)
+    closure = trace_module("desk.train", project)
     assert closure.files == {
-        "work/train.py": "work.train",
+        "desk/train.py": "desk.train",
         "plain/part.py": "plain.part",
         "shop/__init__.py": "shop",
         "shop/deep/__init__.py": "shop.deep",
@@ -61,9 +61,9 @@ def test_takes_the_modules_that_are_imported(project: Path) -> None:
 
 def test_a_function_comes_with_its_modules_and_runs_alone(train: ModuleType, tmp_path: Path) -> None:
     context = collect_function(train.main)
-    assert context.command == ("python3", "-c", "from work.train import main; main()")
-    assert context.origin == "function work.train.main"
-    assert any("work.train, plain.part, shop, shop.deep" in note for note in context.notes)
+    assert context.command == ("python3", "-c", "from desk.train import main; main()")
+    assert context.origin == "function desk.train.main"
+    assert any("desk.train, plain.part, shop, shop.deep" in note for note in context.notes)
     assert any("numpy, yaml" in note for note in context.notes)
     root = tmp_path / "image"
     for entry in context.entries:
@@ -75,7 +75,7 @@ def test_a_function_comes_with_its_modules_and_runs_alone(train: ModuleType, tmp
 
 
 def test_a_class_is_taken_and_arguments_leave_the_command_open(train: ModuleType) -> None:
-    assert collect_function(train.Job).origin == "class work.train.Job"
+    assert collect_function(train.Job).origin == "class desk.train.Job"
     assert collect_function(train.needs).command == ()
     assert collect_function(train.needs, command=["python3", "-m", "x"]).command == ("python3", "-m", "x")
 
@@ -112,6 +112,6 @@ def test_a_script_comes_with_its_neighbours(project: Path) -> None:
 def test_names_the_module_that_is_no_python(project: Path) -> None:
     (project / "shop" / "tax.py").write_text("x = 1\nif\n")
     with pytest.raises(UserError, match=r"tax\.py, line 2"):
-        trace_module("work.train", project)
+        trace_module("desk.train", project)
     with pytest.raises(UserError, match="no such module below"):
-        trace_module("work.none", project)
+        trace_module("desk.none", project)
