@@ -4,45 +4,29 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.msjob.layout import Member
 from kfp_mindspore.msjob.names import JOB_LABEL, REPLICA_TYPE_LABEL, RUNNING, WORKER
 from kfp_mindspore.msjob.restart import Ending, describe
-from kfp_mindspore.msjob.status import Failure, JobStatus, ReplicaStatus
+from kfp_mindspore.msjob.status import DetailedStatus, Failure, JobStatus, ReplicaStatus
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.msjob.wire import from_wire, to_wire
+from kfp_mindspore.msjob.wire import from_wire
 from kfp_mindspore.operator.observed import PodView
 
 
-@dataclass
-class OperatorStatus(JobStatus):
-    """A job's status, with the fields of `StatusSummary` that its conditions do not say."""
-
-    workers: str | None = None
-    restarts: int | None = None
-    attempt: int | None = None
-    failure: Failure | None = None
-    waiting: str | None = None
-    observed_generation: int | None = None
-
-
-def read_status(document: Mapping[str, Any] | None) -> OperatorStatus:
+def read_status(document: Mapping[str, Any] | None) -> DetailedStatus:
     """Read a status; one that cannot be read counts as none, and pods tell what it should have said."""
     try:
-        arguments = from_wire(OperatorStatus, document or {})
-        if (failure := arguments.get("failure")) is not None:
-            arguments["failure"] = Failure(**from_wire(Failure, failure))
-        return OperatorStatus(**arguments)
+        return DetailedStatus(**from_wire(DetailedStatus, document or {}))
     except (AttributeError, TypeError, ValueError):
-        return OperatorStatus()
+        return DetailedStatus()
 
 
-def write_status(status: OperatorStatus) -> dict[str, Any]:
+def write_status(status: DetailedStatus) -> dict[str, Any]:
     """Return the wire form, with what follows from the rest filled in."""
     status.replica_statuses = status.replica_statuses or {}
-    return {"state": status.state, **to_wire(status)}
+    return status.to_dict()
 
 
 def set_condition(
@@ -61,7 +45,7 @@ def set_condition(
     return True
 
 
-def count_replicas(status: OperatorStatus, job: MSJob, members: Iterable[Member], pods: Mapping[str, PodView]) -> None:
+def count_replicas(status: DetailedStatus, job: MSJob, members: Iterable[Member], pods: Mapping[str, PodView]) -> None:
     """Count the members that run and have ended.
 
     Args:
@@ -89,7 +73,7 @@ def count_replicas(status: OperatorStatus, job: MSJob, members: Iterable[Member]
     status.workers = f"{(workers.active or 0) + (workers.succeeded or 0)}/{job.workers}"
 
 
-def settle_replicas(status: OperatorStatus, *, succeeded: bool) -> None:
+def settle_replicas(status: DetailedStatus, *, succeeded: bool) -> None:
     """Count nobody as active in a job that is over; of one that succeeded, as kubeflow does, all as succeeded."""
     for count in (status.replica_statuses or {}).values():
         if succeeded:
