@@ -40,6 +40,8 @@ _SHARED_FOLDERS = (
     "/usr",
     "/var",
 )
+# Nothing in these lasts or is for other users.
+_CLOSED_FOLDERS = frozenset({"dev", "proc", "root", "sys", "tmp"})
 
 
 @dataclass(frozen=True)
@@ -160,5 +162,5 @@ def check_workdir(workdir: str) -> None:
     """
     if not (_FOLDER.fullmatch(workdir) or workdir == "/") or {".", ".."} & set(workdir.split("/")):
         raise UserError(f"workdir: must be an absolute folder such as /app, got {workdir!r}")
-    if workdir in _SHARED_FOLDERS or workdir.startswith(("/proc/", "/sys/", "/dev/", "/tmp/", "/root/")):
+    if workdir in _SHARED_FOLDERS or workdir.split("/")[1] in _CLOSED_FOLDERS:
         raise UserError(f"workdir: {workdir} belongs to the base image", hint="Take a folder of its own, such as /app.")

@@ -11,6 +11,7 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.images import BuildContext, Entry, ImagePlan, RegistryConfig, parse_reference
 from kfp_mindspore.images.builders.cluster import ClusterBuilder
 from kfp_mindspore.images.builders.cluster_job import JobSettings, write_config_map
+from kfp_mindspore.images.builders.cluster_layout import WORK_FOLDER
 from kfp_mindspore.images.builders.cluster_log import read_log
 from kfp_mindspore.images.builders.cluster_pods import (
     explain_waiting,
@@ -89,7 +90,9 @@ def test_secrets_are_mounted_by_name_and_never_read() -> None:
     assert set(named) == {"push", "one", "two", "login"}
     assert pod["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
     script = pod["containers"][0]["command"][2]
-    assert script.count("buildah --storage-driver vfs --root /work/storage --runroot /work/run pull") == 2
+    assert (
+        script.count(f"buildah --storage-driver vfs --root {WORK_FOLDER}/storage --runroot {WORK_FOLDER}/run pull") == 2
+    )
     assert "--secret id=token,src=/run/kfp-mindspore/secrets/token" in script
     assert "--authfile /run/kfp-mindspore/push/config.json" in script
 

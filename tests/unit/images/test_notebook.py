@@ -114,7 +114,7 @@ REFUSED = {
     "get_ipython().run_cell('x')": r"get_ipython\(\)\.run_cell",
     "%cd /tmp": "%cd has no meaning",
     "%pip freeze": "%pip has no meaning",
-    "!pip install --index-url http://x y": "the option --index-url",
+    "!pip install -i http://x y": "the option -i",
     "%%bash\nls": "%%bash has no meaning",
     "%%writefile -a x.py\n1": "%%writefile must name one file",
     "def f(:": "cell 3, line 1",

@@ -72,7 +72,11 @@ def test_labels_say_what_it_was_made_of(context: BuildContext) -> None:
 
 
 @pytest.mark.parametrize(
-    "workdir", ["app", "/", "/tmp", "/usr", "/a/../b", "/a//b", "/tmp/x", "/root/x", "", "/a b", "/a\nRUN x"]
+    "workdir",
+    [
+        *("app", "/", "/tmp", "/usr", "/a/../b", "/a//b", "", "/a b", "/a\nRUN x"),
+        *(f"/{system}/x" for system in ("dev", "proc", "root", "sys", "tmp")),
+    ],
 )
 def test_refuses_a_workdir_of_the_base(context: BuildContext, workdir: str) -> None:
     with pytest.raises(UserError, match="workdir"):
