@@ -70,9 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max_batch", default=64, type=int, help="Most rows that are computed at once.")
     add(
         "--max_delay_ms",
-        default=0.0,
+        default=2.0,
         type=float,
-        help="How long a batch waits for more requests when several clients ask at once; a single client never waits.",
+        help="How long a batch waits at most for as many requests as were lately in flight at once; a single client "
+        "never waits, and 0 is for nobody to wait.",
     )
     add("--max_queue", default=1024, type=int, help="Rows that may wait for the graph; over it requests get 503.")
     add("--max_request_bytes", default=32 << 20, type=int, help="Most bytes of a request; over it requests get 413.")

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[Any]]
 
+# How many combinations of names, dtypes and shapes are remembered as right.
+_KNOWN = 1024
 # How fast the number of requests that are expected at once follows what is seen: half of the change in a batch.
 _FOLLOWS = 0.5
 # How much of what was known of a size's duration stays when it is measured again.
@@ -115,7 +117,10 @@ class Batcher:
         self._metrics = metrics
         self._queue: deque[Ticket] = deque()
         self._scheduled = False
+        self._noticing = False
         self._crowd = 1.0
+        # What was validated before: most requests are like another.
+        self._known: dict[tuple[Any, ...], tuple[Inner, int]] = {}
         # How long a batch of each size took lately.
         self._seconds: dict[int, float] = {}
         self._arrival = threading.Event()
@@ -151,12 +156,7 @@ class Batcher:
             InvalidRequestError: The inputs do not fit the signature, or have more rows than the queue holds.
             OverloadedError: The queue is full.
         """
-        try:
-            self.graph.validate(inputs)
-            inner = self.graph.find_inner(inputs)
-        except ValidationError as error:
-            raise InvalidRequestError(error.message) from None
-        rows = len(next(iter(inputs.values()))) if self.graph.batch else 1
+        inner, rows = self._examine(inputs)
         limit = self._limits.max_queue
         if rows > limit:
             raise InvalidRequestError(f"a request may have at most {limit} rows, got {rows}", status=413)
@@ -167,12 +167,12 @@ class Batcher:
         ticket.future = self._loop.create_future()
         self.rows += rows
         self.requests += 1
-        self._metrics.set_in_flight(self.requests)
         self._queue.append(ticket)
-        if not self._scheduled:
-            self._scheduled = True
-            self._thread.put(self._run)
-        elif self._wanted and len(self._queue) >= self._wanted:
+        if not self._noticing:
+            # After what this turn of the loop still submits: it came at the same time, and costs little in one batch.
+            self._noticing = True
+            self._loop.call_soon(self._notice)
+        if self._wanted and len(self._queue) >= self._wanted:
             self._arrival.set()
         return ticket
 
@@ -188,6 +188,28 @@ class Batcher:
         if self.requests:
             self._drained = self._drained or self._loop.create_future()
             await asyncio.shield(self._drained)
+
+    def _examine(self, inputs: Arrays) -> tuple[Inner, int]:
+        """Return the inputs' inner shapes and the number of their rows."""
+        kind = tuple([(name, array.dtype, array.shape) for name, array in inputs.items()])
+        found = self._known.get(kind)
+        if found is None:
+            try:
+                self.graph.validate(inputs)
+                inner = self.graph.find_inner(inputs)
+            except ValidationError as error:
+                raise InvalidRequestError(error.message) from None
+            found = inner, len(next(iter(inputs.values()))) if self.graph.batch else 1
+            if len(self._known) < _KNOWN:
+                self._known[kind] = found
+        return found
+
+    def _notice(self) -> None:
+        self._noticing = False
+        self._metrics.set_in_flight(self.requests)
+        if self._queue and not self._scheduled:
+            self._scheduled = True
+            self._thread.put(self._run)
 
     def _run(self) -> None:
         if self._limits.max_delay_seconds > 0:
@@ -210,7 +232,7 @@ class Batcher:
                 self._loop.call_soon_threadsafe(self._deliver, finished, batch, seconds)
             except RuntimeError:  # the loop has ended, and with it everyone who waited
                 return
-        # In this order: what is appended after the look finds the flag down and schedules itself.
+        # In this order: what is appended after the look is noticed when the flag is down.
         self._scheduled = False
         if self._queue and not self._scheduled:
             self._scheduled = True

@@ -25,6 +25,7 @@ from mindsporeserver.errors import (
     UnsupportedError,
 )
 from mindsporeserver.protocols import v1, v2
+from mindsporeserver.protocols.connection import answer_at_once
 
 if TYPE_CHECKING:
     from mindsporeserver.models.batcher import Ticket
@@ -156,7 +157,12 @@ class HotRoutes:
             model.admit()
             if b"content-encoding" in headers and headers[b"content-encoding"] not in (b"", b"identity"):
                 raise UnsupportedError("Content-Encoding: only identity is offered")
-            body = await self._read_body(receive)
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body", False):
+                body: bytes = message.get("body", b"")
+                self._check_size(len(body), 0)
+            else:
+                body = await self._read_rest_in_time(message, receive)
             size = len(body)
             self._buffered += size
             deadline = self._find_deadline(started, headers.get(_TIMEOUT))
@@ -196,18 +202,15 @@ class HotRoutes:
             raise
         finally:
             self._buffered -= size
-        if status != 499:
+        if status == 200 and request_id is None and answer_at_once(send, reply, content):
+            pass
+        elif status != 499:
             await _send(send, status, content, reply)
         if span is not None or self._log.wants(status):
             known_as = body_id if request_id is None else request_id.decode("latin-1")
             self._record(protocol, model, status, started, known_as, ticket, reason, span)
 
-    async def _read_body(self, receive: Receive) -> bytes:
-        message = await receive()
-        if message["type"] == "http.request" and not message.get("more_body", False):
-            body: bytes = message.get("body", b"")
-            self._check_size(len(body), 0)
-            return body
+    async def _read_rest_in_time(self, message: Message, receive: Receive) -> bytes:
         try:
             return await asyncio.wait_for(self._read_rest(message, receive), self._limits.body_seconds)
         except asyncio.TimeoutError:

@@ -39,7 +39,7 @@ def test_defaults() -> None:
     assert options.model_repository is None
     assert options.model_key_file is None
     found = (options.host, options.max_batch, options.max_delay_ms, options.max_queue, options.max_request_bytes)
-    assert found == ("0.0.0.0", 64, 0.0, 1024, 32 << 20)
+    assert found == ("0.0.0.0", 64, 2.0, 1024, 32 << 20)
     assert (options.request_timeout, options.reload_interval, options.grace_period) == (60.0, 1.0, 30)
     assert (options.nonfinite, options.model_versions, options.allow_model_code) == ("reject", "latest", False)
     assert options.transform_timeout == 60.0

@@ -148,6 +148,7 @@ def play(thread: GraphThread) -> Callable[..., HeldGraph]:
 def test_what_queues_while_the_graph_runs_is_the_next_batch_in_order(play: Any) -> None:
     async def story(stage: Stage) -> None:
         tickets = [await stage.hold(), *(stage.submit(value) for value in range(1, 7))]
+        await asyncio.sleep(0)
         assert (stage.batcher.rows, stage.read("in_flight")) == (7, 7)
         stage.release()
         assert [await get(ticket) for ticket in tickets] == [0, 2, 4, 6, 8, 10, 12]
@@ -418,6 +419,7 @@ def test_nobody_waits_while_another_model_has_work(play: Any) -> None:
         gate = threading.Event()
         stage.thread.put(lambda: (gate.wait(SECONDS), None)[1])
         ticket = stage.submit(1)
+        await asyncio.sleep(0)
         other = stage.thread.call(lambda: 7)
         gate.set()
         assert await get(ticket) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import uvicorn
 import uvloop
 
-from mindsporeserver.protocols.connection import GuardedProtocol
+from mindsporeserver.protocols.connection import GuardedProtocol, answer_at_once
 
 LEAST = 0.3
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n"
@@ -51,6 +52,7 @@ class Site:
         self.socket.bind(("127.0.0.1", 0))
         self.port: int = self.socket.getsockname()[1]
         self.asked = 0
+        self.at_once: list[bool] = []
         config = uvicorn.Config(
             self.answer,
             interface="asgi3",
@@ -71,7 +73,11 @@ class Site:
             if not message["more_body"]:
                 break
         body = b"%d" % size
-        headers = [(b"content-length", b"%d" % len(body))]
+        if scope["path"] == "/at-once":
+            self.at_once.append(answer_at_once(send, [(b"content-type", b"text/plain")], body))
+            if self.at_once[-1]:
+                return
+        headers = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
@@ -295,3 +301,51 @@ def test_what_is_no_http_is_refused(play: Play) -> None:
         await ask_well(site)
 
     play(story)
+
+
+def test_an_answer_at_once_is_the_ordinary_one(play: Play) -> None:
+    async def story(site: Site) -> None:
+        reader, writer = await site.connect()
+        answers = set()
+        for path in (b"/", b"/at-once") * 3:
+            writer.write(POST.replace(b"/", path, 1) + b"Content-Length: 3\r\n\r\nabc")
+            head, body = await read_answer(reader)
+            answers.add((re.sub(rb"(?m)^date: .*$", b"date", head), body))
+        assert len(answers) == 1
+        assert site.at_once == [True] * 3
+        writer.close()
+
+    play(story)
+
+
+def test_answers_at_once_to_requests_in_one_piece(play: Play) -> None:
+    async def story(site: Site) -> None:
+        reader, writer = await site.connect()
+        for count in range(1, 21):
+            writer.write(POST.replace(b"/", b"/at-once", 1) + b"Content-Length: %d\r\n\r\n" % count + b"a" * count)
+        assert [(await read_answer(reader))[1] for _ in range(20)] == [b"%d" % count for count in range(1, 21)]
+        assert site.at_once == [True] * 20
+        writer.close()
+
+    play(story)
+
+
+@pytest.mark.parametrize("begin", [b"GET /at-once HTTP/1.0\r\n", b"GET /at-once HTTP/1.1\r\nConnection: close\r\n"])
+def test_a_connection_that_ends_is_left_to_uvicorn(play: Play, begin: bytes) -> None:
+    async def story(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(begin + b"\r\n")
+        head, body = await read_answer(reader)
+        assert (b"connection: close" in head.lower(), body, site.at_once) == (True, b"0", [False])
+        assert await reader.read() == b""
+        writer.close()
+
+    play(story)
+
+
+def test_what_is_not_uvicorns_is_not_written_to() -> None:
+    async def send(message: Any) -> None:
+        raise AssertionError(message)
+
+    assert not answer_at_once(send, [], b"")
+    assert not answer_at_once(Surplus().take_surplus, [], b"")
