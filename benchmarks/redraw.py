@@ -26,8 +26,9 @@ BENCHMARKS = ("startup", "training", "accuracy", "distributed", "lifecycle", "se
 INTRODUCTION = """# Benchmarks
 
 Made by `make bench`: each benchmark runs its peer beside it, in turn, in the same run. What is quoted is the median of
-the rounds' ratios, with the smallest and the largest. The machine had {cores} cores and was shared and noisy; versions:
-{versions}.
+the rounds' ratios, with the smallest and the largest. The machine had {cores} cores; it was shared and noisy, except
+where [serving](performance.md), [the operator](operator.md#figures) or [images](images.md#figures) says that it was
+quiet. Versions: {versions}.
 """
 
 

@@ -2,9 +2,9 @@
 
 Every server answers for the same bundle on this machine: mindsporeserver; a kserve.Model with a synchronous predict
 (stock), and the same with the kernels that mindsporeserver chooses by itself (stock-avx2); MLServer, BentoML and Ray
-Serve with batching; a bare ASGI application that answers a constant (the HTTP limit); and the graph alone (the limit of
-the model). Each has an environment of its own, made from a pinned file of benchmarks/peers/serving and kept in
-benchmarks/.environments. The load comes from wrk and ghz, in own processes:
+Serve with batching; a bare ASGI application that answers a constant (the HTTP limit); and the graph alone (GraphCell in
+a loop, without HTTP). Each has an environment of its own, made from a pinned file of benchmarks/peers/serving and kept
+in benchmarks/.environments. The load comes from wrk and ghz, in own processes:
 
     apt-get install wrk
     GOBIN=$PWD/benchmarks/.environments/bin go install github.com/bojand/ghz/cmd/ghz@v0.120.0

@@ -17,8 +17,8 @@ PIPELINE = "digits_lifecycle"
 def demo(keep: bool, no_cache: bool, verbose: bool, as_json: bool) -> None:
     """Train LeNet-5 on 1,797 images of digits, export, evaluate, gate, serve it and ask it over HTTP.
 
-    All on this machine, in about a minute: MindSpore trains, KServe's model server serves, Kubeflow Pipelines' local
-    runner runs the steps.
+    All on this machine, in half a minute to a minute: MindSpore trains, KServe's model server serves, Kubeflow
+    Pipelines' local runner runs the steps.
     """
     from kfp_mindspore.cli.run import print_summary, run_and_show
 

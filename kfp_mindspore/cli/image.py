@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kfp_mindspore.images import Builder, BuildResult, ImagePlan
 
 _FILE = click.Path(path_type=Path)
+_DRY_RUN = "Print files, sizes and the Containerfile; build nothing. Asks the base image's registry for its digest."
 
 
 @click.group(epilog="Example: kfp-mindspore image build train/ --base registry/python:3.11 --to registry/team/train")
@@ -35,7 +36,7 @@ Examples:
   kfp-mindspore image build lenet.ipynb --base registry/python:3.11 --to registry/team/lenet --builder docker
   kfp-mindspore image build train.py --base registry/python:3.11 --dry-run""",
 )
-@click.argument("source", metavar="FOLDER|SCRIPT.py|NOTEBOOK.ipynb|MODULE:FUNCTION")
+@click.argument("source", metavar="SOURCE")
 @click.option("--base", required=True, help="Base image.")
 @click.option("--to", "destination", default="", metavar="HOST/NAME", help="Repository to push to; the tag is made.")
 @click.option("--requirement", "requirements", multiple=True, help="A pip requirement; repeatable.")
@@ -48,7 +49,7 @@ Examples:
 @click.option("--user", default="1000:1000", show_default=True, help="uid:gid that the image runs as.")
 @click.option("--platform", default="linux/amd64", show_default=True, help="Platform; all keeps the base's (append).")
 @click.option("--cell-tag", "cell_tags", multiple=True, help="Notebook: take cells with this tag. [default: image]")
-@click.option("--dry-run", is_flag=True, help="Print files, sizes and the Containerfile; build nothing.")
+@click.option("--dry-run", is_flag=True, help=_DRY_RUN)
 @add_builder_options("append")
 @add_json_option
 def build(
@@ -72,6 +73,8 @@ def build(
 ) -> None:
     """Build an image of SOURCE over a base image and push it.
 
+    SOURCE is a folder, a SCRIPT.py, a NOTEBOOK.ipynb, or MODULE:FUNCTION.
+
     The tag follows from what the image is made of: when the registry has it, nothing is built or sent.
     """
     from kfp_mindspore.images.build import ImageOptions, make_plan
@@ -79,7 +82,8 @@ def build(
 
     if not destination and not dry_run:
         raise UserError("--to: is missing: the repository to push to", hint="Or look only, with --dry-run.")
-    words = tuple(shlex.split(command))
+    _check_destination(destination)
+    words = _split_command(command)
     context = collect_source(source, command=words, tags=cell_tags)
     made = builder.make_builder(registry.make_config())
     options = ImageOptions(
@@ -106,7 +110,12 @@ def build(
 )
 @click.option("--to", "destination", default="", metavar="HOST/NAME", help="Repository to push to; the tag is made.")
 @click.option("--base", default="", help="Base image: Python with venv. [default: docker.io/library/python]")
-@click.option("--extra", "extras", multiple=True, help="An extra of this package. [default: what steps and jobs need]")
+@click.option(
+    "--extra",
+    "extras",
+    multiple=True,
+    help="An extra of this package in the place of the default ones; repeatable.",
+)
 @click.option(
     "--device",
     type=click.Choice(["cpu", "all"]),
@@ -117,7 +126,7 @@ def build(
 @click.option("--wheel", type=_FILE, help="This package's wheel. [default: made from what runs here]")
 @click.option("--constraints", type=_FILE, help="Pinned versions. [default: the checkout's, or those installed here]")
 @click.option("--platform", default="linux/amd64", show_default=True, help="Platform.")
-@click.option("--dry-run", is_flag=True, help="Print files, sizes and the Containerfile; build nothing.")
+@click.option("--dry-run", is_flag=True, help=_DRY_RUN)
 @add_builder_options("docker")
 @add_json_option
 def runtime(
@@ -139,6 +148,7 @@ def runtime(
     --build-arg PIP_INDEX_URL=…, or as a file with --secret pip=…
     """
     from kfp_mindspore.images.build import make_plan
+    from kfp_mindspore.images.plan import check_platform
     from kfp_mindspore.images.runtime import (
         DEFAULT_BASE,
         DEFAULT_EXTRAS,
@@ -149,6 +159,8 @@ def runtime(
 
     if not destination and not dry_run:
         raise UserError("--to: is missing: the repository to push to", hint="Or look only, with --dry-run.")
+    _check_destination(destination)
+    check_platform(platform)
     made = builder.make_builder(registry.make_config())
     base = base or DEFAULT_BASE
     # First what is quick to fail: the wheel may take a while to build.
@@ -205,6 +217,25 @@ def inspect(reference: str, platform: str, registry: RegistryChoice, as_json: bo
             click.echo(f"\n{title}:")
             for line in lines:
                 click.echo(f"  {line}")
+
+
+def _check_destination(destination: str) -> None:
+    """Refuse a destination that is none before any registry is asked."""
+    from kfp_mindspore.images.reference import parse_repository
+
+    if destination:
+        parse_repository(destination, field="--to")
+
+
+def _split_command(command: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(command))
+    except ValueError as error:
+        reason = "a quotation mark is not closed" if "quotation" in str(error) else "a backslash stands at its end"
+        raise UserError(
+            f"--command: must be words as a shell reads them, got {command!r}: {reason}",
+            hint="Quote it, such as --command 'python3 train.py'.",
+        ) from None
 
 
 def _run(builder: Builder, plan: ImagePlan, destination: str) -> BuildResult:

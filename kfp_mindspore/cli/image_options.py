@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 BUILDERS = ("append", "docker", "cluster")
+_WHO = {"append": "a registry alone", "docker": "a Docker daemon", "cluster": "a Job on Kubernetes"}
 _FILE = click.Path(path_type=Path)
 
 
@@ -35,9 +36,16 @@ class RegistryChoice:
     pull_secrets: tuple[str, ...] = ()
 
     def make_config(self) -> RegistryConfig:
-        """Return the configuration."""
+        """Return the configuration.
+
+        Raises:
+            UserError: A file is not there, or a mirror is no place of images.
+        """
         from kfp_mindspore.images import RegistryConfig
 
+        if self.docker_config is not None and not self.docker_config.is_file():
+            reason = "is not a file" if self.docker_config.exists() else "no such file"
+            raise UserError(f"--docker-config: {self.docker_config}: {reason}")
         return RegistryConfig(
             insecure=self.insecure,
             ca_file=self.ca_file,
@@ -50,7 +58,7 @@ class RegistryChoice:
 
 @dataclass(frozen=True)
 class BuilderChoice:
-    """What the options say about who builds; one field an option."""
+    """What the options say about who builds; one field an option, and the builders that the command takes."""
 
     builder: str = "append"
     build_args: tuple[tuple[str, str], ...] = ()
@@ -69,6 +77,7 @@ class BuilderChoice:
     store: str = ""
     store_endpoint: str = ""
     store_secret: str = ""
+    choices: tuple[str, ...] = BUILDERS
 
     def make_builder(self, registry: RegistryConfig) -> Builder:
         """Return the builder.
@@ -87,6 +96,7 @@ class BuilderChoice:
                 build_args=dict(self.build_args),
                 secrets={name: Path(file) for name, file in self.secrets},
                 network=self.network,
+                others=[name for name in self.choices if name != "docker"],
             )
         if self.builder == "cluster":
             from kfp_mindspore.images.builders.cluster import ClusterBuilder
@@ -118,14 +128,14 @@ class BuilderChoice:
 
     def _refuse_foreign(self, registry: RegistryConfig) -> None:
         for entry in fields(self):
-            if getattr(self, entry.name) != entry.default:
+            if entry.name != "choices" and getattr(self, entry.name) != entry.default:
                 self._refuse(entry.name)
         for name in ("push_secret", "pull_secrets"):
             if getattr(registry, name):
                 self._refuse(name)
 
     def _refuse(self, name: str) -> None:
-        owners = _OWNERS.get(name, BUILDERS)
+        owners = _OWNERS.get(name, self.choices)
         if self.builder not in owners:
             option = _SPELLING.get(name, name).replace("_", "-")
             raise UserError(f"--{option}: is for --builder {' or '.join(owners)}, got --builder {self.builder}")
@@ -215,28 +225,30 @@ def add_builder_options(default: str) -> Callable[[Command], Command]:
     Args:
         default: The builder that is taken when none is named.
     """
+    choices = tuple(name for name in BUILDERS if default == "append" or name != "append")
+    *first, last = (_WHO[name] for name in choices)
     choice = click.option(
         "--builder",
-        type=click.Choice([name for name in BUILDERS if default == "append" or name != "append"]),
+        type=click.Choice(choices),
         default=default,
         show_default=True,
-        help="Who builds: a registry alone, a Docker daemon, or a Job on Kubernetes.",
+        help=f"Who builds: {', '.join(first)} or {last}.",
     )
 
     def add(command: Command) -> Command:
-        gathered = _gather(command, (choice, *_BUILDER_OPTIONS), "builder", BuilderChoice)
+        gathered = _gather(command, (choice, *_BUILDER_OPTIONS), "builder", BuilderChoice, choices=choices)
         return add_registry_options(gathered)
 
     return add
 
 
-def _gather(command: Command, options: tuple[Any, ...], name: str, kind: type[Any]) -> Command:
+def _gather(command: Command, options: tuple[Any, ...], name: str, kind: type[Any], **fixed: Any) -> Command:
     names = {entry.name for entry in fields(kind)}
 
     @wraps(command)
     def gathered(*positional: Any, **named: Any) -> Any:
         given = {key: named.pop(key) for key in names & set(named)}
-        return command(*positional, **{**named, name: kind(**given)})
+        return command(*positional, **{**named, name: kind(**given, **fixed)})
 
     for option in reversed(options):
         gathered = option(gathered)

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from kfp_mindspore.msjob.backends.base import Pod
 
 REPLICA_TYPES = {"scheduler": "Scheduler", "ps": "PS", "worker": "Worker"}
+# What describes a job that has no file.
+DESCRIPTION = (
+    *("workers", "env", "claims", "dataset", "output", "checkpoints", "restart_policy", "backoff_limit"),
+    *("active_deadline_seconds", "ttl_seconds_after_finished", "working_dir"),
+)
 CONDITIONS = ("Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed")
 
 
@@ -58,7 +63,8 @@ def job() -> None:
 @click.option(
     "--image",
     envvar="KFP_MINDSPORE_IMAGE",
-    help="Image of the workers; a job on this machine runs in this environment instead.",
+    help="Image of the workers, also of those in FILE that name none; a job on this machine runs in this environment "
+    "instead.",
 )
 @click.option("--wait", is_flag=True, help="Show its log and wait for its end.")
 @click.option(
@@ -91,9 +97,17 @@ def submit(
 
     client = target.make_client()
     if name is None:
+        _refuse_description(words)
         document = _read_file(words)
         _set_namespace(document, target.namespace, client.namespace)
+        if target.is_cluster and image is not None:
+            _set_images(document, image)
     else:
+        if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
+            raise UserError(
+                f"--name: is for a command after --, got the file {words[0]}",
+                hint="The name of a job in a file is its metadata.name.",
+            )
         document = build_msjob(
             name,
             command=words,
@@ -287,6 +301,8 @@ def convert(file: Path, output: Path | None, as_json: bool) -> None:
     from kfp_mindspore.msjob.validation import parse_msjob_yaml
 
     name = "standard input" if str(file) == "-" else str(file)
+    if output is not None and output.is_dir():
+        raise UserError(f"--output: {output} is a directory, expected a file", hint=f"Name one: {output / 'job.yaml'}")
     conversion = convert_msjob(parse_msjob_yaml(_read_text(file), source=name))
     if output is not None:
         write_text(output, conversion.job.to_yaml())
@@ -301,6 +317,32 @@ def convert(file: Path, output: Path | None, as_json: bool) -> None:
         click.echo(conversion.job.to_yaml(), nl=False)
     else:
         click.echo(f"{output} written", err=True)
+
+
+def _refuse_description(words: tuple[str, ...]) -> None:
+    context = click.get_current_context()
+    given = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name in DESCRIPTION
+        and context.get_parameter_source(parameter.name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if given:
+        found = f"the file {words[0]}" if words else "no --name"
+        raise UserError(
+            f"{', '.join(given)}: for --name and a command, got {found}",
+            hint="Change it in the file, or give --name and a command: "
+            "kfp-mindspore job submit --name lenet -- python train.py",
+        )
+
+
+def _set_images(document: MSJob, image: str) -> None:
+    """Name the image of containers that name none."""
+    from kfp_mindspore.msjob.build import DEFAULT_IMAGE
+
+    for spec in document.ms_replica_specs.values():
+        if spec.container.get("image") in (None, "", DEFAULT_IMAGE):
+            spec.container["image"] = image
 
 
 def _read_file(words: tuple[str, ...]) -> MSJob:
@@ -322,7 +364,13 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a directory, expected a YAML file") from None
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}: must be UTF-8 text, got byte {error.object[error.start]:#04x} at {error.start}"
+        ) from None
+    except OSError as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
 
 

@@ -83,7 +83,7 @@ def warn_of_silence(job: MSJob, backend: Backend) -> None:
     flags = [flag for flag in backend.list_flags() if flag not in ("--backend", "kubernetes")]
     click.echo(
         f"Warning: no operator has looked at job {job.name} for {age:.0f} s. Install one with: "
-        + " ".join(["kfp-mindspore operator install", *flags]),
+        + " ".join(["kfp-mindspore operator install --image REGISTRY/NAME@sha256:…", *flags]),
         err=True,
     )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from kfp_mindspore.cli.output import add_json_option, print_json
-from kfp_mindspore.errors import UserError
-from kfp_mindspore.operator.install.choices import NAME, NAMESPACE, PLACEHOLDER_IMAGE
+from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.operator.install.choices import NAME, NAMESPACE, PLACEHOLDER_IMAGE, list_namespace_errors
 from kfp_mindspore.operator.options import GANG_SCHEDULERS, GangScheduler
 
 
@@ -66,6 +66,15 @@ def run(
     from kfp_mindspore.operator.options import Options
     from kfp_mindspore.operator.runtime import Settings, run_operator
 
+    errors = list_namespace_errors("--namespace", *namespaces)
+    if lease_namespace:
+        errors += list_namespace_errors("--lease-namespace", lease_namespace)
+        if not leader_elect:
+            errors.append("--lease-namespace: is for --leader-elect, which was not given")
+    if scheduler_name and gang_scheduler == "none":
+        errors.append(f"--scheduler-name: is for --gang-scheduler, got {scheduler_name!r} without one")
+    if errors:
+        raise ValidationError(errors, subject="operator run")
     start_log("json" if log_format == "json" else "text", verbose=verbose)
     run_operator(
         Settings(
@@ -138,6 +147,8 @@ def install(
     if definition_only:
         objects = [item for item in objects if item["kind"] == "CustomResourceDefinition"]
     if dry_run:
+        if not image and not definition_only:
+            click.echo("image: a placeholder that no registry has; name yours with --image", err=True)
         if as_json:
             print_json({"objects": objects})
         else:

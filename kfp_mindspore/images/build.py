@@ -11,7 +11,8 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.images.builders.base import Builder, ignore_progress
 from kfp_mindspore.images.containerfile import check_containerfile, generate_containerfile
 from kfp_mindspore.images.context import BuildContext
-from kfp_mindspore.images.plan import ImagePlan
+from kfp_mindspore.images.plan import ImagePlan, check_platform, check_user, check_workdir
+from kfp_mindspore.images.reference import parse_repository
 from kfp_mindspore.images.requirements import merge_requirements
 from kfp_mindspore.images.result import BuildResult, OnProgress
 from kfp_mindspore.images.secrets import check_env
@@ -94,12 +95,16 @@ def make_plan(context: BuildContext, options: ImageOptions, builder: Builder) ->
         UserError: An option is wrong, or a requirement holds a login.
         NotFoundError: There is no such base image.
     """
+    # First what is wrong here: the registry may take long to answer.
+    check_platform(options.platform)
+    check_workdir(options.workdir)
+    check_user(options.user)
+    if options.containerfile:
+        check_containerfile(options.containerfile)
     requirements = merge_requirements(options.requirements, context.requirements)
     base = options.base.strip()
     digest = builder.resolve_base(base, options.platform)
     command = tuple(options.command or context.command)
-    if options.containerfile:
-        check_containerfile(options.containerfile)
     containerfile = options.containerfile or generate_containerfile(
         base,
         digest,
@@ -147,6 +152,7 @@ def build_image(
         UserError: Something that was asked for is wrong, or credentials are.
         KfpMindSporeError: The build or the registry failed; no tag was set.
     """
+    parse_repository(destination)
     return builder.build(make_plan(context, options, builder), destination, on_progress=on_progress)
 
 

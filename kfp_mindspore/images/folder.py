@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.images.context import EXECUTABLE_MODE, FILE_MODE, BuildContext, Entry
-from kfp_mindspore.images.ignore import IgnoreRules, read_ignore_rules
+from kfp_mindspore.images.ignore import IGNORE_FILE, IgnoreRules, read_ignore_rules
 from kfp_mindspore.images.secrets import find_secrets
 
 _KINDS = (
@@ -39,7 +39,14 @@ def collect_folder(root: Path | str, *, command: Sequence[str] = ()) -> BuildCon
         raise NotFoundError(f"{root}: no such folder")
     entries = list(_walk(root, "", read_ignore_rules(root)))
     if not entries:
-        raise UserError(f"{root}: holds no file that .dockerignore leaves")
+        if (root / IGNORE_FILE).is_file():
+            raise UserError(
+                f"{root}: holds no file that {IGNORE_FILE} leaves", hint=f"See what {root / IGNORE_FILE} leaves out."
+            )
+        raise UserError(
+            f"{root}: holds no file, besides caches, virtual environments and .git",
+            hint="Give the folder that holds the sources.",
+        )
     return BuildContext(entries, origin=f"folder {root}", command=command, warnings=find_secrets(entries))
 
 
@@ -57,15 +64,15 @@ def make_entry(root: Path, path: str) -> Entry:
     try:
         status = file.lstat()
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from error
+        raise UserError(f"{file}: {error.strerror}") from error
     if stat.S_ISLNK(status.st_mode):
         return Entry(path, 0, link=_check_link(root, path))
     for holds, kind in _KINDS:
         if holds(status.st_mode):
-            raise UserError(f"{path}: is {kind}, which no image holds", hint="Leave it out by .dockerignore.")
+            raise UserError(f"{file}: is {kind}, which no image holds", hint="Leave it out by .dockerignore.")
     if status.st_nlink > 1:
         raise UserError(
-            f"{path}: is a hard link, so what it holds can change from elsewhere",
+            f"{file}: is a hard link, so what it holds can change from elsewhere",
             hint="Put a copy in its place, or leave it out by .dockerignore.",
         )
     mode = EXECUTABLE_MODE if status.st_mode & stat.S_IXUSR else FILE_MODE
@@ -77,7 +84,7 @@ def _walk(root: Path, folder: str, rules: IgnoreRules) -> Iterator[Entry]:
         with os.scandir(root / folder) as found:
             children = sorted(found, key=lambda child: os.fsencode(child.name))
     except OSError as error:
-        raise UserError(f"{folder or root}: {error.strerror}") from error
+        raise UserError(f"{root / folder}: {error.strerror}") from error
     for child in children:
         path = f"{folder}/{child.name}" if folder else child.name
         _check_name(path)
@@ -98,12 +105,16 @@ def _check_name(path: str) -> None:
 def _check_link(root: Path, path: str) -> str:
     target = str((root / path).readlink())
     if target.startswith("/"):
-        raise UserError(f"{path}: is a link to {target}, which is another file in the image", hint="Make it relative.")
+        raise UserError(
+            f"{root / path}: is an absolute link to {target}, expected a relative one within {root}",
+            hint="Put a copy in its place, link relatively within the folder, or list it in .dockerignore.",
+        )
     inside = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
     real_root = os.path.realpath(root)
     real = os.path.realpath(root / path)
     if inside.startswith("..") or os.path.commonpath([real_root, real]) != real_root:
         raise UserError(
-            f"{path}: is a link to {target}, out of the folder", hint="Put a copy in its place, or leave it out."
+            f"{root / path}: is a link to {target}, out of the folder",
+            hint="Put a copy in its place, or list it in .dockerignore.",
         )
     return target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -70,13 +71,20 @@ def _read_notebook(file: Path) -> Any:
         raise NotFoundError(f"{file}: no such file")
     try:
         import nbformat
+        import nbformat.reader
+        import nbformat.warnings
     except ImportError:
         raise MissingExtraError("nbformat", "images") from None
     try:
-        content = nbformat.read(file, as_version=4)
+        with warnings.catch_warnings():
+            # Cells without ids are nothing that a build needs.
+            warnings.simplefilter("ignore", nbformat.warnings.MissingIDFieldWarning)
+            content = nbformat.read(file, as_version=4)
+    except nbformat.reader.NotJSONError:
+        raise UserError(f"{file}: is not a notebook: not JSON") from None
     # nbformat has an exception of its own for each kind of damage, and lets others through.
     except (ValueError, KeyError, TypeError, AttributeError, OSError, nbformat.ValidationError) as error:
-        raise UserError(f"{file}: is no notebook ({type(error).__name__})") from error
+        raise UserError(f"{file}: is not a notebook ({type(error).__name__})") from error
     metadata = content.get("metadata", {})
     language = metadata.get("kernelspec", {}).get("language") or metadata.get("language_info", {}).get("name", "python")
     if language.lower() not in ("python", "ipython"):
@@ -93,8 +101,9 @@ def _select_cells(content: Any, tags: Sequence[str], file: Path) -> list[tuple[i
     ]
     if not chosen:
         known = sorted({tag for _, cell in code for tag in cell.metadata.get("tags", ())})
+        there = f"the tags are {', '.join(map(repr, known))}" if known else "no cell has a tag"
         raise UserError(
-            f"{file}: no code cell has the tag {' or '.join(tags)}; its tags are {', '.join(known) or 'none'}",
-            hint=f"Tag the cells that belong into the image, or take all by the tag {ALL_CELLS}.",
+            f"{file}: no code cell has the tag {' or '.join(map(repr, tags))}; {there}",
+            hint=f"Tag cells in Jupyter, name another tag with --cell-tag, or take all with --cell-tag '{ALL_CELLS}'.",
         )
     return chosen

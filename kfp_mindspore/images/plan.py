@@ -79,11 +79,9 @@ class ImagePlan:
     created: int = 0
 
     def __post_init__(self) -> None:
-        if self.platform != ALL_PLATFORMS and not _PLATFORM.fullmatch(self.platform):
-            raise UserError(f"platform: must be such as linux/amd64, or {ALL_PLATFORMS}, got {self.platform!r}")
+        check_platform(self.platform)
         check_workdir(self.workdir)
-        if self.user and not _USER.fullmatch(self.user):
-            raise UserError(f"user: must be uid:gid or a name, got {self.user!r}")
+        check_user(self.user)
         for name, value in self.env.items():
             if not _VARIABLE.fullmatch(name):
                 raise UserError(f"env: a variable is named by letters, digits and _, got {name!r}")
@@ -152,6 +150,26 @@ class ImagePlan:
                 Entry.from_bytes(REQUIREMENTS_FILE, "".join(f"{line}\n" for line in self.requirements).encode())
             )
         self.context.tar(file, prefix=SOURCES_FOLDER, extra=extra)
+
+
+def check_platform(platform: str) -> None:
+    """Refuse what is no platform.
+
+    Raises:
+        UserError: It is neither such as `linux/amd64` nor `all`.
+    """
+    if platform != ALL_PLATFORMS and not _PLATFORM.fullmatch(platform):
+        raise UserError(f"platform: must be such as linux/amd64, or {ALL_PLATFORMS}, got {platform!r}")
+
+
+def check_user(user: str) -> None:
+    """Refuse what names no user of an image; an empty text is the base image's.
+
+    Raises:
+        UserError: It is neither `uid:gid` nor a name.
+    """
+    if user and not _USER.fullmatch(user):
+        raise UserError(f"user: must be uid:gid or a name, got {user!r}")
 
 
 def check_workdir(workdir: str) -> None:

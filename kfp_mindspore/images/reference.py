@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from kfp_mindspore.errors import UserError
 
 DEFAULT_HOST = "docker.io"
+_EXPECTED = "Expected HOST/NAME:TAG or HOST/NAME@sha256:…"
+_EXPECTED_REPOSITORY = "Expected HOST/NAME; the tag is made from what the image is built of."
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
@@ -53,12 +55,13 @@ class Reference:
         return replace(self, tag="", digest=digest)
 
 
-def parse_reference(text: str, *, field: str = "image") -> Reference:
+def parse_reference(text: str, *, field: str = "image", hint: str = _EXPECTED) -> Reference:
     """Read an image's name.
 
     Args:
         text: Such as `python:3.11-slim`, `registry.local:5000/team/train@sha256:…`.
         field: What the name was given as, for the message.
+        hint: What is expected there, for the message.
 
     Raises:
         UserError: It is no image name; the message says which part is wrong.
@@ -71,7 +74,7 @@ def parse_reference(text: str, *, field: str = "image") -> Reference:
             hint="Log in with: docker login HOST",
         )
     if digest and not _DIGEST.fullmatch(digest):
-        raise UserError(f"{field}: must end with @sha256: and 64 hexadecimal digits, got {text!r}")
+        raise UserError(f"{field}: must end with @sha256: and 64 hexadecimal digits, got {text!r}", hint=hint)
     first, slash, path = rest.partition("/")
     if slash and ("." in first or ":" in first or first == "localhost"):
         host, rest = first, path
@@ -79,13 +82,13 @@ def parse_reference(text: str, *, field: str = "image") -> Reference:
         host = DEFAULT_HOST
     rest, colon, tag = rest.partition(":")
     if colon and not _TAG.fullmatch(tag):
-        raise UserError(f"{field}: a tag is 1 to 128 of A-Z a-z 0-9 . _ -, got {tag!r} in {text!r}")
+        raise UserError(f"{field}: a tag is 1 to 128 of A-Z a-z 0-9 . _ -, got {tag!r} in {text!r}", hint=hint)
     if not _HOST.fullmatch(host):
-        raise UserError(f"{field}: {host!r} is no registry's host in {text!r}")
+        raise UserError(f"{field}: {host!r} is no registry's host in {text!r}", hint=hint)
     if host == DEFAULT_HOST and "/" not in rest:
         rest = f"library/{rest}"
     if not _REPOSITORY.fullmatch(rest):
-        raise UserError(f"{field}: a repository is lower-case words with / . _ - between them, got {text!r}")
+        raise UserError(f"{field}: a repository is lower-case words with / . _ - between them, got {text!r}", hint=hint)
     return Reference(host, rest, tag, digest)
 
 
@@ -95,10 +98,9 @@ def parse_repository(text: str, *, field: str = "destination") -> Reference:
     Raises:
         UserError: It names no registry, or has a tag or digest.
     """
-    reference = parse_reference(text, field=field)
+    reference = parse_reference(text, field=field, hint=_EXPECTED_REPOSITORY)
     if reference.tag or reference.digest:
         raise UserError(
-            f"{field}: must be a repository without tag and digest, got {text!r}",
-            hint="The tag is made from what the image is built of.",
+            f"{field}: must be a repository without tag and digest, got {text!r}", hint=_EXPECTED_REPOSITORY
         )
     return reference

@@ -44,11 +44,15 @@ def collect_source(source: str, *, command: Sequence[str] = (), tags: Sequence[s
         return collect_function(_import(source), command=command)
     if path.exists():
         raise UserError(f"{source}: must be a folder, a .py script, a .ipynb notebook or MODULE:FUNCTION")
-    raise NotFoundError(f"{source}: no such folder, script or notebook")
+    raise NotFoundError(
+        f"{source}: no such folder, script or notebook", hint="Run it in the folder that holds it, or give a path."
+    )
 
 
 def _import(source: str) -> Callable[..., Any]:
     module_name, _, name = source.partition(":")
+    if not name or not module_name.split(".")[0]:
+        raise UserError(f"{source!r}: names no {'function' if module_name else 'module'}, expected MODULE:FUNCTION")
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)

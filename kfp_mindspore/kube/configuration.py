@@ -15,7 +15,8 @@ from kfp_mindspore.kube.errors import ConfigurationError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _DEFAULT_FILE = "~/.kube/config"
-_CHOOSE = "Choose one with --kubeconfig or KUBECONFIG, or run on this machine with --backend local."
+# Commands that have no --backend come here too.
+_CHOOSE = "Choose one with --kubeconfig or KUBECONFIG. Jobs need none with: kfp-mindspore job … --backend local"
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ def load_access(kubeconfig: str | os.PathLike[str] | None = None, context: str |
             config.load_incluster_config(client_configuration=configuration)
         return Access(_prepare(configuration), _read_namespace(), "the pod's service account")
     if not any(Path(part).is_file() for part in file.split(os.pathsep)):
-        raise ConfigurationError(f"no cluster is configured: {file} does not exist", hint=_CHOOSE)
+        found = ", ".join(f"{part} {_find_obstacle(Path(part))}" for part in file.split(os.pathsep))
+        raise ConfigurationError(f"no cluster is configured: {found}", hint=_CHOOSE)
     configuration = client.Configuration()
     with _explained(f"kubeconfig {file}", config.ConfigException) as failures:
         merged = config.kube_config.KubeConfigMerger(file).config
@@ -75,6 +77,12 @@ def load_access(kubeconfig: str | os.PathLike[str] | None = None, context: str |
                 f"kubeconfig {file}: its credentials cannot be had: {'; '.join(failures)}", hint="Log in again."
             )
     return Access(_prepare(configuration), chosen.safe_get("namespace") or "default", f"kubeconfig {file}")
+
+
+def _find_obstacle(file: Path) -> str:
+    if file.is_dir():
+        return "is a directory"
+    return "is not a file" if file.exists() else "does not exist"
 
 
 def _prepare(configuration: Any) -> Any:

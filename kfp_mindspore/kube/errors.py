@@ -140,7 +140,8 @@ def _explain_missing(request: Request, status: Mapping[str, Any], message: str) 
         # No Status: the path itself is unknown, since its group or resource is.
         return NotInstalledError(
             f"cannot {request}: the API server does not know {request.resource}",
-            hint="Install its CustomResourceDefinition with: kfp-mindspore operator install"
+            hint="Install its CustomResourceDefinition with: "
+            "kfp-mindspore operator install --image REGISTRY/NAME@sha256:…"
             if request.resource.startswith("msjobs.")
             else "",
         )

@@ -92,7 +92,7 @@ def parse_msjob_yaml(text: str, *, source: str = "") -> dict[str, Any]:
         source: Name of its file, for messages.
 
     Raises:
-        ValidationError: It is no YAML, with line and column, or not one mapping.
+        ValidationError: It is no YAML, with line and column, gives a key twice, or is not one mapping.
     """
     import yaml
 
@@ -101,6 +101,19 @@ def parse_msjob_yaml(text: str, *, source: str = "") -> dict[str, Any]:
             first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
             for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
         }
+
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            # Here, since merges (<<) are keys still: what they bring may be given again.
+            node: Any = super().compose_mapping_node(anchor)
+            seen = set()
+            for key, _ in node.value:
+                name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else None
+                if name is None or key.tag == "tag:yaml.org,2002:merge":
+                    continue
+                if name in seen:
+                    raise yaml.MarkedYAMLError(problem=f"{key.value!r} is given twice", problem_mark=key.start_mark)
+                seen.add(name)
+            return node
 
     where = f"{source}: " if source else ""
     try:
@@ -111,6 +124,8 @@ def parse_msjob_yaml(text: str, *, source: str = "") -> dict[str, Any]:
         raise ValidationError([f"{where}{place}{error.problem or error.context}"], subject="YAML") from None
     except (yaml.YAMLError, ValueError) as error:
         raise ValidationError([f"{where}{error}"], subject="YAML") from None
+    except RecursionError:
+        raise ValidationError([f"{where}is nested too deeply"], subject="YAML") from None
     if len(documents) != 1 or not isinstance(documents[0], dict):
         found = f"{len(documents)} documents" if len(documents) != 1 else _show(documents[0])
         raise ValidationError([f"{where}must hold one MSJob, got {found}"], subject="YAML")

@@ -106,8 +106,8 @@ class Leader:
             if error.code in (403, 404):
                 raise KfpMindSporeError(
                     f"cannot keep the Lease {LEASE_NAME} in namespace {self.namespace}: {error.message}",
-                    hint="Create the namespace and the role (kfp-mindspore operator install), or run one operator "
-                    "only, with --no-leader-elect.",
+                    hint="Create the namespace and the role (kfp-mindspore operator install --image …), or run one "
+                    "operator only, with --no-leader-elect.",
                 ) from error
             if error.code == 409:
                 # Somebody else was quicker.

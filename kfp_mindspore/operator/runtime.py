@@ -132,16 +132,18 @@ class Operator:
         background = [asyncio.create_task(watcher.run()) for watcher in self._watchers]
         background.append(asyncio.create_task(recorder.run()))
         workers: list[asyncio.Task[None]] = []
+        stopping = asyncio.create_task(stop.wait())
+        synced = asyncio.create_task(_wait_for_all([watcher.synced for watcher in self._watchers]))
         try:
-            synced = asyncio.create_task(_wait_for_all([watcher.synced for watcher in self._watchers]))
-            await asyncio.wait([synced, *background], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([synced, stopping, *background], return_when=asyncio.FIRST_COMPLETED)
             _raise_first(background)
+            if stop.is_set():
+                return
             jobs = sum(self.store.states.values())
             logging.getLogger(__name__).info("working; %d jobs are there", jobs)
             self.metrics.leading.set(1)
             self._trouble = ""
             workers = [asyncio.create_task(controller.work()) for _ in range(self.settings.workers)]
-            stopping = asyncio.create_task(stop.wait())
             await asyncio.wait([stopping, *background, *workers], return_when=asyncio.FIRST_COMPLETED)
             _raise_first([*background, *workers])
             self.queue.close()
@@ -150,7 +152,7 @@ class Operator:
                 await asyncio.wait_for(recorder.drain(), _DRAIN_SECONDS)
         finally:
             self.metrics.leading.set(0)
-            await _cancel([*workers, *background])
+            await _cancel([*workers, *background, synced, stopping])
 
     def _make_watchers(self, api: Api) -> list[Watcher]:
         ours = OPERATOR_LABEL

@@ -128,11 +128,11 @@ class Watcher:
     def _explain(self, error: ApiError) -> KfpMindSporeError:
         where = f"in namespace {self.namespace}" if self.namespace else "in all namespaces"
         if error.code == 404 and self.resource == JOBS:
-            hint = "The definition of MSJob is not installed; install it with: kfp-mindspore operator install"
+            hint = "Install the definition of MSJob: kfp-mindspore operator install --definition-only"
         elif error.code == 404:
             hint = f"The API {self.resource.api_version} is not installed; see --gang-scheduler."
         else:
-            hint = "Give the operator its role (kfp-mindspore operator install), or other namespaces by --namespace."
+            hint = "Give the operator its role (kfp-mindspore operator install --image …), or other namespaces by --namespace."
         return KfpMindSporeError(f"cannot watch {self.resource.plural} {where}: {error.message}", hint=hint)
 
 

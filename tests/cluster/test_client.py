@@ -214,7 +214,8 @@ def test_what_is_not_there_is_told(start_api_server: Callable[..., ApiServer], t
     client = MSJobClient(KubernetesBackend("default", kubeconfig=server.kubeconfig))
     for call in (client.list_jobs, lambda: client.get_job("a"), lambda: submit(client)):
         with pytest.raises(
-            NotInstalledError, match=r"does not know msjobs.*\nInstall .* with: kfp-mindspore operator install"
+            NotInstalledError,
+            match=r"does not know msjobs.*\nInstall .* with: kfp-mindspore operator install --image REGISTRY/NAME@",
         ):
             call()
     install_definition(server.kubeconfig)
@@ -378,7 +379,7 @@ def test_a_job_that_no_operator_looks_at_is_told(run: Run, client: MSJobClient) 
     submit(client)
     waited = run("wait", "digits", "--timeout", "15")
     assert "Warning: no operator has looked at job digits for" in waited.errors
-    assert "Install one with: kfp-mindspore operator install" in waited.errors
+    assert "Install one with: kfp-mindspore operator install --image REGISTRY/NAME@sha256:…" in waited.errors
     assert "Warning: no operator" in run("get", "digits").errors
 
 

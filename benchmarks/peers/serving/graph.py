@@ -1,6 +1,8 @@
-"""The limit: the graph alone, in one process and one thread, called in a loop.
+"""The graph alone: one GraphCell in one process, called in a loop by one thread, as MindSpore documents it.
 
 https://www.mindspore.cn/docs/en/r2.9.0/api_python/nn/mindspore.nn.GraphCell.html
+
+It is a peer and no upper limit: mindsporeserver calls beneath GraphCell, and computes small graphs on one core.
 
 Once it is warm it prints a line of JSON with the seconds that compiling each batch size took. Each line `ROWS SECONDS`
 on its input is answered by one: calls, calls/s, images/s, and the median and 99th percentile of a call in milliseconds.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
@@ -40,6 +40,7 @@ class DockerBuilder(Builder):
         secrets: Files by name for `RUN --mount=type=secret,id=NAME`; BuildKit only.
         network: Network of the RUN steps, such as `host`; by default the daemon's.
         timeout_seconds: Seconds the daemon may say nothing, such as while one step compiles.
+        others: Builders that can be taken instead, for messages: `append`, `cluster`.
 
     Raises:
         UserError: The backend is unknown, or a secret's file is missing.
@@ -56,6 +57,7 @@ class DockerBuilder(Builder):
         secrets: Mapping[str, Path] | None = None,
         network: str = "",
         timeout_seconds: float = 1800.0,
+        others: Sequence[str] = ("append", "cluster"),
     ) -> None:
         super().__init__(registry)
         if backend not in BACKENDS:
@@ -68,7 +70,7 @@ class DockerBuilder(Builder):
                 raise UserError(f"secrets[{name}]: {path}: no such file")
         self.network = network
         self._executable = executable
-        self._daemon = Daemon(host, self.registry, timeout_seconds)
+        self._daemon = Daemon(host, self.registry, timeout_seconds, others)
 
     def resolve_base(self, base: str, platform: str) -> str:
         """Return the digest of the base image; the ID of one that only the daemon has."""

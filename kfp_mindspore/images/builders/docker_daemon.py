@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, UserError
 from kfp_mindspore.images.reference import Reference
 from kfp_mindspore.images.registry.configuration import RegistryConfig
 
-_START = (
-    "Start it, name another with DOCKER_HOST, or take a builder without a daemon: `--builder append` for images that "
-    "only add sources, `--builder cluster` on Kubernetes."
-)
+_INSTEAD = {
+    "append": "add only sources with --builder append",
+    "cluster": "build on a cluster: --builder cluster",
+}
 _AGAIN = "Nothing was tagged in the registry. See that the daemon runs, and build again."
 
 
@@ -26,12 +26,15 @@ class Daemon:
         registry: Whose docker config.json has the logins for pulls and pushes.
         timeout_seconds: Seconds the daemon may be silent before it counts as gone; a step of a build may be silent for
             long.
+        others: Builders that can be taken instead, for messages.
     """
 
-    def __init__(self, host: str, registry: RegistryConfig, timeout_seconds: float) -> None:
+    def __init__(self, host: str, registry: RegistryConfig, timeout_seconds: float, others: Sequence[str] = ()) -> None:
         self.host = host
         self._registry = registry
         self._timeout_seconds = timeout_seconds
+        *first, last = ("Start it", "name another with DOCKER_HOST", *(_INSTEAD[name] for name in others))
+        self._start = f"{', '.join(first)}, or {last}"
         self._client: Any = None
 
     @property
@@ -62,7 +65,7 @@ class Daemon:
                 self._client = docker.APIClient(**settings, version="auto", timeout=int(self._timeout_seconds))
             except (docker.errors.DockerException, OSError) as error:
                 raise UserError(
-                    f"Docker daemon at {where}: does not answer ({_find_cause(error)})", hint=_START
+                    f"Docker daemon at {where}: does not answer ({_find_cause(error)})", hint=self._start
                 ) from None
             if self._registry.docker_config is not None:
                 self._client.reload_config(dockercfg_path=str(self._registry.docker_config))

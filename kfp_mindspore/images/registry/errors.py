@@ -16,6 +16,14 @@ _LONGEST_DETAIL = 300
 _LONGEST_RETRY_AFTER_SECONDS = 60.0
 
 
+_SENT = "Try again when the registry works: what was sent before is not sent again."
+_AGAIN = "Try again when the registry works."
+_NOT_FOUND = (
+    "Check the host's name and the network; --mirror HOST=PLACE reads from another place, --insecure HOST speaks plain "
+    "HTTP."
+)
+
+
 class RegistryError(KfpMindSporeError):
     """A registry failed or answered what it must not.
 
@@ -36,10 +44,11 @@ class TransientError(RegistryError):
     Args:
         message: What was asked and what was answered.
         retry_after: Seconds that the registry asks to wait; 0 when it names none.
+        hint: The next step.
     """
 
-    def __init__(self, message: str, *, retry_after: float = 0.0) -> None:
-        super().__init__(message, hint="Try again when the registry works: what was sent before is not sent again.")
+    def __init__(self, message: str, *, retry_after: float = 0.0, hint: str = _SENT) -> None:
+        super().__init__(message, hint=hint)
         self.retry_after = retry_after
 
 
@@ -55,7 +64,9 @@ class MissingError(UserError):
     """The registry has no such repository, manifest or blob (404)."""
 
 
-def explain_response(response: requests.Response, action: str, host: str, user: str) -> KfpMindSporeError:
+def explain_response(
+    response: requests.Response, action: str, host: str, user: str, *, reads: bool = False
+) -> KfpMindSporeError:
     """Return the exception for an answer of 400 or more.
 
     Args:
@@ -63,6 +74,7 @@ def explain_response(response: requests.Response, action: str, host: str, user: 
         action: What was asked, such as `push a layer to registry.local/team/train`.
         host: The registry.
         user: Who asked; an empty text for nobody.
+        reads: Whether nothing was sent to this registry that could be sent again.
     """
     status, detail = response.status_code, _read_detail(response)
     said = f"{host} answered {status}{f' ({detail})' if detail else ''}"
@@ -80,22 +92,25 @@ def explain_response(response: requests.Response, action: str, host: str, user: 
     if status == 404:
         return MissingError(f"{action}: {said}")
     if status in _TRANSIENT:
-        return TransientError(f"{action}: {said}", retry_after=_read_retry_after(response))
+        return TransientError(
+            f"{action}: {said}", retry_after=_read_retry_after(response), hint=_AGAIN if reads else _SENT
+        )
     return RegistryError(f"{action}: {said}", code=detail.partition(":")[0])
 
 
-def explain_failure(error: Exception, action: str, host: str) -> KfpMindSporeError:
-    """Return the exception for a request without an answer."""
+def explain_failure(error: Exception, action: str, host: str, *, reads: bool = False) -> KfpMindSporeError:
+    """Return the exception for a request without an answer; `reads` as for `explain_response`."""
     import requests
 
+    hint = _NOT_FOUND if reads else _SENT
     if isinstance(error, requests.exceptions.SSLError):
         return UserError(
             f"{action}: the certificate of {host} is not accepted ({_find_cause(error)})",
             hint="Name its authority by ca_file, or the host in insecure when it speaks plain HTTP.",
         )
     if isinstance(error, requests.Timeout):
-        return TransientError(f"{action}: {host} did not answer in time")
-    return TransientError(f"{action}: no connection to {host} ({_find_cause(error)})")
+        return TransientError(f"{action}: {host} did not answer in time", hint=hint)
+    return TransientError(f"{action}: no connection to {host} ({_find_cause(error)})", hint=hint)
 
 
 def _find_cause(error: BaseException) -> str:

@@ -46,7 +46,7 @@ class Retry:
         self._failures += 1
         if self._failures >= self._config.attempts:
             if self._failures > 1:
-                raise TransientError(f"{error.message}; tried {self._failures} times") from error
+                raise TransientError(f"{error.message}; tried {self._failures} times", hint=error.hint) from error
             raise error
         backoff = self._config.backoff_seconds * 2.0 ** (self._failures - 1) * random.uniform(0.75, 1.25)
         time.sleep(max(min(backoff, _LONGEST_PAUSE_SECONDS), error.retry_after))
@@ -70,6 +70,7 @@ class Session(dxf.DXF):
         self.config = config
         self._credentials: Credentials | None = None
         self._asked_for_credentials = False
+        self._has_only_read = True
         super().__init__(
             _HUB_HOST if reference.host == DEFAULT_HOST else reference.host,
             reference.repository,
@@ -132,14 +133,16 @@ class Session(dxf.DXF):
         """Send a request once; `url` can be relative to the API's root. Raises as `ask` does."""
         what = f"{action} {self.reference.name}"
         request: Any = self._base_request
+        self._has_only_read &= method in ("get", "head")
+        reads = self._has_only_read
         try:
             response: requests.Response = request(method, url, **options)
         except dxf.exceptions.DXFUnauthorizedError as error:
-            raise explain_response(self._refused, what, self.reference.host, self._user) from error
+            raise explain_response(self._refused, what, self.reference.host, self._user, reads=reads) from error
         except requests.HTTPError as error:
-            raise explain_response(error.response, what, self.reference.host, self._user) from error
+            raise explain_response(error.response, what, self.reference.host, self._user, reads=reads) from error
         except requests.RequestException as error:
-            raise explain_failure(error, what, self.reference.host) from error
+            raise explain_failure(error, what, self.reference.host, reads=reads) from error
         return response
 
     def _remember_refusal(self, response: requests.Response, **_: Any) -> None:

@@ -16,8 +16,8 @@ from kfp_mindspore.process import Lease
 class KServeBackend(Backend):
     """Configuration of the cluster that serves.
 
-    `build_inference_service` writes the manifest today; applying it arrives with the Kubernetes backend, and until then
-    every method raises a UserError.
+    Services on a cluster are not in this version, so every method raises a UserError. `build_inference_service` and
+    `build_serving_runtime` make the manifests that kubectl applies.
 
     Args:
         context: Context of the kubeconfig; None for the current one or the pod's own account.
@@ -51,7 +51,8 @@ class KServeBackend(Backend):
 
     def _refuse(self) -> NoReturn:
         raise UserError(
-            "services on a cluster are not available in this version: they arrive with the Kubernetes backend",
-            hint="Serve on this machine: --backend local or KFP_MINDSPORE_BACKEND=local. For a cluster, "
-            "kfp_mindspore.inference.build_inference_service writes the manifest that kubectl applies.",
+            "services on a cluster are not in this version",
+            hint="Serve on this machine: --backend local or KFP_MINDSPORE_BACKEND=local. For KServe on a cluster, "
+            "apply with kubectl the YAML that `kfp-mindspore service runtime` prints, and the InferenceService that "
+            "kfp_mindspore.inference.build_inference_service makes.",
         )

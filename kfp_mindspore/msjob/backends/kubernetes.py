@@ -293,7 +293,9 @@ def _check_images(job: MSJob) -> None:
     ]
     if errors:
         raise ValidationError(
-            errors, subject=f"MSJob {job.name}", hint="Give it one: --image, base_image or KFP_MINDSPORE_IMAGE."
+            errors,
+            subject=f"MSJob {job.name}",
+            hint="Give it one: in its YAML, or by --image, base_image or KFP_MINDSPORE_IMAGE.",
         )
 
 

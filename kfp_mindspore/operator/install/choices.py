@@ -41,14 +41,25 @@ class Choices:
         errors = []
         if not self.image or any(character.isspace() for character in self.image):
             errors.append(f"image: must be an image such as registry.example.com/operator@sha256:…, got {self.image!r}")
-        errors.extend(
-            f"namespace: must be at most 63 lower-case letters, digits and '-', got {namespace!r}"
-            for namespace in (self.namespace, *self.watched)
-            if not _NAMESPACE.fullmatch(namespace)
-        )
+        errors.extend(list_namespace_errors("operator namespace", self.namespace))
+        errors.extend(list_namespace_errors("namespace", *self.watched))
         if self.gang_scheduler not in GANG_SCHEDULERS:
             errors.append(f"gang_scheduler: must be one of {', '.join(GANG_SCHEDULERS)}, got {self.gang_scheduler!r}")
         if self.replicas < 1:
             errors.append(f"replicas: must be ≥ 1, got {self.replicas}")
         if errors:
             raise ValidationError(errors, subject="installation")
+
+
+def list_namespace_errors(field: str, *namespaces: str) -> list[str]:
+    """Return what is wrong with names of namespaces.
+
+    Args:
+        field: What gave them.
+        *namespaces: The names.
+    """
+    return [
+        f"{field}: must be at most 63 lower-case letters, digits and '-', got {namespace!r}"
+        for namespace in namespaces
+        if not _NAMESPACE.fullmatch(namespace)
+    ]

@@ -9,6 +9,9 @@ from kfp_mindspore.images import RegistryConfig
 from kfp_mindspore.images.result import Progress
 from tests.support import base_images, registries
 
+# Nothing listens there: what asks its registry ends with code 1, later.
+NOWHERE = ("build", "{script}", "--base", "localhost:1/base", "--dry-run")
+
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
@@ -111,8 +114,20 @@ def test_other_sources_are_taken(name, base, registry, tmp_path, monkeypatch, ca
         ),
         (["build", "{script}", "--base", "B:x:y", "--dry-run"], "base: "),
         (["build", "{script}", "--base", "b", "--dry-run", "--containerfile", "/nosuch"], "--containerfile: /nosuch"),
+        (["build", ":train", "--base", "b", "--dry-run"], "':train': names no module, expected MODULE:FUNCTION"),
+        (["build", "json:", "--base", "b", "--dry-run"], "'json:': names no function, expected MODULE:FUNCTION"),
+        (["build", "{script}", "--base", "b", "--dry-run", "--command", 'a "x'], "a quotation mark is not closed"),
+        (["build", "{script}", "--base", "b", "--dry-run", "--command", "a \\"], "a backslash stands at its end"),
+        ([*NOWHERE, "--to", "reg.io/UPPER"], "--to: a repository is lower-case"),
+        ([*NOWHERE, "--platform", "linux"], "platform: "),
+        ([*NOWHERE, "--workdir", "../x"], "workdir: "),
+        ([*NOWHERE, "--user", "a:b:c"], "user: "),
+        ([*NOWHERE, "--docker-config", "/nosuch/file"], "--docker-config: /nosuch/file: no such file"),
+        ([*NOWHERE, "--docker-config", "/"], "--docker-config: /: is not a file"),
         (["runtime"], "--to: is missing"),
-        (["runtime", "--dry-run", "--docker-host", "unix:///nosuch.sock"], "does not answer"),
+        (["runtime", "--dry-run", "--docker-host", "unix:///nosuch.sock"], "DOCKER_HOST, or build on a cluster: "),
+        (["runtime", "--dry-run", "--docker-host", "unix:///nosuch.sock", "--platform", "linux"], "platform: "),
+        (["runtime", "--docker-host", "unix:///nosuch.sock", "--to", "reg.io/UPPER"], "--to: a repository is lower"),
         (["inspect", "A B"], "image: "),
     ],
 )
@@ -122,6 +137,20 @@ def test_mistakes_are_one_line_with_exit_code_2(words, message, script, monkeypa
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("command", "help_text"),
+    [
+        ("build", "a registry alone, a Docker daemon or a Job on Kubernetes."),
+        ("runtime", "Who builds: a Docker daemon or a Job on Kubernetes."),
+        ("build", "SOURCE is a folder, a SCRIPT.py, a NOTEBOOK.ipynb, or MODULE:FUNCTION."),
+        ("runtime", "Asks the base image's registry for its digest."),
+    ],
+)
+def test_help_says_what_the_command_takes(command, help_text, capsys) -> None:
+    assert run(["image", command, "--help"]) == 0
+    assert help_text in " ".join(capsys.readouterr().out.split())
 
 
 def test_missing_base_is_told_before_anything_is_sent(script, registry, capsys) -> None:

@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from kfp_mindspore.msjob import build_msjob
+from tests.support.small_api_server import SmallApiServer
+
 LIMIT_SECONDS = 60
 
 
@@ -123,6 +126,28 @@ def test_a_dry_run_starts_nothing(run: Run, script: str) -> None:
     assert run("list", "--json").json == []
 
 
+@pytest.mark.parametrize(
+    ("own", "words", "code", "image"),
+    [
+        ("", ["--image", "a.example/train:1"], 0, "a.example/train:1"),
+        ("b.example/own:2", ["--image", "a.example/train:1"], 0, "b.example/own:2"),
+        ("", [], 2, "must have an image on a cluster"),
+    ],
+)
+def test_an_image_is_for_containers_of_a_file_that_name_none(
+    run: Run, tmp_path: Path, own: str, words: list[str], code: int, image: str
+) -> None:
+    document = build_msjob("lenet", command=["true"]).to_dict()
+    container = document["spec"]["msReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    container.pop("image")
+    container.update({"image": own} if own else {})
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(document))
+    with SmallApiServer().serve() as server:
+        kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig", namespace="team")
+        result = run("submit", "job.yaml", "--kubeconfig", str(kubeconfig), "--dry-run", *words)
+    assert (result.code, image in result.output + result.errors) == (code, True), result
+
+
 def test_hints_repeat_the_namespace(run: Run, script: str) -> None:
     submitted = run("submit", "--name", "lenet", "-n", "team", "--", "python", script, "0")
     assert submitted.output.endswith("kfp-mindspore job logs -f lenet --namespace team\n")
@@ -171,7 +196,16 @@ def test_a_job_of_the_first_generation_is_converted(run: Run, tmp_path: Path) ->
         (["convert", "missing.yaml"], "missing.yaml: no such file"),
         (["convert", "broken.yaml"], "broken.yaml: line 3"),
         (["convert", "unknown.yaml"], "Boss"),
+        (["convert", "old.yaml", "--output", "."], "--output: . is a directory, expected a file"),
         (["submit"], "expected one file"),
+        (["submit", "."], ".: is a directory, expected a YAML file"),
+        (["submit", "latin.yaml"], "latin.yaml: must be UTF-8 text, got byte 0xe9 at 5"),
+        (
+            ["submit", "good.yaml", "--workers", "5", "--env", "A=b"],
+            "--workers, --env: for --name and a command, got the file good.yaml",
+        ),
+        (["submit", "--restart-policy", "Never"], "--restart-policy: for --name and a command, got no --name"),
+        (["submit", "good.yaml", "--name", "a"], "--name: is for a command after --, got the file good.yaml"),
         (["submit", "missing.yaml"], "missing.yaml: no such file"),
         (["submit", "broken.yaml"], "broken.yaml: line 3"),
         (["submit", "unknown.yaml"], "Boss"),
@@ -199,6 +233,9 @@ def test_a_mistake_exits_with_2_names_it_and_leaves_nothing(
         "apiVersion: mindspore.gitee.com/v1\nkind: MSJob\nmetadata: {name: a}\n"
         "spec: {msReplicaSpecs: {Boss: {replicas: 1, template: {spec: {containers: [{name: mindspore}]}}}}}\n"
     )
+    (tmp_path / "good.yaml").write_text(build_msjob("good", command=["true"]).to_yaml())
+    (tmp_path / "latin.yaml").write_bytes(b"# caf\xe9")
+    (tmp_path / "old.yaml").write_text("kind: MSJob")
     result = run(*words)
     assert result.code == 2, result.errors
     assert message in result.errors

@@ -94,7 +94,7 @@ def test_an_unknown_service(shop: Any, capsys: pytest.CaptureFixture[str], comma
 
 def test_a_cluster_is_refused_by_name(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["service", "list", "--backend", "kubernetes"]) == 2
-    assert "arrive with the Kubernetes backend" in capsys.readouterr().err
+    assert "services on a cluster are not in this version" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,21 @@ def test_wrong_settings_are_named(settings, message) -> None:
         DockerBuilder(**settings)
 
 
-def test_missing_daemon_is_told_in_words(tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("others", "hint"),
+    [
+        (
+            ["append", "cluster"],
+            "Start it, name another with DOCKER_HOST, add only sources with --builder append, or build on a cluster: "
+            "--builder cluster",
+        ),
+        (["cluster"], "Start it, name another with DOCKER_HOST, or build on a cluster: --builder cluster"),
+        ([], "Start it, or name another with DOCKER_HOST"),
+    ],
+)
+def test_missing_daemon_is_told_in_words(tmp_path, others, hint) -> None:
+    builder = DockerBuilder(host=f"unix://{tmp_path}/docker.sock", others=others)
     with pytest.raises(UserError, match="does not answer") as caught:
-        DockerBuilder(host=f"unix://{tmp_path}/docker.sock").resolve_base("python:3.11", "linux/amd64")
+        builder.resolve_base("python:3.11", "linux/amd64")
     assert str(tmp_path) in caught.value.message
-    assert "--builder append" in caught.value.hint
+    assert caught.value.hint == hint

@@ -52,7 +52,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "pipe": (os.mkfifo, "is a named pipe"),
     "hard link": (_make_hard_link, "is a hard link"),
     "link out": (lambda path: path.symlink_to("../../outside"), "is a link to ../../outside, out of the folder"),
-    "absolute link": (lambda path: path.symlink_to("/etc/passwd"), "is a link to /etc/passwd"),
+    "absolute link": (lambda path: path.symlink_to("/etc/passwd"), "is an absolute link to /etc/passwd, expected"),
 }
 
 
@@ -124,5 +124,26 @@ def test_warns_of_what_looks_like_a_secret_without_quoting_it(tmp_path: Path) ->
 def test_needs_a_folder_with_something_in_it(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such folder"):
         collect_folder(tmp_path / "none")
-    with pytest.raises(UserError, match="holds no file"):
+    with pytest.raises(UserError, match="holds no file, besides caches") as caught:
         collect_folder(tmp_path)
+    assert ".dockerignore" not in str(caught.value)
+    (tmp_path / ".dockerignore").write_text("*\n")
+    with pytest.raises(UserError, match=r"holds no file that \.dockerignore leaves"):
+        collect_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("/etc/passwd", "tree/pw: is an absolute link to /etc/passwd, expected a relative one within tree"),
+        ("../pw", "tree/pw: is a link to ../pw, out of the folder"),
+    ],
+)
+def test_names_a_link_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "pw").symlink_to(target)
+    with pytest.raises(UserError) as caught:
+        collect_folder("tree")
+    assert caught.value.message == message
+    assert caught.value.hint.startswith("Put a copy in its place, ")

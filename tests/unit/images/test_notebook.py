@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -131,17 +133,36 @@ def test_refuses_with_the_cell_and_what_stands_there(source: str) -> None:
 
 def test_names_the_tags_there_are(tmp_path: Path) -> None:
     file = _write(tmp_path, _code("x = 1", "train"), _code("y = 1", "explore"))
-    with pytest.raises(UserError, match="no code cell has the tag image; its tags are explore, train"):
+    with pytest.raises(UserError, match="no code cell has the tag 'image'; the tags are 'explore', 'train'") as caught:
         convert_notebook(file)
+    assert "--cell-tag '*'" in caught.value.hint
+    with pytest.raises(UserError, match="no code cell has the tag 'a' or 'b'; no cell has a tag"):
+        convert_notebook(_write(tmp_path, _code("x = 1")), tags=["a", "b"])
+
+
+def test_says_nothing_of_cells_without_ids(tmp_path: Path) -> None:
+    file = _write(tmp_path, _code("x = 1", "image"))
+    content = json.loads(file.read_text())
+    assert content["nbformat_minor"] >= 5
+    del content["cells"][0]["id"]
+    file.write_text(json.dumps(content))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert _read(convert_notebook(file), "my_lenet.py") == "x = 1\n"
 
 
 def test_refuses_what_is_no_notebook_of_python(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such file"):
         convert_notebook(tmp_path / "none.ipynb")
     broken = tmp_path / "broken.ipynb"
-    for content in ("{", "[]", '{"nbformat": 4}', "\x00"):
+    for content, reason in {
+        "{": ": not JSON",
+        "\x00": ": not JSON",
+        "[]": r" \(",
+        '{"nbformat": 4}': r" \(",
+    }.items():
         broken.write_text(content)
-        with pytest.raises(UserError, match=r"broken\.ipynb"):
+        with pytest.raises(UserError, match=rf"broken\.ipynb: is not a notebook{reason}"):
             convert_notebook(broken)
     file = _write(tmp_path, _code("1", "image"), kernelspec={"name": "ir", "display_name": "R", "language": "R"})
     with pytest.raises(UserError, match="a notebook of R"):

@@ -16,6 +16,7 @@ from kfp_mindspore.images import (
     ImageOptions,
     ImagePlan,
     RegistryConfig,
+    build_image,
     describe_plan,
     make_plan,
 )
@@ -165,6 +166,25 @@ def test_a_dry_run_shows_files_and_containerfile_and_builds_nothing(
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
     with pytest.raises(UserError, match="SOURCE_DATE_EPOCH"):
         make_plan(context, options, AppendBuilder(config))
+
+
+@pytest.mark.parametrize(
+    ("changes", "destination", "reason"),
+    [
+        ({"platform": "linux"}, "reg.io/a", "platform: "),
+        ({"workdir": "../x"}, "reg.io/a", "workdir: "),
+        ({"user": "a:b:c"}, "reg.io/a", "user: "),
+        ({"containerfile": "RUN x\n"}, "reg.io/a", "must start with FROM"),
+        ({}, "reg.io/UPPER", "destination: "),
+    ],
+)
+def test_what_is_wrong_here_is_told_before_a_registry_is_asked(
+    context: BuildContext, changes: dict[str, str], destination: str, reason: str
+) -> None:
+    # Nothing listens there: to ask would be another error.
+    options = ImageOptions("localhost:1/base", **changes)
+    with pytest.raises(UserError, match=reason):
+        build_image(context, destination, options, AppendBuilder(RegistryConfig(attempts=1)))
 
 
 def test_own_containerfile_takes_the_place(

@@ -30,8 +30,9 @@ def test_reads_names_as_docker_does(text: str, full: str, selector: str) -> None
 
 @pytest.mark.parametrize("text", ["", "UPPER", "a b", "reg.io/", "a:", "a:-x", "a@sha256:12", "reg.io/a//b", "-x.io/a"])
 def test_names_what_is_wrong(text: str) -> None:
-    with pytest.raises(UserError, match=r"^base: "):
+    with pytest.raises(UserError, match=r"^base: ") as caught:
         parse_reference(text, field="base")
+    assert caught.value.hint == "Expected HOST/NAME:TAG or HOST/NAME@sha256:…"
 
 
 @pytest.mark.parametrize("text", ["https://me:hunter2@reg.io/a", "me:hunter2@reg.io/a", "https://reg.io/hunter2"])
@@ -45,6 +46,13 @@ def test_does_not_quote_a_login(text: str) -> None:
 def test_a_destination_has_no_tag(text: str) -> None:
     with pytest.raises(UserError, match="destination: must be a repository"):
         parse_repository(text)
+
+
+@pytest.mark.parametrize("text", ["reg.io/UPPER", "reg.io/a:1", "reg.io/a:-x"])
+def test_a_wrong_destination_is_told_what_one_is(text: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_repository(text)
+    assert caught.value.hint.startswith("Expected HOST/NAME; ")
 
 
 def test_mirrors_take_the_place_of_a_host() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import threading
@@ -222,6 +223,21 @@ def test_a_kubeconfig_that_cannot_be_used(tmp_path: Path, text: str | None, cont
         _ = Cluster(file, context).namespace
 
 
+def test_where_a_kubeconfig_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, pipe, missing = (tmp_path / name for name in ("folder", "pipe", "missing"))
+    folder.mkdir()
+    os.mkfifo(pipe)
+    for value, found in {
+        str(folder): f"{folder} is a directory",
+        f"{missing}:{folder}:{pipe}": f"{missing} does not exist, {folder} is a directory, {pipe} is not a file",
+    }.items():
+        monkeypatch.setenv("KUBECONFIG", value)
+        with pytest.raises(ConfigurationError) as caught:
+            _ = Cluster().namespace
+        assert caught.value.message == f"no cluster is configured: {found}"
+        assert caught.value.hint.startswith("Choose one with --kubeconfig or KUBECONFIG. ")
+
+
 def test_the_environment_names_the_kubeconfig(
     server: SmallApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,7 +278,7 @@ REQUEST = Request("create", "msjobs.mindspore.gitee.com", "a", "team")
 @pytest.mark.parametrize(
     ("status", "body", "kind", "words"),
     [
-        (404, b"404 page not found\n", NotInstalledError, "does not know msjobs.* operator install"),
+        (404, b"404 page not found\n", NotInstalledError, "does not know msjobs.* operator install --image REGISTRY/NAME@sha256:…$"),  # noqa: E501
         (404, b'{"kind": "Status", "message": "x", "details": {"kind": "namespaces"}}', NotFoundError, "no such namespace.*create namespace team"),  # noqa: E501
         (404, b'{"kind": "Status", "message": "a not found", "details": {"kind": "msjobs"}}', NotFoundError, "a not found"),  # noqa: E501
         (403, b'{"kind": "Status", "message": "User \\"u\\" cannot create resource \\"msjobs\\""}', ForbiddenError, "not allowed to create msjobs.* in namespace team.* Role that allows the verb 'create'.*can-i create"),  # noqa: E501

@@ -129,7 +129,8 @@ def test_a_creation_that_broke_off_is_found_again(town: Town) -> None:
 @pytest.mark.parametrize("image", ["kfp-mindspore.invalid/python:placeholder", ""])
 def test_a_cluster_needs_an_image(town: Town, image: str) -> None:
     with pytest.raises(
-        ValidationError, match=r"Worker.*'mindspore' must have an image on a cluster\nGive it one: --image"
+        ValidationError,
+        match=r"Worker.*'mindspore' must have an image on a cluster\nGive it one: in its YAML, or by --image",
     ):
         town.client.create_job(build(image=image))
     assert town.server.asked == []

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import JobStatus, MSJob, ReplicaSpec, RunPolicy, SchedulingPolicy, validate_msjob
+from kfp_mindspore.msjob.validation import parse_msjob_yaml
 
 # A busy machine is no failure.
 relaxed = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
@@ -233,6 +234,8 @@ class TestYaml:
             pytest.param("{a: 1}: b\n", "job.yaml: line 1, column 1: found unhashable key", id="key"),
             pytest.param("a: \x00\n", "job.yaml: unacceptable character", id="control character"),
             pytest.param("a: !!int b\n", "job.yaml: invalid literal", id="number"),
+            pytest.param("a:\n  b: 1\n  'b': 2\n", "job.yaml: line 3, column 3: 'b' is given twice", id="key twice"),
+            pytest.param("a: " + "[" * 3000, "job.yaml: is nested too deeply", id="too deep"),
             pytest.param("", "job.yaml: must hold one MSJob, got 0 documents", id="empty"),
             pytest.param("# nothing\n---\n", "job.yaml: must hold one MSJob, got 0 documents", id="no document"),
             pytest.param("a: 1\n---\nb: 2\n", "job.yaml: must hold one MSJob, got 2 documents", id="two"),
@@ -246,6 +249,19 @@ class TestYaml:
         assert len(caught.value.errors) == 1
         assert caught.value.errors[0].startswith(message)
         assert str(caught.value).startswith("YAML is invalid: job.yaml: ")
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("x: &x {a: 1, b: 1}\ny: {<<: *x, b: 2}\n", {"x": {"a": 1, "b": 1}, "y": {"a": 1, "b": 2}}),
+            ("x: &x {a: 1}\ny: &y {<<: *x, a: 2}\nz: {<<: *y, a: 3}\n", {"x": {"a": 1}, "y": {"a": 2}, "z": {"a": 3}}),
+            ("x: &x {a: 1}\ny: {<<: [*x, {a: 2, c: 2}]}\n", {"x": {"a": 1}, "y": {"a": 1, "c": 2}}),
+            ("x: &x {a: 1}\ny: *x\nX: 1\n", {"x": {"a": 1}, "y": {"a": 1}, "X": 1}),
+            ("1: a\n'1': b\n", {1: "a", "1": "b"}),
+        ],
+    )
+    def test_merges_and_anchors_give_no_key_twice(self, text: str, expected: dict[Any, Any]) -> None:
+        assert parse_msjob_yaml(text) == expected
 
     def test_without_a_source(self) -> None:
         with pytest.raises(ValidationError, match="YAML is invalid: line 1, column 4: "):

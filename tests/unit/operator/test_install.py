@@ -117,7 +117,7 @@ def test_a_wrong_choice_is_named(values: dict[str, Any], field: str) -> None:
 def test_a_dry_run_prints_the_objects_and_asks_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     done = CliRunner().invoke(operator, ["install", "--dry-run", "-n", "team-a"], catch_exceptions=False)
-    assert list(yaml.safe_load_all(done.output)) == build_objects(Choices(watched=("team-a",)))
+    assert list(yaml.safe_load_all(done.stdout)) == build_objects(Choices(watched=("team-a",)))
     done = CliRunner().invoke(operator, ["install", "--dry-run", "--definition-only", "--json"], catch_exceptions=False)
     (definition,) = json.loads(done.output)["objects"]
     assert definition["kind"] == "CustomResourceDefinition"
@@ -128,3 +128,26 @@ def test_without_an_image_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("KFP_MINDSPORE_IMAGE", "registry.example.com/steps")
     with pytest.raises(UserError, match="--image: is required"):
         CliRunner().invoke(operator, ["install"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["install", "--dry-run", "-n", "Bad_NS"], "namespace: must be at most 63 .* got 'Bad_NS'"),
+        (["install", "--dry-run", "--operator-namespace", "Foo_"], "operator namespace: must be .* got 'Foo_'"),
+        (["run", "-n", "good", "-n", "Bad_NS"], "--namespace: must be at most 63 .* got 'Bad_NS'"),
+        (["run", "--leader-elect", "--lease-namespace", "x/y"], "--lease-namespace: must be .* got 'x/y'"),
+        (["run", "--lease-namespace", "x"], "--lease-namespace: is for --leader-elect"),
+        (["run", "--scheduler-name", "volcano"], "--scheduler-name: is for --gang-scheduler, got 'volcano'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_done(words: list[str], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        CliRunner().invoke(operator, words, catch_exceptions=False)
+
+
+def test_a_dry_run_without_an_image_says_so() -> None:
+    runner = CliRunner()
+    for words, told in (([], True), (["--image", "a.example/x:1"], False), (["--definition-only"], False)):
+        done = runner.invoke(operator, ["install", "--dry-run", *words], catch_exceptions=False)
+        assert (done.exit_code, "name yours with --image" in done.stderr) == (0, told), words

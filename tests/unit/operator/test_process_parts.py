@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import signal
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -16,10 +18,12 @@ from aiohttp import web
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.operator.actions import EmitEvent
+from kfp_mindspore.operator.credentials import Login
 from kfp_mindspore.operator.health import serve_health
 from kfp_mindspore.operator.logs import JsonFormatter, TextFormatter
 from kfp_mindspore.operator.metrics import Metrics
 from kfp_mindspore.operator.recorder import Recorder
+from kfp_mindspore.operator.runtime import Operator, Settings
 from kfp_mindspore.operator.store import Key
 from tests.support.scripted_api import refuse, run, serve
 
@@ -129,3 +133,23 @@ def test_probes_say_what_is_wrong() -> None:
                     pass
 
     run(work)
+
+
+def test_it_ends_when_it_is_told_though_no_listing_ever_succeeded(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        asked.append(request.path)
+        if len(asked) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return refuse(503, "ServiceUnavailable")
+
+    async def work() -> None:
+        async with serve(handler, tmp_path):
+            settings = Settings(Login(str(tmp_path / "kubeconfig")), host="127.0.0.1", port=0)
+            operator = Operator(settings)
+            await asyncio.wait_for(operator.run(), SECONDS)
+            assert operator.metrics.leading._value.get() == 0
+
+    run(work)
+    assert len(asked) >= 3
