@@ -132,7 +132,10 @@ class Watcher:
         elif error.code == 404:
             hint = f"The API {self.resource.api_version} is not installed; see --gang-scheduler."
         else:
-            hint = "Give the operator its role (kfp-mindspore operator install --image …), or other namespaces by --namespace."
+            hint = (
+                "Give the operator its role (kfp-mindspore operator install --image …), or other namespaces "
+                "by --namespace."
+            )
         return KfpMindSporeError(f"cannot watch {self.resource.plural} {where}: {error.message}", hint=hint)
 
 
