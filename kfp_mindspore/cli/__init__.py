@@ -1,1 +1,1 @@
-"""Placeholder docstring: replaced by the room."""
+"""The command `kfp-mindspore`: a module for each group of its commands, and what they print."""
