@@ -43,20 +43,26 @@ def save(figure: Any, file: Path) -> None:
 
 
 def draw_targets(name: str, targets: Sequence[Mapping[str, Any]], directory: Path) -> list[Path]:
-    """Draw each target's median, its spread and its goal."""
+    """Draw each target's median, its spread and its goal, each on a scale of its own: seconds stand beside ratios."""
     plt = prepare(name)
-    figure, axis = plt.subplots(figsize=(8, 0.7 + 0.55 * len(targets)))
-    for row, target in enumerate(targets):
+    figure, axes = plt.subplots(len(targets), 1, figsize=(8, 0.4 + 0.45 * len(targets)), squeeze=False)
+    for axis, target in zip(axes[:, 0], targets, strict=True):
         low, high = target["spread"]
         color = "#777777" if target["met"] is None else "#2e7d32" if target["met"] else "#c62828"
-        axis.barh(row, target["ratio"], color=color, alpha=0.75, height=0.5)
-        axis.plot([low, high], [row, row], color="black", linewidth=1.5)
+        axis.barh(0, target["ratio"], color=color, alpha=0.75, height=0.6)
+        axis.plot([low, high], [0, 0], color="black", linewidth=1.5)
+        told = f"{target['ratio']:.3g}  ({low:.3g} to {high:.3g})"
         if target["goal"] is not None:
-            axis.plot([target["goal"]] * 2, [row - 0.4, row + 0.4], color="black", linestyle=":")
-    axis.set_yticks(range(len(targets)), [target["name"] for target in targets], fontsize=8)
-    axis.invert_yaxis()
-    axis.set_xlabel("bar: median, line: smallest to largest, dots: goal", fontsize=8)
-    axis.spines[["top", "right"]].set_visible(False)
+            axis.plot([target["goal"]] * 2, [-0.45, 0.45], color="black", linestyle=":")
+            told += f"  goal {target['goal']:g}"
+        axis.set_xlim(min(0, low), 1.05 * max(high, target["goal"] or 0))
+        axis.text(1.02, 0.5, told, transform=axis.transAxes, fontsize=8, va="center")
+        axis.set_yticks([0], [target["name"]], fontsize=8)
+        axis.set_xticks([])
+        axis.set_ylim(-0.5, 0.5)
+        axis.tick_params(length=0)
+        axis.spines[["top", "right", "bottom"]].set_visible(False)
+    axes[-1, 0].set_xlabel("bar: median, line: smallest to largest, dots: goal", fontsize=8)
     file = directory / f"{name}.svg"
     save(figure, file)
     return [file]
