@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import platform
+import select
 import shutil
 import signal
 import socket
@@ -269,10 +271,18 @@ class Processes:
                 self.process.kill()
                 self.process.wait()
         for pid in self.list_pids():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+            with contextlib.suppress(ProcessLookupError):
+                _kill(pid)
+
+
+def _kill(pid: int) -> None:
+    """Kill a process, and return when it has ended."""
+    process = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+        select.select([process], [], [], STOP_TIMEOUT)
+    finally:
+        os.close(process)
 
 
 class Server:

@@ -33,6 +33,8 @@ from kfp_mindspore.msjob.template import check_template
 _LABEL = re.compile(JOB_NAME)
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _PORTS = (MINIMUM_PORT, MAXIMUM_PORT)
+# Pod templates have 20 levels at most; thousands would end in a RecursionError.
+_MAX_DEPTH = 100
 
 Check = Callable[[Any], str | None]
 
@@ -102,6 +104,18 @@ def parse_msjob_yaml(text: str, *, source: str = "") -> dict[str, Any]:
             for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
         }
 
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            reader: Any = self
+            if (depth := getattr(self, "depth", 0)) >= _MAX_DEPTH:
+                raise yaml.MarkedYAMLError(
+                    problem=f"is nested deeper than {_MAX_DEPTH} levels", problem_mark=reader.peek_event().start_mark
+                )
+            self.depth = depth + 1
+            try:
+                return super().compose_node(parent, index)
+            finally:
+                self.depth = depth
+
         def compose_mapping_node(self, anchor: Any) -> Any:
             # Here, since merges (<<) are keys still: what they bring may be given again.
             node: Any = super().compose_mapping_node(anchor)
@@ -124,8 +138,6 @@ def parse_msjob_yaml(text: str, *, source: str = "") -> dict[str, Any]:
         raise ValidationError([f"{where}{place}{error.problem or error.context}"], subject="YAML") from None
     except (yaml.YAMLError, ValueError) as error:
         raise ValidationError([f"{where}{error}"], subject="YAML") from None
-    except RecursionError:
-        raise ValidationError([f"{where}is nested too deeply"], subject="YAML") from None
     if len(documents) != 1 or not isinstance(documents[0], dict):
         found = f"{len(documents)} documents" if len(documents) != 1 else _show(documents[0])
         raise ValidationError([f"{where}must hold one MSJob, got {found}"], subject="YAML")

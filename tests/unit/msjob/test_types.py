@@ -235,7 +235,9 @@ class TestYaml:
             pytest.param("a: \x00\n", "job.yaml: unacceptable character", id="control character"),
             pytest.param("a: !!int b\n", "job.yaml: invalid literal", id="number"),
             pytest.param("a:\n  b: 1\n  'b': 2\n", "job.yaml: line 3, column 3: 'b' is given twice", id="key twice"),
-            pytest.param("a: " + "[" * 3000, "job.yaml: is nested too deeply", id="too deep"),
+            pytest.param(
+                "a: " + "[" * 3000, "job.yaml: line 1, column 103: is nested deeper than 100 levels", id="too deep"
+            ),
             pytest.param("", "job.yaml: must hold one MSJob, got 0 documents", id="empty"),
             pytest.param("# nothing\n---\n", "job.yaml: must hold one MSJob, got 0 documents", id="no document"),
             pytest.param("a: 1\n---\nb: 2\n", "job.yaml: must hold one MSJob, got 2 documents", id="two"),
