@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import math
 import threading
 import time
 from collections import deque
@@ -239,10 +240,15 @@ class Batcher:
             self._thread.put(self._run)
 
     def _wait_for_more(self) -> None:
-        wanted = int(self._crowd + 0.5)
-        if not self._queue or len(self._queue) >= wanted or self._thread.is_busy():
+        queue = self._queue.copy()
+        if not queue or self._thread.is_busy():
             return
-        rest = self._limits.max_delay_seconds - (time.monotonic() - self._queue[0].arrived)
+        # More than a batch holds need not be there, and without a batch nobody is computed with others.
+        room = math.ceil(self.graph.max_batch * len(queue) / sum(ticket.rows for ticket in queue))
+        wanted = min(int(self._crowd + 0.5), room)
+        if len(queue) >= wanted:
+            return
+        rest = self._limits.max_delay_seconds - (time.monotonic() - queue[0].arrived)
         if rest <= 0:
             return
         self._arrival.clear()

@@ -411,6 +411,17 @@ def test_the_delay_is_the_longest_and_a_client_that_is_alone_soon_does_not_wait(
     play(story, max_delay_seconds=0.2)
 
 
+@pytest.mark.parametrize(("batch", "rows", "runs"), [(-1, 4, [[1, 2]]), (-1, 8, [[1], [2]]), (0, 1, [[1], [2]])])
+def test_nobody_waits_for_what_his_batch_cannot_hold(play: Any, batch: int, rows: int, runs: list[Any]) -> None:
+    async def story(stage: Stage) -> None:
+        await crowd(stage)
+        tickets = [stage.submit(value, rows) for value in (1, 2)]
+        assert [await get(ticket) for ticket in tickets] == [2, 4]
+
+    graph = HeldGraph(8 if batch else 0, batch)
+    assert play(story, graph, max_delay_seconds=300).runs == runs
+
+
 def test_nobody_waits_while_another_model_has_work(play: Any) -> None:
     async def story(stage: Stage) -> None:
         await crowd(stage)
