@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from kfp_mindspore.cli.job_document import (
+    fill_images,
+    find_directories,
+    mount_claims,
+    read_job,
+    read_text,
+    refuse_description,
+    set_namespace,
+)
 from kfp_mindspore.cli.job_report import find_state, print_job, print_jobs, warn_of_silence, watched_for_silence
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json
 from kfp_mindspore.cli.target import Target, add_target_options
 from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:
-    from kfp_mindspore.msjob import MSJob
     from kfp_mindspore.msjob.backends.base import Pod
 
 REPLICA_TYPES = {"scheduler": "Scheduler", "ps": "PS", "worker": "Worker"}
-# What describes a job that has no file.
-DESCRIPTION = (
-    *("workers", "env", "claims", "dataset", "output", "checkpoints", "restart_policy", "backoff_limit"),
-    *("active_deadline_seconds", "ttl_seconds_after_finished", "working_dir"),
-)
 CONDITIONS = ("Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed")
 
 
@@ -97,11 +99,11 @@ def submit(
 
     client = target.make_client()
     if name is None:
-        _refuse_description(words)
-        document = _read_file(words)
-        _set_namespace(document, target.namespace, client.namespace)
+        refuse_description(words)
+        document = read_job(words)
+        set_namespace(document, target.namespace, client.namespace)
         if target.is_cluster and image is not None:
-            _set_images(document, image)
+            fill_images(document, image)
     else:
         if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
             raise UserError(
@@ -113,11 +115,11 @@ def submit(
             command=words,
             workers=workers,
             namespace=client.namespace,
-            env={**_find_directories(dataset, output, checkpoints, target.is_cluster), **dict(env)},
+            env={**find_directories(dataset, output, checkpoints, target.is_cluster), **dict(env)},
             image=image or DEFAULT_IMAGE,
             **policies,
         )
-        _mount_claims(document, claims)
+        mount_claims(document, claims)
     if dry_run:
         judged = client.backend.create(document, dry_run=True)
         print_json(judged.to_dict()) if as_json else click.echo(judged.to_yaml(), nl=False)
@@ -303,7 +305,7 @@ def convert(file: Path, output: Path | None, as_json: bool) -> None:
     name = "standard input" if str(file) == "-" else str(file)
     if output is not None and output.is_dir():
         raise UserError(f"--output: {output} is a directory, expected a file", hint=f"Name one: {output / 'job.yaml'}")
-    conversion = convert_msjob(parse_msjob_yaml(_read_text(file), source=name))
+    conversion = convert_msjob(parse_msjob_yaml(read_text(file), source=name))
     if output is not None:
         write_text(output, conversion.job.to_yaml())
     if as_json:
@@ -317,97 +319,6 @@ def convert(file: Path, output: Path | None, as_json: bool) -> None:
         click.echo(conversion.job.to_yaml(), nl=False)
     else:
         click.echo(f"{output} written", err=True)
-
-
-def _refuse_description(words: tuple[str, ...]) -> None:
-    context = click.get_current_context()
-    given = [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name in DESCRIPTION
-        and context.get_parameter_source(parameter.name) is click.core.ParameterSource.COMMANDLINE
-    ]
-    if given:
-        found = f"the file {words[0]}" if words else "no --name"
-        raise UserError(
-            f"{', '.join(given)}: for --name and a command, got {found}",
-            hint="Change it in the file, or give --name and a command: "
-            "kfp-mindspore job submit --name lenet -- python train.py",
-        )
-
-
-def _set_images(document: MSJob, image: str) -> None:
-    """Name the image of containers that name none."""
-    from kfp_mindspore.msjob.build import DEFAULT_IMAGE
-
-    for spec in document.ms_replica_specs.values():
-        if spec.container.get("image") in (None, "", DEFAULT_IMAGE):
-            spec.container["image"] = image
-
-
-def _read_file(words: tuple[str, ...]) -> MSJob:
-    from kfp_mindspore.msjob import MSJob
-
-    if len(words) != 1:
-        raise UserError(
-            f"expected one file, got {len(words)} words",
-            hint="Give a YAML file, or --name and a command: kfp-mindspore job submit --name lenet -- python train.py",
-        )
-    path = Path(words[0])
-    return MSJob.from_yaml(_read_text(path), source=str(path))
-
-
-def _read_text(path: Path) -> str:
-    try:
-        if str(path) == "-":
-            return sys.stdin.buffer.read().decode("utf-8")
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: is a directory, expected a YAML file") from None
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}: must be UTF-8 text, got byte {error.object[error.start]:#04x} at {error.start}"
-        ) from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error}") from error
-
-
-def _find_directories(
-    dataset: Path | None, output: Path | None, checkpoints: Path | None, in_pods: bool
-) -> dict[str, str]:
-    """Return the training contract's variables; those of pods are paths in their volumes."""
-    from kfp_mindspore.checkpoint import CHECKPOINT_VARIABLE, OUTPUT_VARIABLE
-    from kfp_mindspore.dataset import DATASET_VARIABLE
-
-    if dataset is not None and not in_pods and not dataset.is_dir():
-        raise UserError(f"--dataset: must be a directory, got {dataset}")
-    if checkpoints is None and output is not None:
-        checkpoints = output / "checkpoints"
-    named = {DATASET_VARIABLE: dataset, OUTPUT_VARIABLE: output, CHECKPOINT_VARIABLE: checkpoints}
-    given = {variable: path for variable, path in named.items() if path is not None}
-    return {variable: str(path if in_pods else path.absolute()) for variable, path in given.items()}
-
-
-def _mount_claims(document: MSJob, claims: tuple[tuple[str, str], ...]) -> None:
-    """Give the workers volumes."""
-    pod = document.ms_replica_specs["Worker"].template["spec"]
-    for number, (claim, path) in enumerate(claims):
-        volume = {"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim}}
-        pod.setdefault("volumes", []).append(volume)
-        mount = {"name": volume["name"], "mountPath": path}
-        pod["containers"][0].setdefault("volumeMounts", []).append(mount)
-
-
-def _set_namespace(document: MSJob, asked: str | None, default: str) -> None:
-    written = document.metadata.get("namespace")
-    if asked is not None and written not in (None, asked):
-        raise UserError(
-            f"metadata.namespace is {written!r} in the file, but --namespace is {asked!r}",
-            hint="Leave one of them out.",
-        )
-    document.metadata["namespace"] = written or default
 
 
 def _update(name: str, patch: dict[str, Any], what: str, target: Target, as_json: bool) -> None:

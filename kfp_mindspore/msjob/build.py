@@ -98,3 +98,12 @@ def spell_resources(resources: Any) -> dict[str, Any]:
         return requirements
     amounts = {"nvidia.com/gpu" if name == "gpu" else name: str(amount) for name, amount in wire.items()}
     return {"requests": amounts, "limits": dict(amounts)}
+
+
+def has_image(container: Mapping[str, Any]) -> bool:
+    """Tell whether a container names an image that a cluster could pull.
+
+    Args:
+        container: As in a pod template.
+    """
+    return container.get("image") not in (None, "", DEFAULT_IMAGE)

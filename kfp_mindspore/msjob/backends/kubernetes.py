@@ -27,7 +27,7 @@ from kfp_mindspore.msjob.backends.base import Backend, Event, Pod
 from kfp_mindspore.msjob.backends.choice import KUBERNETES, find_backend_name
 from kfp_mindspore.msjob.backends.cluster_logs import follow_pods
 from kfp_mindspore.msjob.backends.cluster_pods import is_owned, read_events, read_pods
-from kfp_mindspore.msjob.build import DEFAULT_IMAGE
+from kfp_mindspore.msjob.build import has_image
 from kfp_mindspore.msjob.names import API_VERSION, CONTAINER_NAME, GROUP, JOB_LABEL, KIND, PLURAL, find_replica_type
 from kfp_mindspore.msjob.status import DetailedStatus
 from kfp_mindspore.msjob.types import MSJob
@@ -289,7 +289,7 @@ def _check_images(job: MSJob) -> None:
     errors = [
         f"spec.msReplicaSpecs.{kind}.template.spec.containers: '{CONTAINER_NAME}' must have an image on a cluster"
         for kind, spec in job.ms_replica_specs.items()
-        if spec.container.get("image") in (None, "", DEFAULT_IMAGE)
+        if not has_image(spec.container)
     ]
     if errors:
         raise ValidationError(
