@@ -284,7 +284,7 @@ async def measure_sizes(plan: Plan, directory: Path) -> dict[str, Any]:
                     "cpu_seconds": round(read_cpu_seconds(_pid(operator.process)), 2),
                     "writes": sum(
                         operator.read_metric("msjob_api_requests_total", verb=verb)
-                        for verb in ("create", "patch", "delete")
+                        for verb in ("create", "update", "patch", "delete")
                     ),
                     **await measure_rest(operator.process, plan.idle_seconds, there),
                 }

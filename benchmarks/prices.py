@@ -16,6 +16,15 @@ from kfp_mindspore.operator.resources import JOBS
 
 _REST_SECONDS = 3.0
 _JSON_PATCH = "application/json-patch+json"
+_CREATED = {
+    "type": "Created",
+    "status": "True",
+    "reason": "JobCreated",
+    "message": "MSJob is created",
+    "lastUpdateTime": "2026-01-01T00:00:00Z",
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
+_STATUS = {"state": "Created", "conditions": [_CREATED], "replicaStatuses": {}}
 
 
 async def measure_prices(plane: ControlPlane, client: Client, count: int, rounds: int) -> list[dict[str, Any]]:
@@ -34,6 +43,8 @@ async def measure_prices(plane: ControlPlane, client: Client, count: int, rounds
     for number in range(rounds):
         with plane.make_namespace() as namespace:
             for request, method, posts in _make_requests(namespace, count):
+                if method == "PUT":
+                    posts = await _read_replacements(client, namespace)
                 await plane.wait_quiet()
                 processes = plane.find_processes()
                 resting = await _measure_rest(processes)
@@ -58,17 +69,29 @@ async def _measure_rest(processes: Mapping[str, int]) -> dict[str, float]:
     return {name: (after[name] - before[name]) / seconds for name in processes}
 
 
+async def _read_replacements(client: Client, namespace: str) -> list[Post]:
+    """Return what replaces the status of each job, made from what it is now."""
+    jobs = await client.list(f"/apis/{JOBS.api_version}", namespace, JOBS.plural)
+    return [
+        Post(
+            JOBS.locate(namespace, job["metadata"]["name"], "status"),
+            json.dumps({**job, "apiVersion": JOBS.api_version, "kind": JOBS.kind, "status": _STATUS}).encode(),
+        )
+        for job in jobs
+    ]
+
+
 def _make_requests(namespace: str, count: int) -> list[tuple[str, str, Sequence[Post]]]:
     names = [f"price-{number:05d}" for number in range(count)]
     suspended = {"suspend": True}
     indexed = [make_indexed_job(name) for name in names]
-    status = {"state": "Created", "conditions": [_make_condition("Created")], "replicaStatuses": {}}
-    patch = json.dumps([{"op": "add", "path": "/status", "value": status}]).encode()
+    patch = json.dumps([{"op": "add", "path": "/status", "value": {**_STATUS, "restarts": 0}}]).encode()
     return [
         ("create pods", "POST", [post(PODS, namespace, make_pods(name, namespace)[0]) for name in names]),
         ("create services", "POST", [post(SERVICES, namespace, make_service(name, namespace)) for name in names]),
         ("create msjobs", "POST", [post(JOBS, namespace, make_msjob(name)) for name in names]),
         ("patch msjobs/status", "PATCH", [Post(JOBS.locate(namespace, name, "status"), patch) for name in names]),
+        ("update msjobs/status", "PUT", ()),
         ("create events", "POST", [post(EVENTS, namespace, _make_event(name, namespace)) for name in names]),
         (
             "create jobs (suspended)",
@@ -76,18 +99,6 @@ def _make_requests(namespace: str, count: int) -> list[tuple[str, str, Sequence[
             [post(INDEXED_JOBS, namespace, {**job, "spec": {**job["spec"], **suspended}}) for job in indexed],
         ),
     ]
-
-
-def _make_condition(condition: str) -> dict[str, str]:
-    stamp = "2026-01-01T00:00:00Z"
-    return {
-        "type": condition,
-        "status": "True",
-        "reason": f"Job{condition}",
-        "message": f"MSJob is {condition.lower()}",
-        "lastUpdateTime": stamp,
-        "lastTransitionTime": stamp,
-    }
 
 
 def _make_event(name: str, namespace: str) -> dict[str, Any]:

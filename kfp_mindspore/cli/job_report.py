@@ -74,7 +74,8 @@ def warn_of_silence(job: MSJob, backend: Backend) -> None:
     if (job.status is not None and job.status.conditions) or created is None:
         return
     age = (now() - created).total_seconds()
-    if age < _SILENCE_SECONDS:
+    # An operator with a backlog makes all pods before it says that it has seen the jobs.
+    if age < _SILENCE_SECONDS or backend.list_pods(job.name, job.namespace):
         return
     manager = job.run_policy.managed_by if job.run_policy is not None else None
     if manager:

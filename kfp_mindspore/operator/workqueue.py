@@ -1,4 +1,4 @@
-"""Jobs that wait for a look: each at most once, each with one worker at most, some of them later."""
+"""Jobs that wait for a look: each at most once, each with one worker at most, some of them later or last."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from kfp_mindspore.operator.store import Key
 
 _FIRST_RETRY_SECONDS = 0.5
 _LONGEST_RETRY_SECONDS = 60.0
+_LONGEST_DEFERRAL_SECONDS = 30.0
 
 
 class WorkQueue:
@@ -20,6 +21,10 @@ class WorkQueue:
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[Key, float] = OrderedDict()
+        self._deferred: OrderedDict[Key, float] = OrderedDict()
+        # Of keys that workers have: since when they have been deferred, and which of them are again.
+        self._deferred_since: dict[Key, float] = {}
+        self._put_off: set[Key] = set()
         self._taken: set[Key] = set()
         self._again: set[Key] = set()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
@@ -29,7 +34,7 @@ class WorkQueue:
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._deferred)
 
     @property
     def timers(self) -> int:
@@ -60,6 +65,15 @@ class WorkQueue:
             timer.cancel()
         self._timers[key] = loop.call_at(time, self._fire, key)
 
+    def defer(self, key: Key) -> bool:
+        """Let a key that a worker has come back when no other waits, or after 30 s; False when this has come."""
+        time = asyncio.get_running_loop().time()
+        since = self._deferred_since.setdefault(key, time)
+        if not self._waiting or time - since >= _LONGEST_DEFERRAL_SECONDS:
+            return False
+        self._put_off.add(key)
+        return True
+
     def retry(self, key: Key) -> float:
         """Add a key after a pause that doubles with each failure in a row; return the pause in seconds."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
@@ -79,16 +93,29 @@ class WorkQueue:
 
     async def get(self) -> tuple[Key, float]:
         """Wait for a key and take it; return it with the seconds it has waited. `done` gives it back."""
-        while not self._waiting or self._closed:
+        while not (self._waiting or self._deferred) or self._closed:
             self._wakeup.clear()
             await self._wakeup.wait()
-        key, since = self._waiting.popitem(last=False)
+        time = asyncio.get_running_loop().time()
+        oldest = next(iter(self._deferred.values()), time)
+        lane = self._waiting if self._waiting and time - oldest < _LONGEST_DEFERRAL_SECONDS else self._deferred
+        key = next(iter(lane))
+        waits_since, deferred_since = self._waiting.pop(key, time), self._deferred.pop(key, None)
+        if deferred_since is not None:
+            self._deferred_since[key] = deferred_since
         self._taken.add(key)
-        return key, asyncio.get_running_loop().time() - since
+        return key, time - waits_since
 
     def done(self, key: Key) -> None:
         """Give a key back."""
         self._taken.discard(key)
+        since = self._deferred_since.pop(key, None)
+        if key in self._put_off and since is not None:
+            self._put_off.discard(key)
+            self._deferred[key] = since
+            if since < next(iter(self._deferred.values())):
+                self._deferred.move_to_end(key, last=False)
+            self._wakeup.set()
         if not self._taken:
             self._idle.set()
         if key in self._again:

@@ -59,7 +59,7 @@ def reviewer(cluster: Cluster) -> Reviewer:
     ("verbs", "group", "resource", "namespace", "name"),
     [
         ("get list watch delete", GROUP, MSJOBS, "anywhere", ""),
-        ("patch", GROUP, f"{MSJOBS}/status", "anywhere", ""),
+        ("update", GROUP, f"{MSJOBS}/status", "anywhere", ""),
         ("update", GROUP, f"{MSJOBS}/finalizers", "anywhere", ""),
         ("get list watch create delete", "", "pods", "anywhere", ""),
         ("get list watch create delete", "", "services", "anywhere", ""),
@@ -77,7 +77,7 @@ def test_the_operator_may(reviewer: Reviewer, verbs: str, group: str, resource: 
     ("verbs", "group", "resource", "namespace", "name"),
     [
         ("create update patch deletecollection", GROUP, MSJOBS, "anywhere", ""),
-        ("update get", GROUP, f"{MSJOBS}/status", "anywhere", ""),
+        ("patch get", GROUP, f"{MSJOBS}/status", "anywhere", ""),
         ("patch update", GROUP, f"{MSJOBS}/scale", "anywhere", ""),
         ("update patch deletecollection", "", "pods", "anywhere", ""),
         ("create get", "", "pods/exec", "anywhere", ""),
@@ -136,6 +136,7 @@ def test_a_tenant_has_its_own_namespace_alone(
             assert not reviewer.allows(user, verb, GROUP, MSJOBS, own), verb
         # What the operator says is not theirs to change, nor is what the operator runs by.
         assert not reviewer.allows(user, "patch", GROUP, f"{MSJOBS}/status", own)
+        assert not reviewer.allows(user, "update", GROUP, f"{MSJOBS}/status", own)
         assert not reviewer.allows(user, "update", "coordination.k8s.io", "leases", SYSTEM, "msjob-controller")
 
 

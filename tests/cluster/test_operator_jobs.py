@@ -33,7 +33,7 @@ def jobs(api_server: ControlPlane, operator: OperatorProcess) -> Jobs:
 
 
 def test_a_job_comes_to_run_by_two_writes_and_to_its_end(jobs: Jobs, operator: OperatorProcess) -> None:
-    before = operator.read_metric("msjob_api_requests_total", verb="patch")
+    before = operator.read_metric("msjob_api_requests_total", verb="update")
     jobs.create("plain", workers=2)
     pods = jobs.wait_pods("plain", lambda pods: len(pods) == 3)
     (service,) = jobs.services("plain")
@@ -43,7 +43,7 @@ def test_a_job_comes_to_run_by_two_writes_and_to_its_end(jobs: Jobs, operator: O
     assert environment["MS_SCHED_HOST"]["value"] == address
     running = jobs.launch("plain", 3)
     assert jobs.get("plain")["status"]["workers"] == "2/2"
-    assert operator.read_metric("msjob_api_requests_total", verb="patch") - before == 2
+    assert operator.read_metric("msjob_api_requests_total", verb="update") - before == 2
     jobs.end("plain-worker-0", 0)
     done = jobs.wait("plain", "Succeeded")
     assert done["status"]["restarts"] == 0

@@ -96,17 +96,36 @@ class Cluster:
         return self.job.get("status") or {}
 
     def apply(self, outcome: Outcome, version: str, *, first: int | None = None) -> bool:
-        """Write the status, then do the first so many actions (None: all); nothing when the job has changed."""
+        """Do a decision's steps in their order, or die after the first so many actions (None: do all of it).
+
+        Returns:
+            Whether the status stands; not when the job has changed, or the operator died before it.
+        """
         if self.job is None:
             return False
-        if outcome.status is not None and outcome.status != self.status:
-            if version != self.version:
-                return False
-            self.job["status"] = copy.deepcopy(outcome.status)
-            self.status_writes += 1
-            self._touch()
-        for action in outcome.actions[:first]:
+        events = [action for action in outcome.actions if isinstance(action, EmitEvent)]
+        work = [action for action in outcome.actions if not isinstance(action, EmitEvent)]
+        if outcome.status_first and not self._write_status(outcome, version):
+            return False
+        for action in work[:first]:
             self.do(action)
+        if first is not None:
+            return outcome.status_first
+        if not outcome.status_first and not self._write_status(outcome, version):
+            return False
+        for event in events:
+            self.do(event)
+        return True
+
+    def _write_status(self, outcome: Outcome, version: str) -> bool:
+        assert self.job is not None
+        if outcome.status is None or outcome.status == self.status:
+            return True
+        if version != self.version:
+            return False
+        self.job["status"] = copy.deepcopy(outcome.status)
+        self.status_writes += 1
+        self._touch()
         return True
 
     def do(self, action: Action) -> None:

@@ -25,7 +25,7 @@ def list_rules(gang_scheduler: GangScheduler) -> list[Document]:
     rules = [
         # By TTL it deletes jobs; it never changes what a job asks for.
         make_rule(GROUP, PLURAL, [*_READ, "delete"]),
-        make_rule(GROUP, f"{PLURAL}/status", ["patch"]),
+        make_rule(GROUP, f"{PLURAL}/status", ["update"]),
         # What a job owns blocks its deletion, which some clusters allow only to who may set the owner's finalizers.
         make_rule(GROUP, f"{PLURAL}/finalizers", ["update"]),
         make_rule("", "pods", [*_READ, "create", "delete"]),

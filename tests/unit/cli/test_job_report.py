@@ -7,28 +7,36 @@ import pytest
 
 from kfp_mindspore.cli.job_report import warn_of_silence
 from kfp_mindspore.msjob import MSJob, RunPolicy
-from kfp_mindspore.msjob.backends.base import Backend
+from kfp_mindspore.msjob.backends.base import Backend, Pod
 
 INSTALL = "Install one with: kfp-mindspore operator install --image REGISTRY/NAME@sha256:… --context here\n"
 
 
 class Somewhere:
-    """A backend of which only its flags are asked."""
+    """A backend of which only its flags and a job's pods are asked."""
+
+    def __init__(self, pods: list[Pod]) -> None:
+        self.pods = pods
 
     def list_flags(self) -> list[str]:
         return ["--backend", "kubernetes", "--context", "here"]
 
+    def list_pods(self, name: str, namespace: str) -> list[Pod]:
+        return self.pods
+
 
 @pytest.mark.parametrize(
-    ("age", "manager", "told"),
+    ("age", "manager", "pods", "told"),
     [
-        (60, None, INSTALL),
-        (60, "kueue.x-k8s.io/multikueue", "is left to kueue.x-k8s.io/multikueue"),
-        (1, None, ""),
+        (60, None, 0, INSTALL),
+        (60, "kueue.x-k8s.io/multikueue", 0, "is left to kueue.x-k8s.io/multikueue"),
+        (1, None, 0, ""),
+        # With a backlog the pods come first.
+        (60, None, 1, ""),
     ],
 )
 def test_silence_is_told_with_a_command_that_works(
-    capsys: pytest.CaptureFixture[str], age: int, manager: str | None, told: str
+    capsys: pytest.CaptureFixture[str], age: int, manager: str | None, pods: int, told: str
 ) -> None:
     created = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=age)
     document: dict[str, Any] = {
@@ -36,7 +44,7 @@ def test_silence_is_told_with_a_command_that_works(
         "creationTimestamp": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     job = MSJob(metadata=document, ms_replica_specs={}, run_policy=RunPolicy(managed_by=manager))
-    warn_of_silence(job, cast(Backend, Somewhere()))
+    warn_of_silence(job, cast(Backend, Somewhere([Pod("digits-worker-0", "default", "Worker", 0, "Pending")] * pods)))
     printed = capsys.readouterr()
     assert told in printed.err
     assert bool(told) == bool(printed.err)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL
-from kfp_mindspore.operator import Observed, Options, reconcile
+from kfp_mindspore.operator import Observed, Options, Outcome, reconcile
 from kfp_mindspore.operator.actions import (
     CreatePod,
     CreateService,
@@ -343,8 +343,8 @@ def test_managed_by(manager: str, ours: bool) -> None:
 def test_a_job_that_is_being_deleted_is_left_to_its_owner_references() -> None:
     job = make_job(2)
     job["metadata"]["deletionTimestamp"] = "2026-01-31T12:00:00Z"
-    assert reconcile(Observed(job), START) == ((), None)
-    assert reconcile(Observed(None), START) == ((), None)
+    assert reconcile(Observed(job), START) == Outcome((), None)
+    assert reconcile(Observed(None), START) == Outcome((), None)
 
 
 def test_an_invalid_job_fails_in_words() -> None:
@@ -390,6 +390,57 @@ def test_an_image_that_is_not_there_is_told_once() -> None:
     cluster.pods["digits-worker-0"]["status"] = {"phase": "Running"}
     cluster.settle()
     assert "waiting" not in cluster.status
+
+
+def test_an_image_that_several_pods_miss_is_told_once_whoever_comes_first() -> None:
+    cluster = Cluster(make_job(2))
+    cluster.settle()
+    for name in ("digits-worker-1", "digits-worker-0", "digits-scheduler-0"):
+        cluster.pods[name]["status"]["containerStatuses"] = [
+            {"name": "mindspore", "image": "no/such:1", "state": {"waiting": {"reason": "ErrImagePull"}}}
+        ]
+        cluster.settle()
+    assert cluster.status["waiting"] == "digits-worker-1: ImagePullBackOff: no/such:1"
+    assert reasons(cluster) == ["JobCreated", "Waiting"]
+    del cluster.pods["digits-worker-1"]["status"]["containerStatuses"]
+    cluster.settle()
+    assert cluster.status["waiting"] == "digits-scheduler-0: ImagePullBackOff: no/such:1"
+
+
+@pytest.mark.parametrize(
+    ("change", "first"),
+    [
+        ({}, False),
+        ({"workers": 1}, False),
+        ({"suspend": True}, True),
+        ({"cleanPodPolicy": "Sometimes"}, True),
+    ],
+)
+def test_only_a_status_that_decides_nothing_may_come_later(change: dict[str, Any], first: bool) -> None:
+    cluster = Cluster(make_job(2))
+    cluster.change_spec(**change)
+    assert cluster.decide().status_first is first
+    cluster.settle()
+    assert cluster.decide().status_first
+
+
+def test_a_name_that_is_taken_is_said_before_anything_is_done() -> None:
+    foreign = PodView("digits-worker-0", "x", owner="somebody")
+    assert reconcile(Observed(make_job(2), (foreign,)), START).status_first
+
+
+def test_an_operator_that_dies_before_a_first_status_has_its_pods_found() -> None:
+    cluster = Cluster(make_job(2))
+    cluster.apply(cluster.decide(), cluster.version, first=1)
+    cluster.apply(cluster.decide(), cluster.version, first=3)
+    assert set(cluster.pods) == MEMBERS
+    assert (cluster.status, cluster.events) == ({}, [])
+    cluster.run_pods()
+    cluster.settle()
+    assert cluster.has("Created")
+    assert cluster.has("Running")
+    assert (len(cluster.created), cluster.status["attempt"], cluster.status["restarts"]) == (3, 0, 0)
+    assert reasons(cluster) == ["JobCreated", "JobRunning"]
 
 
 @pytest.mark.parametrize("status", [{}, {"conditions": 3}, {"failure": 3}])

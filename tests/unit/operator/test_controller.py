@@ -1,0 +1,131 @@
+"""In which order a controller asks the API server for what was decided."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from kfp_mindspore.operator.api import ApiError
+from kfp_mindspore.operator.controller import Controller
+from kfp_mindspore.operator.metrics import Metrics
+from kfp_mindspore.operator.options import Options
+from kfp_mindspore.operator.recorder import Recorder
+from kfp_mindspore.operator.store import Key, Store
+from kfp_mindspore.operator.workqueue import WorkQueue
+from tests.support.scripted_api import refuse, run, serve
+from tests.support.simulated_cluster import make_job
+
+Asked = list[tuple[str, str, dict[str, Any]]]
+
+
+class Script:
+    """An API server that takes everything, but for what is refused."""
+
+    def __init__(self, refused: dict[str, web.Response] | None = None) -> None:
+        self.asked: Asked = []
+        self.refused = refused or {}
+        self._numbers = itertools.count(100)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        path = request.path.split("/namespaces/team/")[1]
+        body = await request.json() if request.can_read_body else {}
+        self.asked.append((request.method, path, body))
+        if (refusal := self.refused.pop(f"{request.method} {path}", None)) is not None:
+            return refusal
+        metadata = {**body.get("metadata", {}), "resourceVersion": str(next(self._numbers))}
+        spec = {**body.get("spec", {}), **({"clusterIP": "10.96.0.1"} if path == "services" else {})}
+        metadata.setdefault("uid", f"uid-{path}-{metadata.get('name')}")
+        return web.json_response({**body, "metadata": metadata, "spec": spec})
+
+    @property
+    def words(self) -> list[str]:
+        return [f"{method} {path.removeprefix('msjobs/')}" for method, path, _ in self.asked]
+
+
+def work_on(directory: Path, script: Script, jobs: int, workers: int = 2) -> tuple[Store, list[str]]:
+    """Give a new controller some new jobs; return what it knows in the end, and what went wrong."""
+    store, errors = Store(), []
+
+    async def work() -> None:
+        async with serve(script.answer, directory) as (_, api):
+            queue, metrics = WorkQueue(), Metrics()
+            recorder = Recorder(api, metrics)
+            controller = Controller(api, store, queue, recorder, metrics, Options())
+            for number in range(jobs):
+                job = make_job(2)
+                job["metadata"].update(name=f"job-{number}", uid=f"uid-{number}")
+                queue.add(store.put_job(job) or Key("", ""))
+            recording = asyncio.create_task(recorder.run())
+
+            async def look() -> None:
+                while len(queue):
+                    key, _ = await queue.get()
+                    try:
+                        await controller.look(key)
+                    except ApiError as error:
+                        errors.append(error.message)
+                    queue.done(key)
+
+            await asyncio.gather(*(look() for _ in range(workers)))
+            await recorder.drain()
+            recording.cancel()
+
+    run(work)
+    return store, errors
+
+
+def test_of_a_backlog_all_pods_come_before_the_first_status(tmp_path: Path) -> None:
+    script = Script()
+    store, errors = work_on(tmp_path, script, 12)
+    words = script.words
+    last_pod = max(number for number, word in enumerate(words) if word == "POST pods")
+    statuses = [number for number, word in enumerate(words) if word.startswith("PUT")]
+    early = [number for number in statuses if number < last_pod]
+    assert len(early) <= 1, "but for the last job's, which nobody waited behind"
+    assert (words.count("POST pods"), words.count("POST services"), words.count("POST events")) == (36, 12, 12)
+    assert sorted(words[number] for number in statuses) == sorted(f"PUT job-{number}/status" for number in range(12))
+    assert errors == []
+    assert store.states == {"Pending": 0, "Created": 12}
+
+
+def test_a_single_job_is_told_of_at_once(tmp_path: Path) -> None:
+    script = Script()
+    work_on(tmp_path, script, 1)
+    assert script.words == ["POST services", *["POST pods"] * 3, "PUT job-0/status", "POST events"]
+    (document,) = [body for method, _, body in script.asked if method == "PUT"]
+    assert document["metadata"]["resourceVersion"] == "1", "written on what was seen, and on nothing newer"
+    assert document["spec"] == make_job(2)["spec"]
+
+
+@pytest.mark.parametrize("code", [404, 409])
+def test_a_status_whose_job_has_changed_is_decided_anew(tmp_path: Path, code: int) -> None:
+    changed = make_job(2)
+    changed["metadata"].update(name="job-0", uid="uid-0", resourceVersion="50")
+    changed["spec"]["runPolicy"]["suspend"] = True
+    newer = {"GET msjobs/job-0": web.json_response(changed) if code == 409 else refuse(404, "NotFound")}
+    script = Script({"PUT msjobs/job-0/status": refuse(code, "Conflict"), **newer})
+    store, errors = work_on(tmp_path, script, 1)
+    assert errors == []
+    if code == 404:
+        assert script.words[-1] == "GET job-0"
+        assert store.states["Created"] == 0
+        return
+    final = [body for method, _, body in script.asked if method == "PUT"][-1]
+    assert final["status"]["state"] == "Suspended"
+    assert final["metadata"]["resourceVersion"] == "50"
+    assert script.words.count("DELETE pods/job-0-worker-0") == 1
+
+
+def test_pods_that_cannot_be_made_do_not_hide_that_the_job_was_seen(tmp_path: Path) -> None:
+    script = Script({"POST pods": refuse(403, "Forbidden")})
+    store, errors = work_on(tmp_path, script, 1)
+    assert errors == ["because of Forbidden"]
+    statuses = [body["status"] for method, _, body in script.asked if method == "PUT"]
+    assert statuses[0]["state"] == "Created"
+    assert "because of Forbidden" in statuses[-1]["waiting"], "and the next one says why"
+    assert store.states["Created"] == 1
