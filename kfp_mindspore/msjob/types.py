@@ -196,7 +196,6 @@ class MSJob:
         """
         if validate:
             validate_msjob(document)
-        document = copy.deepcopy(dict(document))
         spec = document["spec"]
         return cls(
             metadata=document["metadata"],

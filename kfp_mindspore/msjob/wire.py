@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 from collections.abc import Mapping
 from typing import Any
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 
+
+@functools.cache
 def spell_field(name: str) -> str:
     """Return a field's name on the wire: `clean_pod_policy` is `cleanPodPolicy`."""
     head, *tail = name.split("_")
@@ -19,6 +23,14 @@ def to_wire(value: Any) -> Any:
 
     Fields that are None are left out; a plain dict or list keeps whatever it holds.
     """
+    # Most of what comes is JSON already, and all that follows is dear.
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if kind is dict:
+        return {key: to_wire(item) for key, item in value.items()}
+    if kind is list:
+        return [to_wire(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {spell_field(field.name): getattr(value, field.name) for field in dataclasses.fields(value)}
         return {name: to_wire(item) for name, item in fields.items() if item is not None}

@@ -136,14 +136,15 @@ class Controller:
             "status": outcome.status,
         }
         try:
-            # Replaced as a whole: a patch of a custom resource costs the API server about twice as much.
-            answer = await self._api.request(
-                "update",
-                "PUT",
-                JOBS.locate(key.namespace, key.name, "status"),
-                body=document,
-                accept=METADATA_ONLY,
-            )
+            with self._store.writing(key, job["metadata"].get("generation")):
+                # Replaced as a whole: a patch of a custom resource costs the API server more.
+                answer = await self._api.request(
+                    "update",
+                    "PUT",
+                    JOBS.locate(key.namespace, key.name, "status"),
+                    body=document,
+                    accept=METADATA_ONLY,
+                )
         except ApiError as error:
             if error.code not in (404, 409):
                 raise
@@ -215,7 +216,8 @@ class Controller:
         # Of a pod the server adds nothing that a decision needs but uid and version; of a Service its address.
         answer_form = METADATA_ONLY if kind == "pods" else "application/json"
         try:
-            answer = await self._api.create(resource, key.namespace, body, answer=answer_form)
+            with self._store.making(key, kind, body):
+                answer = await self._api.create(resource, key.namespace, body, answer=answer_form)
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from kfp_mindspore.errors import MissingExtraError
 from kfp_mindspore.msjob.names import OPERATOR_LABEL
 from kfp_mindspore.operator.api import Api
 from kfp_mindspore.operator.controller import Controller
@@ -171,8 +172,17 @@ class Operator:
 
 
 def run_operator(settings: Settings, started: Callable[[int], None] | None = None) -> None:
-    """Run an operator in this process until it is told to end."""
-    asyncio.run(Operator(settings, started).run())
+    """Run an operator in this process until it is told to end.
+
+    Raises:
+        KfpMindSporeError: As `Operator.run`.
+        MissingExtraError: The extra `operator` is not installed.
+    """
+    try:
+        import uvloop
+    except ImportError:
+        raise MissingExtraError("uvloop", "operator") from None
+    uvloop.run(Operator(settings, started).run())
 
 
 async def _wait_unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:

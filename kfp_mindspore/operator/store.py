@@ -8,6 +8,7 @@ import sys
 import zlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -62,9 +63,11 @@ class Entry:
         children: Its pods, Services and PodGroup, by kind and name.
         foreign: Objects of others that have a name which the job needs, by kind and name.
         refusal: Why the API server last refused to make one of its objects; empty when it did not.
+        making: What objects will look like whose creation is under way, by kind and name.
+        writing: The generation whose status is being written; None when none is.
     """
 
-    __slots__ = ("children", "foreign", "job", "refusal", "state", "uid", "version")
+    __slots__ = ("children", "foreign", "job", "making", "refusal", "state", "uid", "version", "writing")
 
     def __init__(self) -> None:
         self.job = b""
@@ -74,6 +77,8 @@ class Entry:
         self.children: dict[tuple[Kind, str], Seen] = {}
         self.foreign: dict[tuple[Kind, str], View] = {}
         self.refusal = ""
+        self.making: dict[tuple[Kind, str], View] = {}
+        self.writing: int | None = None
 
 
 @dataclass
@@ -81,7 +86,8 @@ class Store:
     """Jobs by key; nothing in it ever gets older.
 
     A write's answer goes in at once, so that what the operator has done itself is known before a watch says so; what a
-    watch then says of the same resourceVersion is no news.
+    watch then says of the same resourceVersion is no news. Nor is what it says of a write whose answer is still to come
+    (`making`, `writing`): who waits for that answer looks again by himself.
     """
 
     entries: dict[Key, Entry] = field(default_factory=dict)
@@ -97,9 +103,10 @@ class Store:
         if uid in self._gone or (entry is not None and entry.job and version <= entry.version):
             return None
         entry = entry or self.entries.setdefault(key, Entry())
+        expected = entry.uid == uid and entry.writing is not None and entry.writing == metadata.get("generation")
         entry.job, entry.uid, entry.version = _pack(document), uid, version
         self._count(entry, str((document.get("status") or {}).get("state") or "Pending"))
-        return key
+        return None if expected and not metadata.get("deletionTimestamp") else key
 
     def drop_job(self, key: Key, uid: str) -> Key | None:
         """Forget a job that is gone, if it is still the one of this uid; return its key."""
@@ -112,6 +119,16 @@ class Store:
         entry.foreign.clear()
         self._tidy(key, entry)
         return key
+
+    @contextmanager
+    def writing(self, key: Key, generation: int | None) -> Iterator[None]:
+        """Expect news of a job's status, and of nothing else of this generation, for the length of a block."""
+        entry = self.entries.get(key, Entry())
+        entry.writing = generation
+        try:
+            yield
+        finally:
+            entry.writing = None
 
     def put_status(self, key: Key, uid: str, version: int, job: Mapping[str, Any]) -> None:
         """Take in a job whose status was just written, with the resourceVersion of the answer."""
@@ -132,12 +149,23 @@ class Store:
         if before is not None and version <= before.version:
             return None
         view = VIEWS[kind](document)
+        expected = entry.making.get((kind, name))
         entry.foreign.pop((kind, name), None)
         if before is not None and before.view == view:
             entry.children[(kind, name)] = Seen(before.view, version)
             return None
         entry.children[(kind, name)] = Seen(view, version)
-        return key
+        return None if expected is not None and _strip(view) == _strip(expected) else key
+
+    @contextmanager
+    def making(self, key: Key, kind: Kind, document: Mapping[str, Any]) -> Iterator[None]:
+        """Expect news of an object that is being made for a job, as it is asked for, for the length of a block."""
+        entry, name = self.entries.get(key, Entry()), document["metadata"]["name"]
+        entry.making[(kind, name)] = VIEWS[kind](document)
+        try:
+            yield
+        finally:
+            del entry.making[(kind, name)]
 
     @staticmethod
     def find_job(kind: Kind, document: Mapping[str, Any]) -> Key | None:
@@ -234,6 +262,13 @@ class Store:
         self._gone[uid] = None
         if len(self._gone) > _REMEMBERED:
             self._gone.popitem(last=False)
+
+
+def _strip(view: View) -> View:
+    """Return a view without what only the API server knows."""
+    if isinstance(view, ServiceView):
+        return dataclasses.replace(view, uid="", cluster_ip="")
+    return dataclasses.replace(view, uid="")
 
 
 def unpack(job: bytes) -> dict[str, Any]:

@@ -35,6 +35,7 @@ def jobs(api_server: ControlPlane, operator: OperatorProcess) -> Jobs:
 def test_a_job_comes_to_run_by_two_writes_and_to_its_end(jobs: Jobs, operator: OperatorProcess) -> None:
     before = operator.read_metric("msjob_api_requests_total", verb="update")
     jobs.create("plain", workers=2)
+    jobs.patch("plain", {"metadata": {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"}}})
     pods = jobs.wait_pods("plain", lambda pods: len(pods) == 3)
     (service,) = jobs.services("plain")
     environment = {item["name"]: item for item in pods["plain-worker-1"]["spec"]["containers"][0]["env"]}
@@ -42,6 +43,10 @@ def test_a_job_comes_to_run_by_two_writes_and_to_its_end(jobs: Jobs, operator: O
     address = jobs.cluster.get(SERVICES, service, jobs.namespace)["spec"]["clusterIP"]
     assert environment["MS_SCHED_HOST"]["value"] == address
     running = jobs.launch("plain", 3)
+    # A status that replaces another leaves alone what others note down.
+    noted = jobs.get("plain")["metadata"]
+    assert noted["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] == "{}"
+    assert {item["manager"] for item in noted["managedFields"]} > {"kfp-mindspore-operator"}
     assert jobs.get("plain")["status"]["workers"] == "2/2"
     assert operator.read_metric("msjob_api_requests_total", verb="update") - before == 2
     jobs.end("plain-worker-0", 0)
