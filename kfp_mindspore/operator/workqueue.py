@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from dataclasses import dataclass
 
 from kfp_mindspore.operator.store import Key
 
@@ -12,20 +13,33 @@ _LONGEST_RETRY_SECONDS = 60.0
 _LONGEST_DEFERRAL_SECONDS = 30.0
 
 
+@dataclass
+class _Turn:
+    """What a worker does with a key.
+
+    Attributes:
+        deferred_since: When the key was deferred first; None when it never was.
+        is_last: Whether others go before it.
+        is_put_off: Whether it comes again.
+    """
+
+    deferred_since: float | None = None
+    is_last: bool = False
+    is_put_off: bool = False
+
+
 class WorkQueue:
     """A queue of keys for one event loop.
 
     A key that is added while it waits is not added again; one that is added while a worker has it comes back when that
-    worker is done.
+    worker is done. One that a worker defers comes back when no other waits; as long as workers have others, it is alone
+    with one of them, so that it takes little from those.
     """
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[Key, float] = OrderedDict()
         self._deferred: OrderedDict[Key, float] = OrderedDict()
-        # Of keys that workers have: since when they have been deferred, and which of them are again.
-        self._deferred_since: dict[Key, float] = {}
-        self._put_off: set[Key] = set()
-        self._taken: set[Key] = set()
+        self._taken: dict[Key, _Turn] = {}
         self._again: set[Key] = set()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
@@ -66,13 +80,13 @@ class WorkQueue:
         self._timers[key] = loop.call_at(time, self._fire, key)
 
     def defer(self, key: Key) -> bool:
-        """Let a key that a worker has come back when no other waits, or after 30 s; False when this has come."""
-        time = asyncio.get_running_loop().time()
-        since = self._deferred_since.setdefault(key, time)
-        if not self._waiting or time - since >= _LONGEST_DEFERRAL_SECONDS:
-            return False
-        self._put_off.add(key)
-        return True
+        """Let a key that a worker has come back after others, or after 30 s; False when its turn is now."""
+        turn = self._taken[key]
+        if turn.deferred_since is None:
+            turn.deferred_since = asyncio.get_running_loop().time()
+        turn.is_last = True
+        turn.is_put_off = not _is_overdue(turn.deferred_since) and not self._has_room_behind(turn)
+        return turn.is_put_off
 
     def retry(self, key: Key) -> float:
         """Add a key after a pause that doubles with each failure in a row; return the pause in seconds."""
@@ -93,28 +107,22 @@ class WorkQueue:
 
     async def get(self) -> tuple[Key, float]:
         """Wait for a key and take it; return it with the seconds it has waited. `done` gives it back."""
-        while not (self._waiting or self._deferred) or self._closed:
+        while (key := self._pick()) is None:
             self._wakeup.clear()
             await self._wakeup.wait()
         time = asyncio.get_running_loop().time()
-        oldest = next(iter(self._deferred.values()), time)
-        lane = self._waiting if self._waiting and time - oldest < _LONGEST_DEFERRAL_SECONDS else self._deferred
-        key = next(iter(lane))
-        waits_since, deferred_since = self._waiting.pop(key, time), self._deferred.pop(key, None)
-        if deferred_since is not None:
-            self._deferred_since[key] = deferred_since
-        self._taken.add(key)
-        return key, time - waits_since
+        since = self._waiting.pop(key, None)
+        self._taken[key] = _Turn(self._deferred.pop(key, None), is_last=since is None)
+        return key, 0.0 if since is None else time - since
 
     def done(self, key: Key) -> None:
         """Give a key back."""
-        self._taken.discard(key)
-        since = self._deferred_since.pop(key, None)
-        if key in self._put_off and since is not None:
-            self._put_off.discard(key)
-            self._deferred[key] = since
-            if since < next(iter(self._deferred.values())):
+        turn = self._taken.pop(key)
+        if turn.is_put_off and turn.deferred_since is not None:
+            self._deferred[key] = turn.deferred_since
+            if turn.deferred_since < next(iter(self._deferred.values())):
                 self._deferred.move_to_end(key, last=False)
+        if self._deferred:
             self._wakeup.set()
         if not self._taken:
             self._idle.set()
@@ -132,6 +140,23 @@ class WorkQueue:
             self._idle.clear()
             await self._idle.wait()
 
+    def _pick(self) -> Key | None:
+        if self._closed:
+            return None
+        first = next(iter(self._deferred), None)
+        if first is not None and (_is_overdue(self._deferred[first]) or self._has_room_behind()):
+            return first
+        return next(iter(self._waiting), None)
+
+    def _has_room_behind(self, turn: _Turn | None = None) -> bool:
+        """Tell whether it is the turn of the last: nobody waits, and not two of them beside others."""
+        others = [other.is_last for other in self._taken.values() if other is not turn]
+        return not self._waiting and (all(others) or not any(others))
+
     def _fire(self, key: Key) -> None:
         self._timers.pop(key, None)
         self.add(key)
+
+
+def _is_overdue(since: float) -> bool:
+    return asyncio.get_running_loop().time() - since >= _LONGEST_DEFERRAL_SECONDS

@@ -11,7 +11,7 @@ import pytest
 from kfp_mindspore.operator.store import Key
 from kfp_mindspore.operator.workqueue import WorkQueue
 
-A, B, C = Key("ns", "a"), Key("ns", "b"), Key("ns", "c")
+A, B, C, D = (Key("ns", name) for name in "abcd")
 SECONDS = 30
 
 
@@ -107,6 +107,35 @@ def test_what_is_deferred_comes_after_all_others() -> None:
         return order
 
     assert asyncio.run(run()) == [A, B, C, A, B]
+
+
+def test_beside_others_there_is_one_of_the_deferred_at_a_time() -> None:
+    async def run() -> None:
+        queue = WorkQueue()
+        for key in (A, B, C, D):
+            queue.add(key)
+        for _ in range(4):
+            await queue.get()
+        assert not queue.defer(A), "D still works, and nobody else is behind"
+        assert queue.defer(B)
+        assert queue.defer(C)
+        queue.done(B)
+        queue.done(C)
+        taking = asyncio.create_task(queue.get())
+        await asyncio.sleep(0)
+        assert not taking.done()
+        queue.done(A)
+        assert (await asyncio.wait_for(taking, SECONDS))[0] == B
+        taking = asyncio.create_task(queue.get())
+        await asyncio.sleep(0)
+        assert not taking.done()
+        # With the end of D there is nobody whom they could hold up.
+        queue.done(D)
+        assert (await asyncio.wait_for(taking, SECONDS))[0] == C
+        assert not queue.defer(B)
+        assert not queue.defer(C)
+
+    asyncio.run(run())
 
 
 def test_what_is_deferred_comes_at_its_time_though_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
