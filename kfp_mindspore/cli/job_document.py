@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
+from kfp_mindspore.cli.flags import list_given
 from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,14 +28,7 @@ def refuse_description(words: tuple[str, ...]) -> None:
     Raises:
         UserError: One was given; it names them all.
     """
-    context = click.get_current_context()
-    given = [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name in _DESCRIPTION
-        and context.get_parameter_source(parameter.name) is click.core.ParameterSource.COMMANDLINE
-    ]
-    if given:
+    if given := list_given(_DESCRIPTION):
         found = f"the file {words[0]}" if words else "no --name"
         raise UserError(
             f"{', '.join(given)}: for --name and a command, got {found}",

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import click
 
+from kfp_mindspore.cli.flags import list_given
 from kfp_mindspore.cli.output import add_json_option, print_json
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.operator.install.choices import NAME, NAMESPACE, PLACEHOLDER_IMAGE, list_namespace_errors
+from kfp_mindspore.kube.names import list_namespace_errors
+from kfp_mindspore.operator.install.choices import NAME, NAMESPACE, PLACEHOLDER_IMAGE
 from kfp_mindspore.operator.options import GANG_SCHEDULERS, GangScheduler
+
+# What says how the operator is installed, which the definition knows nothing of.
+_OPERATOR_OPTIONS = ("image", "operator_namespace", "namespaces", "gang_scheduler", "istio_sidecar", "replicas")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -134,6 +139,11 @@ def install(
             "--image: is required; no image of the operator is published",
             hint="Build one with: kfp-mindspore image runtime --extra operator --to REGISTRY/NAME "
             "(or print the objects with --dry-run)",
+        )
+    if definition_only and (given := list_given(_OPERATOR_OPTIONS)):
+        raise UserError(
+            f"--definition-only: installs no operator, which {', '.join(given)} would be for",
+            hint="Leave one of them out.",
         )
     choices = Choices(
         image=image or PLACEHOLDER_IMAGE,

@@ -12,6 +12,7 @@ import click
 
 from kfp_mindspore.cli.output import add_backend_option
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.kube.names import list_namespace_errors
 
 if TYPE_CHECKING:
     from kfp_mindspore.msjob import MSJobClient
@@ -46,8 +47,10 @@ class Target:
         """Return the client.
 
         Raises:
-            UserError: The options contradict each other.
+            UserError: The options contradict each other, or the namespace is none.
         """
+        if self.namespace is not None and (errors := list_namespace_errors("--namespace", self.namespace)):
+            raise UserError(errors[0])
         from kfp_mindspore.msjob import KubernetesBackend, LocalBackend, MSJobClient
 
         if self.is_cluster:

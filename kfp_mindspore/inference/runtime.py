@@ -7,6 +7,7 @@ from typing import Any
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.inference.manifest import MODEL_FORMAT
+from kfp_mindspore.kube.names import list_namespace_errors
 
 API_VERSION = "serving.kserve.io/v1alpha1"
 RUNTIME_NAME = "kfp-mindspore-server"
@@ -21,7 +22,6 @@ MODEL_DIRECTORY = "/mnt/models"
 # failed.
 STARTUP_SECONDS = 600
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def build_serving_runtime(
@@ -41,8 +41,8 @@ def build_serving_runtime(
     errors = []
     if not image or image != image.strip() or any(character.isspace() for character in image):
         errors.append(f"image: must be an image such as registry.example.com/server@sha256:…, got {image!r}")
-    if namespace is not None and not _NAMESPACE.fullmatch(namespace):
-        errors.append(f"namespace: must be at most 63 lower-case letters, digits and '-', got {namespace!r}")
+    if namespace is not None:
+        errors += list_namespace_errors("namespace", namespace)
     if not _SUBDOMAIN.fullmatch(name) or len(name) > 253:
         errors.append(f"name: must be at most 253 lower-case letters, digits, '-' and '.', got {name!r}")
     if errors:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.kube.names import list_namespace_errors
 
 LOOPBACK = "127.0.0.1"
 # KServe adds `-predictor`, and the whole has to be a DNS label of at most 63 characters.
 MAXIMUM_NAME = 53
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i|[eE][0-9]+)?")
 _RESOURCE_KINDS = ("requests", "limits")
 _FLAG = re.compile(r"--([A-Za-z][-\w]*)(=.*)?", re.DOTALL)
@@ -154,9 +154,7 @@ def find_name_errors(name: Any, namespace: Any) -> list[str]:
             f"name: must be at most {MAXIMUM_NAME} lower-case letters, digits and '-', from a letter to a letter or "
             f"digit, got {name!r}"
         )
-    if not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace) or len(namespace) > 63:
-        errors.append(f"namespace: must be at most 63 lower-case letters, digits and '-', got {namespace!r}")
-    return errors
+    return [*errors, *list_namespace_errors("namespace", namespace)]
 
 
 def suggest_name(model_dir: str | Path) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from kubernetes import client, watch
@@ -25,9 +28,20 @@ from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.errors import ForbiddenError
 from kfp_mindspore.kube.resources import PODS
 from tests.cluster.builder_images import BUILDAH, make_buildah_archive, push_busybox, push_package_image
-from tests.support import s3_server
+from tests.cluster.infrastructure.certificates import Authority
+from tests.support import registries, s3_server
 
 RUN_SECONDS = 180
+
+
+@dataclasses.dataclass(frozen=True)
+class Closed:
+    """A registry that needs a login, whose certificate only its own authority answers for."""
+
+    host: str
+    base: str
+    ca_file: Path
+    login: Path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,6 +197,68 @@ def test_secret_of_a_step_is_used_and_left_out_of_the_image(yard, namespace) -> 
     result, seen = yard.build(builder, namespace, destination="team/secret", containerfile=containerfile)
     assert "nothing there" in yard.run(namespace, result.reference)
     assert not any("open sesame" in entry.text for entry in seen)
+
+
+@pytest.fixture(scope="session")
+def closed(yard, tmp_path_factory) -> Iterator[Closed]:
+    """Return a registry with an authority of its own and a login, which has the base image."""
+    folder = tmp_path_factory.mktemp("closed")
+    authority = Authority(folder)
+    address = yard.cluster.network.outside
+    tls = authority.issue("registry", "registry", hosts=[address])
+    with registries.start_registry(folder / "registry", tls=tls, htpasswd=True, address=address) as server:
+        base = f"{server.host}/team/busybox:1"
+        words = ["skopeo", "copy", "--quiet", "--insecure-policy", "--src-tls-verify=false", "--dest-tls-verify=false"]
+        words += ["--dest-creds", f"{registries.USER}:{registries.PASSWORD}", f"docker://{yard.base}"]
+        done = subprocess.run([*words, f"docker://{base}"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        login = registries.write_login(folder / "config.json", server.host)
+        yield Closed(server.host, base, authority.certificate, login)
+
+
+def make_login(yard, namespace, name, login) -> None:
+    api = client.CoreV1Api(yard.cluster.client())
+    body = {"metadata": {"name": name}, "type": "kubernetes.io/dockerconfigjson"}
+    api.create_namespaced_secret(namespace, {**body, "stringData": {".dockerconfigjson": login.read_text()}})
+
+
+@pytest.mark.parametrize("tool", ["buildah", "append"])
+def test_a_registry_with_its_own_authority_is_read_and_written_with_the_secrets_logins(
+    yard, closed, namespace, package_image, tool
+) -> None:
+    make_login(yard, namespace, "push", closed.login)
+    make_login(yard, namespace, "pull", closed.login)
+    config = RegistryConfig(
+        insecure=(yard.registry,),
+        ca_file=closed.ca_file,
+        docker_config=closed.login,
+        pull_secrets=("pull",),
+        push_secret="push",
+    )
+    image = {"image": BUILDAH} if tool == "buildah" else {"package_image": package_image}
+    builder = ClusterBuilder(config, namespace=namespace, kubeconfig=yard.cluster.kubeconfig, tool=tool, **image)
+    options = {"containerfile": f"FROM {closed.base}\nRUN true\nCOPY sources/ /app/\n"} if tool == "buildah" else {}
+    private = dataclasses.replace(yard, registry=closed.host, base=closed.base)
+    result, seen = private.build(builder, namespace, destination=f"team/{tool}", **options)
+    assert result.built
+    assert result.reference.startswith(f"{closed.host}/team/{tool}@sha256:")
+    password = base64.b64encode(f"{registries.USER}:{registries.PASSWORD}".encode()).decode()
+    assert not any(word in entry.text for entry in seen for word in (registries.PASSWORD, password))
+    again, _ = private.build(builder, namespace, destination=f"team/{tool}", **options)
+    assert (again.built, again.reference) == (False, result.reference)
+    assert yard.list_leftovers(namespace) == []
+
+
+def test_a_secret_without_the_right_login_is_told_by_the_registrys_word(yard, closed, namespace, tmp_path) -> None:
+    wrong = registries.write_login(tmp_path / "config.json", closed.host, password="battery staple")
+    make_login(yard, namespace, "push", wrong)
+    config = RegistryConfig(ca_file=closed.ca_file, docker_config=closed.login, push_secret="push")
+    builder = ClusterBuilder(config, namespace=namespace, kubeconfig=yard.cluster.kubeconfig, image=BUILDAH)
+    private = dataclasses.replace(yard, registry=closed.host, base=closed.base)
+    with pytest.raises(ProcessFailedError, match=r"unauthorized|authentication required") as caught:
+        private.build(builder, namespace, destination="team/refused", containerfile=f"FROM {closed.base}\nRUN true\n")
+    assert "battery staple" not in f"{caught.value} {caught.value.log}"
+    assert yard.list_leftovers(namespace) == []
 
 
 def test_large_context_goes_through_a_claim(yard, namespace) -> None:

@@ -45,6 +45,7 @@ class Registry:
         htpasswd: Whether USER and PASSWORD are needed.
         tls: Certificate and key files; plain HTTP without.
         token: Settings of docker-registry's token authentication.
+        address: Where it listens.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Registry:
         htpasswd: bool = False,
         tls: tuple[Path, Path] | None = None,
         token: Mapping[str, str] | None = None,
+        address: str = "127.0.0.1",
     ) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self.storage = storage or root / "storage"
@@ -66,7 +68,7 @@ class Registry:
                 "delete": {"enabled": True},
                 "maintenance": {"uploadpurging": {"enabled": False}},
             },
-            "http": {"addr": "127.0.0.1:0", "secret": "of a test"},
+            "http": {"addr": f"{address}:0", "secret": "of a test"},
         }
         if tls:
             settings["http"]["tls"] = {"certificate": str(tls[0]), "key": str(tls[1])}
@@ -81,7 +83,7 @@ class Registry:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen([BINARY, "serve", str(root / "config.yml")], stdout=log, stderr=log)
         self.port = self._wait()
-        self.host = f"127.0.0.1:{self.port}"
+        self.host = f"{address}:{self.port}"
 
     def _wait(self) -> int:
         deadline = time.monotonic() + _START_SECONDS

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.kube.names import list_namespace_errors
 from kfp_mindspore.operator.options import GANG_SCHEDULERS, GangScheduler
 
 NAME = "msjob-controller"
@@ -14,7 +14,6 @@ NAMESPACE = "msjob-system"
 PLACEHOLDER_IMAGE = "kfp-mindspore.invalid/operator:placeholder"
 PORT = 8080
 LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/part-of": "kfp-mindspore"}
-_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True)
@@ -49,17 +48,3 @@ class Choices:
             errors.append(f"replicas: must be ≥ 1, got {self.replicas}")
         if errors:
             raise ValidationError(errors, subject="installation")
-
-
-def list_namespace_errors(field: str, *namespaces: str) -> list[str]:
-    """Return what is wrong with names of namespaces.
-
-    Args:
-        field: What gave them.
-        *namespaces: The names.
-    """
-    return [
-        f"{field}: must be at most 63 lower-case letters, digits and '-', got {namespace!r}"
-        for namespace in namespaces
-        if not _NAMESPACE.fullmatch(namespace)
-    ]

@@ -217,6 +217,7 @@ def test_a_job_of_the_first_generation_is_converted(run: Run, tmp_path: Path) ->
         (["submit", "--name", "a", "--env", "X", "--", "true"], "must be KEY=VALUE, got 'X'"),
         (["submit", "--name", "a", "--backend", "kubernetes", "--", "true"], "no cluster is configured"),
         (["list", "--backend", "local", "--context", "kind"], "--context: names a cluster"),
+        (["list", "-n", "Bad_NS"], "--namespace: must be at most 63 lower-case letters"),
         (["scale", "missing", "--workers", "0"], "--workers"),
         (["get", "missing"], "missing"),
         (["logs", "missing"], "missing"),

@@ -123,6 +123,12 @@ def test_a_dry_run_prints_the_objects_and_asks_no_cluster(monkeypatch: pytest.Mo
     assert definition["kind"] == "CustomResourceDefinition"
 
 
+def test_the_definition_alone_takes_nothing_that_is_for_an_operator() -> None:
+    words = ["install", "--definition-only", "--replicas", "2", "-n", "team-a"]
+    with pytest.raises(UserError, match="--definition-only: installs no operator, which --namespace, --replicas would"):
+        CliRunner().invoke(operator, words, catch_exceptions=False)
+
+
 def test_without_an_image_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     # That is the image of steps and jobs, which need not hold the operator.
     monkeypatch.setenv("KFP_MINDSPORE_IMAGE", "registry.example.com/steps")
