@@ -137,7 +137,7 @@ class Controller:
         }
         try:
             with self._store.writing(key, job["metadata"].get("generation")):
-                # Replaced as a whole: a patch of a custom resource costs the API server more.
+                # Under the resourceVersion that was seen; the API server changes nothing but the status by it.
                 answer = await self._api.request(
                     "update",
                     "PUT",
