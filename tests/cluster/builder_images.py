@@ -1,4 +1,4 @@
-"""Images for builds on a cluster: one with Buildah, one with this package, and a small base that runs."""
+"""Images for builds on a cluster: with Buildah, with BuildKit, with this package, and a small base that runs."""
 
 from __future__ import annotations
 
@@ -12,24 +12,30 @@ import struct
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kfp_mindspore.images.build import ImageOptions, make_plan
 from kfp_mindspore.images.builders.append import AppendBuilder
 from kfp_mindspore.images.context import BuildContext, Entry
 from kfp_mindspore.images.registry.configuration import RegistryConfig
+from tests.cluster.infrastructure.binaries import find_buildkit
 from tests.cluster.infrastructure.images import PYTHON, ImageConfig, find_images, write_archive
 from tests.cluster.infrastructure.packages import PodPackages
 from tests.cluster.infrastructure.paths import compute_digest, find_cache, lock, make_directory
 from tests.cluster.infrastructure.prerequisites import UnavailableError
 
 BUILDAH = "kfp-mindspore.test/buildah:1"
-_PACKAGES = ("buildah", "uidmap", "ca-certificates")
+BUILDKIT = "kfp-mindspore.test/buildkit:1"
+_BUILDAH_PACKAGES = ("buildah", "uidmap", "ca-certificates")
+_BUILDKIT_PACKAGES = ("rootlesskit", "runc", "uidmap", "ca-certificates")
 _USER = "builder"
 # Another word makes another image: change it when what is done to the root file system changes.
 _RECIPE = "1"
 _PACKAGES_FOLDER = "/opt/packages"
 _LARGE = ("mindspore", "sklearn", "scipy", "numpy", "ray", "PIL", "pandas")
+_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DEVICES = {"null": 3, "zero": 5, "random": 8, "urandom": 9}
 # Version 2 of a file's capabilities, effective; then the permitted and inherited ones in two halves.
 _CAPABILITY_MAGIC = 0x02000001
@@ -38,16 +44,39 @@ _CAPABILITIES = {"newgidmap": 1 << 6, "newuidmap": 1 << 7}
 
 def make_buildah_archive() -> Path:
     """Return the archive of an image with Debian's Buildah, made once (half a minute); uid 1000 may use namespaces."""
-    archive = find_cache() / "images" / f"buildah-{compute_digest([], _RECIPE, *_PACKAGES)}.tar"
-    with lock(find_cache() / "images" / ".lock-buildah"):
-        if not archive.exists():
-            with tempfile.TemporaryDirectory(dir=make_directory(archive.parent), prefix=".buildah-") as folder:
-                root = Path(folder, "root")
-                _unpack(find_images()[PYTHON], root)
-                _install(root)
-                _allow_namespaces(root)
-                _write_archive(root, archive)
-    return archive
+
+    def fill(root: Path) -> None:
+        _install(root, _BUILDAH_PACKAGES)
+        _allow_namespaces(root)
+
+    return _make_archive(BUILDAH, f"buildah-{compute_digest([], _RECIPE, *_BUILDAH_PACKAGES)}", fill, {"Cmd": ["sh"]})
+
+
+def make_buildkit_archive() -> Path:
+    """Return the archive of an image with BuildKit, made once; variables and user are those of its image without root.
+
+    Raises:
+        UnavailableError: BuildKit is not built yet.
+    """
+    binaries = find_buildkit()
+    home, runtime = "/home/builder", "/run/user/1000"
+    state = f"{home}/.local/share/buildkit"
+
+    def fill(root: Path) -> None:
+        _install(root, _BUILDKIT_PACKAGES)
+        _allow_namespaces(root)
+        for path in binaries.iterdir():
+            shutil.copy(path, root / "usr" / "bin" / path.name)
+        for name in (runtime, f"{home}/.local/tmp", state):
+            make_directory(root / name.lstrip("/"))
+        for path in [root / "home" / "builder", *(root / "home" / "builder").rglob("*"), root / runtime.lstrip("/")]:
+            os.chown(path, 1000, 1000)
+
+    variables = {"HOME": home, "USER": _USER, "XDG_RUNTIME_DIR": runtime, "TMPDIR": f"{home}/.local/tmp"}
+    config = {"Entrypoint": ["rootlesskit", "buildkitd"], "User": "1000:1000", "Volumes": {state: {}}}
+    recipe = compute_digest([], _RECIPE, binaries.name, *_BUILDKIT_PACKAGES)
+    environment = [f"{name}={value}" for name, value in variables.items()]
+    return _make_archive(BUILDKIT, f"buildkit-{recipe}", fill, {**config, "Env": environment})
 
 
 def push_archive(archive: Path, target: str) -> None:
@@ -95,6 +124,19 @@ def push_package_image(registry: str, packages: PodPackages, config: RegistryCon
     return builder.build(plan, f"{registry}/team/package").reference
 
 
+def _make_archive(tag: str, name: str, fill: Callable[[Path], None], config: dict[str, Any]) -> Path:
+    """Return an archive of Debian with what `fill` puts into its root, made unless it is there."""
+    archive = find_cache() / "images" / f"{name}.tar"
+    with lock(find_cache() / "images" / f".lock-{name.partition('-')[0]}"):
+        if not archive.exists():
+            with tempfile.TemporaryDirectory(dir=make_directory(archive.parent), prefix=f".{name}-") as folder:
+                root = Path(folder, "root")
+                _unpack(find_images()[PYTHON], root)
+                fill(root)
+                _write_archive(tag, root, archive, config)
+    return archive
+
+
 def _unpack(archive: Path, root: Path) -> None:
     """Unpack the one layer of an archive, with its owners."""
     with tarfile.open(archive) as tar:
@@ -103,7 +145,7 @@ def _unpack(archive: Path, root: Path) -> None:
             layer.extractall(root, numeric_owner=True)
 
 
-def _install(root: Path) -> None:
+def _install(root: Path, packages: Sequence[str]) -> None:
     """Install packages by the root file system's own apt."""
     shutil.copy("/etc/resolv.conf", root / "etc" / "resolv.conf")
     for name in ("var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/log/apt"):
@@ -114,7 +156,7 @@ def _install(root: Path) -> None:
         (root / "dev" / name).chmod(0o666)
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND": "noninteractive", "LANG": "C.UTF-8"}
     proxies = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
-    for words in (["update"], ["install", "--yes", "--no-install-recommends", *_PACKAGES], ["clean"]):
+    for words in (["update"], ["install", "--yes", "--no-install-recommends", *packages], ["clean"]):
         done = subprocess.run(
             ["chroot", str(root), "apt-get", "--quiet", *words],
             env={**environment, **proxies},
@@ -141,7 +183,7 @@ def _allow_namespaces(root: Path) -> None:
         os.setxattr(path, "security.capability", struct.pack("<5I", _CAPABILITY_MAGIC, capability, 0, 0, 0))
 
 
-def _write_archive(root: Path, archive: Path) -> None:
+def _write_archive(tag: str, root: Path, archive: Path, config: Mapping[str, Any]) -> None:
     """Write an archive as docker does, with the capabilities of files, which Python's tarfile leaves out."""
     layer = root.with_name("layer.tar")
     words = ["tar", "--create", "--sort=name", "--numeric-owner", "--xattrs", "--xattrs-include=security.capability"]
@@ -154,11 +196,11 @@ def _write_archive(root: Path, archive: Path) -> None:
         {
             "architecture": "amd64",
             "os": "linux",
-            "config": {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"], "Cmd": ["sh"]},
+            "config": {**config, "Env": [_PATH, *config.get("Env", [])]},
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest.hexdigest()}"]},
         }
     ).encode()
-    manifest = json.dumps([{"Config": "config.json", "RepoTags": [BUILDAH], "Layers": ["layer.tar"]}]).encode()
+    manifest = json.dumps([{"Config": "config.json", "RepoTags": [tag], "Layers": ["layer.tar"]}]).encode()
     partial = root.with_name("image.tar")
     with tarfile.open(partial, "w") as tar:
         for name, content in (("config.json", settings), ("manifest.json", manifest)):

@@ -27,11 +27,21 @@ from kfp_mindspore.images.registry.configuration import RegistryConfig
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.errors import ForbiddenError
 from kfp_mindspore.kube.resources import PODS
-from tests.cluster.builder_images import BUILDAH, make_buildah_archive, push_busybox, push_package_image
+from tests.cluster.builder_images import (
+    BUILDAH,
+    BUILDKIT,
+    make_buildah_archive,
+    make_buildkit_archive,
+    push_busybox,
+    push_package_image,
+)
+from tests.cluster.conftest import start
 from tests.cluster.infrastructure.certificates import Authority
 from tests.support import registries, s3_server
 
 RUN_SECONDS = 180
+# The name that a tool gives to the second step of a Containerfile.
+STEPS = {"buildah": r"STEP 2/\d+ \({}\)", "buildkit": r"\[2/\d+\] {}"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,20 +114,41 @@ def package_image(yard, pod_packages) -> str:
     return push_package_image(yard.registry, pod_packages, yard.config)
 
 
-def test_buildah_runs_a_step_without_privileges_and_the_cluster_runs_the_image(yard, namespace) -> None:
+@pytest.fixture(scope="session")
+def buildkit(yard) -> str:
+    """Return the name of BuildKit's image, which the node has."""
+    yard.cluster.import_image(start(make_buildkit_archive))
+    return BUILDKIT
+
+
+@pytest.fixture(params=["buildah", "buildkit"])
+def tool(request) -> dict[str, str]:
+    """Return what a builder is told of a tool that runs steps."""
+    image = BUILDAH if request.param == "buildah" else request.getfixturevalue("buildkit")
+    return {"tool": request.param, "image": image}
+
+
+def find_step(tool: dict[str, str], instruction: str) -> str:
+    """Return the pattern of a second step's name."""
+    return STEPS[tool["tool"]].format(re.escape(instruction))
+
+
+def test_a_step_runs_without_privileges_and_the_cluster_runs_the_image(yard, namespace, tool) -> None:
     containerfile = (
         f"FROM {yard.base}\nRUN id -u > /made-by && echo in the step\nWORKDIR /app\nCOPY sources/ /app/\n"
         'USER 1000:1000\nCMD ["sh", "main.sh"]\n'
     )
-    builder = yard.make_builder(namespace, image=BUILDAH)
-    result, seen = yard.build(builder, namespace, main="echo from buildah; cat /made-by", containerfile=containerfile)
+    builder = yard.make_builder(namespace, **tool)
+    options = {"main": "echo from the sources; cat /made-by", "containerfile": containerfile}
+    options["destination"] = f"team/{tool['tool']}"
+    result, seen = yard.build(builder, namespace, **options)
     assert result.built
     (step,) = {entry.step for entry in seen if entry.text == "in the step"}
-    assert re.fullmatch(r"STEP 2/\d+ \(RUN id -u > /made-by && echo in the step\)", step)
-    assert yard.run(namespace, result.reference).splitlines() == ["from buildah", "0"]
+    assert re.fullmatch(find_step(tool, "RUN id -u > /made-by && echo in the step"), step)
+    assert yard.run(namespace, result.reference).splitlines() == ["from the sources", "0"]
     assert yard.list_leftovers(namespace) == []
 
-    again, seen = yard.build(builder, namespace, main="echo from buildah; cat /made-by", containerfile=containerfile)
+    again, seen = yard.build(builder, namespace, **options)
     assert (again.built, again.reference, seen) == (False, result.reference, [])
 
 
@@ -131,16 +162,18 @@ def test_append_builder_in_a_pod_needs_no_build_tool(yard, namespace, package_im
     assert yard.list_leftovers(namespace) == []
 
 
-def test_failing_step_is_named_with_its_last_lines_and_everything_is_removed(yard, namespace) -> None:
+def test_failing_step_is_named_with_its_last_lines_and_everything_is_removed(yard, namespace, tool) -> None:
     containerfile = f"FROM {yard.base}\nRUN echo about to fail && false\n"
-    builder = yard.make_builder(namespace, image=BUILDAH)
+    builder = yard.make_builder(namespace, **tool)
+    destination = f"team/failed-{tool['tool']}"
     with pytest.raises(ProcessFailedError) as caught:
-        yard.build(builder, namespace, containerfile=containerfile, destination="team/failed")
-    assert re.match(r"STEP 2/\d+ \(RUN echo about to fail && false\): .*exit status 1", caught.value.message)
+        yard.build(builder, namespace, containerfile=containerfile, destination=destination)
+    step = find_step(tool, "RUN echo about to fail && false")
+    assert re.match(rf"{step}: .*exit (status|code:) 1", caught.value.message)
     assert any("about to fail" in line for line in caught.value.log)
     assert yard.list_leftovers(namespace) == []
     # The same place takes a build that works.
-    good, _ = yard.build(builder, namespace, containerfile=f"FROM {yard.base}\nRUN true\n", destination="team/failed")
+    good, _ = yard.build(builder, namespace, containerfile=f"FROM {yard.base}\nRUN true\n", destination=destination)
     assert good.built
 
 
@@ -186,15 +219,16 @@ def test_missing_secret_is_told_by_its_name(yard, namespace) -> None:
     assert yard.list_leftovers(namespace) == []
 
 
-def test_secret_of_a_step_is_used_and_left_out_of_the_image(yard, namespace) -> None:
+def test_secret_of_a_step_is_used_and_left_out_of_the_image(yard, namespace, tool) -> None:
     api = client.CoreV1Api(yard.cluster.client())
     api.create_namespaced_secret(namespace, {"metadata": {"name": "login"}, "stringData": {"token": "open sesame"}})
     containerfile = (
         f"FROM {yard.base}\nRUN --mount=type=secret,id=token test \"$(cat /run/secrets/token)\" = 'open sesame'\n"
         'CMD ["sh", "-c", "cat /run/secrets/token || echo nothing there"]\n'
     )
-    builder = yard.make_builder(namespace, image=BUILDAH, secrets={"token": "login/token"})
-    result, seen = yard.build(builder, namespace, destination="team/secret", containerfile=containerfile)
+    builder = yard.make_builder(namespace, **tool, secrets={"token": "login/token"})
+    destination = f"team/secret-{tool['tool']}"
+    result, seen = yard.build(builder, namespace, destination=destination, containerfile=containerfile)
     assert "nothing there" in yard.run(namespace, result.reference)
     assert not any("open sesame" in entry.text for entry in seen)
 
@@ -222,10 +256,8 @@ def make_login(yard, namespace, name, login) -> None:
     api.create_namespaced_secret(namespace, {**body, "stringData": {".dockerconfigjson": login.read_text()}})
 
 
-@pytest.mark.parametrize("tool", ["buildah", "append"])
-def test_a_registry_with_its_own_authority_is_read_and_written_with_the_secrets_logins(
-    yard, closed, namespace, package_image, tool
-) -> None:
+def check_a_closed_registry(yard, closed, namespace, **options) -> None:
+    """Build from and to a registry with the logins of Secrets, twice."""
     make_login(yard, namespace, "push", closed.login)
     make_login(yard, namespace, "pull", closed.login)
     config = RegistryConfig(
@@ -235,27 +267,41 @@ def test_a_registry_with_its_own_authority_is_read_and_written_with_the_secrets_
         pull_secrets=("pull",),
         push_secret="push",
     )
-    image = {"image": BUILDAH} if tool == "buildah" else {"package_image": package_image}
-    builder = ClusterBuilder(config, namespace=namespace, kubeconfig=yard.cluster.kubeconfig, tool=tool, **image)
-    options = {"containerfile": f"FROM {closed.base}\nRUN true\nCOPY sources/ /app/\n"} if tool == "buildah" else {}
+    builder = ClusterBuilder(config, namespace=namespace, kubeconfig=yard.cluster.kubeconfig, **options)
+    tool = options["tool"]
+    given = {} if tool == "append" else {"containerfile": f"FROM {closed.base}\nRUN true\nCOPY sources/ /app/\n"}
     private = dataclasses.replace(yard, registry=closed.host, base=closed.base)
-    result, seen = private.build(builder, namespace, destination=f"team/{tool}", **options)
+    result, seen = private.build(builder, namespace, destination=f"team/{tool}", **given)
     assert result.built
     assert result.reference.startswith(f"{closed.host}/team/{tool}@sha256:")
     password = base64.b64encode(f"{registries.USER}:{registries.PASSWORD}".encode()).decode()
     assert not any(word in entry.text for entry in seen for word in (registries.PASSWORD, password))
-    again, _ = private.build(builder, namespace, destination=f"team/{tool}", **options)
+    again, _ = private.build(builder, namespace, destination=f"team/{tool}", **given)
     assert (again.built, again.reference) == (False, result.reference)
     assert yard.list_leftovers(namespace) == []
 
 
-def test_a_secret_without_the_right_login_is_told_by_the_registrys_word(yard, closed, namespace, tmp_path) -> None:
+def test_a_registry_with_its_own_authority_is_read_and_written_with_the_secrets_logins(
+    yard, closed, namespace, tool
+) -> None:
+    check_a_closed_registry(yard, closed, namespace, **tool)
+
+
+def test_a_registry_with_its_own_authority_is_appended_to_with_the_secrets_logins(
+    yard, closed, namespace, package_image
+) -> None:
+    check_a_closed_registry(yard, closed, namespace, tool="append", package_image=package_image)
+
+
+def test_a_secret_without_the_right_login_is_told_by_the_registrys_word(
+    yard, closed, namespace, tmp_path, tool
+) -> None:
     wrong = registries.write_login(tmp_path / "config.json", closed.host, password="battery staple")
     make_login(yard, namespace, "push", wrong)
     config = RegistryConfig(ca_file=closed.ca_file, docker_config=closed.login, push_secret="push")
-    builder = ClusterBuilder(config, namespace=namespace, kubeconfig=yard.cluster.kubeconfig, image=BUILDAH)
+    builder = ClusterBuilder(config, namespace=namespace, kubeconfig=yard.cluster.kubeconfig, **tool)
     private = dataclasses.replace(yard, registry=closed.host, base=closed.base)
-    with pytest.raises(ProcessFailedError, match=r"unauthorized|authentication required") as caught:
+    with pytest.raises(ProcessFailedError, match=r"(?i)unauthorized|authentication required") as caught:
         private.build(builder, namespace, destination="team/refused", containerfile=f"FROM {closed.base}\nRUN true\n")
     assert "battery staple" not in f"{caught.value} {caught.value.log}"
     assert yard.list_leftovers(namespace) == []
@@ -323,7 +369,6 @@ def test_context_too_large_for_a_config_map_needs_a_place(yard, namespace) -> No
 
 @pytest.mark.parametrize("tool", ["buildkit", "buildah", "append"])
 def test_manifests_are_accepted_by_the_api_server(api_server, api_namespace, tool) -> None:
-    """No BuildKit can be had here, so its Job is judged by the API server alone; the others' run above."""
     plan = ImagePlan(
         BuildContext([Entry.from_bytes("main.sh", b"true\n")]),
         "registry.test/base:1",

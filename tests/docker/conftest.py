@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.images import BuildContext, Entry, ImageOptions, RegistryConfig, make_plan
-from kfp_mindspore.images.builders.buildkit import find_buildkit
+from kfp_mindspore.images.builders import buildkit
 from kfp_mindspore.images.builders.docker import DockerBuilder
+from tests.cluster.conftest import start
+from tests.cluster.infrastructure.binaries import find_buildkit
 from tests.support import registries
 from tests.support.dockerd import DockerDaemon, find_missing
 
@@ -34,6 +36,19 @@ def skip(reason: str) -> None:
     if os.environ.get(REQUIRE_VARIABLE):
         pytest.fail(f"{reason} ({REQUIRE_VARIABLE} is set)", pytrace=False)
     pytest.skip(reason)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """How Docker builds.
+
+    Args:
+        name: As tests call it: `legacy`, `buildkit` (what the client has built in) or `buildx` (its plugin).
+        option: As the builder and the command line call it.
+    """
+
+    name: str
+    option: str
 
 
 @dataclass(frozen=True)
@@ -84,10 +99,23 @@ def find_client(backend: str) -> str:
         return "docker"
     for folder in os.environ["PATH"].split(os.pathsep):
         path = shutil.which("docker", path=folder)
-        if path and find_buildkit(path):
+        if path and buildkit.find_buildkit(path):
             return path
     skip("no docker command line with BuildKit: apt-get install docker.io, or docker-buildx")
     raise AssertionError
+
+
+@pytest.fixture(params=["legacy", "buildkit", "buildx"])
+def backend(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Backend:
+    """Return how Docker builds; the plugin is where a user's own plugins are."""
+    if request.param == "buildx":
+        plugins = tmp_path_factory.mktemp("docker") / "cli-plugins"
+        plugins.mkdir()
+        (plugins / "docker-buildx").symlink_to(start(find_buildkit) / "docker-buildx")
+        monkeypatch.setenv("DOCKER_CONFIG", str(plugins.parent))
+    return Backend(request.param, "legacy" if request.param == "legacy" else "buildkit")
 
 
 @pytest.fixture(scope="session")

@@ -19,45 +19,39 @@ from kfp_mindspore.images.context import BuildContext, Entry
 from tests.docker.conftest import make_workshop
 from tests.support import registries
 
-BACKENDS = pytest.mark.parametrize("backend", ["legacy", "buildkit"])
 DEADLINE_SECONDS = 120
 
 
-@BACKENDS
 def test_image_runs_and_prints_what_its_source_says(workshop, backend) -> None:
-    builder = workshop.make_builder(backend)
-    repository = f"run/{backend}"
-    result, seen = workshop.build(
-        builder,
-        repository,
-        "echo from the sources; id -u; cat /made-by",
-        containerfile=f"FROM {workshop.base}\nRUN echo in the step && id -u > /made-by\nWORKDIR /app\n"
-        'COPY sources/ /app/\nUSER 1000:1000\nCMD ["sh", "main.sh"]\n',
-    )
+    builder = workshop.make_builder(backend.option)
+    repository = f"run/{backend.name}"
+    # No layer is one that another backend has pushed.
+    made = f"echo in the step && echo {backend.name} > /made-by && id -u >> /made-by"
+    options = {
+        "main": f"echo from the sources of {backend.name}; id -u; cat /made-by",
+        "containerfile": f"FROM {workshop.base}\nRUN {made}\nWORKDIR /app\nCOPY sources/ /app/\n"
+        'USER 1000:1000\nCMD ["sh", "main.sh"]\n',
+    }
+    result, seen = workshop.build(builder, repository, **options)
     assert result.built
     assert result.layers_reused >= 1
     assert result.layers_sent >= 2
     assert any(entry.text == "in the step" for entry in seen)
     assert workshop.registry.list_tags(repository) == [result.tag]
-    assert workshop.run(result.reference).splitlines() == ["from the sources", "1000", "0"]
-    again, seen = workshop.build(
-        builder,
-        repository,
-        "echo from the sources; id -u; cat /made-by",
-        containerfile=f"FROM {workshop.base}\nRUN echo in the step && id -u > /made-by\nWORKDIR /app\n"
-        'COPY sources/ /app/\nUSER 1000:1000\nCMD ["sh", "main.sh"]\n',
-    )
+    printed = workshop.run(result.reference).splitlines()
+    assert printed == [f"from the sources of {backend.name}", "1000", backend.name, "0"]
+    again, seen = workshop.build(builder, repository, **options)
     assert (again.built, again.reference, again.layers_sent, seen) == (False, result.reference, 0, [])
 
 
-@BACKENDS
 def test_generated_containerfile_builds_and_another_reader_sees_the_same_image(workshop, backend) -> None:
     if shutil.which("skopeo") is None:
         pytest.skip("skopeo is missing: apt-get install skopeo")
-    builder = workshop.make_builder(backend)
-    result, _ = workshop.build(builder, f"read/{backend}", "echo read", labels={"team": "vision"}, env={"A": "1 $B"})
+    builder = workshop.make_builder(backend.option)
+    repository = f"read/{backend.name}"
+    result, _ = workshop.build(builder, repository, "echo read", labels={"team": "vision"}, env={"A": "1 $B"})
     inspected = subprocess.run(
-        ["skopeo", "inspect", "--tls-verify=false", f"docker://{workshop.registry.host}/read/{backend}:{result.tag}"],
+        ["skopeo", "inspect", "--tls-verify=false", f"docker://{workshop.registry.host}/{repository}:{result.tag}"],
         capture_output=True,
         check=True,
     )
@@ -69,21 +63,19 @@ def test_generated_containerfile_builds_and_another_reader_sees_the_same_image(w
     assert workshop.run(result.reference) == "read\n"
 
 
-@BACKENDS
 def test_failing_step_is_named_with_its_last_lines_and_nothing_is_pushed(workshop, backend) -> None:
-    builder = workshop.make_builder(backend)
+    builder = workshop.make_builder(backend.option)
     containerfile = f"FROM {workshop.base}\nRUN echo about to fail && false\n"
     with pytest.raises(ProcessFailedError, match="RUN echo about to fail && false") as caught:
-        workshop.build(builder, f"failed/{backend}", containerfile=containerfile)
+        workshop.build(builder, f"failed/{backend.name}", containerfile=containerfile)
     assert any("about to fail" in line for line in caught.value.log)
-    assert workshop.registry.list_tags(f"failed/{backend}") == []
+    assert workshop.registry.list_tags(f"failed/{backend.name}") == []
 
 
-@BACKENDS
 def test_containerfile_with_a_mistake_is_a_mistake_of_the_user(workshop, backend) -> None:
-    builder = workshop.make_builder(backend)
+    builder = workshop.make_builder(backend.option)
     with pytest.raises(KfpMindSporeError, match=r"(?i)unknown instruction: RUNN"):
-        workshop.build(builder, f"mistake/{backend}", containerfile=f"FROM {workshop.base}\nRUNN true\n")
+        workshop.build(builder, f"mistake/{backend.name}", containerfile=f"FROM {workshop.base}\nRUNN true\n")
 
 
 def test_secret_is_used_by_buildkit_and_refused_by_the_legacy_builder(workshop, tmp_path) -> None:
@@ -102,19 +94,18 @@ def test_secret_is_used_by_buildkit_and_refused_by_the_legacy_builder(workshop, 
         workshop.build(workshop.make_builder("legacy", secrets={"token": tmp_path / "token"}), "secret/legacy")
 
 
-@BACKENDS
 def test_base_that_only_the_daemon_has(workshop, backend) -> None:
     workshop.daemon.import_image("only-here", "1")
-    result, _ = workshop.build(workshop.make_builder(backend), f"local/{backend}", "echo over it", base="only-here:1")
+    builder = workshop.make_builder(backend.option)
+    result, _ = workshop.build(builder, f"local/{backend.name}", "echo over it", base="only-here:1")
     assert workshop.run(result.reference) == "over it\n"
 
 
-@BACKENDS
 def test_daemon_that_dies_in_a_step_is_told_and_a_second_run_succeeds(start_daemon, tmp_path, backend) -> None:
     daemon = start_daemon()
     with registries.start_registry(tmp_path / "registry") as registry:
         workshop = make_workshop(daemon, registry)
-        builder = workshop.make_builder(backend)
+        builder = workshop.make_builder(backend.option)
         context = BuildContext([Entry.from_bytes("main.sh", b"echo alive\n")])
         options = {"base": workshop.base, "command": ("sh", "main.sh")}
 
@@ -138,18 +129,17 @@ def test_daemon_that_dies_in_a_step_is_told_and_a_second_run_succeeds(start_daem
         assert workshop.run(result.reference) == "alive\n"
 
 
-@BACKENDS
 def test_interrupted_build_leaves_no_tag_no_file_and_no_container(workshop, tmp_path, backend) -> None:
-    if backend == "buildkit":
-        workshop.make_builder(backend)
+    if backend.option == "buildkit":
+        workshop.make_builder(backend.option)
     (tmp_path / "main.sh").write_text("echo never\n")
     file = tmp_path / "Containerfile"
     file.write_text(f"FROM {workshop.base}\nRUN echo sleeping && sleep 600\n")
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     words = [sys.executable, "-m", "kfp_mindspore.cli.main", "image", "build", str(tmp_path), "--base", workshop.base]
-    words += ["--to", f"{workshop.registry.host}/interrupted/{backend}", "--insecure", workshop.registry.host]
-    words += ["--builder", "docker", "--docker-host", workshop.daemon.host, "--docker-backend", backend]
+    words += ["--to", f"{workshop.registry.host}/interrupted/{backend.name}", "--insecure", workshop.registry.host]
+    words += ["--builder", "docker", "--docker-host", workshop.daemon.host, "--docker-backend", backend.option]
     words += ["--network", "host", "--containerfile", str(file)]
     folders = os.pathsep.join(["/usr/bin", os.environ["PATH"]])
     process = subprocess.Popen(
@@ -169,7 +159,7 @@ def test_interrupted_build_leaves_no_tag_no_file_and_no_container(workshop, tmp_
     rest = process.stderr.read()
     assert process.wait(DEADLINE_SECONDS) == 130, "".join(lines) + rest
     assert "Traceback" not in rest
-    assert workshop.registry.list_tags(f"interrupted/{backend}") == []
+    assert workshop.registry.list_tags(f"interrupted/{backend.name}") == []
     assert list(temporary.iterdir()) == []
     client = workshop.daemon.connect()
     deadline = time.monotonic() + DEADLINE_SECONDS
@@ -178,20 +168,20 @@ def test_interrupted_build_leaves_no_tag_no_file_and_no_container(workshop, tmp_
         time.sleep(0.2)
 
 
-def test_refused_login_names_the_next_step_and_a_right_one_pushes(start_daemon, workshop, tmp_path) -> None:
+def test_refused_login_names_the_next_step_and_a_right_one_pushes(workshop, tmp_path, backend) -> None:
     with registries.start_registry(tmp_path / "registry", htpasswd=True) as closed:
         builder_of = workshop.make_builder
         logins = registries.write_login(tmp_path / "config.json", closed.host)
         allowed = RegistryConfig(insecure=(workshop.registry.host, closed.host), docker_config=logins)
         context = BuildContext([Entry.from_bytes("main.sh", b"echo in\n")])
         options = ImageOptions(base=workshop.base, command=("sh", "main.sh"))
-        builder = builder_of("legacy", registry=allowed)
+        builder = builder_of(backend.option, registry=allowed)
         result = builder.build(make_plan(context, options, builder), f"{closed.host}/team/in")
         assert closed.list_tags("team/in") == [result.tag]
 
         (tmp_path / "none.json").write_text("{}")
         refused = RegistryConfig(insecure=allowed.insecure, docker_config=tmp_path / "none.json")
-        builder = builder_of("legacy", registry=refused)
+        builder = builder_of(backend.option, registry=refused)
         plan = make_plan(context, ImageOptions(base=workshop.base, command=("true",)), builder)
         with pytest.raises(UserError) as caught:
             builder.build(plan, f"{closed.host}/team/out")

@@ -177,10 +177,12 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 @contextlib.contextmanager
 def _config_folder(docker_config: Path) -> Iterator[str]:
-    """Yield a folder whose config.json is the given file: the command line takes no file."""
-    if docker_config.name == "config.json":
-        yield str(docker_config.parent)
-        return
+    """Yield a folder whose config.json is the given file: the command line takes no file.
+
+    The plugins of the user's own folder are in it as well. It can be written to, which buildx does.
+    """
+    own = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-docker-") as folder:
-        (Path(folder) / "config.json").symlink_to(docker_config.absolute())
+        Path(folder, "config.json").symlink_to(docker_config.absolute())
+        Path(folder, "cli-plugins").symlink_to(own.absolute() / "cli-plugins")
         yield folder

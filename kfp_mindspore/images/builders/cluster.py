@@ -45,7 +45,7 @@ from kfp_mindspore.kube.resources import Resource
 
 TOOLS = ("auto", BUILDAH, BUILDKIT, APPEND)
 IMAGE_VARIABLE = "KFP_MINDSPORE_IMAGE"
-DEFAULT_IMAGES = {BUILDAH: "quay.io/buildah/stable:v1.37.3", BUILDKIT: "docker.io/moby/buildkit:v0.17.2-rootless"}
+DEFAULT_IMAGES = {BUILDAH: "quay.io/buildah/stable:v1.37.3", BUILDKIT: "docker.io/moby/buildkit:v0.29.0-rootless"}
 
 JOBS = Resource("batch", "v1", "jobs", "Job")
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")

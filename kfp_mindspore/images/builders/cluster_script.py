@@ -110,7 +110,7 @@ def write_buildkit_script(
         build += ["--secret", f"id={name},src={SECRETS_FOLDER}/{name}"]
     build += ["--output", f"type=image,name={target},push=true,rewrite-timestamp=true"]
     build += ["--metadata-file", f"{WORK_FOLDER}/metadata.json"]
-    flags = f"--oci-worker-no-process-sandbox --config {SETTINGS_FOLDER}/{BUILDKITD_FILE}"
+    flags = f"--root {WORK_FOLDER}/buildkit --oci-worker-no-process-sandbox --config {SETTINGS_FOLDER}/{BUILDKITD_FILE}"
     lines = ["set -eu", f"export BUILDKITD_FLAGS={shlex.quote(flags)} TMPDIR={WORK_FOLDER}"]
     if pushes:
         lines.append(f"export DOCKER_CONFIG={PUSH_FOLDER}")

@@ -1,8 +1,9 @@
-"""Kubernetes, etcd, CoreDNS and a pause process, built with Go from the modules that go.mod files pin."""
+"""Kubernetes, etcd, CoreDNS, a pause process and BuildKit, built with Go from the modules that go.mod files pin."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +15,9 @@ from tests.cluster.infrastructure.prerequisites import UnavailableError, check_g
 
 COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
 NAMES = (*COMPONENTS, "etcd", "coredns", "pause")
+BUILDKIT_NAMES = ("buildkitd", "buildctl", "buildctl-daemonless.sh", "docker-buildx")
 _MODULES = tuple(INFRASTRUCTURE / name for name in ("kubernetes", "coredns", "pause"))
+_BUILDKIT = INFRASTRUCTURE / "buildkit"
 
 
 def find_binaries() -> Path:
@@ -23,13 +26,16 @@ def find_binaries() -> Path:
     Raises:
         UnavailableError: They are not built yet.
     """
-    directory = _locate()
-    missing = [name for name in NAMES if not (directory / name).exists()]
-    if missing:
-        raise UnavailableError(
-            f"{directory}: {', '.join(missing)} not built; run `python -m tests.cluster build` (13 minutes at first)"
-        )
-    return directory
+    return _find(_locate(_MODULES), NAMES, "13 minutes at first")
+
+
+def find_buildkit() -> Path:
+    """Return the directory of BuildKit: the daemon, its client, the script that runs both, and Docker's plugin.
+
+    Raises:
+        UnavailableError: They are not built yet.
+    """
+    return _find(_locate([_BUILDKIT]), BUILDKIT_NAMES, "5 minutes at first")
 
 
 def build_binaries() -> Path:
@@ -42,7 +48,7 @@ def build_binaries() -> Path:
         UnavailableError: Go is missing.
         RuntimeError: The build failed; the message has the end of its output.
     """
-    directory = make_directory(_locate())
+    directory = make_directory(_locate(_MODULES))
     with lock(directory.with_suffix(".lock")):
         if all((directory / name).exists() for name in NAMES):
             return directory
@@ -57,9 +63,42 @@ def build_binaries() -> Path:
     return directory
 
 
-def _locate() -> Path:
-    files = [file for module in _MODULES for file in module.iterdir() if file.suffix in {".go", ".mod", ".sum"}]
+def build_buildkit() -> Path:
+    """Build BuildKit when it is missing, and return the directory of its programs.
+
+    Raises:
+        UnavailableError: Go is missing.
+        RuntimeError: The build failed; the message has the end of its output.
+    """
+    directory = make_directory(_locate([_BUILDKIT]))
+    daemon, client, script, plugin = BUILDKIT_NAMES
+    with lock(directory.with_suffix(".lock")):
+        if all((directory / name).exists() for name in BUILDKIT_NAMES):
+            return directory
+        check_go()
+        for name in (daemon, client):
+            _build(directory / name, f"github.com/moby/buildkit/cmd/{name}", _BUILDKIT)
+        _build(directory / plugin, "github.com/docker/buildx/cmd/buildx", _BUILDKIT)
+        module = _call_go(["list", "-m", "-f", "{{.Dir}}", "github.com/moby/buildkit"], _BUILDKIT).strip()
+        partial = directory / f".{script}.partial"
+        shutil.copyfile(Path(module, "examples", "buildctl-daemonless", script), partial)
+        partial.chmod(0o755)
+        partial.replace(directory / script)
+    return directory
+
+
+def _locate(modules: Sequence[Path]) -> Path:
+    files = [file for module in modules for file in module.iterdir() if file.suffix in {".go", ".mod", ".sum"}]
     return find_cache() / f"bin-{compute_digest(files)}"
+
+
+def _find(directory: Path, names: Sequence[str], minutes: str) -> Path:
+    missing = [name for name in names if not (directory / name).exists()]
+    if missing:
+        raise UnavailableError(
+            f"{directory}: {', '.join(missing)} not built; run `python -m tests.cluster build` ({minutes})"
+        )
+    return directory
 
 
 def _list_version_flags(version: str) -> list[str]:

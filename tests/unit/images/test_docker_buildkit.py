@@ -111,3 +111,20 @@ def test_missing_daemon_is_told_in_words(tmp_path, others, hint) -> None:
         builder.resolve_base("python:3.11", "linux/amd64")
     assert str(tmp_path) in caught.value.message
     assert caught.value.hint == hint
+
+
+def test_logins_of_another_file_come_beside_the_users_own_plugins(tmp_path, monkeypatch) -> None:
+    plugin = tmp_path / "own" / "cli-plugins" / "docker-buildx"
+    plugin.parent.mkdir(parents=True)
+    plugin.touch()
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "own"))
+    logins = tmp_path / "logins.json"
+    logins.write_text('{"auths": {}}')
+    script = (
+        "import os, pathlib, sys; folder = pathlib.Path(os.environ['DOCKER_CONFIG']); "
+        "(folder / 'buildx').mkdir(); "
+        "sys.exit((folder / 'config.json').read_text() + str(os.listdir(folder / 'cli-plugins')))"
+    )
+    with (tmp_path / "context.tar").open("wb+") as context, pytest.raises(ProcessFailedError) as caught:
+        run_buildkit([sys.executable, "-c", script], [], context, lambda _: None, docker_config=logins)
+    assert caught.value.message == "build: {\"auths\": {}}['docker-buildx']"
