@@ -33,7 +33,8 @@ class SchedulingPolicy:
 
     Attributes:
         min_available: How many pods must find a node before any starts; default all.
-        min_resources: What the job needs in all, resource name to quantity; default the sum of its pods' requests.
+        min_resources: What the job needs in all, resource name to quantity; default the sum of its pods' requests for
+            Volcano, nothing for scheduler-plugins.
         priority_class: PriorityClass of the group of pods.
         queue: Queue of the gang scheduler.
         schedule_timeout_seconds: How long the group of pods may wait to be scheduled together.

@@ -64,8 +64,7 @@ def build_pod_group(job: MSJob, members: Sequence[Member], options: Options) -> 
     policy = _find_policy(job)
     minimum = find_minimum(job, len(members))
     spec: dict[str, Any] = {"minMember": minimum}
-    requests = add_up(read_requests(job, member) for member in members[:minimum])
-    if resources := copy.deepcopy(policy.min_resources) or requests:
+    if resources := copy.deepcopy(policy.min_resources) or _sum_requests(job, members[:minimum], options):
         spec["minResources"] = resources
     if options.gang_scheduler == "volcano":
         if policy.queue:
@@ -87,6 +86,15 @@ def build_pod_group(job: MSJob, members: Sequence[Member], options: Options) -> 
         },
         "spec": spec,
     }
+
+
+def _sum_requests(job: MSJob, members: Sequence[Member], options: Options) -> dict[str, Any]:
+    """Return what the members ask for, where the gang scheduler needs to be told."""
+    if options.gang_scheduler == "scheduler-plugins":
+        # A pod that it refuses by this sum is not looked at again when room comes free, but with its next flush of
+        # what waits (5 minutes); one that it refuses for want of a node is.
+        return {}
+    return add_up(read_requests(job, member) for member in members)
 
 
 def find_minimum(job: MSJob, members: int) -> int:

@@ -8,7 +8,7 @@ import json
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,13 @@ class NodeJobs:
         self.client = MSJobClient(KubernetesBackend(namespace, kubeconfig=cluster.kubeconfig))
 
     def start(
-        self, name: str, *words: str, workers: int = 2, image: str = PYTHON, memory: str = "", **policy: Any
+        self,
+        name: str,
+        *words: str,
+        workers: int = 2,
+        image: str = PYTHON,
+        limits: Mapping[str, str] | None = None,
+        **policy: Any,
     ) -> NodeJob:
         """Submit a job that counts its steps.
 
@@ -53,11 +59,11 @@ class NodeJobs:
             words: More words of its command line.
             workers: How many; from 2 on there is a scheduler.
             image: Its image.
-            memory: A worker's limit; none by default.
+            limits: What a worker may have, such as memory; none by default.
             policy: More arguments of `build_msjob`.
         """
         job = NodeJob(self, name)
-        job.submit(*words, workers=workers, image=image, memory=memory, **policy)
+        job.submit(*words, workers=workers, image=image, limits=limits, **policy)
         return job
 
 
@@ -77,7 +83,9 @@ class NodeJob:
         self.mount = f"{_DATA}/{jobs.namespace}/{name}"
         self.volume = jobs.cluster.make_volume(f"{jobs.namespace}-{name}")
 
-    def submit(self, *words: str, workers: int, image: str, memory: str, **policy: Any) -> None:
+    def submit(
+        self, *words: str, workers: int, image: str, limits: Mapping[str, str] | None = None, **policy: Any
+    ) -> None:
         """Create it."""
         shutil.copyfile(SCRIPT, self.volume / SCRIPT.name)
         job = build_msjob(
@@ -86,7 +94,7 @@ class NodeJob:
             image=image,
             workers=workers,
             namespace=self.jobs.namespace,
-            resources={"limits": {"memory": memory}} if memory else None,
+            resources={"limits": dict(limits)} if limits else None,
             **policy,
         )
         self.create(job)

@@ -1,4 +1,4 @@
-"""Kubernetes, etcd, CoreDNS, a pause process and BuildKit, built with Go from the modules that go.mod files pin."""
+"""Kubernetes and what the tests run beside it, built with Go from the modules that go.mod files pin."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from tests.cluster.infrastructure.prerequisites import UnavailableError, check_g
 COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
 NAMES = (*COMPONENTS, "etcd", "coredns", "pause")
 BUILDKIT_NAMES = ("buildkitd", "buildctl", "buildctl-daemonless.sh", "docker-buildx")
+COSCHEDULING_NAMES = ("kube-scheduler-coscheduling", "podgroups.yaml")
 _MODULES = tuple(INFRASTRUCTURE / name for name in ("kubernetes", "coredns", "pause"))
 _BUILDKIT = INFRASTRUCTURE / "buildkit"
+_COSCHEDULING = INFRASTRUCTURE / "coscheduling"
 
 
 def find_binaries() -> Path:
@@ -36,6 +38,15 @@ def find_buildkit() -> Path:
         UnavailableError: They are not built yet.
     """
     return _find(_locate([_BUILDKIT]), BUILDKIT_NAMES, "5 minutes at first")
+
+
+def find_coscheduling() -> Path:
+    """Return the directory of scheduler-plugins' scheduler, with the definition of its PodGroups.
+
+    Raises:
+        UnavailableError: They are not built yet.
+    """
+    return _find(_locate([_COSCHEDULING]), COSCHEDULING_NAMES, "3 minutes at first")
 
 
 def build_binaries() -> Path:
@@ -79,11 +90,28 @@ def build_buildkit() -> Path:
         for name in (daemon, client):
             _build(directory / name, f"github.com/moby/buildkit/cmd/{name}", _BUILDKIT)
         _build(directory / plugin, "github.com/docker/buildx/cmd/buildx", _BUILDKIT)
-        module = _call_go(["list", "-m", "-f", "{{.Dir}}", "github.com/moby/buildkit"], _BUILDKIT).strip()
-        partial = directory / f".{script}.partial"
-        shutil.copyfile(Path(module, "examples", "buildctl-daemonless", script), partial)
-        partial.chmod(0o755)
-        partial.replace(directory / script)
+        source = _find_module("github.com/moby/buildkit", _BUILDKIT) / "examples" / "buildctl-daemonless" / script
+        _copy(source, directory / script, 0o755)
+    return directory
+
+
+def build_coscheduling() -> Path:
+    """Build scheduler-plugins' scheduler when it is missing, and return its directory.
+
+    Raises:
+        UnavailableError: Go is missing.
+        RuntimeError: The build failed; the message has the end of its output.
+    """
+    directory = make_directory(_locate([_COSCHEDULING]))
+    scheduler, definition = COSCHEDULING_NAMES
+    with lock(directory.with_suffix(".lock")):
+        if all((directory / name).exists() for name in COSCHEDULING_NAMES):
+            return directory
+        check_go()
+        _build(directory / scheduler, ".", _COSCHEDULING)
+        module = _find_module("sigs.k8s.io/scheduler-plugins", _COSCHEDULING)
+        definitions = module / "config" / "crd" / "bases"
+        _copy(definitions / f"scheduling.x-k8s.io_{definition}", directory / definition, 0o644)
     return directory
 
 
@@ -123,6 +151,18 @@ def _build(output: Path, package: str, module: Path, flags: Sequence[str] = ()) 
     _call_go(["build", "-mod=readonly", "-trimpath", "-ldflags", linker, "-o", str(partial), package], module)
     partial.replace(output)
     print(f"built {output.name} in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+
+
+def _find_module(name: str, module: Path) -> Path:
+    """Return where Go keeps the files of a module that another one requires."""
+    return Path(_call_go(["list", "-m", "-f", "{{.Dir}}", name], module).strip())
+
+
+def _copy(source: Path, target: Path, mode: int) -> None:
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.copyfile(source, partial)
+    partial.chmod(mode)
+    partial.replace(target)
 
 
 def _call_go(arguments: Sequence[str], module: Path) -> str:

@@ -94,7 +94,7 @@ def test_an_evicted_worker_waits_for_a_node_and_is_not_counted(jobs: NodeJobs) -
 
 
 def test_a_worker_out_of_memory_is_told_apart(jobs: NodeJobs) -> None:
-    job = jobs.start("greedy", "--allocate", "20", workers=1, memory="64Mi", backoff_limit=1)
+    job = jobs.start("greedy", "--allocate", "20", workers=1, limits={"memory": "64Mi"}, backoff_limit=1)
     with pytest.raises(JobFailedError, match="OOMKilled"):
         job.wait("Succeeded")
     failed = job.client.get_job(job.name)

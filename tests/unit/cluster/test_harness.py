@@ -14,7 +14,7 @@ from _pytest.outcomes import Failed, Skipped
 
 from tests.cluster.conftest import REQUIRE_VARIABLE, is_current_wanted, start
 from tests.cluster.infrastructure.api_server import pick_ports
-from tests.cluster.infrastructure.binaries import find_binaries, find_buildkit
+from tests.cluster.infrastructure.binaries import find_binaries, find_buildkit, find_coscheduling
 from tests.cluster.infrastructure.cluster import find_current, render_dns
 from tests.cluster.infrastructure.images import ImageConfig, write_archive
 from tests.cluster.infrastructure.namespaces import Network
@@ -122,7 +122,10 @@ def test_what_must_be_had_fails_with_its_reason(monkeypatch: pytest.MonkeyPatch)
         start(unavailable)
 
 
-@pytest.mark.parametrize(("find", "name"), [(find_binaries, "kube-apiserver"), (find_buildkit, "buildkitd")])
+@pytest.mark.parametrize(
+    ("find", "name"),
+    [(find_binaries, "kube-apiserver"), (find_buildkit, "buildkitd"), (find_coscheduling, "podgroups.yaml")],
+)
 def test_binaries_that_are_not_built_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, find: Callable[[], Path], name: str
 ) -> None:

@@ -179,10 +179,18 @@ def test_the_service() -> None:
 POLICY = {"queue": "research", "priorityClass": "high", "scheduleTimeoutSeconds": 60, "minAvailable": 9}
 
 
+# What two workers and a scheduler ask for in all. Scheduler-plugins is not told: see the scenario of gang scheduling.
+SUM = {"cpu": "3750m", "huawei.com/Ascend910": "16", "memory": str(3 << 30)}
+
+
 @pytest.mark.parametrize(
     ("gang", "crd", "spec"),
     [
-        ("volcano", "podgroups.scheduling.volcano.sh", {"queue": "research", "priorityClassName": "high"}),
+        (
+            "volcano",
+            "podgroups.scheduling.volcano.sh",
+            {"queue": "research", "priorityClassName": "high", "minResources": SUM},
+        ),
         ("scheduler-plugins", "podgroups.scheduling.x-k8s.io", {"scheduleTimeoutSeconds": 60}),
     ],
 )
@@ -195,8 +203,10 @@ def test_pod_groups(gang: Any, crd: str, spec: dict[str, Any]) -> None:
     find_template(document)["spec"]["initContainers"] = [{"name": "data", "resources": {"requests": {"cpu": "1.25"}}}]
     job, options = MSJob.from_dict(document), Options(gang_scheduler=gang)
     group = build_pod_group(job, lay_out(job, HOST, PORT), options)
-    resources = {"cpu": "3750m", "huawei.com/Ascend910": "16", "memory": str(3 << 30)}
-    assert group["spec"] == {"minMember": 3, "minResources": resources, **spec}
+    assert group["spec"] == {"minMember": 3, **spec}
+    told_job = MSJob.from_dict(make_job(2, schedulingPolicy={**POLICY, "minResources": {"cpu": "1"}}))
+    told = build_pod_group(told_job, lay_out(told_job, HOST, PORT), options)
+    assert told["spec"] == {"minMember": 3, **spec, "minResources": {"cpu": "1"}}
     pod = make_pods(document, options)["digits-worker-0"]
     assert pod["spec"]["schedulerName"] == options.scheduler_name
     if gang == "volcano":
