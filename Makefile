@@ -51,7 +51,7 @@ test-docker: $(STAMP) ## Tests with a Docker daemon of their own (root; installs
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(DOCKER_PACKAGES); fi
 	$(BIN)/python -m pytest -m docker --durations=10 tests/docker
 
-cluster-build: $(STAMP) ## Build a Kubernetes and BuildKit for tests into a cache: 18 minutes at first
+cluster-build: $(STAMP) ## Build a Kubernetes, BuildKit and gang schedulers for tests into a cache: 23 minutes at first
 	$(BIN)/python -m tests.cluster build
 
 test-cluster: cluster-build ## Tests on a real Kubernetes: our own, or with KFP_MINDSPORE_TEST_CLUSTER=current yours

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.cluster.infrastructure.binaries import build_binaries, build_buildkit, build_coscheduling
+from tests.cluster.infrastructure.binaries import BUILDKIT, COSCHEDULING, VOLCANO, build_binaries
 from tests.cluster.infrastructure.cluster import Cluster, OwnedCluster
 from tests.cluster.infrastructure.images import build_images
 from tests.cluster.infrastructure.instances import find_kept, remove_instance, remove_leftovers
@@ -46,8 +46,8 @@ def build(*, control_plane: bool = False) -> None:
     if control_plane:
         return
     check_root()
-    _time("BuildKit", build_buildkit)
-    _time("a gang scheduler", build_coscheduling)
+    _time("BuildKit", lambda: build_binaries(BUILDKIT))
+    _time("gang schedulers", lambda: [build_binaries(tools) for tools in (COSCHEDULING, VOLCANO)])
     _time("packages of the distribution", install_packages)
     _time("images", build_images)
     _time("packages for pods", install_dependencies)

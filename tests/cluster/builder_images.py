@@ -20,14 +20,14 @@ from kfp_mindspore.images.build import ImageOptions, make_plan
 from kfp_mindspore.images.builders.append import AppendBuilder
 from kfp_mindspore.images.context import BuildContext, Entry
 from kfp_mindspore.images.registry.configuration import RegistryConfig
-from tests.cluster.infrastructure.binaries import find_buildkit
+from tests.cluster.infrastructure.binaries import BUILDKIT, find_binaries
 from tests.cluster.infrastructure.images import PYTHON, ImageConfig, find_images, write_archive
 from tests.cluster.infrastructure.packages import PodPackages
 from tests.cluster.infrastructure.paths import compute_digest, find_cache, lock, make_directory
 from tests.cluster.infrastructure.prerequisites import UnavailableError
 
-BUILDAH = "kfp-mindspore.test/buildah:1"
-BUILDKIT = "kfp-mindspore.test/buildkit:1"
+BUILDAH_IMAGE = "kfp-mindspore.test/buildah:1"
+BUILDKIT_IMAGE = "kfp-mindspore.test/buildkit:1"
 _BUILDAH_PACKAGES = ("buildah", "uidmap", "ca-certificates")
 _BUILDKIT_PACKAGES = ("rootlesskit", "runc", "uidmap", "ca-certificates")
 _USER = "builder"
@@ -49,7 +49,9 @@ def make_buildah_archive() -> Path:
         _install(root, _BUILDAH_PACKAGES)
         _allow_namespaces(root)
 
-    return _make_archive(BUILDAH, f"buildah-{compute_digest([], _RECIPE, *_BUILDAH_PACKAGES)}", fill, {"Cmd": ["sh"]})
+    return _make_archive(
+        BUILDAH_IMAGE, f"buildah-{compute_digest([], _RECIPE, *_BUILDAH_PACKAGES)}", fill, {"Cmd": ["sh"]}
+    )
 
 
 def make_buildkit_archive() -> Path:
@@ -58,7 +60,7 @@ def make_buildkit_archive() -> Path:
     Raises:
         UnavailableError: BuildKit is not built yet.
     """
-    binaries = find_buildkit()
+    binaries = find_binaries(BUILDKIT)
     home, runtime = "/home/builder", "/run/user/1000"
     state = f"{home}/.local/share/buildkit"
 
@@ -76,7 +78,7 @@ def make_buildkit_archive() -> Path:
     config = {"Entrypoint": ["rootlesskit", "buildkitd"], "User": "1000:1000", "Volumes": {state: {}}}
     recipe = compute_digest([], _RECIPE, binaries.name, *_BUILDKIT_PACKAGES)
     environment = [f"{name}={value}" for name, value in variables.items()]
-    return _make_archive(BUILDKIT, f"buildkit-{recipe}", fill, {**config, "Env": environment})
+    return _make_archive(BUILDKIT_IMAGE, f"buildkit-{recipe}", fill, {**config, "Env": environment})
 
 
 def push_archive(archive: Path, target: str) -> None:

@@ -28,8 +28,8 @@ from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.errors import ForbiddenError
 from kfp_mindspore.kube.resources import PODS
 from tests.cluster.builder_images import (
-    BUILDAH,
-    BUILDKIT,
+    BUILDAH_IMAGE,
+    BUILDKIT_IMAGE,
     make_buildah_archive,
     make_buildkit_archive,
     push_busybox,
@@ -118,13 +118,13 @@ def package_image(yard, pod_packages) -> str:
 def buildkit(yard) -> str:
     """Return the name of BuildKit's image, which the node has."""
     yard.cluster.import_image(start(make_buildkit_archive))
-    return BUILDKIT
+    return BUILDKIT_IMAGE
 
 
 @pytest.fixture(params=["buildah", "buildkit"])
 def tool(request) -> dict[str, str]:
     """Return what a builder is told of a tool that runs steps."""
-    image = BUILDAH if request.param == "buildah" else request.getfixturevalue("buildkit")
+    image = BUILDAH_IMAGE if request.param == "buildah" else request.getfixturevalue("buildkit")
     return {"tool": request.param, "image": image}
 
 
@@ -178,7 +178,7 @@ def test_failing_step_is_named_with_its_last_lines_and_everything_is_removed(yar
 
 
 def test_build_that_takes_too_long_is_ended_by_the_cluster(yard, namespace) -> None:
-    builder = yard.make_builder(namespace, image=BUILDAH, job=JobSettings(deadline_seconds=60))
+    builder = yard.make_builder(namespace, image=BUILDAH_IMAGE, job=JobSettings(deadline_seconds=60))
     with pytest.raises(ProcessFailedError, match=r"STEP 2/.*had 60 s and was ended by the cluster"):
         yard.build(builder, namespace, containerfile=f"FROM {yard.base}\nRUN sleep 600\n", destination="team/deadline")
     assert yard.list_leftovers(namespace) == []
@@ -189,7 +189,7 @@ def test_interrupted_command_removes_the_job(yard, namespace, tmp_path) -> None:
     (tmp_path / "Containerfile").write_text(f"FROM {yard.base}\nRUN echo sleeping && sleep 600\n")
     words = [sys.executable, "-m", "kfp_mindspore.cli.main", "image", "build", str(tmp_path), "--base", yard.base]
     words += ["--to", f"{yard.registry}/team/interrupted", "--insecure", yard.registry, "--builder", "cluster"]
-    words += ["--kubeconfig", str(yard.cluster.kubeconfig), "--namespace", namespace, "--tool-image", BUILDAH]
+    words += ["--kubeconfig", str(yard.cluster.kubeconfig), "--namespace", namespace, "--tool-image", BUILDAH_IMAGE]
     words += ["--containerfile", str(tmp_path / "Containerfile")]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -213,7 +213,7 @@ def test_missing_image_is_told_at_once(yard, namespace) -> None:
 
 
 def test_missing_secret_is_told_by_its_name(yard, namespace) -> None:
-    builder = yard.make_builder(namespace, image=BUILDAH, secrets={"token": "no-such-secret/key"})
+    builder = yard.make_builder(namespace, image=BUILDAH_IMAGE, secrets={"token": "no-such-secret/key"})
     with pytest.raises(UserError, match="no-such-secret"):
         yard.build(builder, namespace, destination="team/none", containerfile=f"FROM {yard.base}\nRUN true\n")
     assert yard.list_leftovers(namespace) == []
@@ -330,7 +330,7 @@ def test_large_context_goes_through_a_claim(yard, namespace) -> None:
     # Nothing compresses what has no pattern.
     large = Entry.from_bytes("weights.bin", os.urandom(3_000_000))
     containerfile = f'FROM {yard.base}\nCOPY sources/ /app/\nCMD ["sh", "-c", "ls -l /app/weights.bin"]\n'
-    builder = yard.make_builder(namespace, image=BUILDAH, place=ClaimPlace("contexts"))
+    builder = yard.make_builder(namespace, image=BUILDAH_IMAGE, place=ClaimPlace("contexts"))
     try:
         result, _ = yard.build(builder, namespace, destination="team/large", extra=[large], containerfile=containerfile)
         assert "3000000" in yard.run(namespace, result.reference)
@@ -361,7 +361,7 @@ def test_large_context_goes_through_an_object_store(yard, namespace, package_ima
 
 def test_context_too_large_for_a_config_map_needs_a_place(yard, namespace) -> None:
     large = Entry.from_bytes("weights.bin", os.urandom(1_500_000))
-    builder = yard.make_builder(namespace, image=BUILDAH)
+    builder = yard.make_builder(namespace, image=BUILDAH_IMAGE)
     with pytest.raises(UserError, match="a ConfigMap takes 900,000 compressed"):
         yard.build(builder, namespace, extra=[large], containerfile=f"FROM {yard.base}\nRUN true\n")
     assert yard.list_leftovers(namespace) == []

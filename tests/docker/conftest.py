@@ -15,7 +15,7 @@ from kfp_mindspore.images import BuildContext, Entry, ImageOptions, RegistryConf
 from kfp_mindspore.images.builders import buildkit
 from kfp_mindspore.images.builders.docker import DockerBuilder
 from tests.cluster.conftest import start
-from tests.cluster.infrastructure.binaries import find_buildkit
+from tests.cluster.infrastructure.binaries import BUILDKIT, find_binaries
 from tests.support import registries
 from tests.support.dockerd import DockerDaemon, find_missing
 
@@ -113,7 +113,7 @@ def backend(
     if request.param == "buildx":
         plugins = tmp_path_factory.mktemp("docker") / "cli-plugins"
         plugins.mkdir()
-        (plugins / "docker-buildx").symlink_to(start(find_buildkit) / "docker-buildx")
+        (plugins / "docker-buildx").symlink_to(start(lambda: find_binaries(BUILDKIT)) / "docker-buildx")
         monkeypatch.setenv("DOCKER_CONFIG", str(plugins.parent))
     return Backend(request.param, "legacy" if request.param == "legacy" else "buildkit")
 

@@ -7,126 +7,179 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.cluster.infrastructure.paths import INFRASTRUCTURE, compute_digest, find_cache, lock, make_directory
 from tests.cluster.infrastructure.prerequisites import UnavailableError, check_go
 
-COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
-NAMES = (*COMPONENTS, "etcd", "coredns", "pause")
-BUILDKIT_NAMES = ("buildkitd", "buildctl", "buildctl-daemonless.sh", "docker-buildx")
-COSCHEDULING_NAMES = ("kube-scheduler-coscheduling", "podgroups.yaml")
-_MODULES = tuple(INFRASTRUCTURE / name for name in ("kubernetes", "coredns", "pause"))
-_BUILDKIT = INFRASTRUCTURE / "buildkit"
-_COSCHEDULING = INFRASTRUCTURE / "coscheduling"
+_KUBERNETES = "k8s.io/kubernetes"
+_COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
 
 
-def find_binaries() -> Path:
-    """Return the directory of the binaries.
+@dataclass(frozen=True)
+class Program:
+    """A program that Go builds.
+
+    Args:
+        folder: Folder of this one with the go.mod that pins it.
+        package: Its package.
+    """
+
+    folder: str
+    package: str = "."
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file that lies in the sources of a module.
+
+    Args:
+        folder: Folder of this one with the go.mod that pins the module.
+        module: The module.
+        path: Where the file is there.
+        mode: Permission bits that it gets.
+    """
+
+    folder: str
+    module: str
+    path: str
+    mode: int = 0o644
+
+
+@dataclass(frozen=True)
+class Toolset:
+    """What is built together, into one directory.
+
+    Args:
+        programs: Programs by name.
+        files: Files of their modules by name.
+        minutes: How long the first build takes on two cores.
+    """
+
+    programs: Mapping[str, Program]
+    files: Mapping[str, SourceFile] = field(default_factory=dict)
+    minutes: int = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all programs and files."""
+        return (*self.programs, *self.files)
+
+    @property
+    def directory(self) -> Path:
+        """Where they are in the cache; another one when a go.mod changes."""
+        folders = sorted({each.folder for each in (*self.programs.values(), *self.files.values())})
+        found = [file for folder in folders for file in (INFRASTRUCTURE / folder).iterdir()]
+        return find_cache() / f"bin-{compute_digest(file for file in found if file.suffix in {'.go', '.mod', '.sum'})}"
+
+
+KUBERNETES = Toolset(
+    programs={
+        **{name: Program("kubernetes", f"{_KUBERNETES}/cmd/{name}") for name in _COMPONENTS},
+        "etcd": Program("kubernetes", "go.etcd.io/etcd/server/v3"),
+        "coredns": Program("coredns"),
+        "pause": Program("pause"),
+    },
+    minutes=13,
+)
+BUILDKIT = Toolset(
+    programs={
+        "buildkitd": Program("buildkit", "github.com/moby/buildkit/cmd/buildkitd"),
+        "buildctl": Program("buildkit", "github.com/moby/buildkit/cmd/buildctl"),
+        "docker-buildx": Program("buildkit", "github.com/docker/buildx/cmd/buildx"),
+    },
+    files={
+        "buildctl-daemonless.sh": SourceFile(
+            "buildkit", "github.com/moby/buildkit", "examples/buildctl-daemonless/buildctl-daemonless.sh", 0o755
+        )
+    },
+    minutes=5,
+)
+COSCHEDULING = Toolset(
+    programs={"kube-scheduler-coscheduling": Program("coscheduling")},
+    files={
+        "podgroups.yaml": SourceFile(
+            "coscheduling", "sigs.k8s.io/scheduler-plugins", "config/crd/bases/scheduling.x-k8s.io_podgroups.yaml"
+        )
+    },
+    minutes=3,
+)
+_VOLCANO = "volcano.sh/volcano"
+VOLCANO = Toolset(
+    programs={
+        "vc-scheduler": Program("volcano", f"{_VOLCANO}/cmd/scheduler"),
+        "vc-controller-manager": Program("volcano", f"{_VOLCANO}/cmd/controller-manager"),
+    },
+    files={
+        f"{name}.yaml": SourceFile("volcano", _VOLCANO, f"config/crd/volcano/bases/{name}.yaml")
+        for name in (
+            "scheduling.volcano.sh_podgroups",
+            "scheduling.volcano.sh_queues",
+            "nodeinfo.volcano.sh_numatopologies",
+        )
+    },
+    minutes=3,
+)
+
+
+def find_binaries(tools: Toolset = KUBERNETES) -> Path:
+    """Return the directory of some tools.
 
     Raises:
         UnavailableError: They are not built yet.
     """
-    return _find(_locate(_MODULES), NAMES, "13 minutes at first")
-
-
-def find_buildkit() -> Path:
-    """Return the directory of BuildKit: the daemon, its client, the script that runs both, and Docker's plugin.
-
-    Raises:
-        UnavailableError: They are not built yet.
-    """
-    return _find(_locate([_BUILDKIT]), BUILDKIT_NAMES, "5 minutes at first")
-
-
-def find_coscheduling() -> Path:
-    """Return the directory of scheduler-plugins' scheduler, with the definition of its PodGroups.
-
-    Raises:
-        UnavailableError: They are not built yet.
-    """
-    return _find(_locate([_COSCHEDULING]), COSCHEDULING_NAMES, "3 minutes at first")
-
-
-def build_binaries() -> Path:
-    """Build what is missing, and return the directory of the binaries.
-
-    Nothing is fetched but what go.sum names. About 13 minutes on two cores at first, 3 GB of Go's build cache; a
-    minute when that cache is warm.
-
-    Raises:
-        UnavailableError: Go is missing.
-        RuntimeError: The build failed; the message has the end of its output.
-    """
-    directory = make_directory(_locate(_MODULES))
-    with lock(directory.with_suffix(".lock")):
-        if all((directory / name).exists() for name in NAMES):
-            return directory
-        check_go()
-        kubernetes, coredns, pause = _MODULES
-        version = _call_go(["list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes"], kubernetes).strip()
-        for name in COMPONENTS:
-            _build(directory / name, f"k8s.io/kubernetes/cmd/{name}", kubernetes, _list_version_flags(version))
-        _build(directory / "etcd", "go.etcd.io/etcd/server/v3", kubernetes)
-        _build(directory / "coredns", ".", coredns)
-        _build(directory / "pause", ".", pause)
-    return directory
-
-
-def build_buildkit() -> Path:
-    """Build BuildKit when it is missing, and return the directory of its programs.
-
-    Raises:
-        UnavailableError: Go is missing.
-        RuntimeError: The build failed; the message has the end of its output.
-    """
-    directory = make_directory(_locate([_BUILDKIT]))
-    daemon, client, script, plugin = BUILDKIT_NAMES
-    with lock(directory.with_suffix(".lock")):
-        if all((directory / name).exists() for name in BUILDKIT_NAMES):
-            return directory
-        check_go()
-        for name in (daemon, client):
-            _build(directory / name, f"github.com/moby/buildkit/cmd/{name}", _BUILDKIT)
-        _build(directory / plugin, "github.com/docker/buildx/cmd/buildx", _BUILDKIT)
-        source = _find_module("github.com/moby/buildkit", _BUILDKIT) / "examples" / "buildctl-daemonless" / script
-        _copy(source, directory / script, 0o755)
-    return directory
-
-
-def build_coscheduling() -> Path:
-    """Build scheduler-plugins' scheduler when it is missing, and return its directory.
-
-    Raises:
-        UnavailableError: Go is missing.
-        RuntimeError: The build failed; the message has the end of its output.
-    """
-    directory = make_directory(_locate([_COSCHEDULING]))
-    scheduler, definition = COSCHEDULING_NAMES
-    with lock(directory.with_suffix(".lock")):
-        if all((directory / name).exists() for name in COSCHEDULING_NAMES):
-            return directory
-        check_go()
-        _build(directory / scheduler, ".", _COSCHEDULING)
-        module = _find_module("sigs.k8s.io/scheduler-plugins", _COSCHEDULING)
-        definitions = module / "config" / "crd" / "bases"
-        _copy(definitions / f"scheduling.x-k8s.io_{definition}", directory / definition, 0o644)
-    return directory
-
-
-def _locate(modules: Sequence[Path]) -> Path:
-    files = [file for module in modules for file in module.iterdir() if file.suffix in {".go", ".mod", ".sum"}]
-    return find_cache() / f"bin-{compute_digest(files)}"
-
-
-def _find(directory: Path, names: Sequence[str], minutes: str) -> Path:
-    missing = [name for name in names if not (directory / name).exists()]
+    directory = tools.directory
+    missing = [name for name in tools.names if not (directory / name).exists()]
     if missing:
         raise UnavailableError(
-            f"{directory}: {', '.join(missing)} not built; run `python -m tests.cluster build` ({minutes})"
+            f"{directory}: {', '.join(missing)} not built; run `python -m tests.cluster build` "
+            f"({tools.minutes} minutes at first)"
         )
     return directory
+
+
+def build_binaries(tools: Toolset = KUBERNETES) -> Path:
+    """Build what is missing, and return the directory of some tools.
+
+    Nothing is fetched but what go.sum names. All of them take 3 GB of Go's build cache; when that is warm, a minute.
+
+    Raises:
+        UnavailableError: Go is missing.
+        RuntimeError: The build failed; the message has the end of its output.
+    """
+    directory = make_directory(tools.directory)
+    with lock(directory.with_suffix(".lock")):
+        missing = [name for name in tools.names if not (directory / name).exists()]
+        if missing:
+            check_go()
+        for name in missing:
+            if program := tools.programs.get(name):
+                _build(directory / name, program)
+            else:
+                _copy(tools.files[name], directory / name)
+    return directory
+
+
+def _build(output: Path, program: Program) -> None:
+    started = time.monotonic()
+    folder = INFRASTRUCTURE / program.folder
+    linker = ["-s", "-w"]
+    if program.package.startswith(f"{_KUBERNETES}/"):
+        linker += _list_version_flags(_ask(folder, _KUBERNETES, "Version"))
+    partial = output.with_name(f".{output.name}.partial")
+    words = ["build", "-mod=readonly", "-trimpath", "-ldflags", " ".join(linker), "-o", str(partial), program.package]
+    _call_go(words, folder)
+    partial.replace(output)
+    print(f"built {output.name} in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+
+
+def _copy(source: SourceFile, target: Path) -> None:
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.copyfile(Path(_ask(INFRASTRUCTURE / source.folder, source.module, "Dir"), source.path), partial)
+    partial.chmod(source.mode)
+    partial.replace(target)
 
 
 def _list_version_flags(version: str) -> list[str]:
@@ -142,34 +195,16 @@ def _list_version_flags(version: str) -> list[str]:
     return [f"-X k8s.io/component-base/version.{name}={value}" for name, value in values.items()]
 
 
-def _build(output: Path, package: str, module: Path, flags: Sequence[str] = ()) -> None:
-    if output.exists():
-        return
-    started = time.monotonic()
-    partial = output.with_name(f".{output.name}.partial")
-    linker = " ".join(["-s", "-w", *flags])
-    _call_go(["build", "-mod=readonly", "-trimpath", "-ldflags", linker, "-o", str(partial), package], module)
-    partial.replace(output)
-    print(f"built {output.name} in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+def _ask(folder: Path, module: str, what: str) -> str:
+    """Ask Go about a module that another one requires: its Version, or the Dir of its sources."""
+    return _call_go(["list", "-m", "-f", f"{{{{.{what}}}}}", module], folder).strip()
 
 
-def _find_module(name: str, module: Path) -> Path:
-    """Return where Go keeps the files of a module that another one requires."""
-    return Path(_call_go(["list", "-m", "-f", "{{.Dir}}", name], module).strip())
-
-
-def _copy(source: Path, target: Path, mode: int) -> None:
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.copyfile(source, partial)
-    partial.chmod(mode)
-    partial.replace(target)
-
-
-def _call_go(arguments: Sequence[str], module: Path) -> str:
+def _call_go(arguments: Sequence[str], folder: Path) -> str:
     environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"}
     done = subprocess.run(
         ["go", *arguments],
-        cwd=module,
+        cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -177,5 +212,5 @@ def _call_go(arguments: Sequence[str], module: Path) -> str:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"go {' '.join(arguments[:2])} in {module} failed:\n{done.stderr[-4000:]}")
+        raise RuntimeError(f"go {' '.join(arguments[:2])} in {folder} failed:\n{done.stderr[-4000:]}")
     return done.stdout

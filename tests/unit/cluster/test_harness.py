@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from _pytest.outcomes import Failed, Skipped
 
 from tests.cluster.conftest import REQUIRE_VARIABLE, is_current_wanted, start
 from tests.cluster.infrastructure.api_server import pick_ports
-from tests.cluster.infrastructure.binaries import find_binaries, find_buildkit, find_coscheduling
+from tests.cluster.infrastructure.binaries import BUILDKIT, COSCHEDULING, KUBERNETES, VOLCANO, Toolset, find_binaries
 from tests.cluster.infrastructure.cluster import find_current, render_dns
 from tests.cluster.infrastructure.images import ImageConfig, write_archive
 from tests.cluster.infrastructure.namespaces import Network
@@ -123,15 +122,20 @@ def test_what_must_be_had_fails_with_its_reason(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("find", "name"),
-    [(find_binaries, "kube-apiserver"), (find_buildkit, "buildkitd"), (find_coscheduling, "podgroups.yaml")],
+    ("tools", "name"),
+    [
+        (KUBERNETES, "kube-apiserver"),
+        (BUILDKIT, "buildkitd"),
+        (COSCHEDULING, "podgroups.yaml"),
+        (VOLCANO, "vc-scheduler"),
+    ],
 )
 def test_binaries_that_are_not_built_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, find: Callable[[], Path], name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tools: Toolset, name: str
 ) -> None:
     monkeypatch.setenv("KFP_MINDSPORE_CLUSTER_CACHE", str(tmp_path))
     with pytest.raises(UnavailableError, match=rf"{name}.*tests.cluster build"):
-        find()
+        find_binaries(tools)
 
 
 def test_the_current_cluster_is_that_of_the_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

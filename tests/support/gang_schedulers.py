@@ -1,0 +1,74 @@
+"""Gang schedulers of their own projects, beside a cluster's scheduler."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kfp_mindspore.kube import Cluster
+from tests.cluster.conftest import start
+from tests.cluster.infrastructure.binaries import COSCHEDULING, VOLCANO, find_binaries
+from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
+
+_PROFILE = "scheduler-plugins-scheduler"
+_SECONDS = 5
+
+
+@contextlib.contextmanager
+def run_scheduler_plugins(cluster: NodeCluster) -> Iterator[None]:
+    """Run scheduler-plugins' scheduler, with its coscheduling alone."""
+    folder = start(lambda: find_binaries(COSCHEDULING))
+    _define(cluster, folder / "podgroups.yaml")
+    plugin = {"name": "Coscheduling"}
+    profile = {
+        "schedulerName": _PROFILE,
+        "plugins": {
+            "multiPoint": {"enabled": [plugin]},
+            "queueSort": {"enabled": [plugin], "disabled": [{"name": "*"}]},
+        },
+        "pluginConfig": [{**plugin, "args": {"permitWaitingTimeSeconds": _SECONDS}}],
+    }
+    settings: dict[str, Any] = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "clientConnection": {"kubeconfig": str(cluster.kubeconfig)},
+        "profiles": [profile],
+    }
+    file = cluster.directory / "coscheduling.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    with _run(
+        cluster, {"coscheduling": [str(folder / "kube-scheduler-coscheduling"), f"--config={file}", "--secure-port=0"]}
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def run_volcano(cluster: NodeCluster) -> Iterator[None]:
+    """Run Volcano's scheduler as it comes, with its controllers of queues and PodGroups."""
+    folder = start(lambda: find_binaries(VOLCANO))
+    for definition in VOLCANO.files:
+        _define(cluster, folder / definition)
+    flags = [f"--kubeconfig={cluster.kubeconfig}", "--leader-elect=false"]
+    controllers = [str(folder / "vc-controller-manager"), *flags, "--controllers=queue-controller,pg-controller"]
+    scheduler = [str(folder / "vc-scheduler"), *flags, "--cache-dumper=false"]
+    commands = {"volcano-controllers": controllers, "volcano-scheduler": scheduler}
+    with _run(cluster, commands):
+        yield
+
+
+def _define(cluster: NodeCluster, file: Path) -> None:
+    Cluster(cluster.kubeconfig).apply(yaml.safe_load(file.read_text()))
+
+
+@contextlib.contextmanager
+def _run(cluster: NodeCluster, commands: dict[str, list[str]]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for name, command in commands.items():
+            cluster.daemons.start(name, command)
+            stack.callback(cluster.daemons.stop, name)
+        yield
