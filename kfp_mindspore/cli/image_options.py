@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +15,7 @@ from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:
     from kfp_mindspore.images import Builder, RegistryConfig
+    from kfp_mindspore.images.builders.cluster_job import JobSettings
     from kfp_mindspore.images.builders.place import ContextPlace
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -77,13 +78,15 @@ class BuilderChoice:
     store: str = ""
     store_endpoint: str = ""
     store_secret: str = ""
+    memory: str = ""
+    deadline_seconds: int | None = None
     choices: tuple[str, ...] = BUILDERS
 
     def make_builder(self, registry: RegistryConfig) -> Builder:
         """Return the builder.
 
         Raises:
-            UserError: An option belongs to another builder, or two contradict each other.
+            UserError: An option belongs to another builder, two contradict each other, or a value is none.
         """
         self._refuse_foreign(registry)
         if self.builder == "docker":
@@ -101,6 +104,7 @@ class BuilderChoice:
         if self.builder == "cluster":
             from kfp_mindspore.images.builders.cluster import ClusterBuilder
 
+            self._check_cluster(registry)
             return ClusterBuilder(
                 registry,
                 namespace=self.namespace,
@@ -112,16 +116,50 @@ class BuilderChoice:
                 place=self._make_place(),
                 build_args=dict(self.build_args),
                 secrets=dict(self.secrets),
+                job=self._make_job_settings(),
             )
         from kfp_mindspore.images.builders.append import AppendBuilder
 
         return AppendBuilder(registry)
+
+    def _check_cluster(self, registry: RegistryConfig) -> None:
+        """Refuse what no cluster would take, before anybody is asked."""
+        from kfp_mindspore.images import parse_reference
+        from kfp_mindspore.kube.names import list_name_errors, list_namespace_errors
+        from kfp_mindspore.operator.quantities import read_quantity
+
+        errors = list_namespace_errors("--namespace", *filter(None, [self.namespace]))
+        errors += list_name_errors("--push-secret", *filter(None, [registry.push_secret]))
+        errors += list_name_errors("--pull-secret", *registry.pull_secrets)
+        errors += list_name_errors("--claim", *filter(None, [self.claim]))
+        errors += list_name_errors("--store-secret", *filter(None, [self.store_secret]))
+        if self.memory and not read_quantity(self.memory):
+            errors.append(f"--memory: must be a quantity such as 4Gi, got {self.memory!r}")
+        if errors:
+            raise UserError("; ".join(errors))
+        for option, image in (("--tool-image", self.tool_image), ("--package-image", self.package_image)):
+            if image:
+                parse_reference(image, field=option)
+
+    def _make_job_settings(self) -> JobSettings:
+        from kfp_mindspore.images.builders.cluster_job import JobSettings
+
+        amount = {"memory": self.memory}
+        settings = JobSettings(resources={"requests": amount, "limits": amount} if self.memory else {})
+        return settings if self.deadline_seconds is None else replace(settings, deadline_seconds=self.deadline_seconds)
 
     def _make_place(self) -> ContextPlace | None:
         from kfp_mindspore.images.builders.place import ClaimPlace, ObjectStorePlace
 
         if self.claim and self.store:
             raise UserError("--claim and --store: a context goes to one of them, got both")
+        if self.claim_path and not self.claim:
+            raise UserError("--claim-path: is for --claim, which was not given")
+        if (self.store_endpoint or self.store_secret) and not self.store:
+            option = "--store-endpoint" if self.store_endpoint else "--store-secret"
+            raise UserError(f"{option}: is for --store, which was not given")
+        if self.claim_path and not self.claim_path.is_dir():
+            raise UserError(f"--claim-path: {self.claim_path}: no such folder", hint="Leave it out to load by a pod.")
         if self.claim:
             return ClaimPlace(self.claim, self.claim_path)
         return ObjectStorePlace(self.store, self.store_endpoint, secret=self.store_secret) if self.store else None
@@ -149,8 +187,8 @@ _OWNERS = {
     "docker_backend": _DOCKER,
     "network": _DOCKER,
     **dict.fromkeys(("tool", "tool_image", "package_image", "namespace", "context", "kubeconfig"), _CLUSTER),
-    **dict.fromkeys(("claim", "claim_path", "store", "store_endpoint", "store_secret"), _CLUSTER),
-    **dict.fromkeys(("push_secret", "pull_secrets"), _CLUSTER),
+    **dict.fromkeys(("claim", "claim_path", "store", "store_endpoint", "store_secret", "memory"), _CLUSTER),
+    **dict.fromkeys(("push_secret", "pull_secrets", "deadline_seconds"), _CLUSTER),
 }
 _SPELLING = {"build_args": "build_arg", "secrets": "secret", "pull_secrets": "pull_secret"}
 
@@ -210,6 +248,10 @@ _BUILDER_OPTIONS = (
     click.option("--store-endpoint", default="", help="cluster: address of the store. [default: AWS]"),
     click.option(
         "--store-secret", default="", help="cluster: Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+    ),
+    click.option("--memory", default="", help="cluster: memory of the build's pod, such as 4Gi."),
+    click.option(
+        "--deadline-seconds", type=click.IntRange(1), help="cluster: when the build is ended. [default: 3600]"
     ),
 )
 

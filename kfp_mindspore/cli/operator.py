@@ -84,7 +84,7 @@ def run(
     run_operator(
         Settings(
             login=Login(kubeconfig, context),
-            namespaces=namespaces,
+            namespaces=tuple(dict.fromkeys(namespaces)),
             options=Options(istio_sidecar=istio_sidecar, gang_scheduler=gang_scheduler, scheduler_name=scheduler_name),
             workers=workers,
             host=host,
@@ -148,7 +148,7 @@ def install(
     choices = Choices(
         image=image or PLACEHOLDER_IMAGE,
         namespace=operator_namespace,
-        watched=namespaces,
+        watched=tuple(dict.fromkeys(namespaces)),
         gang_scheduler=gang_scheduler,
         istio_sidecar=istio_sidecar,
         replicas=replicas,

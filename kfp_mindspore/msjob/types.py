@@ -33,11 +33,11 @@ class SchedulingPolicy:
 
     Attributes:
         min_available: How many pods must find a node before any starts; default all.
-        min_resources: What the job needs in all, resource name to quantity; default the sum of its pods' requests for
-            Volcano, nothing for scheduler-plugins.
-        priority_class: PriorityClass of the group of pods.
-        queue: Queue of the gang scheduler.
-        schedule_timeout_seconds: How long the group of pods may wait to be scheduled together.
+        min_resources: What the job needs in all, resource name to quantity; default for Volcano the sum of the requests
+            of as many pods as must find a node, for scheduler-plugins nothing.
+        priority_class: PriorityClass of the group of pods; Volcano's alone.
+        queue: Queue of the gang scheduler; Volcano's alone.
+        schedule_timeout_seconds: How long the group of pods may wait to be scheduled together, by scheduler-plugins.
     """
 
     min_available: int | None = limit(minimum=1)

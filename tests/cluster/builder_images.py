@@ -67,8 +67,8 @@ def make_buildkit_archive() -> Path:
     def fill(root: Path) -> None:
         _install(root, _BUILDKIT_PACKAGES)
         _allow_namespaces(root)
-        for path in binaries.iterdir():
-            shutil.copy(path, root / "usr" / "bin" / path.name)
+        for name in ("buildkitd", "buildctl", "buildctl-daemonless.sh"):
+            shutil.copy(binaries / name, root / "usr" / "bin" / name)
         for name in (runtime, f"{home}/.local/tmp", state):
             make_directory(root / name.lstrip("/"))
         for path in [root / "home" / "builder", *(root / "home" / "builder").rglob("*"), root / runtime.lstrip("/")]:

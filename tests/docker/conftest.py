@@ -115,6 +115,7 @@ def backend(
         plugins.mkdir()
         (plugins / "docker-buildx").symlink_to(start(lambda: find_binaries(BUILDKIT)) / "docker-buildx")
         monkeypatch.setenv("DOCKER_CONFIG", str(plugins.parent))
+        assert "buildx" in buildkit.find_buildkit(find_client("buildkit"))
     return Backend(request.param, "legacy" if request.param == "legacy" else "buildkit")
 
 

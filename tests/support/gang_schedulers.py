@@ -72,3 +72,5 @@ def _run(cluster: NodeCluster, commands: dict[str, list[str]]) -> Iterator[None]
             cluster.daemons.start(name, command)
             stack.callback(cluster.daemons.stop, name)
         yield
+        # What waited for one that is gone has said so less clearly.
+        cluster.daemons.check(*commands)

@@ -103,6 +103,8 @@ def run_buildkit(
         environment["BUILDX_BUILDER"] = "default"
     with contextlib.ExitStack() as stack:
         if docker_config is not None:
+            # Where certificates are unless it is said.
+            environment.setdefault("DOCKER_CERT_PATH", str(_find_own_folder()))
             environment["DOCKER_CONFIG"] = stack.enter_context(_config_folder(docker_config))
         process = subprocess.Popen(
             [*words, *arguments],
@@ -163,16 +165,23 @@ def read_plain_progress(lines: Iterable[str], on_progress: OnProgress) -> Proces
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End the command line if it still runs: it cancels the build in the daemon when asked to end."""
+    """End the command line if it still runs: it cancels the build in the daemon when asked to end.
+
+    Its plugin is a process of its own, which it does not pass the signal on to.
+    """
     if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        try:
+        os.killpg(process.pid, signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     if process.stderr is not None:
         process.stderr.close()
+
+
+def _find_own_folder() -> Path:
+    return Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker").absolute()
 
 
 @contextlib.contextmanager
@@ -181,8 +190,7 @@ def _config_folder(docker_config: Path) -> Iterator[str]:
 
     The plugins of the user's own folder are in it as well. It can be written to, which buildx does.
     """
-    own = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-docker-") as folder:
         Path(folder, "config.json").symlink_to(docker_config.absolute())
-        Path(folder, "cli-plugins").symlink_to(own.absolute() / "cli-plugins")
+        Path(folder, "cli-plugins").symlink_to(_find_own_folder() / "cli-plugins")
         yield folder

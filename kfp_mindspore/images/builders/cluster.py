@@ -280,7 +280,7 @@ class ClusterBuilder(Builder):
             return overdue
         if ending.reason not in ("Error", "Completed", ""):
             text = f"{failure.message}: the pod was ended: {ending.reason} {ending.message}".rstrip()
-            hint = "Ask for more memory in `resources`." if ending.reason == "OOMKilled" else ""
+            hint = "Ask for more: --memory, or JobSettings(resources=…)." if ending.reason == "OOMKilled" else ""
             return ProcessFailedError(text, hint=hint, log=failure.log)
         return ProcessFailedError(f"{failure.message} (exit code {ending.exit_code})", log=failure.log)
 
@@ -294,7 +294,7 @@ class ClusterBuilder(Builder):
             return None
         return ProcessFailedError(
             f"{failure.message}: the build had {self.job.deadline_seconds} s and was ended by the cluster ({_OVERDUE})",
-            hint="Give it more by JobSettings(deadline_seconds=…).",
+            hint="Give it more: --deadline-seconds, or JobSettings(deadline_seconds=…).",
             log=failure.log,
         )
 

@@ -165,7 +165,8 @@ class DockerBuilder(Builder):
                 arguments,
                 context,
                 on_progress,
-                host=self._daemon.host,
+                # Neither a context of the command line nor another daemon than the one that pushes.
+                host=self._daemon.address,
                 docker_config=self.registry.docker_config,
             )
         except KfpMindSporeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
@@ -14,6 +15,7 @@ _INSTEAD = {
     "append": "add only sources with --builder append",
     "cluster": "build on a cluster: --builder cluster",
 }
+_DEFAULT_HOST = "unix:///var/run/docker.sock"
 _AGAIN = "Nothing was tagged in the registry. See that the daemon runs, and build again."
 
 
@@ -39,8 +41,8 @@ class Daemon:
 
     @property
     def address(self) -> str:
-        """Where the daemon is, for messages."""
-        return self.host or (str(self._client.base_url) if self._client is not None else "the default socket")
+        """Where the daemon is, as DOCKER_HOST says it."""
+        return self.host or os.environ.get("DOCKER_HOST") or _DEFAULT_HOST
 
     def connect(self) -> Any:
         """Return the SDK's low-level client; the daemon has answered.
@@ -59,13 +61,12 @@ class Daemon:
             settings = kwargs_from_env()
             if self.host:
                 settings["base_url"] = self.host
-            where = settings.get("base_url", "unix:///var/run/docker.sock")
             try:
                 # Asking for the version is the first contact.
                 self._client = docker.APIClient(**settings, version="auto", timeout=int(self._timeout_seconds))
             except (docker.errors.DockerException, OSError) as error:
                 raise UserError(
-                    f"Docker daemon at {where}: does not answer ({_find_cause(error)})", hint=self._start
+                    f"Docker daemon at {self.address}: does not answer ({_find_cause(error)})", hint=self._start
                 ) from None
             if self._registry.docker_config is not None:
                 self._client.reload_config(dockercfg_path=str(self._registry.docker_config))

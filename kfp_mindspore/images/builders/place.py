@@ -176,7 +176,10 @@ class ObjectStorePlace(ContextPlace):
     secret: str = ""
 
     def __post_init__(self) -> None:
-        parse_url(self._locate("context"))
+        try:
+            parse_url(self._locate("context"))
+        except UserError:
+            raise UserError(f"object store: must be s3://BUCKET or s3://BUCKET/FOLDER, got {self.url!r}") from None
 
     def put(self, file: BinaryIO, size: int, site: Site) -> PlacedContext:
         """Upload the tar."""

@@ -46,7 +46,12 @@ class RegistryConfig:
             raise UserError(f"ca_file: {self.ca_file}: no such file")
         if self.attempts < 1:
             raise UserError(f"attempts: must be at least 1, got {self.attempts}")
+        for host in self.insecure:
+            if not host or "/" in host:
+                raise UserError(f"insecure: must be HOST or HOST:PORT, got {host!r}")
         for host, place in self.mirrors.items():
+            if not place.strip("/") or "://" in place:
+                raise UserError(f"mirrors[{host}]: must be HOST or HOST/PATH, without a scheme, got {place!r}")
             parse_reference(f"{place.rstrip('/')}/image", field=f"mirrors[{host}]")
 
     def is_insecure(self, host: str) -> bool:

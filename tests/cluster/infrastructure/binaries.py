@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -55,12 +56,10 @@ class Toolset:
     Args:
         programs: Programs by name.
         files: Files of their modules by name.
-        minutes: How long the first build takes on two cores.
     """
 
     programs: Mapping[str, Program]
     files: Mapping[str, SourceFile] = field(default_factory=dict)
-    minutes: int = 1
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,7 +81,6 @@ KUBERNETES = Toolset(
         "coredns": Program("coredns"),
         "pause": Program("pause"),
     },
-    minutes=13,
 )
 BUILDKIT = Toolset(
     programs={
@@ -95,7 +93,6 @@ BUILDKIT = Toolset(
             "buildkit", "github.com/moby/buildkit", "examples/buildctl-daemonless/buildctl-daemonless.sh", 0o755
         )
     },
-    minutes=5,
 )
 COSCHEDULING = Toolset(
     programs={"kube-scheduler-coscheduling": Program("coscheduling")},
@@ -104,7 +101,6 @@ COSCHEDULING = Toolset(
             "coscheduling", "sigs.k8s.io/scheduler-plugins", "config/crd/bases/scheduling.x-k8s.io_podgroups.yaml"
         )
     },
-    minutes=3,
 )
 _VOLCANO = "volcano.sh/volcano"
 VOLCANO = Toolset(
@@ -120,7 +116,6 @@ VOLCANO = Toolset(
             "nodeinfo.volcano.sh_numatopologies",
         )
     },
-    minutes=3,
 )
 
 
@@ -134,8 +129,7 @@ def find_binaries(tools: Toolset = KUBERNETES) -> Path:
     missing = [name for name in tools.names if not (directory / name).exists()]
     if missing:
         raise UnavailableError(
-            f"{directory}: {', '.join(missing)} not built; run `python -m tests.cluster build` "
-            f"({tools.minutes} minutes at first)"
+            f"{directory}: {', '.join(missing)} not built; run `python -m tests.cluster build` (23 minutes at first)"
         )
     return directory
 
@@ -167,7 +161,7 @@ def _build(output: Path, program: Program) -> None:
     folder = INFRASTRUCTURE / program.folder
     linker = ["-s", "-w"]
     if program.package.startswith(f"{_KUBERNETES}/"):
-        linker += _list_version_flags(_ask(folder, _KUBERNETES, "Version"))
+        linker += _list_version_flags(_fetch_module(folder, _KUBERNETES)["Version"])
     partial = output.with_name(f".{output.name}.partial")
     words = ["build", "-mod=readonly", "-trimpath", "-ldflags", " ".join(linker), "-o", str(partial), program.package]
     _call_go(words, folder)
@@ -177,7 +171,7 @@ def _build(output: Path, program: Program) -> None:
 
 def _copy(source: SourceFile, target: Path) -> None:
     partial = target.with_name(f".{target.name}.partial")
-    shutil.copyfile(Path(_ask(INFRASTRUCTURE / source.folder, source.module, "Dir"), source.path), partial)
+    shutil.copyfile(Path(_fetch_module(INFRASTRUCTURE / source.folder, source.module)["Dir"], source.path), partial)
     partial.chmod(source.mode)
     partial.replace(target)
 
@@ -195,9 +189,10 @@ def _list_version_flags(version: str) -> list[str]:
     return [f"-X k8s.io/component-base/version.{name}={value}" for name, value in values.items()]
 
 
-def _ask(folder: Path, module: str, what: str) -> str:
-    """Ask Go about a module that another one requires: its Version, or the Dir of its sources."""
-    return _call_go(["list", "-m", "-f", f"{{{{.{what}}}}}", module], folder).strip()
+def _fetch_module(folder: Path, module: str) -> dict[str, str]:
+    """Return what Go says of a module that another one requires, such as its Version and the Dir of its sources."""
+    found: dict[str, str] = json.loads(_call_go(["mod", "download", "-json", module], folder))
+    return found
 
 
 def _call_go(arguments: Sequence[str], folder: Path) -> str:

@@ -124,13 +124,13 @@ class Daemons:
                 raise self._explain(name, f"was not ready within {seconds:.0f} s")
             time.sleep(0.05)
 
-    def check(self) -> None:
-        """Check that all run: what answered on a daemon's port may have been another's.
+    def check(self, *names: str) -> None:
+        """Check that these daemons run, by default all: what answered on a daemon's port may have been another's.
 
         Raises:
             StartError: One ended.
         """
-        for name in self.names():
+        for name in names or self.names():
             if not self.find(name).process.is_alive():
                 raise self._explain(name, "ended")
 

@@ -15,7 +15,7 @@ from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.node import NODE
 from tests.support.gang_schedulers import run_scheduler_plugins, run_volcano
 from tests.support.node_jobs import CHECKPOINT_STEPS, NodeJob, NodeJobs
-from tests.support.operators import OperatorProcess
+from tests.support.operators import OperatorProcess, wait_for
 
 # A device that only this test's pods ask for.
 DEVICE = "kfp-mindspore.test/npu"
@@ -28,9 +28,11 @@ def gang_scheduler(own_cluster: NodeCluster, request: pytest.FixtureRequest) -> 
     """Return the name of a gang scheduler that runs, on a node with 3 devices."""
     api = Cluster(own_cluster.kubeconfig)
     _set_devices(api, 3)
-    with SCHEDULERS[request.param](own_cluster):
-        yield request.param
-    _set_devices(api, None)
+    try:
+        with SCHEDULERS[request.param](own_cluster):
+            yield request.param
+    finally:
+        _set_devices(api, None)
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def test_a_job_that_finds_no_room_for_all_leaves_the_room_to_others(jobs: NodeJo
     assert groups is not None
     for job in (first, small, large):
         job.delete()
-    assert jobs.api.list(groups, jobs.namespace) == []
+    wait_for(lambda: not jobs.api.list(groups, jobs.namespace), lambda: "a PodGroup is left")
 
 
 def test_a_gang_that_restarts_gets_its_nodes_again(jobs: NodeJobs) -> None:

@@ -11,6 +11,7 @@ from tests.support import base_images, registries
 
 # Nothing listens there: what asks its registry ends with code 1, later.
 NOWHERE = ("build", "{script}", "--base", "localhost:1/base", "--dry-run")
+ON_CLUSTER = [*NOWHERE, "--builder", "cluster"]
 
 
 @pytest.fixture(scope="module")
@@ -97,19 +98,7 @@ def test_other_sources_are_taken(name, base, registry, tmp_path, monkeypatch, ca
         (["build", "{script}", "--base", "b", "--dry-run", "--push-secret", "s"], "--push-secret: is for --builder"),
         (["build", "{script}", "--base", "b", "--dry-run", "--build-arg", "A=1"], "for --builder docker or cluster"),
         (
-            [
-                "build",
-                "{script}",
-                "--base",
-                "b",
-                "--dry-run",
-                "--builder",
-                "cluster",
-                "--claim",
-                "c",
-                "--store",
-                "s3://b/f",
-            ],
+            [*ON_CLUSTER, "--claim", "c", "--store", "s3://b/f"],
             "--claim and --store",
         ),
         (["build", "{script}", "--base", "B:x:y", "--dry-run"], "base: "),
@@ -124,6 +113,21 @@ def test_other_sources_are_taken(name, base, registry, tmp_path, monkeypatch, ca
         ([*NOWHERE, "--user", "a:b:c"], "user: "),
         ([*NOWHERE, "--docker-config", "/nosuch/file"], "--docker-config: /nosuch/file: no such file"),
         ([*NOWHERE, "--docker-config", "/"], "--docker-config: /: is not a file"),
+        ([*NOWHERE, "--insecure", "http://reg.io"], "insecure: must be HOST or HOST:PORT, got 'http://reg.io'"),
+        ([*NOWHERE, "--mirror", "docker.io="], "mirrors[docker.io]: must be HOST or HOST/PATH"),
+        ([*NOWHERE, "--memory", "4Gi"], "--memory: is for --builder cluster"),
+        ([*ON_CLUSTER, "--namespace", "Bad_NS"], "--namespace: must be at most 63 lower-case"),
+        ([*ON_CLUSTER, "--push-secret", "Bad_S"], "--push-secret: must be at most 253 lower-case"),
+        ([*ON_CLUSTER, "--claim", "Bad_C"], "--claim: must be at most 253 lower-case"),
+        ([*ON_CLUSTER, "--tool-image", "Bad Image!"], "--tool-image: "),
+        ([*ON_CLUSTER, "--memory", "much"], "--memory: must be a quantity such as 4Gi, got 'much'"),
+        ([*ON_CLUSTER, "--claim-path", "/"], "--claim-path: is for --claim"),
+        ([*ON_CLUSTER, "--claim", "c", "--claim-path", "/nosuch"], "--claim-path: /nosuch: no such folder"),
+        ([*ON_CLUSTER, "--store-secret", "s"], "--store-secret: is for --store"),
+        (
+            [*ON_CLUSTER, "--store", "nonsense"],
+            "object store: must be s3://BUCKET or s3://BUCKET/FOLDER, got 'nonsense'",
+        ),
         (["runtime"], "--to: is missing"),
         (["runtime", "--dry-run", "--docker-host", "unix:///nosuch.sock"], "DOCKER_HOST, or build on a cluster: "),
         (["runtime", "--dry-run", "--docker-host", "unix:///nosuch.sock", "--platform", "linux"], "platform: "),

@@ -134,7 +134,7 @@ def test_wrong_settings_are_named(options, message) -> None:
 def test_wrong_places_are_named(tmp_path) -> None:
     with pytest.raises(UserError, match=r"mount_path: .*: no such folder"):
         ClaimPlace("claim", tmp_path / "none")
-    with pytest.raises(UserError, match="must be s3://BUCKET/KEY"):
+    with pytest.raises(UserError, match="must be s3://BUCKET or s3://BUCKET/FOLDER, got 'gs://bucket'"):
         ObjectStorePlace("gs://bucket")
 
 

@@ -1,11 +1,14 @@
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from kfp_mindspore.errors import ProcessFailedError, UserError
+from kfp_mindspore.images.builders import buildkit
 from kfp_mindspore.images.builders.buildkit import find_buildkit, list_arguments, read_plain_progress, run_buildkit
 from kfp_mindspore.images.builders.docker import DockerBuilder
+from kfp_mindspore.process import ProcessIdentity
 
 # As Docker 20.10 prints it; the last three lines repeat the failure.
 FAILED = """\
@@ -128,3 +131,38 @@ def test_logins_of_another_file_come_beside_the_users_own_plugins(tmp_path, monk
     with (tmp_path / "context.tar").open("wb+") as context, pytest.raises(ProcessFailedError) as caught:
         run_buildkit([sys.executable, "-c", script], [], context, lambda _: None, docker_config=logins)
     assert caught.value.message == "build: {\"auths\": {}}['docker-buildx']"
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_who_is_interrupted_ends_the_command_lines_plugin_too(tmp_path, monkeypatch, answers) -> None:
+    """The command line of some versions does not pass signals on to its plugin, which is a process of its own."""
+    monkeypatch.setattr(buildkit, "_GRACE_SECONDS", 0.5)
+    plugin = tmp_path / "plugin.py"
+    handler = "signal.default_int_handler" if answers else "signal.SIG_IGN"
+    plugin.write_text(
+        f"import os, signal, sys, time\nsignal.signal(signal.SIGINT, {handler})\n"
+        "print(f'#1 [1/1] {os.getpid()}', file=sys.stderr, flush=True)\ntime.sleep(600)\n"
+    )
+    command = (
+        "import signal, subprocess, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        f"sys.exit(subprocess.Popen([sys.executable, {str(plugin)!r}], restore_signals=True).wait())"
+    )
+    pids = []
+
+    def interrupt(progress) -> None:
+        pids.append(int(progress.step.split()[-1]))
+        raise KeyboardInterrupt
+
+    with (tmp_path / "context").open("w+b") as context, pytest.raises(KeyboardInterrupt):
+        run_buildkit([sys.executable, "-c", command], [], context, interrupt)
+    assert wait_until_gone(pids[0])
+
+
+def wait_until_gone(pid: int) -> bool:
+    """Return whether a process of which nobody takes leave here ends within 10 s."""
+    for _ in range(1000):
+        identity = ProcessIdentity.of(pid)
+        if identity is None or not identity.is_alive():
+            return True
+        time.sleep(0.01)
+    return False
