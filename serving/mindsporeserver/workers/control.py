@@ -178,14 +178,14 @@ class Channel:
 
     def _answer(self, number: int, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if task.cancelled() or self._closed:
+        if task.cancelled():
             return
+        # Asked for in any case: what nobody asks for is logged as a bug, and here it may be that the other end is gone.
         error = task.exception()
-        if error is None:
-            self._send({"id": number, "result": task.result()})
-            return
-        self._send({"id": number, "error": describe_error(error)})
-        if not isinstance(error, KfpMindSporeError):
+        if not self._closed:
+            said = {"result": task.result()} if error is None else {"error": describe_error(error)}
+            self._send({"id": number, **said})
+        if error is not None and not isinstance(error, KfpMindSporeError):
             # A bug: whoever asked gets a word, the log gets all of it.
             asyncio.get_running_loop().call_exception_handler({"message": "control channel", "exception": error})
 

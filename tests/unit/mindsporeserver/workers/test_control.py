@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import socket
@@ -50,6 +51,36 @@ async def connect(
         asking.close()
         answering.close()
         await asyncio.gather(*tasks)
+
+
+@pytest.mark.parametrize(
+    ("error", "complaints"), [(ChannelClosedError("it is gone as well"), 0), (ZeroDivisionError("a bug"), 1)]
+)
+def test_only_a_bug_is_logged_when_the_other_end_went_before_its_answer(error: Exception, complaints: int) -> None:
+    said: list[Mapping[str, Any]] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+        begun, gone = asyncio.Event(), asyncio.Event()
+
+        async def fail_late(action: str, arguments: Mapping[str, Any]) -> Any:
+            begun.set()
+            await gone.wait()
+            raise error
+
+        async with connect(fail_late) as (asking, answering):
+            call = asyncio.ensure_future(asking.call("anything"))
+            await begun.wait()
+            answering.close()
+            asking.close()
+            gone.set()
+            with pytest.raises(ChannelClosedError):
+                await call
+
+    asyncio.run(main())
+    # What nobody has looked at is told when it is collected.
+    gc.collect()
+    assert len(said) == complaints
 
 
 class TestCalls:
