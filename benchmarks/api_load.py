@@ -21,6 +21,8 @@ CONNECTIONS = 32
 INDEXED_JOBS = Resource("batch", "v1", "jobs", "Job")
 INDEXED_JOB_LABEL = "batch.kubernetes.io/job-name"
 _POLL_SECONDS = 0.1
+# Of a network that is for documentation only.
+_POD_IP = "198.51.100.7"
 _TEMPLATE = {
     "spec": {
         "containers": [
@@ -266,7 +268,7 @@ def _patch_running(namespace: str, name: str) -> tuple[str, str, bytes, str]:
         "restartCount": 0,
         "state": {"running": {"startedAt": stamp}},
     }
-    body = json.dumps({"status": {"phase": "Running", "containerStatuses": [container]}}).encode()
+    body = json.dumps({"status": {"phase": "Running", "podIP": _POD_IP, "containerStatuses": [container]}}).encode()
     path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
     return "PATCH", path, body, "application/strategic-merge-patch+json"
 

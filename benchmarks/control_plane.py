@@ -82,18 +82,17 @@ class ControlPlane:
 
 
 @contextmanager
-def start_control_plane(*flags: str, controllers: Sequence[str] = ()) -> Iterator[ControlPlane]:
+def start_control_plane(*flags: str) -> Iterator[ControlPlane]:
     """Start a control plane in which MSJobs are known.
 
     Args:
         flags: More flags of the API server.
-        controllers: More flags of kube-controller-manager.
     """
     from kfp_mindspore.kube import Cluster
     from kfp_mindspore.msjob.crd import build_crd
     from tests.cluster.infrastructure.api_server import ApiServer
 
-    with ApiServer(api_server_flags=[_FASTER_CLEARING, *flags], controllers_flags=controllers) as server:
+    with ApiServer(api_server_flags=[_FASTER_CLEARING, *flags]) as server:
         cluster = Cluster(server.kubeconfig)
         cluster.apply(build_crd())
         _wait_served(cluster)

@@ -10,7 +10,8 @@ On it, round by round and in turn, the same number of three-pod jobs is made by
 
 The clock runs from the first request to the last pod. Then, for the operator: the time from an event to what follows
 (also of the Job controller at its defaults), its requests from the API server's audit log, what requests of each kind
-cost the control plane, the operator's memory and idle CPU with more and more jobs, and its restart with all of them.
+cost the control plane, how soon Services lead to schedulers that get their addresses at once (also with selectors), the
+operator's memory and idle CPU with more and more jobs, and its restart with all of them.
 
     python benchmarks/msjob_operator.py --quick --only rate    # 100 jobs, one round
     python benchmarks/msjob_operator.py --quick                # every question, with few jobs
@@ -61,6 +62,7 @@ from delays import INDEXED, OURS, measure_delays, summarise
 from harness import Target, build_parser, print_result
 from operator_answers import judge
 from prices import measure_prices
+from reach import measure_reach
 
 from kfp_mindspore.kube import PODS, SERVICES
 from kfp_mindspore.operator.resources import JOBS
@@ -80,6 +82,7 @@ class Plan:
         slow_jobs: Jobs a round of the Job controller at its default limits, whose rate does not depend on it.
         delays: Jobs, one after the other, whose delays are measured.
         calls: Jobs whose requests are counted, and requests of each kind whose price is measured.
+        gangs: Gangs that get their addresses at once.
         idle_seconds: How long nothing happens where idling is measured.
         sizes: Numbers of jobs at which memory and idle CPU are measured.
     """
@@ -89,12 +92,13 @@ class Plan:
     slow_jobs: int
     delays: int
     calls: int
+    gangs: int
     idle_seconds: float
     sizes: tuple[int, ...]
 
 
-FULL = Plan(3, 1000, 200, 120, 200, 30.0, (0, 1000, 5000))
-QUICK = Plan(1, 100, 60, 20, 30, 10.0, (0, 100, 300))
+FULL = Plan(3, 1000, 200, 120, 200, 300, 30.0, (0, 1000, 5000))
+QUICK = Plan(1, 100, 60, 20, 30, 40, 10.0, (0, 100, 300))
 
 
 async def measure_rates(plan: Plan, directory: Path) -> dict[str, Any]:
@@ -251,12 +255,20 @@ async def price_requests(plan: Plan, directory: Path) -> dict[str, Any]:
     return {"requests": plan.calls, "rows": rows}
 
 
+async def measure_reaches(plan: Plan, directory: Path) -> dict[str, Any]:
+    """Return how soon Services lead to their schedulers, round by round."""
+    with start_control_plane() as plane:
+        async with Client(plane.server.kubeconfig) as client:
+            rounds = [await measure_reach(plane, client, plan.gangs, directory) for _ in range(plan.rounds)]
+    for sample in rounds:
+        show("reach", sample)
+    return {"gangs": plan.gangs, "rounds": rounds}
+
+
 async def measure_sizes(plan: Plan, directory: Path) -> dict[str, Any]:
     """Measure an operator with more and more running jobs, and another that is started with all of them."""
     sizes: list[dict[str, Any]] = []
-    # Endpoints of Services whose pods have no address mean nothing to the operator, and take as long as all the rest.
-    without = "--controllers=*,-endpoints-controller,-endpointslice-controller"
-    with start_control_plane(controllers=[without]) as plane:
+    with start_control_plane() as plane:
         async with Client(plane.server.kubeconfig) as client:
             with plane.make_namespace() as namespace, make_operator(plane, directory) as operator:
                 there = 0
@@ -332,6 +344,7 @@ def main() -> int:
         "price": price_requests,
         "delay": measure_all_delays,
         "calls": count_calls,
+        "reach": measure_reaches,
         "size": measure_sizes,
     }
     parser.add_argument("--only", default=",".join(measures), help="which questions: %(default)s")

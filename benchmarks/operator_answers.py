@@ -34,6 +34,8 @@ def judge(raw: Mapping[str, Any]) -> list[Target]:
         targets.append(build_target("writes a job in all", [calls["writes_per_job"]]))
         seconds = calls["idle_seconds"]
         targets.append(build_target(f"requests in {seconds:g} s without events", [calls["idle_polls"]], 0))
+    if reach := raw.get("reach"):
+        targets += _judge_reach(reach)
     if sizes := raw.get("size"):
         targets += _judge_sizes(sizes)
     return targets
@@ -63,6 +65,16 @@ def _judge_delays(delays: Mapping[str, Any]) -> list[Target]:
                 found = summarise(values)
                 targets += [build_target(f"{title}{action}, {name}, ms", [found[name]]) for name in ("p50", "p99")]
     return targets
+
+
+def _judge_reach(found: Mapping[str, Any]) -> list[Target]:
+    seconds = {way: [sample[way] for sample in found["rounds"]] for way in ("ours", "selectors")}
+    what = f"{found['gangs']} gangs at once: seconds until all Services lead to their schedulers"
+    return [
+        build_target(what, seconds["ours"]),
+        build_target(f"{what}, by selectors", seconds["selectors"]),
+        build_target("by selectors / by the operator", pair_ratios(seconds["selectors"], seconds["ours"])),
+    ]
 
 
 def _judge_sizes(found: Mapping[str, Any]) -> list[Target]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kfp_mindspore.operator.actions import Action
-from kfp_mindspore.operator.observed import Observed, view_pod, view_pod_group, view_service
+from kfp_mindspore.operator.observed import Observed, view_endpoint_slice, view_pod, view_pod_group, view_service
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.reconcile import Outcome, reconcile
 
@@ -13,6 +13,7 @@ __all__ = [
     "Options",
     "Outcome",
     "reconcile",
+    "view_endpoint_slice",
     "view_pod",
     "view_pod_group",
     "view_service",

@@ -25,6 +25,11 @@ class CreateService(CreatePod):
 
 
 @dataclass(frozen=True)
+class CreateEndpointSlice(CreatePod):
+    """Create the EndpointSlice by which a Service leads to its pod."""
+
+
+@dataclass(frozen=True)
 class CreatePodGroup(CreatePod):
     """Create a PodGroup of the gang scheduler, whose group and version are in the body."""
 
@@ -47,6 +52,14 @@ class DeletePod:
 @dataclass(frozen=True)
 class DeleteService:
     """Delete a Service of this uid."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class DeleteEndpointSlice:
+    """Delete an EndpointSlice of this uid."""
 
     name: str
     uid: str
@@ -93,9 +106,11 @@ class RequeueAt:
 Action = (
     CreatePod
     | CreateService
+    | CreateEndpointSlice
     | CreatePodGroup
     | DeletePod
     | DeleteService
+    | DeleteEndpointSlice
     | DeletePodGroup
     | DeleteJob
     | EmitEvent

@@ -13,9 +13,11 @@ from kfp_mindspore.msjob.names import FAILED, RESTARTING, SUCCEEDED
 from kfp_mindspore.msjob.wire import now
 from kfp_mindspore.operator.actions import (
     Action,
+    CreateEndpointSlice,
     CreatePod,
     CreatePodGroup,
     CreateService,
+    DeleteEndpointSlice,
     DeleteJob,
     DeletePod,
     DeletePodGroup,
@@ -28,7 +30,7 @@ from kfp_mindspore.operator.metrics import Metrics
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.reconcile import Outcome, reconcile
 from kfp_mindspore.operator.recorder import Recorder
-from kfp_mindspore.operator.resources import JOBS, PODS, SERVICES, Resource, find_pod_groups
+from kfp_mindspore.operator.resources import ENDPOINT_SLICES, JOBS, PODS, SERVICES, Resource, find_pod_groups
 from kfp_mindspore.operator.store import VIEWS, Key, Kind, Store
 from kfp_mindspore.operator.workqueue import WorkQueue
 
@@ -62,7 +64,11 @@ class Controller:
         self._metrics = metrics
         self._options = options
         self._logger = logging.getLogger(__name__)
-        self._resources: dict[Kind, Resource] = {"pods": PODS, "services": SERVICES}
+        self._resources: dict[Kind, Resource] = {
+            "pods": PODS,
+            "services": SERVICES,
+            "endpointslices": ENDPOINT_SLICES,
+        }
         if groups := find_pod_groups(options.gang_scheduler):
             self._resources["podgroups"] = groups
 
@@ -198,23 +204,28 @@ class Controller:
             return await self._create(key, "podgroups", action.body)
         if isinstance(action, CreateService):
             return await self._create(key, "services", action.body)
+        if isinstance(action, CreateEndpointSlice):
+            return await self._create(key, "endpointslices", action.body)
         if isinstance(action, CreatePod):
             return await self._create(key, "pods", action.body)
         if isinstance(action, DeletePod):
-            await self._delete(key, "pods", action.name, action.uid, action.grace_seconds)
-        elif isinstance(action, DeleteService):
-            await self._delete(key, "services", action.name, action.uid)
-        elif isinstance(action, DeletePodGroup):
-            await self._delete(key, "podgroups", action.name, action.uid)
-        elif isinstance(action, DeleteJob):
+            return await self._delete(key, "pods", action.name, action.uid, action.grace_seconds)
+        if isinstance(action, DeleteService):
+            return await self._delete(key, "services", action.name, action.uid)
+        if isinstance(action, DeleteEndpointSlice):
+            return await self._delete(key, "endpointslices", action.name, action.uid)
+        if isinstance(action, DeletePodGroup):
+            return await self._delete(key, "podgroups", action.name, action.uid)
+        if isinstance(action, DeleteJob):
             await self._delete_object(JOBS, key.namespace, action.name, action.uid)
             self._store.drop_job(key, action.uid)
         return False
 
     async def _create(self, key: Key, kind: Kind, body: dict[str, Any]) -> bool:
         resource = self._resources[kind]
-        # Of a pod the server adds nothing that a decision needs but uid and version; of a Service its address.
-        answer_form = METADATA_ONLY if kind == "pods" else "application/json"
+        # Of these the server adds nothing that a decision needs but uid and version; of a Service its address.
+        is_known = kind in ("pods", "endpointslices")
+        answer_form = METADATA_ONLY if is_known else "application/json"
         try:
             with self._store.making(key, kind, body):
                 answer = await self._api.create(resource, key.namespace, body, answer=answer_form)
@@ -222,8 +233,8 @@ class Controller:
             if error.reason != "AlreadyExists":
                 raise
             return await self._find_holder(key, kind, str(body["metadata"]["name"]))
-        self._store.put(kind, {**body, "metadata": answer["metadata"]} if kind == "pods" else answer)
-        return kind != "pods"
+        self._store.put(kind, {**body, "metadata": answer["metadata"]} if is_known else answer)
+        return not is_known
 
     async def _find_holder(self, key: Key, kind: Kind, name: str) -> bool:
         """Add the object that has a name already to what was seen."""
@@ -245,12 +256,14 @@ class Controller:
             self._store.drop_foreign(key, kind, name)
             await self._find_holder(key, kind, name)
 
-    async def _delete(self, key: Key, kind: Kind, name: str, uid: str, grace_seconds: int | None = None) -> None:
+    async def _delete(self, key: Key, kind: Kind, name: str, uid: str, grace_seconds: int | None = None) -> bool:
+        """Delete an object; return whether it is gone, of which the watch then tells nothing new."""
         answer = await self._delete_object(self._resources[kind], key.namespace, name, uid, grace_seconds)
         if answer is None:
             self._store.drop(kind, key, name, uid)
         else:
             self._store.mark_deleting(kind, key, name, uid, answer)
+        return answer is None
 
     async def _delete_object(
         self, resource: Resource, namespace: str, name: str, uid: str, grace_seconds: int | None = None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_mindspore.msjob.names import ATTEMPT_LABEL, CONTAINER_NAME
+from kfp_mindspore.msjob.names import ATTEMPT_LABEL, CONTAINER_NAME, REPLICA_TYPE_LABEL, SCHEDULER
 from kfp_mindspore.msjob.restart import START_ERROR
 from kfp_mindspore.msjob.wire import parse_time
 
@@ -56,6 +56,7 @@ class PodView:
         log: Its last lines, oldest first, as far as its status has them.
         waits_for: Why it does not start, such as `ImagePullBackOff: no/such:image`; empty without trouble.
         stopped: Whether all its containers have ended, which the kubelet says a moment before the phase does.
+        addresses: Its IP addresses, of a scheduler; nobody asks for those of the others.
     """
 
     name: str
@@ -74,6 +75,7 @@ class PodView:
     log: tuple[str, ...] = ()
     waits_for: str = ""
     stopped: bool = False
+    addresses: tuple[str, ...] = ()
 
     @property
     def is_over(self) -> bool:
@@ -90,6 +92,19 @@ class ServiceView:
     owner: str = ""
     deleting: bool = False
     cluster_ip: str = ""
+    port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSliceView:
+    """An EndpointSlice: its identity, and the pod, address and port that it leads to (empty and None for none)."""
+
+    name: str
+    uid: str
+    owner: str = ""
+    deleting: bool = False
+    pod: str = ""
+    address: str = ""
     port: int | None = None
 
 
@@ -113,6 +128,7 @@ class Observed:
         job: The MSJob on the wire; None when there is none.
         pods: The pods with the job's label, or with a name that the job needs.
         services: Likewise.
+        endpoint_slices: Likewise.
         pod_group: The PodGroup of the job's name, if there is one.
         refusal: Why the API server refused to make one of the job's objects when last asked; empty when it did not.
     """
@@ -120,6 +136,7 @@ class Observed:
     job: Mapping[str, Any] | None
     pods: tuple[PodView, ...] = ()
     services: tuple[ServiceView, ...] = ()
+    endpoint_slices: tuple[EndpointSliceView, ...] = ()
     pod_group: PodGroupView | None = None
     refusal: str = ""
 
@@ -127,7 +144,7 @@ class Observed:
 def view_pod(pod: Mapping[str, Any]) -> PodView:
     """Cut a pod down, from its wire form."""
     metadata = pod["metadata"]
-    annotations = metadata.get("annotations") or {}
+    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
     status = pod.get("status") or {}
     phase = status.get("phase") or "Pending"
     disruption, disrupted_at = _find_disruption(status)
@@ -143,7 +160,7 @@ def view_pod(pod: Mapping[str, Any]) -> PodView:
         owner=_find_owner(metadata),
         phase=phase,
         deleting=bool(metadata.get("deletionTimestamp")),
-        attempt=_read_number((metadata.get("labels") or {}).get(ATTEMPT_LABEL)) or 0,
+        attempt=_read_number(labels.get(ATTEMPT_LABEL)) or 0,
         restarts=_read_number(annotations.get(RESTARTS_ANNOTATION)) or 0,
         workers=_read_number(annotations.get(WORKERS_ANNOTATION)),
         host=annotations.get(HOST_ANNOTATION, ""),
@@ -154,6 +171,7 @@ def view_pod(pod: Mapping[str, Any]) -> PodView:
         log=log,
         waits_for="" if ended else _find_trouble(status),
         stopped=_has_stopped(pod),
+        addresses=_list_addresses(status) if labels.get(REPLICA_TYPE_LABEL) == SCHEDULER.lower() else (),
     )
 
 
@@ -171,6 +189,22 @@ def view_service(service: Mapping[str, Any]) -> ServiceView:
     )
 
 
+def view_endpoint_slice(document: Mapping[str, Any]) -> EndpointSliceView:
+    """Cut an EndpointSlice down, from its wire form; of several endpoints, which no job's has, the first counts."""
+    metadata = document["metadata"]
+    endpoint: Mapping[str, Any] = next(iter(document.get("endpoints") or ()), {})
+    ports = document.get("ports") or []
+    return EndpointSliceView(
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        owner=_find_owner(metadata),
+        deleting=bool(metadata.get("deletionTimestamp")),
+        pod=(endpoint.get("targetRef") or {}).get("uid") or "",
+        address=next(iter(endpoint.get("addresses") or ()), ""),
+        port=ports[0].get("port") if ports else None,
+    )
+
+
 def view_pod_group(group: Mapping[str, Any]) -> PodGroupView:
     """Cut a PodGroup of Volcano or scheduler-plugins down, from its wire form."""
     metadata = group["metadata"]
@@ -182,6 +216,11 @@ def view_pod_group(group: Mapping[str, Any]) -> PodGroupView:
         minimum=(group.get("spec") or {}).get("minMember"),
         phase=(group.get("status") or {}).get("phase") or "",
     )
+
+
+def _list_addresses(status: Mapping[str, Any]) -> tuple[str, ...]:
+    found = [item.get("ip") for item in status.get("podIPs") or ()] or [status.get("podIP")]
+    return tuple(str(address) for address in found if address)
 
 
 def _has_stopped(pod: Mapping[str, Any]) -> bool:

@@ -13,7 +13,8 @@ The contract with whoever applies them:
 4. A create that finds its name taken adds the object that has it to the observation.
 
 A gang is launched in this order: PodGroup, Service (its cluster IP is the members' MS_SCHED_HOST), all pods, and only
-when no pod of an earlier attempt is left. Until all members run, a missing pod is made; after that, it was deleted.
+when no pod of an earlier attempt is left, and the Service no longer leads to one. When the scheduler's pod has its
+address, an EndpointSlice leads there. Until all members run, a missing pod is made; after that, it was deleted.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import find_errors
 from kfp_mindspore.operator.actions import (
     Action,
+    CreateEndpointSlice,
     CreatePod,
     CreatePodGroup,
     CreateService,
+    DeleteEndpointSlice,
     DeleteJob,
     DeletePod,
     DeletePodGroup,
@@ -54,9 +57,12 @@ from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.pods import build_pod, find_refused_env, lay_out
 from kfp_mindspore.operator.services import (
     admits_pods,
+    build_endpoint_slice,
     build_pod_group,
     build_service,
+    find_address,
     find_minimum,
+    leads_astray,
     name_service,
 )
 from kfp_mindspore.operator.status import (
@@ -121,9 +127,17 @@ class _Reconciliation:
         self.name = str(document["metadata"]["name"])
         self.status = read_status(document.get("status"))
         self.pods = tuple(pod for pod in observed.pods if pod.owner == self.uid)
-        service = next((item for item in observed.services if item.name == name_service(self.name)), None)
-        self.service = service if service is None or service.owner == self.uid else None
-        self.foreign_service = service if self.service is None else None
+        named = name_service(self.name)
+        services = [item for item in observed.services if item.name == named]
+        self.service = next((item for item in services if item.owner == self.uid), None)
+        endpoints = [item for item in observed.endpoint_slices if item.name == named]
+        self.endpoint = next((item for item in endpoints if item.owner == self.uid), None)
+        self.foreign = [
+            f"{kind} {item.name}"
+            for kind, items in (("Service", services), ("EndpointSlice", endpoints))
+            for item in items
+            if item.owner != self.uid
+        ]
         self.attempt = max([self.status.attempt or 0, *(pod.attempt for pod in self.pods)])
         self.restarts = max([self.status.restarts or 0, *(pod.restarts for pod in self.pods)])
         self.actions: list[Action] = []
@@ -232,6 +246,9 @@ class _Reconciliation:
         current = self._current()
         if not self.status.has(RUNNING):
             count_replicas(self.status, self.job, self.members, {})
+        is_led_astray = self.endpoint is not None and leads_astray(self.endpoint, self.pods, self.host, self.port)
+        if is_led_astray:
+            self._delete_endpoint()
         leftovers = [pod for pod in self.pods if current.get(pod.name) is not pod]
         if leftovers:
             restarting = self.status.find(RESTARTING)
@@ -242,6 +259,9 @@ class _Reconciliation:
         self.waiting = self.observed.refusal or None
         if self._must_pause() or self._is_name_taken() or not self._is_admitted() or not self._has_service():
             return
+        if is_led_astray:
+            return
+        self._lead_to_scheduler(current)
         for member in self.members:
             if member.name not in current:
                 body = build_pod(
@@ -277,8 +297,8 @@ class _Reconciliation:
     def _is_name_taken(self) -> bool:
         names = {member.name for member in self.members}
         taken = [f"pod {pod.name}" for pod in self.observed.pods if pod.name in names and pod.owner != self.uid]
-        if self.foreign_service is not None and not is_standalone(self.job):
-            taken.append(f"Service {self.foreign_service.name}")
+        if not is_standalone(self.job):
+            taken += self.foreign
         group = self.observed.pod_group
         if group is not None and group.owner != self.uid and self.options.gang_scheduler != "none":
             taken.append(f"PodGroup {group.name}")
@@ -316,6 +336,14 @@ class _Reconciliation:
             return False
         return bool(self.service.cluster_ip)
 
+    def _lead_to_scheduler(self, current: Mapping[str, PodView]) -> None:
+        scheduler = current.get(name_service(self.name))
+        if scheduler is None or self.endpoint is not None or not self.host:
+            return
+        if address := find_address(scheduler, self.host):
+            body = build_endpoint_slice(self.job, scheduler, address, self.port)
+            self.actions.append(CreateEndpointSlice(body))
+
     def _restart(self, reason: str, message: str, *, counted: bool) -> None:
         self.attempt += 1
         self.restarts += counted
@@ -331,6 +359,7 @@ class _Reconciliation:
         count_replicas(self.status, self.job, self.members, {})
         for pod in self.pods:
             self._delete_pod(pod, None)
+        self._delete_endpoint()
         self._delete_service()
         self._delete_pod_group()
 
@@ -351,6 +380,7 @@ class _Reconciliation:
         for pod in self.pods:
             if pod.attempt < self.attempt or policy == "All" or (policy == "Running" and not pod.is_over):
                 self._delete_pod(pod, self.options.failure_grace_seconds if at_once else None)
+        self._delete_endpoint()
         if policy != "None":
             self._delete_service()
         self._delete_pod_group()
@@ -362,6 +392,10 @@ class _Reconciliation:
     def _delete_pod(self, pod: PodView, grace_seconds: int | None) -> None:
         if not pod.deleting:
             self.actions.append(DeletePod(pod.name, pod.uid, grace_seconds))
+
+    def _delete_endpoint(self) -> None:
+        if self.endpoint is not None and not self.endpoint.deleting:
+            self.actions.append(DeleteEndpointSlice(self.endpoint.name, self.endpoint.uid))
 
     def _delete_service(self) -> None:
         if self.service is not None and not self.service.deleting:

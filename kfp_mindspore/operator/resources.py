@@ -7,9 +7,20 @@ from kfp_mindspore.msjob.names import GROUP, KIND, PLURAL
 from kfp_mindspore.operator.options import GangScheduler
 from kfp_mindspore.operator.services import API_VERSIONS
 
-__all__ = ["DEFINITIONS", "EVENTS", "JOBS", "LEASES", "PODS", "SERVICES", "Resource", "find_pod_groups"]
+__all__ = [
+    "DEFINITIONS",
+    "ENDPOINT_SLICES",
+    "EVENTS",
+    "JOBS",
+    "LEASES",
+    "PODS",
+    "SERVICES",
+    "Resource",
+    "find_pod_groups",
+]
 
 JOBS = Resource(GROUP, "v1", PLURAL, KIND)
+ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
 

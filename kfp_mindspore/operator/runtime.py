@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -22,7 +23,7 @@ from kfp_mindspore.operator.leader import Leader
 from kfp_mindspore.operator.metrics import Metrics
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.recorder import Recorder
-from kfp_mindspore.operator.resources import JOBS, PODS, SERVICES, Resource, find_pod_groups
+from kfp_mindspore.operator.resources import ENDPOINT_SLICES, JOBS, PODS, SERVICES, Resource, find_pod_groups
 from kfp_mindspore.operator.store import Kind, Store
 from kfp_mindspore.operator.watch import Watcher
 from kfp_mindspore.operator.workqueue import WorkQueue
@@ -161,6 +162,7 @@ class Operator:
             (JOBS, None, ""),
             (PODS, "pods", ours),
             (SERVICES, "services", ours),
+            (ENDPOINT_SLICES, "endpointslices", ours),
         ]
         if groups := find_pod_groups(self.settings.options.gang_scheduler):
             kinds.append((groups, "podgroups", ours))
@@ -182,6 +184,9 @@ def run_operator(settings: Settings, started: Callable[[int], None] | None = Non
         import uvloop
     except ImportError:
         raise MissingExtraError("uvloop", "operator") from None
+    # What was imported lives as long as the process: garbage collection need not look at it again and again.
+    gc.collect()
+    gc.freeze()
     uvloop.run(Operator(settings, started).run())
 
 

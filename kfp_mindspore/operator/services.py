@@ -1,15 +1,16 @@
-"""What a job has besides its pods: the Service of its scheduler, and the PodGroup of a gang scheduler. Pure."""
+"""What a job has besides its pods: its scheduler's Service and EndpointSlice, a gang scheduler's PodGroup. Pure."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from ipaddress import ip_address
 from typing import Any
 
 from kfp_mindspore.msjob.layout import Member, make_labels
-from kfp_mindspore.msjob.names import PORT_NAME, SCHEDULER
+from kfp_mindspore.msjob.names import OPERATOR_LABEL, PORT_NAME, SCHEDULER
 from kfp_mindspore.msjob.types import MSJob, SchedulingPolicy
-from kfp_mindspore.operator.observed import PodGroupView
+from kfp_mindspore.operator.observed import EndpointSliceView, PodGroupView, PodView
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.pods import make_owner, read_requests
 from kfp_mindspore.operator.quantities import add_up
@@ -25,31 +26,84 @@ def name_service(job_name: str) -> str:
 def build_service(job: MSJob, port: int) -> dict[str, Any]:
     """Return the Service of a job's scheduler on the wire.
 
-    Its members need the cluster IP, not the name, since MindSpore takes no names; and they look for the scheduler
-    before its pod counts as ready.
+    Its members need the cluster IP, not the name, since MindSpore takes no names. It has no selector: with one,
+    Kubernetes' controllers write two objects for it, each twice, which by their default limits is ten jobs a second;
+    `build_endpoint_slice` makes the one object that leads to the scheduler.
 
     Args:
         job: The job, as read from the API server (with a uid).
         port: The port the scheduler listens on.
     """
-    labels = make_labels(job.name, SCHEDULER, 0)
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {
-            "name": name_service(job.name),
-            "namespace": job.namespace,
-            "labels": labels,
-            "ownerReferences": [make_owner(job)],
-        },
+        "metadata": _make_metadata(job),
         "spec": {
             "type": "ClusterIP",
-            "selector": labels,
-            "publishNotReadyAddresses": True,
             "ports": [
                 {"name": PORT_NAME, "port": port, "targetPort": port, "protocol": "TCP", "appProtocol": "tcp"},
             ],
         },
+    }
+
+
+def find_address(scheduler: PodView, cluster_ip: str) -> str:
+    """Return the scheduler's address of the IP family of its Service; empty while it has none."""
+    family = ip_address(cluster_ip).version
+    return next((address for address in scheduler.addresses if ip_address(address).version == family), "")
+
+
+def leads_astray(endpoint: EndpointSliceView, pods: Iterable[PodView], cluster_ip: str, port: int) -> bool:
+    """Tell whether an EndpointSlice leads to no pod of its job: the address may be somebody else's soon.
+
+    To a scheduler that is ending it leads on, since its gang may be saving.
+
+    Args:
+        endpoint: The EndpointSlice.
+        pods: All pods of the job.
+        cluster_ip: Of its Service; empty without one, when nobody is led anywhere.
+        port: The port the scheduler listens on.
+    """
+    scheduler = next((pod for pod in pods if pod.uid == endpoint.pod), None)
+    if scheduler is None:
+        return True
+    return bool(cluster_ip) and (endpoint.address, endpoint.port) != (find_address(scheduler, cluster_ip), port)
+
+
+def build_endpoint_slice(job: MSJob, scheduler: PodView, address: str, port: int) -> dict[str, Any]:
+    """Return the EndpointSlice of a job's Service on the wire.
+
+    The members look for the scheduler before its pod counts as ready, so its endpoint always does.
+
+    Args:
+        job: The job, as read from the API server (with a uid).
+        scheduler: The scheduler's pod.
+        address: Its IP address.
+        port: The port the scheduler listens on.
+    """
+    metadata = _make_metadata(job)
+    metadata["labels"] |= {
+        "kubernetes.io/service-name": name_service(job.name),
+        "endpointslice.kubernetes.io/managed-by": metadata["labels"][OPERATOR_LABEL],
+    }
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": metadata,
+        "addressType": f"IPv{ip_address(address).version}",
+        "endpoints": [
+            {
+                "addresses": [address],
+                "conditions": {"ready": True, "serving": True, "terminating": False},
+                "targetRef": {
+                    "kind": "Pod",
+                    "namespace": job.namespace,
+                    "name": scheduler.name,
+                    "uid": scheduler.uid,
+                },
+            }
+        ],
+        "ports": [{"name": PORT_NAME, "port": port, "protocol": "TCP", "appProtocol": "tcp"}],
     }
 
 
@@ -105,6 +159,15 @@ def find_minimum(job: MSJob, members: int) -> int:
 def admits_pods(group: PodGroupView, options: Options) -> bool:
     """Tell whether pods may be made: Volcano first puts a group in its queue, and lets nobody in before."""
     return options.gang_scheduler != "volcano" or group.phase not in ("", "Pending")
+
+
+def _make_metadata(job: MSJob) -> dict[str, Any]:
+    return {
+        "name": name_service(job.name),
+        "namespace": job.namespace,
+        "labels": make_labels(job.name, SCHEDULER, 0),
+        "ownerReferences": [make_owner(job)],
+    }
 
 
 def _find_policy(job: MSJob) -> SchedulingPolicy:

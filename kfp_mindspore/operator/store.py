@@ -14,20 +14,23 @@ from typing import Any, Literal, NamedTuple
 
 from kfp_mindspore.msjob.names import JOB_LABEL
 from kfp_mindspore.operator.observed import (
+    EndpointSliceView,
     Observed,
     PodGroupView,
     PodView,
     ServiceView,
+    view_endpoint_slice,
     view_pod,
     view_pod_group,
     view_service,
 )
 
-Kind = Literal["pods", "services", "podgroups"]
-View = PodView | ServiceView | PodGroupView
+Kind = Literal["pods", "services", "endpointslices", "podgroups"]
+View = PodView | ServiceView | EndpointSliceView | PodGroupView
 VIEWS: dict[Kind, Callable[[Mapping[str, Any]], View]] = {
     "pods": view_pod,
     "services": view_service,
+    "endpointslices": view_endpoint_slice,
     "podgroups": view_pod_group,
 }
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -60,7 +63,7 @@ class Entry:
         uid: Its uid.
         version: Its resourceVersion.
         state: Its state, for counting.
-        children: Its pods, Services and PodGroup, by kind and name.
+        children: Its pods, Service, EndpointSlice and PodGroup, by kind and name.
         foreign: Objects of others that have a name which the job needs, by kind and name.
         refusal: Why the API server last refused to make one of its objects; empty when it did not.
         making: What objects will look like whose creation is under way, by kind and name.
@@ -138,7 +141,7 @@ class Store:
             self._count(entry, str((job.get("status") or {}).get("state") or "Pending"))
 
     def put(self, kind: Kind, document: Mapping[str, Any]) -> Key | None:
-        """Take in a pod, Service or PodGroup; return its job's key when its view has changed."""
+        """Take in a pod, Service, EndpointSlice or PodGroup; return its job's key when its view has changed."""
         metadata = document["metadata"]
         key = self.find_job(kind, document)
         if key is None or metadata.get("uid", "") in self._gone:
@@ -227,6 +230,7 @@ class Store:
                 unpack(entry.job),
                 tuple(view for view in views if isinstance(view, PodView)),
                 tuple(view for view in views if isinstance(view, ServiceView)),
+                tuple(view for view in views if isinstance(view, EndpointSliceView)),
                 next((view for view in views if isinstance(view, PodGroupView) and view.name == key.name), None),
                 entry.refusal,
             ),

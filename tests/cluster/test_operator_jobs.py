@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.kube import PODS, SERVICES
+from kfp_mindspore.kube.errors import Request
+from kfp_mindspore.msjob.names import JOB_LABEL
+from kfp_mindspore.operator.resources import ENDPOINT_SLICES
 from tests.cluster.infrastructure.api_server import ControlPlane
 from tests.support.operators import Jobs, OperatorProcess, find, has, install_definition, is_deleting, wait_for
 
@@ -61,6 +64,30 @@ def test_a_job_comes_to_run_by_two_writes_and_to_its_end(jobs: Jobs, operator: O
         lambda: {event["reason"] for event in jobs.events("plain")} == {"JobCreated", "JobRunning", "JobSucceeded"},
         lambda: f"{jobs.events('plain')}",
     )
+
+
+def test_the_service_leads_to_the_scheduler_of_the_present_gang(jobs: Jobs, operator: OperatorProcess) -> None:
+    jobs.create("led", workers=2)
+    for attempt in range(2):
+        scheduler = jobs.launch("led", 3)["led-scheduler-0"]
+        jobs.wait_endpoint("led", scheduler["status"]["podIP"])
+        if attempt == 0:
+            jobs.end("led-worker-1", 1)
+            jobs.wait_pods("led", lambda pods: all(map(is_deleting, pods.values())))
+            jobs.reap("led")
+            jobs.wait_endpoint("led", "")
+    operator.stop()
+    (endpoint_slice,) = jobs.cluster.list(ENDPOINT_SLICES, jobs.namespace, labels=f"{JOB_LABEL}=led")
+    jobs.cluster.delete(ENDPOINT_SLICES, endpoint_slice["metadata"]["name"], jobs.namespace)
+    operator.start()
+    jobs.wait_endpoint("led", scheduler["status"]["podIP"])
+    # What spares bursts of jobs the endpoint controllers' limits: nobody else writes endpoints for them.
+    endpoints = jobs.cluster.connection.send(
+        Request("list", "endpoints"), "GET", f"/api/v1/namespaces/{jobs.namespace}/endpoints"
+    )
+    assert [item["metadata"]["name"] for item in endpoints["items"]] == []
+    jobs.delete("led")
+    jobs.wait_gone("led-scheduler-0", ENDPOINT_SLICES)
 
 
 def test_one_worker_is_one_pod_without_variables(jobs: Jobs) -> None:

@@ -18,6 +18,7 @@ from kfp_mindspore.msjob.backends.base import Pod
 from kfp_mindspore.msjob.backends.kubernetes import MSJOBS, KubernetesBackend
 from kfp_mindspore.msjob.names import JOB_LABEL
 from kfp_mindspore.msjob.wire import now
+from kfp_mindspore.operator.resources import ENDPOINT_SLICES
 from kfp_mindspore.process import ProcessIdentity
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.images import PYTHON
@@ -258,7 +259,7 @@ class NodeJob:
         labels = f"{JOB_LABEL}={self.name}"
         found = [
             f"{resource.kind} {item['metadata']['name']}"
-            for resource in (PODS, SERVICES)
+            for resource in (PODS, SERVICES, ENDPOINT_SLICES)
             for item in self.jobs.api.list(resource, self.jobs.namespace, labels=labels)
         ]
         return [*found, *(f"process {pid}" for pid in find_processes(self.mount))]

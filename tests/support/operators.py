@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import json
 import re
 import signal
@@ -22,7 +23,7 @@ from kfp_mindspore.kube.errors import Request
 from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, JOB_LABEL
 from kfp_mindspore.operator.install.apply import apply_objects
-from kfp_mindspore.operator.resources import JOBS
+from kfp_mindspore.operator.resources import ENDPOINT_SLICES, JOBS
 
 # Far beyond what anything here takes, for machines with more to do than this.
 SECONDS = 240.0
@@ -123,6 +124,7 @@ class Jobs:
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
         self.cluster = Cluster(kubeconfig)
         self.namespace = namespace
+        self._numbers = itertools.count(1)
 
     def create(self, name: str, workers: int = 2, **options: Any) -> dict[str, Any]:
         """Make a job; see `make_job`."""
@@ -197,6 +199,17 @@ class Jobs:
         items = self.cluster.list(SERVICES, self.namespace, labels=f"{JOB_LABEL}={name}")
         return [item["metadata"]["name"] for item in items]
 
+    def wait_endpoint(self, name: str, address: str) -> None:
+        """Wait until a job's Service leads to an address, and nowhere else; to nobody, where that is empty."""
+        found: list[str] = []
+        labels = f"kubernetes.io/service-name={name}-scheduler-0"
+        for slices in self.cluster.watch(ENDPOINT_SLICES, self.namespace, labels=labels, timeout=SECONDS):
+            endpoints = [endpoint for item in slices.values() for endpoint in item.get("endpoints") or ()]
+            found = [address for endpoint in endpoints for address in endpoint["addresses"]]
+            if found == ([address] if address else []):
+                return
+        raise AssertionError(f"the Service of {name} leads to {found} instead of {address!r} after {SECONDS:g} s")
+
     def events(self, name: str) -> list[dict[str, Any]]:
         """Return a job's Kubernetes events."""
         return self.cluster.list(EVENTS, self.namespace, fields=f"involvedObject.name={name},involvedObject.kind=MSJob")
@@ -237,7 +250,13 @@ class Jobs:
             Request("create", "pods/binding", pod, self.namespace), "POST", path, None, binding
         )
         self._set_status(
-            pod, {"phase": "Running", "containerStatuses": [_container({"running": {"startedAt": _now()}})]}
+            pod,
+            {
+                "phase": "Running",
+                # Of a network that is for documentation only.
+                "podIP": f"198.51.100.{next(self._numbers)}",
+                "containerStatuses": [_container({"running": {"startedAt": _now()}})],
+            },
         )
 
     def end(self, pod: str, code: int, *, reason: str = "", message: str = "") -> None:

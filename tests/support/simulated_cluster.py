@@ -8,12 +8,23 @@ import itertools
 from typing import Any
 
 from kfp_mindspore.msjob.wire import format_time
-from kfp_mindspore.operator import Observed, Options, Outcome, reconcile, view_pod, view_pod_group, view_service
+from kfp_mindspore.operator import (
+    Observed,
+    Options,
+    Outcome,
+    reconcile,
+    view_endpoint_slice,
+    view_pod,
+    view_pod_group,
+    view_service,
+)
 from kfp_mindspore.operator.actions import (
     Action,
+    CreateEndpointSlice,
     CreatePod,
     CreatePodGroup,
     CreateService,
+    DeleteEndpointSlice,
     DeleteJob,
     DeletePod,
     DeletePodGroup,
@@ -60,6 +71,7 @@ class Cluster:
         self.options = options or Options()
         self.pods: dict[str, dict[str, Any]] = {}
         self.services: dict[str, dict[str, Any]] = {}
+        self.endpoint_slices: dict[str, dict[str, Any]] = {}
         self.pod_group: dict[str, Any] | None = None
         self.now = START
         self.created: list[dict[str, Any]] = []
@@ -74,6 +86,7 @@ class Cluster:
             copy.deepcopy(self.job),
             tuple(view_pod(pod) for pod in self.pods.values()),
             tuple(view_service(service) for service in self.services.values()),
+            tuple(view_endpoint_slice(item) for item in self.endpoint_slices.values()),
             view_pod_group(self.pod_group) if self.pod_group else None,
         )
 
@@ -133,6 +146,8 @@ class Cluster:
             body = self._make(action.body)
             body["spec"]["clusterIP"] = f"10.96.0.{next(self._numbers)}"
             self.services.setdefault(action.name, body)
+        elif isinstance(action, CreateEndpointSlice):
+            self.endpoint_slices.setdefault(action.name, self._make(action.body))
         elif isinstance(action, CreatePodGroup):
             self.pod_group = self.pod_group or self._make(action.body)
         elif isinstance(action, CreatePod):
@@ -149,6 +164,10 @@ class Cluster:
             service = self.services.get(action.name)
             if service and service["metadata"]["uid"] == action.uid:
                 del self.services[action.name]
+        elif isinstance(action, DeleteEndpointSlice):
+            found = self.endpoint_slices.get(action.name)
+            if found and found["metadata"]["uid"] == action.uid:
+                del self.endpoint_slices[action.name]
         elif isinstance(action, DeletePodGroup):
             if self.pod_group and self.pod_group["metadata"]["uid"] == action.uid:
                 self.pod_group = None
@@ -179,7 +198,11 @@ class Cluster:
             if self.pods[name]["metadata"].get("deletionTimestamp"):
                 del self.pods[name]
             elif self.pods[name]["status"]["phase"] == "Pending":
-                self.pods[name]["status"]["phase"] = "Running"
+                self.run_pod(name)
+
+    def run_pod(self, name: str) -> None:
+        """Let a pod run, at an address of its own."""
+        self.pods[name]["status"] |= {"phase": "Running", "podIP": f"10.244.{next(self._numbers)}.7"}
 
     def start(self) -> Cluster:
         """Bring the job to all pods running."""
@@ -237,6 +260,16 @@ class Cluster:
     def find(self, condition: str) -> dict[str, Any]:
         found: dict[str, Any] = next(item for item in self.status["conditions"] if item["type"] == condition)
         return found
+
+    @property
+    def leads_to(self) -> list[str]:
+        """The addresses that the job's Service leads to."""
+        return [
+            address
+            for item in self.endpoint_slices.values()
+            for endpoint in item["endpoints"]
+            for address in endpoint["addresses"]
+        ]
 
     def _make(self, body: dict[str, Any]) -> dict[str, Any]:
         made = copy.deepcopy(body)

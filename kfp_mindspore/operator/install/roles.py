@@ -7,7 +7,7 @@ from typing import Any
 from kfp_mindspore.msjob.names import GROUP, PLURAL
 from kfp_mindspore.operator.install.choices import LABELS, NAME, Choices
 from kfp_mindspore.operator.options import GangScheduler
-from kfp_mindspore.operator.resources import LEASES, find_pod_groups
+from kfp_mindspore.operator.resources import ENDPOINT_SLICES, LEASES, find_pod_groups
 
 Document = dict[str, Any]
 _RBAC = "rbac.authorization.k8s.io"
@@ -30,6 +30,9 @@ def list_rules(gang_scheduler: GangScheduler) -> list[Document]:
         make_rule(GROUP, f"{PLURAL}/finalizers", ["update"]),
         make_rule("", "pods", [*_READ, "create", "delete"]),
         make_rule("", "services", [*_READ, "create", "delete"]),
+        make_rule(ENDPOINT_SLICES.group, ENDPOINT_SLICES.plural, [*_READ, "create", "delete"]),
+        # OpenShift's word for slices with addresses of its pod network; elsewhere it means nothing.
+        make_rule(ENDPOINT_SLICES.group, f"{ENDPOINT_SLICES.plural}/restricted", ["create"]),
         make_rule("", "events", ["create", "patch"]),
     ]
     return [*rules, *list_gang_rules(gang_scheduler)]

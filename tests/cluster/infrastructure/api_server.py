@@ -115,20 +115,19 @@ class ApiServer(ControlPlane):
 
     Args:
         api_server_flags: More flags of kube-apiserver; they win.
-        controllers_flags: More flags of kube-controller-manager; they win.
 
     Raises:
         UnavailableError: It cannot run here; the message says why.
         StartError: A part of it did not start.
     """
 
-    def __init__(self, *, api_server_flags: Sequence[str] = (), controllers_flags: Sequence[str] = ()) -> None:
+    def __init__(self, *, api_server_flags: Sequence[str] = ()) -> None:
         check_control_plane()
         binaries = find_binaries()
         for attempt in range(1, _ATTEMPTS + 1):
             self._instance = create_instance("api")
             try:
-                self._start(binaries, api_server_flags, controllers_flags)
+                self._start(binaries, api_server_flags)
                 return
             except BaseException as error:
                 self.close()
@@ -136,7 +135,7 @@ class ApiServer(ControlPlane):
                 if not isinstance(error, StartError) or "in use" not in str(error) or attempt == _ATTEMPTS:
                     raise
 
-    def _start(self, binaries: Path, api_server_flags: Sequence[str], controllers_flags: Sequence[str]) -> None:
+    def _start(self, binaries: Path, api_server_flags: Sequence[str]) -> None:
         directory = self._instance.directory
         port, etcd_port, peer_port, controllers_port = pick_ports(4)
         addresses = Addresses(
@@ -150,7 +149,7 @@ class ApiServer(ControlPlane):
         self.daemons.start("kube-apiserver", commands.api_server(*flags))
         self.daemons.wait_ready("etcd", lambda: answers(f"http://127.0.0.1:{etcd_port}/health"))
         self.daemons.wait_ready("kube-apiserver", self.is_ready)
-        self.daemons.start("kube-controller-manager", commands.controllers(*controllers_flags))
+        self.daemons.start("kube-controller-manager", commands.controllers())
         with self.client() as client:
             self.daemons.wait_ready("kube-controller-manager", lambda: has_default_account(client))
         self.daemons.check()

@@ -23,6 +23,7 @@ MODULES = (
     "operator_answers",
     "pictures",
     "prices",
+    "reach",
 )
 OPERATOR = "kfp-mindspore-operator/0.1.0"
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
 
+from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.api import ApiError
 from kfp_mindspore.operator.controller import Controller
 from kfp_mindspore.operator.metrics import Metrics
+from kfp_mindspore.operator.observed import PodView
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.recorder import Recorder
-from kfp_mindspore.operator.store import Key, Store
+from kfp_mindspore.operator.services import build_endpoint_slice, build_service
+from kfp_mindspore.operator.store import Key, Kind, Store
 from kfp_mindspore.operator.workqueue import WorkQueue
 from tests.support.scripted_api import refuse, run, serve
 from tests.support.simulated_cluster import make_job
@@ -47,9 +50,11 @@ class Script:
         return [f"{method} {path.removeprefix('msjobs/')}" for method, path, _ in self.asked]
 
 
-def work_on(directory: Path, script: Script, jobs: int, workers: int = 2) -> tuple[Store, list[str]]:
+def work_on(
+    directory: Path, script: Script, jobs: int, workers: int = 2, store: Store | None = None
+) -> tuple[Store, list[str]]:
     """Give a new controller some new jobs; return what it knows in the end, and what went wrong."""
-    store, errors = Store(), []
+    store, errors = store or Store(), []
 
     async def work() -> None:
         async with serve(script.answer, directory) as (_, api):
@@ -119,6 +124,22 @@ def test_a_status_whose_job_has_changed_is_decided_anew(tmp_path: Path, code: in
     assert final["status"]["state"] == "Suspended"
     assert final["metadata"]["resourceVersion"] == "50"
     assert script.words.count("DELETE pods/job-0-worker-0") == 1
+
+
+def test_what_is_gone_at_once_is_not_waited_for(tmp_path: Path) -> None:
+    """Nobody tells of it again: the watch has no news of what the answer said."""
+    job = MSJob.from_dict({**make_job(2), "metadata": {"name": "job-0", "namespace": "team", "uid": "uid-0"}})
+    service = build_service(job, 2222)
+    service["spec"]["clusterIP"] = "10.96.0.1"
+    astray = build_endpoint_slice(job, PodView("job-0-scheduler-0", "gone"), "10.244.0.5", 2222)
+    store, kinds = Store(), cast("tuple[Kind, ...]", ("services", "endpointslices"))
+    for version, (kind, document) in enumerate(zip(kinds, (service, astray), strict=True), start=1):
+        metadata = {**document["metadata"], "uid": kind, "resourceVersion": str(version)}
+        store.put(kind, {**document, "metadata": metadata})
+    script = Script()
+    _, errors = work_on(tmp_path, script, 1, store=store)
+    assert errors == []
+    assert script.words[:4] == ["DELETE endpointslices/job-0-scheduler-0", *["POST pods"] * 3]
 
 
 def test_pods_that_cannot_be_made_do_not_hide_that_the_job_was_seen(tmp_path: Path) -> None:

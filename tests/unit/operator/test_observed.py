@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.operator.observed import PodGroupView, ServiceView, view_pod, view_pod_group, view_service
+from kfp_mindspore.operator.observed import (
+    EndpointSliceView,
+    PodGroupView,
+    ServiceView,
+    view_endpoint_slice,
+    view_pod,
+    view_pod_group,
+    view_service,
+)
 
 END = "2026-01-31T12:00:05Z"
 
@@ -157,13 +165,35 @@ def test_numbers_that_somebody_spoilt(value: str) -> None:
     assert view.attempt == 0
 
 
-def test_services_and_pod_groups() -> None:
+def test_services_endpoint_slices_and_pod_groups() -> None:
     metadata = {"name": "s", "uid": "u", "ownerReferences": [{"uid": "job", "controller": True}]}
     spec = {"clusterIP": "10.0.0.1", "ports": [{"port": 2222}]}
     assert view_service({"metadata": metadata, "spec": spec}) == ServiceView("s", "u", "job", False, "10.0.0.1", 2222)
     assert view_service({"metadata": metadata, "spec": {"clusterIP": "None"}}).cluster_ip == ""
+    endpoint = {"addresses": ["10.244.0.5"], "targetRef": {"uid": "pod"}}
+    endpoint_slice = {"metadata": metadata, "endpoints": [endpoint], "ports": [{"port": 2222}]}
+    expected = EndpointSliceView("s", "u", "job", False, "pod", "10.244.0.5", 2222)
+    assert view_endpoint_slice(endpoint_slice) == expected
+    empty = {"metadata": metadata, "endpoints": None, "ports": None}
+    assert view_endpoint_slice(empty) == EndpointSliceView("s", "u", "job")
     group = {"metadata": metadata, "spec": {"minMember": 3}, "status": {"phase": "Inqueue"}}
     assert view_pod_group(group) == PodGroupView("s", "u", "job", False, 3, "Inqueue")
+
+
+@pytest.mark.parametrize(
+    ("replica_type", "status", "addresses"),
+    [
+        ("scheduler", {"podIP": "10.244.0.5", "podIPs": [{"ip": "10.244.0.5"}, {"ip": "fd00::5"}]}, 2),
+        ("scheduler", {"podIP": "10.244.0.5"}, 1),
+        ("scheduler", {"podIP": "", "podIPs": []}, 0),
+        ("scheduler", {}, 0),
+        # A worker that gets its address is no news.
+        ("worker", {"podIP": "10.244.0.5"}, 0),
+    ],
+)
+def test_addresses(replica_type: str, status: dict[str, Any], addresses: int) -> None:
+    view = view_pod(make_pod(status, labels={"training.kubeflow.org/replica-type": replica_type}))
+    assert view.addresses == ("10.244.0.5", "fd00::5")[:addresses]
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,10 @@ from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.msjob.layout import VARIABLES
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator import Options
+from kfp_mindspore.operator.observed import PodView
 from kfp_mindspore.operator.pods import build_pod, lay_out, merge_env
 from kfp_mindspore.operator.quantities import add_up, keep_largest, read_quantity, spell_quantity
-from kfp_mindspore.operator.services import build_pod_group, build_service
+from kfp_mindspore.operator.services import build_endpoint_slice, build_pod_group, build_service, find_address
 from tests.support.simulated_cluster import Cluster, make_job
 
 CRDS = Path(__file__).parents[3].parent / "shared" / "crds"
@@ -165,15 +166,39 @@ def test_env_holds_ours_once_and_first(theirs: list[dict[str, Any]]) -> None:
 def test_the_service() -> None:
     service = build_service(MSJob.from_dict(make_job(2)), 3333)
     assert service["metadata"]["name"] == "digits-scheduler-0"
-    assert service["spec"]["publishNotReadyAddresses"] is True
     assert "clusterIP" not in service["spec"], "the API server gives one"
     assert service["spec"]["ports"][0]["port"] == 3333
-    labels = make_pods(make_job(2))["digits-scheduler-0"]["metadata"]["labels"]
-    assert service["spec"]["selector"].items() <= labels.items()
-    assert (
-        not service["spec"]["selector"].items()
-        <= make_pods(make_job(2))["digits-worker-0"]["metadata"]["labels"].items()
-    )
+    assert "selector" not in service["spec"], "or Kubernetes would write endpoints of its own"
+
+
+@pytest.mark.parametrize(("address", "family"), [("10.244.0.5", "IPv4"), ("fd00::5", "IPv6")])
+def test_the_endpoint_slice(address: str, family: str) -> None:
+    job = MSJob.from_dict(make_job(2))
+    service, scheduler = build_service(job, 3333), PodView("digits-scheduler-0", "pod-uid")
+    made = build_endpoint_slice(job, scheduler, address, 3333)
+    assert made["metadata"]["labels"]["kubernetes.io/service-name"] == service["metadata"]["name"]
+    assert made["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] == "msjob-controller"
+    assert made["metadata"]["ownerReferences"] == service["metadata"]["ownerReferences"]
+    assert made["addressType"] == family
+    (endpoint,) = made["endpoints"]
+    assert endpoint["addresses"] == [address]
+    assert endpoint["conditions"]["ready"] is True, "the members look for it before its pod is ready"
+    assert endpoint["targetRef"] == {"kind": "Pod", "namespace": "team", "name": "digits-scheduler-0", "uid": "pod-uid"}
+    (port,), (theirs,) = made["ports"], service["spec"]["ports"]
+    assert (port["name"], port["port"]) == (theirs["name"], theirs["targetPort"])
+
+
+@pytest.mark.parametrize(
+    ("cluster_ip", "addresses", "found"),
+    [
+        ("10.96.0.1", ("10.244.0.5", "fd00::5"), "10.244.0.5"),
+        ("fd00:96::1", ("10.244.0.5", "fd00::5"), "fd00::5"),
+        ("10.96.0.1", ("fd00::5",), ""),
+        ("10.96.0.1", (), ""),
+    ],
+)
+def test_the_address_of_the_services_family(cluster_ip: str, addresses: tuple[str, ...], found: str) -> None:
+    assert find_address(PodView("digits-scheduler-0", "u", addresses=addresses), cluster_ip) == found
 
 
 POLICY = {"queue": "research", "priorityClass": "high", "scheduleTimeoutSeconds": 60, "minAvailable": 9}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,10 +19,11 @@ from kfp_mindspore.operator.actions import (
     EmitEvent,
     RequeueAt,
 )
-from kfp_mindspore.operator.observed import PodView, ServiceView
+from kfp_mindspore.operator.observed import EndpointSliceView, PodView, ServiceView
 from tests.support.simulated_cluster import START, Cluster, make_job, significant
 
 MEMBERS = {"digits-scheduler-0", "digits-worker-0", "digits-worker-1"}
+SERVICE_GOES = ["DeleteEndpointSlice digits-scheduler-0", "DeleteService digits-scheduler-0"]
 
 
 def say(cluster: Cluster) -> list[str]:
@@ -96,7 +98,8 @@ def test_a_failed_member(
     cluster.exit(failed, end[0], reason=end[1], message="step 12\nValueError: nan")
     running = MEMBERS - {failed}
     expected = {f"delete Pod {peer} 1 s" for peer in (MEMBERS if condition == "Restarting" else running)}
-    assert set(say(cluster)) - {"DeleteService digits-scheduler-0"} == expected
+    ends = {"DeleteEndpointSlice digits-scheduler-0", "DeleteService digits-scheduler-0"}
+    assert set(say(cluster)) - ends == expected
     assert cluster.has(condition)
     assert not cluster.has("Running")
     assert cluster.find(condition)["reason"] == reason
@@ -115,9 +118,10 @@ def test_the_next_gang_waits_for_the_last_pod_of_the_one_before() -> None:
     cluster = Cluster(make_job(2)).start()
     cluster.exit("digits-worker-1", 1)
     say(cluster)
-    for name in sorted(MEMBERS):
+    for name in sorted(MEMBERS, reverse=True):
         assert say(cluster) == []
         cluster.vanish(name)
+    cluster.reconcile()
     assert say(cluster) == [f"create Pod {name}" for name in sorted(MEMBERS)]
     assert {pod["metadata"]["labels"][ATTEMPT_LABEL] for pod in cluster.pods.values()} == {"1"}
     cluster.run_pods()
@@ -219,13 +223,9 @@ def test_success(success: str, first: str, then: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "deleted", "kept"),
     [
-        (
-            "Running",
-            ["DeleteService digits-scheduler-0", "delete Pod digits-scheduler-0", "delete Pod digits-worker-1"],
-            1,
-        ),
-        ("All", ["DeleteService digits-scheduler-0", *(f"delete Pod {name}" for name in sorted(MEMBERS))], 0),
-        ("None", [], 3),
+        ("Running", [*SERVICE_GOES, "delete Pod digits-scheduler-0", "delete Pod digits-worker-1"], 1),
+        ("All", [*SERVICE_GOES, *(f"delete Pod {name}" for name in sorted(MEMBERS))], 0),
+        ("None", SERVICE_GOES[:1], 3),
     ],
 )
 def test_clean_pod_policy(policy: str, deleted: list[str], kept: int) -> None:
@@ -283,7 +283,7 @@ def test_suspend_frees_everything_and_resume_goes_on() -> None:
     cluster.start()
     cluster.wait(90)
     cluster.change_spec(suspend=True)
-    assert say(cluster) == ["DeleteService digits-scheduler-0", *(f"delete Pod {name}" for name in sorted(MEMBERS))]
+    assert say(cluster) == [*SERVICE_GOES, *(f"delete Pod {name}" for name in sorted(MEMBERS))]
     assert cluster.has("Suspended")
     assert not cluster.has("Running")
     assert "startTime" not in cluster.status
@@ -331,6 +331,53 @@ def test_a_replaced_service_before_all_run_restarts_the_gang() -> None:
     assert "Service was replaced" in cluster.find("Restarting")["message"]
 
 
+def test_the_service_leads_to_the_scheduler_as_soon_as_it_has_an_address() -> None:
+    cluster = Cluster(make_job(2))
+    cluster.settle()
+    cluster.pods["digits-scheduler-0"]["status"]["podIPs"] = [{"ip": "fd00::7"}, {"ip": "10.244.1.7"}]
+    assert say(cluster) == ["create EndpointSlice digits-scheduler-0"], "before any process runs"
+    assert cluster.leads_to == ["10.244.1.7"], "of the family of the Service's own address"
+    assert say(cluster) == []
+
+
+def test_who_follows_on_a_gang_does_not_meet_its_scheduler() -> None:
+    cluster = Cluster(make_job(2)).start()
+    before, late = cluster.leads_to, copy.deepcopy(cluster.endpoint_slices["digits-scheduler-0"])
+    cluster.exit("digits-worker-1", 1)
+    assert not any("EndpointSlice" in word for word in say(cluster)), "the gang may be saving"
+    cluster.vanish("digits-scheduler-0")
+    assert say(cluster) == ["DeleteEndpointSlice digits-scheduler-0"], "while its peers are still ending"
+    for name in MEMBERS - {"digits-scheduler-0"}:
+        cluster.vanish(name)
+    cluster.endpoint_slices = {"digits-scheduler-0": late}
+    assert say(cluster) == ["DeleteEndpointSlice digits-scheduler-0"], "one that came late: no pod before it is gone"
+    assert say(cluster) == [f"create Pod {name}" for name in sorted(MEMBERS)]
+    cluster.start()
+    assert len(cluster.leads_to) == 1
+    assert cluster.leads_to != before
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda item: item["endpoints"][0].update(addresses=["10.244.9.9"]), "another address"),
+        (lambda item: item["endpoints"][0]["targetRef"].update(uid="another"), "another pod"),
+        (lambda item: item.update(endpoints=[]), "nobody"),
+        (lambda item: item["ports"][0].update(port=1), "another port"),
+        (lambda item: item.update(ports=None), "no port"),
+    ],
+)
+def test_an_endpoint_slice_that_leads_elsewhere_is_made_anew(change: Callable[[Any], None], found: str) -> None:
+    cluster = Cluster(make_job(2)).start()
+    before = copy.deepcopy(cluster.endpoint_slices["digits-scheduler-0"])
+    change(cluster.endpoint_slices["digits-scheduler-0"])
+    assert say(cluster) == ["DeleteEndpointSlice digits-scheduler-0"], f"it leads to {found}"
+    assert say(cluster) == ["create EndpointSlice digits-scheduler-0"]
+    after = cluster.endpoint_slices["digits-scheduler-0"]
+    assert [after[key] for key in ("endpoints", "ports")] == [before[key] for key in ("endpoints", "ports")]
+    assert cluster.has("Running")
+
+
 @pytest.mark.parametrize(
     ("manager", "ours"), [("kueue.x-k8s.io/multikueue", False), (Options().manager, True), ("", True)]
 )
@@ -365,11 +412,13 @@ def test_names_that_are_taken_are_waited_for_in_words() -> None:
     job = make_job(2)
     pods = (PodView("digits-worker-0", "x", owner="somebody"),)
     services = (ServiceView("digits-scheduler-0", "y"),)
-    outcome = reconcile(Observed(job, pods, services), START)
+    slices = (EndpointSliceView("digits-scheduler-0", "z"),)
+    outcome = reconcile(Observed(job, pods, services, slices), START)
     assert outcome.status is not None
-    assert outcome.status["waiting"].startswith("pod digits-worker-0, Service digits-scheduler-0: exists and")
+    taken = "pod digits-worker-0, Service digits-scheduler-0, EndpointSlice digits-scheduler-0"
+    assert outcome.status["waiting"].startswith(f"{taken}: exists and")
     assert not [action for action in outcome.actions if not isinstance(action, (EmitEvent, RequeueAt))]
-    again = reconcile(Observed({**job, "status": outcome.status}, pods, services), START)
+    again = reconcile(Observed({**job, "status": outcome.status}, pods, services, slices), START)
     assert [type(action) for action in again.actions] == [RequeueAt], "people are told once"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL
 from kfp_mindspore.operator import Observed, Options
-from kfp_mindspore.operator.actions import CreatePod, CreatePodGroup, CreateService, EmitEvent
+from kfp_mindspore.operator.actions import CreateEndpointSlice, CreatePod, CreatePodGroup, CreateService, EmitEvent
 from kfp_mindspore.operator.observed import RESTARTS_ANNOTATION
 from tests.support.simulated_cluster import Cluster, make_job, significant
 
@@ -74,7 +75,7 @@ class Lives(RuleBasedStateMachine):
     def delay_creates(self) -> None:
         """Its creates get stuck on the way."""
         outcome = self.cluster.decide()
-        kinds = (CreatePod, CreateService, CreatePodGroup)
+        kinds = (CreatePod, CreateService, CreateEndpointSlice, CreatePodGroup)
         self.late = [action for action in outcome.actions if isinstance(action, kinds)]
 
     @precondition(lambda self: self.late)
@@ -106,7 +107,7 @@ class Lives(RuleBasedStateMachine):
     @rule(number=anyone)
     def run_pod(self, number: int) -> None:
         if name := self._pick(number, "Pending"):
-            self.cluster.pods[name]["status"]["phase"] = "Running"
+            self.cluster.run_pod(name)
 
     @rule(number=anyone, end=st.sampled_from([(1, ""), (137, "OOMKilled"), (143, ""), (139, "")]))
     def fail(self, number: int, end: tuple[int, str]) -> None:
@@ -135,6 +136,16 @@ class Lives(RuleBasedStateMachine):
     def delete_service(self) -> None:
         self.excused_attempts.add(self.seen_attempt)
         self.cluster.services.clear()
+
+    @rule()
+    def delete_endpoint_slice(self) -> None:
+        self.cluster.endpoint_slices.clear()
+
+    @rule()
+    def move_scheduler(self) -> None:
+        """Its pod gets another address, as when its node starts again."""
+        if "digits-scheduler-0" in self._list("Running"):
+            self.cluster.run_pod("digits-scheduler-0")
 
     @rule(suspend=st.booleans())
     def suspend(self, suspend: bool) -> None:
@@ -186,6 +197,7 @@ class Lives(RuleBasedStateMachine):
                 if not other["metadata"].get("deletionTimestamp")
             }
             assert self.strays or others <= {attempt}
+            assert self.strays or self._led_attempts() <= {attempt}, "it would meet the scheduler of another gang"
         self.checked = len(self.cluster.created)
 
     @invariant()
@@ -216,6 +228,10 @@ class Lives(RuleBasedStateMachine):
                 break
         else:
             raise AssertionError(f"does not come to run: {cluster.status} {list(cluster.pods)}")
+        self._settle()
+        if cluster.has("Running"):
+            scheduler = cluster.pods.get("digits-scheduler-0")
+            assert cluster.leads_to == ([scheduler["status"]["podIP"]] if scheduler else [])
         for name, pod in cluster.pods.items():
             if pod["status"]["phase"] == "Running":
                 cluster.exit(name, 0)
@@ -224,6 +240,7 @@ class Lives(RuleBasedStateMachine):
         self._settle()
         assert cluster.has("Succeeded") or cluster.has("Failed"), cluster.status
         assert cluster.pod_group is None
+        assert cluster.endpoint_slices == {}
         if cluster.job["spec"]["runPolicy"]["cleanPodPolicy"] == "All":
             assert cluster.pods == {}
             assert cluster.services == {}
@@ -237,16 +254,14 @@ class Lives(RuleBasedStateMachine):
             # Its own write is what it knows of the job from now on.
             self.held = None
             if finished:
-                forbidden = (CreatePod, CreateService, CreatePodGroup, EmitEvent)
+                forbidden = (CreatePod, CreateService, CreateEndpointSlice, CreatePodGroup, EmitEvent)
                 assert not any(isinstance(action, forbidden) for action in outcome.actions)
 
     def _check_repeat(self, observed: Observed) -> None:
         outcome = self.cluster.decide(observed)
         assert outcome == self.cluster.decide(observed)
         again = self.cluster.decide(
-            Observed(
-                {**(observed.job or {}), "status": outcome.status}, observed.pods, observed.services, observed.pod_group
-            )
+            dataclasses.replace(observed, job={**(observed.job or {}), "status": outcome.status})
         )
         assert again.status == outcome.status
         assert not [action for action in again.actions if isinstance(action, EmitEvent)]
@@ -262,12 +277,26 @@ class Lives(RuleBasedStateMachine):
             self.cluster.pod_group["status"] = {"phase": "Inqueue"}
 
     def _pick(self, number: int, *phases: str) -> str | None:
-        names = [
+        names = self._list(*phases)
+        return names[number % len(names)] if names else None
+
+    def _list(self, *phases: str) -> list[str]:
+        return [
             name
             for name, pod in self.cluster.pods.items()
             if pod["status"]["phase"] in phases and not pod["metadata"].get("deletionTimestamp")
         ]
-        return names[number % len(names)] if names else None
+
+    def _led_attempts(self) -> set[str]:
+        """Return the attempts of the pods that the job's Service leads to; of one that is gone, `gone`."""
+        attempts = {
+            pod["metadata"]["uid"]: pod["metadata"]["labels"][ATTEMPT_LABEL] for pod in self.cluster.pods.values()
+        }
+        return {
+            attempts.get(endpoint["targetRef"]["uid"], "gone")
+            for item in self.cluster.endpoint_slices.values()
+            for endpoint in item["endpoints"]
+        }
 
     def _attempt_of(self, name: str) -> int:
         return int(self.cluster.pods[name]["metadata"]["labels"][ATTEMPT_LABEL])
