@@ -20,7 +20,8 @@ PODS_A_JOB = 3
 CONNECTIONS = 32
 INDEXED_JOBS = Resource("batch", "v1", "jobs", "Job")
 INDEXED_JOB_LABEL = "batch.kubernetes.io/job-name"
-_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.05
+_LONGEST_POLL_SECONDS = 5.0
 # Of a network that is for documentation only.
 _POD_IP = "198.51.100.7"
 _TEMPLATE = {
@@ -194,14 +195,18 @@ class Client:
     async def wait_pods(self, namespace: str, count: int, seconds: float) -> None:
         """Wait until a namespace has so many pods.
 
+        It asks the less often the more are missing: each answer costs the API server a look at all pods.
+
         Raises:
             TimeoutError: It does not get them.
         """
-        deadline = time.monotonic() + seconds
+        start = time.monotonic()
         while (found := await self.count_pods(namespace)) != count:
-            if time.monotonic() > deadline:
+            passed = time.monotonic() - start
+            if passed > seconds:
                 raise TimeoutError(f"{namespace} has {found} pods instead of {count} after {seconds:g} s")
-            await asyncio.sleep(_POLL_SECONDS)
+            left = passed * (count - found) / found if 0 < found < count else 0.0
+            await asyncio.sleep(min(max(_POLL_SECONDS, left / 2), _LONGEST_POLL_SECONDS))
 
     async def watch(self, path: str) -> AsyncIterator[tuple[dict[str, Any], float]]:
         """Yield the events of a collection from now on, each with the time at which it was read."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore import __version__
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.operator.credentials import Credentials
+from kfp_mindspore.operator.encoding import decode, encode
 from kfp_mindspore.operator.resources import Resource
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Api:
             async for chunk in response.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
-                    event: dict[str, Any] = json.loads(line)
+                    event: dict[str, Any] = decode(line)
                     if event.get("type") == "ERROR":
                         status = event.get("object") or {}
                         raise ApiError(
@@ -205,7 +205,7 @@ class Api:
         """
         import aiohttp
 
-        data = json.dumps(body, separators=(",", ":")).encode() if body is not None else None
+        data = encode(body) if body is not None else None
         limits = aiohttp.ClientTimeout(total=seconds)
         pause = _FIRST_PAUSE_SECONDS
         renewed = False
@@ -222,7 +222,7 @@ class Api:
                     content = await response.read()
                     self._count(verb, response.status)
                     if response.status < 300:
-                        answer: dict[str, Any] = json.loads(content) if content else {}
+                        answer: dict[str, Any] = decode(content) if content else {}
                         return answer
                     error = _read_error(response.status, content, verb, path)
                     wait = max(wait, _read_seconds(response.headers.get("Retry-After")))
@@ -254,7 +254,7 @@ def _read_seconds(header: str | None) -> float:
 
 def _read_error(code: int, content: bytes, verb: str, path: str) -> ApiError:
     try:
-        status = json.loads(content)
+        status = decode(content)
     except ValueError:
         status = None
     if not isinstance(status, dict):

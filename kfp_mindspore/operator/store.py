@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import zlib
 from collections import Counter, OrderedDict
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from kfp_mindspore.msjob.names import JOB_LABEL
+from kfp_mindspore.operator.encoding import decode, encode
 from kfp_mindspore.operator.observed import (
     EndpointSliceView,
     Observed,
@@ -277,7 +277,7 @@ def _strip(view: View) -> View:
 
 def unpack(job: bytes) -> dict[str, Any]:
     """Return a packed document."""
-    document: dict[str, Any] = json.loads(zlib.decompress(job))
+    document: dict[str, Any] = decode(zlib.decompress(job))
     return document
 
 
@@ -286,5 +286,4 @@ def _pack(document: Mapping[str, Any]) -> bytes:
     metadata = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
     if _APPLIED in (metadata.get("annotations") or {}):
         metadata["annotations"] = {name: value for name, value in metadata["annotations"].items() if name != _APPLIED}
-    text = json.dumps({**document, "metadata": metadata}, separators=(",", ":"))
-    return zlib.compress(text.encode(), 1)
+    return zlib.compress(encode({**document, "metadata": metadata}), 1)
