@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
@@ -15,22 +16,22 @@ def list_namespace_errors(field: str, *namespaces: object) -> list[str]:
         field: What gave them.
         *namespaces: The names.
     """
-    return [
-        f"{field}: must be at most 63 lower-case letters, digits and '-', got {namespace!r}"
-        for namespace in namespaces
-        if not isinstance(namespace, str) or not _LABEL.fullmatch(namespace)
-    ]
+    return _list_errors(field, namespaces, _LABEL, "at most 63 lower-case letters, digits and '-'")
 
 
-def list_name_errors(field: str, *names: str) -> list[str]:
+def list_name_errors(field: str, *names: object) -> list[str]:
     """Return what is wrong with names of objects such as Secrets and claims, a sentence each.
 
     Args:
         field: What gave them.
         *names: The names.
     """
+    return _list_errors(field, names, _NAME, "at most 253 lower-case letters, digits, '-' and '.'")
+
+
+def _list_errors(field: str, names: Sequence[object], form: re.Pattern[str], rule: str) -> list[str]:
     return [
-        f"{field}: must be at most 253 lower-case letters, digits, '-' and '.', got {name!r}"
+        f"{field}: must be {rule}, got {name!r}"
         for name in names
-        if not _NAME.fullmatch(name)
+        if not isinstance(name, str) or not form.fullmatch(name)
     ]
