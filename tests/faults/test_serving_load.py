@@ -312,10 +312,11 @@ def test_a_clients_deadline_and_clients_that_cancel(busy_server: ModelServer, ev
             assert client.grpc is not None
             assert (await client.grpc.call(INFER, message)).code == "OK"
             busy = await _keep_busy(busy_server)
-            late = await asyncio.gather(*(client.grpc.call(INFER, message, timeout=0.05) for _ in range(4)))
+            late = await asyncio.gather(*(client.grpc.call(INFER, message, timeout=0.1) for _ in range(4)))
             assert {answer.code for answer in late} == {"DEADLINE_EXCEEDED"}
             gone = [asyncio.create_task(client.grpc.call(INFER, message)) for _ in range(3)]
-            await asyncio.sleep(0.02)
+            # Long enough that the server has them, and not so long that it gives them up by itself.
+            await asyncio.sleep(0.1)
             for task in gone:
                 task.cancel()
             assert not busy.done(), "it was too quick"

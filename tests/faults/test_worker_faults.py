@@ -163,8 +163,9 @@ def test_killed_workers_lose_what_they_had_in_flight_and_nothing_else(
 
     seen = asyncio.run(run())
     assert set(seen) <= {"a", "lost"}, seen
-    # A client has one request in flight at a time.
-    assert seen["lost"] <= KILLS * CLIENTS
+    # A client has one request in flight at a time, and may send its next one while the kernel still closes the sockets
+    # of the worker, one after the other.
+    assert seen["lost"] <= 2 * KILLS * CLIENTS
     # What a killed worker had counted still counts: as many as were answered, and maybe some whose answer was lost.
     counted = server.sum_metric("mindsporeserver_requests_total", model_name="digits")
     assert seen["a"] <= counted <= seen["a"] + seen["lost"]

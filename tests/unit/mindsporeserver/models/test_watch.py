@@ -331,9 +331,20 @@ class _Target:
 
 class TestFollow:
     def follow(
-        self, watch: BundleWatch, steps: list[Callable[[], object]], failures: list[KfpMindSporeError]
+        self,
+        watch: BundleWatch,
+        steps: list[Callable[[], object]],
+        failures: list[KfpMindSporeError],
+        calls: int = 0,
     ) -> list[str]:
-        """Do one step after the other, each when what the one before it caused was heard; return what was done."""
+        """Do one step after the other, each when what the one before it caused was heard; return what was done.
+
+        Args:
+            watch: What is followed.
+            steps: The steps.
+            failures: What the first calls raise.
+            calls: How many calls to wait for, where they are more than the steps.
+        """
         target = _Target()
         target.failures = failures
 
@@ -342,6 +353,9 @@ class TestFollow:
             for step in steps:
                 target.heard.clear()
                 step()
+                await asyncio.wait_for(target.heard.wait(), 60)
+            while len(target.done) < calls:
+                target.heard.clear()
                 await asyncio.wait_for(target.heard.wait(), 60)
             await asyncio.sleep(0.1)
             following.cancel()
@@ -380,7 +394,7 @@ class TestFollow:
         monkeypatch.setattr(watch_module, "_RETRY_SECONDS", (0.01, 0.02))
         model = make_bundle(tmp_path / "digits", "one")
         failures: list[KfpMindSporeError] = [KfpMindSporeError("worker 1 died")] * 3
-        done = self.follow(BundleWatch({"digits": model}), [lambda: make_bundle(model, "two")], failures)
+        done = self.follow(BundleWatch({"digits": model}), [lambda: make_bundle(model, "two")], failures, calls=4)
         assert done == ["reload digits"] * 4
         assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
             f"model digits: changed on disk, tried again in {seconds} s: worker 1 died"
