@@ -111,7 +111,7 @@ def test_a_running_job_is_deleted_with_all_that_it_has(jobs: NodeJobs) -> None:
     job.wait("Running")
     job.wait_steps()
     kinds = [item.split()[0] for item in job.list_leftovers()]
-    assert sorted(kinds) == ["Pod"] * 3 + ["Service"] + ["process"] * 3
+    assert sorted(kinds) == ["EndpointSlice"] + ["Pod"] * 3 + ["Service"] + ["process"] * 3
     job.delete()
     assert job.read_checkpoint() == max(job.list_steps())
     with pytest.raises(NotFoundError):
