@@ -15,7 +15,7 @@ operator's memory and idle CPU with more and more jobs, and its restart with all
 
     python benchmarks/msjob_operator.py --quick --only rate    # 100 jobs, one round
     python benchmarks/msjob_operator.py --quick                # every question, with few jobs
-    python benchmarks/msjob_operator.py                        # what docs/benchmarks.md shows; about 20 minutes
+    python benchmarks/msjob_operator.py                        # what docs/benchmarks.md shows; half an hour
 
 The name is not operator.py, which would hide Python's own module of that name from all scripts beside it.
 A table goes to standard error as it is measured, all samples and the targets to standard output as one line of JSON.

@@ -35,15 +35,28 @@ _KUBELET_REASONS = {"Evicted": "Evicted", "Preempting": "Preempted", "Terminated
 
 
 @dataclass(frozen=True, slots=True)
-class PodView:
-    """A pod.
+class ObjectView:
+    """Who an object is.
 
     Attributes:
         name: Its name.
         uid: Its uid.
         owner: The uid of its controller; empty without one.
-        phase: `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
         deleting: Whether it was told to go.
+    """
+
+    name: str
+    uid: str
+    owner: str = ""
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodView(ObjectView):
+    """A pod, with its identity.
+
+    Attributes:
+        phase: `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
         attempt: Which attempt of its job it belongs to, from 0.
         restarts: How many counted restarts its job had when it was made.
         workers: How many workers its job had when it was made; None when it does not say.
@@ -59,11 +72,7 @@ class PodView:
         addresses: Its IP addresses, of a scheduler; nobody asks for those of the others.
     """
 
-    name: str
-    uid: str
-    owner: str = ""
     phase: str = "Pending"
-    deleting: bool = False
     attempt: int = 0
     restarts: int = 0
     workers: int | None = None
@@ -84,38 +93,26 @@ class PodView:
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceView:
+class ServiceView(ObjectView):
     """A Service: its identity, cluster IP (empty until it is known) and port."""
 
-    name: str
-    uid: str
-    owner: str = ""
-    deleting: bool = False
     cluster_ip: str = ""
     port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointSliceView:
+class EndpointSliceView(ObjectView):
     """An EndpointSlice: its identity, and the pod, address and port that it leads to (empty and None for none)."""
 
-    name: str
-    uid: str
-    owner: str = ""
-    deleting: bool = False
     pod: str = ""
     address: str = ""
     port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class PodGroupView:
+class PodGroupView(ObjectView):
     """A gang scheduler's PodGroup: its identity, minimum of members and phase."""
 
-    name: str
-    uid: str
-    owner: str = ""
-    deleting: bool = False
     minimum: int | None = None
     phase: str = ""
 
@@ -155,11 +152,8 @@ def view_pod(pod: Mapping[str, Any]) -> PodView:
     elif exit_code not in (None, 0) and reason == "Error" and metadata.get("deletionTimestamp"):
         reason = "Deleted"
     return PodView(
-        name=metadata["name"],
-        uid=metadata.get("uid", ""),
-        owner=_find_owner(metadata),
+        **_identify(metadata),
         phase=phase,
-        deleting=bool(metadata.get("deletionTimestamp")),
         attempt=_read_number(labels.get(ATTEMPT_LABEL)) or 0,
         restarts=_read_number(annotations.get(RESTARTS_ANNOTATION)) or 0,
         workers=_read_number(annotations.get(WORKERS_ANNOTATION)),
@@ -180,10 +174,7 @@ def view_service(service: Mapping[str, Any]) -> ServiceView:
     metadata, spec = service["metadata"], service.get("spec") or {}
     ports = spec.get("ports") or []
     return ServiceView(
-        name=metadata["name"],
-        uid=metadata.get("uid", ""),
-        owner=_find_owner(metadata),
-        deleting=bool(metadata.get("deletionTimestamp")),
+        **_identify(metadata),
         cluster_ip="" if spec.get("clusterIP") in (None, "None") else spec["clusterIP"],
         port=ports[0].get("port") if ports else None,
     )
@@ -195,10 +186,7 @@ def view_endpoint_slice(document: Mapping[str, Any]) -> EndpointSliceView:
     endpoint: Mapping[str, Any] = next(iter(document.get("endpoints") or ()), {})
     ports = document.get("ports") or []
     return EndpointSliceView(
-        name=metadata["name"],
-        uid=metadata.get("uid", ""),
-        owner=_find_owner(metadata),
-        deleting=bool(metadata.get("deletionTimestamp")),
+        **_identify(metadata),
         pod=(endpoint.get("targetRef") or {}).get("uid") or "",
         address=next(iter(endpoint.get("addresses") or ()), ""),
         port=ports[0].get("port") if ports else None,
@@ -209,10 +197,7 @@ def view_pod_group(group: Mapping[str, Any]) -> PodGroupView:
     """Cut a PodGroup of Volcano or scheduler-plugins down, from its wire form."""
     metadata = group["metadata"]
     return PodGroupView(
-        name=metadata["name"],
-        uid=metadata.get("uid", ""),
-        owner=_find_owner(metadata),
-        deleting=bool(metadata.get("deletionTimestamp")),
+        **_identify(metadata),
         minimum=(group.get("spec") or {}).get("minMember"),
         phase=(group.get("status") or {}).get("phase") or "",
     )
@@ -285,9 +270,14 @@ def _find_trouble(status: Mapping[str, Any]) -> str:
     return ""
 
 
-def _find_owner(metadata: Mapping[str, Any]) -> str:
+def _identify(metadata: Mapping[str, Any]) -> dict[str, Any]:
     owners = metadata.get("ownerReferences") or []
-    return next((str(owner.get("uid", "")) for owner in owners if owner.get("controller")), "")
+    return {
+        "name": metadata["name"],
+        "uid": metadata.get("uid", ""),
+        "owner": next((str(owner.get("uid", "")) for owner in owners if owner.get("controller")), ""),
+        "deleting": bool(metadata.get("deletionTimestamp")),
+    }
 
 
 def _read_number(text: str | None) -> int | None:

@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -253,8 +254,8 @@ class Jobs:
             pod,
             {
                 "phase": "Running",
-                # Of a network that is for documentation only.
-                "podIP": f"198.51.100.{next(self._numbers)}",
+                # Of a network that is for benchmarks only.
+                "podIP": str(IPv4Address("198.18.0.0") + next(self._numbers)),
                 "containerStatuses": [_container({"running": {"startedAt": _now()}})],
             },
         )

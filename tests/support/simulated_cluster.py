@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import datetime
 import itertools
+from ipaddress import IPv4Address
 from typing import Any
 
 from kfp_mindspore.msjob.wire import format_time
@@ -144,7 +145,7 @@ class Cluster:
     def do(self, action: Action) -> None:
         if isinstance(action, CreateService):
             body = self._make(action.body)
-            body["spec"]["clusterIP"] = f"10.96.0.{next(self._numbers)}"
+            body["spec"]["clusterIP"] = str(IPv4Address("10.96.0.0") + next(self._numbers))
             self.services.setdefault(action.name, body)
         elif isinstance(action, CreateEndpointSlice):
             self.endpoint_slices.setdefault(action.name, self._make(action.body))
@@ -202,7 +203,7 @@ class Cluster:
 
     def run_pod(self, name: str) -> None:
         """Let a pod run, at an address of its own."""
-        self.pods[name]["status"] |= {"phase": "Running", "podIP": f"10.244.{next(self._numbers)}.7"}
+        self.pods[name]["status"] |= {"phase": "Running", "podIP": str(IPv4Address("10.244.0.0") + next(self._numbers))}
 
     def start(self) -> Cluster:
         """Bring the job to all pods running."""
