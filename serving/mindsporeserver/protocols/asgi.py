@@ -25,7 +25,7 @@ from mindsporeserver.errors import (
     UnsupportedError,
 )
 from mindsporeserver.protocols import v1, v2
-from mindsporeserver.protocols.connection import answer_at_once
+from mindsporeserver.protocols.connection import answer_at_once, refuse_rest
 
 if TYPE_CHECKING:
     from mindsporeserver.models.batcher import Ticket
@@ -192,9 +192,6 @@ class HotRoutes:
             content = orjson.dumps({"error": reason})
             if status == 503:
                 reply.append(_RETRY)
-            elif status in (408, 413):
-                # What is left of the body is not waited for.
-                reply.append((b"connection", b"close"))
         except Exception as error:
             # A mistake of this server: counted and told as such; uvicorn answers 500 and logs the trace.
             model.metrics.count_failure("error")
@@ -204,6 +201,10 @@ class HotRoutes:
             self._buffered -= size
         if status == 200 and request_id is None and answer_at_once(send, reply, content):
             pass
+        elif status in (408, 413):
+            # What is left of the body is not waited for.
+            if not refuse_rest(send, status, reply, content):
+                await _send(send, status, content, [*reply, (b"connection", b"close")])
         elif status != 499:
             await _send(send, status, content, reply)
         if span is not None or self._log.wants(status):

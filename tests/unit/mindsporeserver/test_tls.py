@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from kfp_mindspore.errors import UserError, ValidationError
+from mindsporeserver.protocols.connection import GuardedProtocol
 from mindsporeserver.tls import TLSOptions, build_grpc_credentials, check_certificates
 
 NOW = datetime.datetime.now(datetime.timezone.utc)
@@ -230,7 +231,14 @@ def serve_https(options: TLSOptions, loop: str) -> Iterator[int]:
             started.set()
 
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(answer, loop=loop, log_config=None, lifespan="off", **options.uvicorn_options())  # type: ignore[arg-type]
+    config = uvicorn.Config(
+        answer,
+        loop=loop,  # type: ignore[arg-type]
+        http=GuardedProtocol,
+        log_config=None,
+        lifespan="off",
+        **options.uvicorn_options(),
+    )
     server = Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
@@ -307,6 +315,26 @@ def test_https_asks_clients_for_a_certificate(tmp_path: Path, authority: Authori
         with pytest.raises((ssl.SSLError, ConnectionError)):
             request_https(port, authority.pem, client)
         assert request_https(port, authority.pem, other.sign("client")) == server.serial
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_who_sends_all_before_reading_is_told_why_it_is_refused(authority: Authority, loop: str) -> None:
+    made = authority.sign("server")
+    options = check_certificates(made.certfile, made.keyfile)
+    assert options is not None
+    context = ssl.create_default_context(cadata=authority.pem.decode())
+    with (
+        serve_https(options, loop) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as secure,
+    ):
+        secure.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X-A: 1\r\n" * 800_000)
+        refused = b""
+        while b"Headers must have at most 65536 bytes." not in refused:
+            received = secure.recv(1000)
+            assert received, refused
+            refused += received
+    assert refused.startswith(b"HTTP/1.1 400 ")
 
 
 @contextlib.asynccontextmanager

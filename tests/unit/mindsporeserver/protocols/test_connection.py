@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import uvicorn
 import uvloop
 
-from mindsporeserver.protocols.connection import GuardedProtocol, answer_at_once
+from mindsporeserver.protocols.connection import GuardedProtocol, answer_at_once, refuse_rest
 
 LEAST = 0.3
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n"
@@ -23,6 +24,8 @@ POST = b"POST / HTTP/1.1\r\nHost: a\r\n"
 class SmallProtocol(GuardedProtocol):
     max_header_bytes = 4096
     header_seconds = LEAST
+    linger_seconds = 5 * LEAST
+    linger_bytes = 8 << 20
 
 
 class Surplus:
@@ -53,6 +56,7 @@ class Site:
         self.port: int = self.socket.getsockname()[1]
         self.asked = 0
         self.at_once: list[bool] = []
+        self.refused: list[bool] = []
         config = uvicorn.Config(
             self.answer,
             interface="asgi3",
@@ -70,6 +74,10 @@ class Site:
         size = 0
         while (message := await receive())["type"] == "http.request":
             size += len(message["body"])
+            if scope["path"] == "/refused":
+                self.refused.append(refuse_rest(send, 413, [(b"content-type", b"text/plain")], b"too much"))
+                if self.refused[-1]:
+                    return
             if not message["more_body"]:
                 break
         body = b"%d" % size
@@ -303,6 +311,117 @@ def test_what_is_no_http_is_refused(play: Play) -> None:
     play(story)
 
 
+REFUSED = b"POST /refused HTTP/1.1\r\nHost: a\r\n"
+
+
+def send_all_then_read(port: int, content: bytes) -> bytes:
+    """Send like most clients do: all of it, without a look at what comes back before."""
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(content)
+        return b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "body"),
+    [
+        (REFUSED + b"Content-Length: 7000000\r\n\r\n" + b"a" * 7_000_000, b"413", b"too much"),
+        (
+            REFUSED + b"Transfer-Encoding: chunked\r\n\r\n" + b"186a0\r\n%b\r\n" % (b"a" * 100_000) * 70,
+            b"413",
+            b"too much",
+        ),
+        (GET + b"X-A: 1\r\n" * 800_000, b"400", b"Headers must have at most 4096 bytes."),
+        (b"nonsense\r\n" * 700_000, b"400", b"Invalid HTTP request received."),
+    ],
+    ids=["length", "chunks", "headers", "nonsense"],
+)
+def test_who_sends_all_before_reading_is_told_why_it_is_refused(
+    play: Play, content: bytes, status: bytes, body: bytes
+) -> None:
+    async def story(site: Site) -> None:
+        answer = await asyncio.to_thread(send_all_then_read, site.port, content)
+        head, _, found = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 %b " % status)
+        assert b"connection: close" in head.split(b"\r\n")
+        assert found == body
+        await wait_until_left(site)
+        await ask_well(site)
+
+    play(story)
+
+
+async def wait_until_left(site: Site) -> None:
+    while site.server.server_state.connections:
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("pause", [0.0, LEAST / 3, 60.0], ids=["a flood", "a trickle", "silence"])
+def test_who_is_refused_does_not_stay(play: Play, pause: float) -> None:
+    async def send(writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(b"a" * 100_000)
+                await writer.drain()
+                await asyncio.sleep(pause)
+
+    async def story(site: Site) -> None:
+        loop = asyncio.get_running_loop()
+        reader, writer = await site.connect()
+        writer.write(REFUSED + b"Content-Length: 4000000000\r\n\r\n")
+        sending = asyncio.create_task(send(writer))
+        assert (await read_answer(reader))[1] == b"too much"
+        assert await reader.read() == b""
+        start = loop.time()
+        await wait_until_left(site)
+        stayed = loop.time() - start
+        if pause:
+            assert stayed >= LEAST * 4
+        sending.cancel()
+        writer.close()
+
+    play(story)
+
+
+def test_nothing_after_what_is_refused_is_a_request(play: Play) -> None:
+    async def story(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(REFUSED + b"Content-Length: 10\r\n\r\nabc")
+        assert (await read_answer(reader))[1] == b"too much"
+        writer.write(b"defghij" + GET + b"\r\n")
+        assert await reader.read() == b""
+        assert site.asked == 1
+        writer.close()
+        await wait_until_left(site)
+
+    play(story)
+
+
+def test_what_arrived_in_whole_is_refused_in_the_ordinary_way(play: Play) -> None:
+    async def story(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(REFUSED + b"Content-Length: 3\r\n\r\nabc" + GET + b"\r\n")
+        for _ in range(2):
+            await read_answer(reader)
+        assert (site.refused, site.asked) == ([False], 2)
+        writer.close()
+
+    play(story)
+
+
+def test_who_left_is_not_answered(play: Play) -> None:
+    async def story(site: Site) -> None:
+        for _ in range(50):
+            with socket.create_connection(("127.0.0.1", site.port)) as client:
+                client.sendall(REFUSED + b"Content-Length: 10\r\n\r\nabc")
+                # Closes with a reset.
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await asyncio.sleep(0)
+        await wait_until_left(site)
+        await ask_well(site)
+
+    play(story)
+
+
 def test_an_answer_at_once_is_the_ordinary_one(play: Play) -> None:
     async def story(site: Site) -> None:
         reader, writer = await site.connect()
@@ -349,3 +468,4 @@ def test_what_is_not_uvicorns_is_not_written_to() -> None:
 
     assert not answer_at_once(send, [], b"")
     assert not answer_at_once(Surplus().take_surplus, [], b"")
+    assert not refuse_rest(send, 413, [], b"")
