@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kfp_mindspore.msjob.names import (
@@ -25,7 +26,13 @@ from kfp_mindspore.msjob.types import MSJob
 # Replica types are the keys of a map, since ms-operator takes them in any case; without a bound on the map the API
 # server takes the cost of its rules for unlimited, and refuses them.
 _FOLDED = {name: name.lower() for name in REPLICA_TYPES}
-_RESTING = "has(oldSelf.runPolicy) && has(oldSelf.runPolicy.suspend) && oldSelf.runPolicy.suspend"
+_RESTING = "has(oldSelf.spec.runPolicy) && has(oldSelf.spec.runPolicy.suspend) && oldSelf.spec.runPolicy.suspend"
+# A write of the status changes nothing else, and no other write changes the status: what it says of the rest was judged
+# before. Judging it again, and the templates most of all, costs the API server as much as all the rest of such a write.
+_STATUS_WRITTEN = (
+    "has(self.status) && (!has(oldSelf.status) || "
+    "has(self.status.state) && has(oldSelf.status.state) && self.status.state != oldSelf.status.state)"
+)
 _SUSPEND_FIRST = "cannot change unless the job is suspended (spec.runPolicy.suspend: true); make a new job instead"
 
 
@@ -80,6 +87,8 @@ def build_job_schema() -> Schema:
     status = fields.pop("status")
     summary = describe_class(StatusSummary)
     status["properties"] = {**summary["properties"], **status["properties"]}
+    # Without a bound the API server takes the cost of comparing it for unlimited.
+    status["properties"]["state"]["maxLength"] = 64
     status["description"] = "What the job has come to; written by the operator."
     head = {name: fields.pop(name) for name in ("apiVersion", "kind", "metadata")}
     spec = {
@@ -87,7 +96,6 @@ def build_job_schema() -> Schema:
         "type": "object",
         "required": ["msReplicaSpecs"],
         "properties": fields,
-        "x-kubernetes-validations": _list_spec_rules(),
     }
     _add_rules(fields)
     return {
@@ -101,14 +109,13 @@ def build_job_schema() -> Schema:
             "spec": spec,
             "status": status,
         },
-        "x-kubernetes-validations": _list_job_rules(),
+        "x-kubernetes-validations": [*_list_name_rules(), _build_type_rule(), _build_change_rule()],
     }
 
 
 def _add_rules(fields: dict[str, Schema]) -> None:
     replicas = fields["msReplicaSpecs"]
     replicas["maxProperties"] = len(REPLICA_TYPES)
-    replicas["x-kubernetes-validations"] = _list_map_rules()
     replica = replicas["additionalProperties"]
     replica["properties"]["template"]["required"] = ["spec"]
     replica["x-kubernetes-validations"] = [
@@ -128,7 +135,7 @@ def _add_rules(fields: dict[str, Schema]) -> None:
     ]
 
 
-def _list_job_rules() -> list[dict[str, Any]]:
+def _list_name_rules() -> list[dict[str, Any]]:
     # A name is judged when the job is made; later a bad one could not even be deleted, where it has a finalizer.
     def at_creation(rule: str) -> str:
         return f"oldSelf.hasValue() || {rule}"
@@ -152,59 +159,67 @@ def _list_job_rules() -> list[dict[str, Any]]:
     ]
 
 
-def _list_map_rules() -> list[dict[str, Any]]:
+def _build_type_rule() -> dict[str, Any]:
     known = ", ".join(f"'{name}'" for name in _FOLDED.values())
-    return [
-        _rule(
-            f"self.all(k, k.lowerAscii() in [{known}])",
-            f"unknown replica type, must be one of {', '.join(REPLICA_TYPES)} (in any case)",
-        ),
-        _rule(
-            "self.all(k, self.exists_one(o, o.lowerAscii() == k.lowerAscii()))",
-            "give each replica type once; two differ only in upper and lower case",
-        ),
-        _rule(
-            f"self.exists(k, k.lowerAscii() == '{_FOLDED[WORKER]}')",
-            f"{WORKER}: is required; a job without a worker would never end",
-        ),
-        _rule(
-            f"self.all(k, k.lowerAscii() != '{_FOLDED[SCHEDULER]}' || !has(self[k].replicas) || self[k].replicas == 1)",
-            f"{SCHEDULER}.replicas: must be 1",
-        ),
-    ]
+    types = "self.spec.msReplicaSpecs"
+    joined = _join(
+        {
+            f"unknown replica type, must be one of {', '.join(REPLICA_TYPES)} (in any case)": (
+                f"{types}.all(k, k.lowerAscii() in [{known}])"
+            ),
+            "give each replica type once; two differ only in upper and lower case": (
+                f"{types}.all(k, {types}.exists_one(o, o.lowerAscii() == k.lowerAscii()))"
+            ),
+            f"{WORKER}: is required; a job without a worker would never end": (
+                f"{types}.exists(k, k.lowerAscii() == '{_FOLDED[WORKER]}')"
+            ),
+            f"{SCHEDULER}.replicas: must be 1": (
+                f"{types}.all(k, k.lowerAscii() != '{_FOLDED[SCHEDULER]}' || !has({types}[k].replicas) || "
+                f"{types}[k].replicas == 1)"
+            ),
+        }
+    )
+    written = _STATUS_WRITTEN.replace("oldSelf", "oldSelf.value()")
+    return {
+        **joined,
+        "rule": f"oldSelf.hasValue() && {written} || {joined['rule']}",
+        "fieldPath": ".spec.msReplicaSpecs",
+        "optionalOldSelf": True,
+    }
 
 
-def _list_spec_rules() -> list[dict[str, Any]]:
-    both = "self.msReplicaSpecs.all(k, !(k in oldSelf.msReplicaSpecs) || ({}))"
-    new, old = "self.msReplicaSpecs[k]", "oldSelf.msReplicaSpecs[k]"
-    return [
-        _rule(
-            f"({_RESTING}) || (self.msReplicaSpecs.size() == oldSelf.msReplicaSpecs.size() && "
-            "self.msReplicaSpecs.all(k, k in oldSelf.msReplicaSpecs))",
-            f"msReplicaSpecs: replica types {_SUSPEND_FIRST}",
+def _build_change_rule() -> dict[str, Any]:
+    replicas, before = "self.spec.msReplicaSpecs", "oldSelf.spec.msReplicaSpecs"
+    new, old = f"{replicas}[k]", f"{before}[k]"
+    both = f"{replicas}.all(k, !(k in {before}) || ({{}}))"
+    kept = {
+        "msReplicaSpecs: replica types": f"{replicas}.size() == {before}.size() && {replicas}.all(k, k in {before})",
+        "msReplicaSpecs: template": both.format(f"{new}.template == {old}.template"),
+        "msReplicaSpecs: restartPolicy": both.format(_is_same("restartPolicy", new, old)),
+        f"msReplicaSpecs: replicas of any type but {WORKER}": both.format(
+            f"k.lowerAscii() == '{_FOLDED[WORKER]}' || ({_is_same('replicas', new, old)})"
         ),
-        _rule(
-            f"({_RESTING}) || {both.format(f'{new}.template == {old}.template')}",
-            f"msReplicaSpecs: template {_SUSPEND_FIRST}",
-        ),
-        _rule(
-            f"({_RESTING}) || {both.format(_is_same('restartPolicy', new, old))}",
-            f"msReplicaSpecs: restartPolicy {_SUSPEND_FIRST}",
-        ),
-        _rule(
-            f"({_RESTING}) || "
-            + both.format(f"k.lowerAscii() == '{_FOLDED[WORKER]}' || ({_is_same('replicas', new, old)})"),
-            f"msReplicaSpecs: replicas of any type but {WORKER} {_SUSPEND_FIRST}",
-        ),
-        *(
-            _rule(f"({_RESTING}) || ({_is_same(name)})", f"{name}: {_SUSPEND_FIRST}")
+        **{
+            f"{name}:": _is_same(name, "self.spec", "oldSelf.spec")
             for name in ("successPolicy", "enableDynamicWorker", "topologyKey")
-        ),
-    ]
+        },
+    }
+    joined = _join({f"{what} {_SUSPEND_FIRST}": rule for what, rule in kept.items()})
+    return {**joined, "rule": f"{_STATUS_WRITTEN} || {_RESTING} || {joined['rule']}", "fieldPath": ".spec"}
 
 
 def _is_same(name: str, new: str = "self", old: str = "oldSelf") -> str:
     return f"has({new}.{name}) == has({old}.{name}) && (!has({new}.{name}) || {new}.{name} == {old}.{name})"
+
+
+def _join(rules: Mapping[str, str]) -> dict[str, Any]:
+    """Make one rule of several by message; each costs the API server the same again at each write, however short."""
+    *others, last = rules
+    told = "".join(f"!({rules[message]}) ? '{message}' : " for message in others)
+    return {
+        **_rule(" && ".join(f"({rule})" for rule in rules.values()), "; or ".join(rules)),
+        "messageExpression": f"{told}'{last}'",
+    }
 
 
 def _rule(rule: str, message: str) -> dict[str, Any]:

@@ -158,17 +158,25 @@ def test_it_is_found_by_its_short_name_and_categories(api_server: Api, cluster: 
 
 
 @pytest.mark.parametrize("case", UPDATES, ids=lambda case: case.name)
-def test_changes_of_a_job_are_judged(cluster: Cluster, namespace: str, case: Update) -> None:
+@pytest.mark.parametrize("was", ["", "Created"], ids=["no status", "a status"])
+@pytest.mark.parametrize("sent", ["", "Running"], ids=["alone", "beside another status"])
+def test_changes_of_a_job_are_judged(cluster: Cluster, namespace: str, case: Update, was: str, sent: str) -> None:
     before, after = (copy.deepcopy(document) for document in case.build())
-    name = "update-" + "".join(letter if letter.isalnum() else "-" for letter in case.name)
-    created = cluster.create(MSJOBS, put(before, "metadata.name", name), namespace)
+    name = "-".join(("update", *case.name.split(), was.lower() or "new", sent.lower() or "alone"))
+    seen = cluster.create(MSJOBS, put(before, "metadata.name", name), namespace)
+    if was:
+        seen = cluster.patch(MSJOBS, name, namespace, {"status": {"state": was}}, subresource="status")
     after = put(after, "metadata.name", name)
-    after["metadata"]["resourceVersion"] = created["metadata"]["resourceVersion"]
+    after["metadata"]["resourceVersion"] = seen["metadata"]["resourceVersion"]
+    if sent:
+        # What is no write of the status changes none, and is judged whatever it says of it.
+        after["status"] = {"state": sent}
     request = Request("update", MSJOBS.full_name, name, namespace)
     path = MSJOBS.locate(namespace, name)
     if not case.server:
         changed = cluster.connection.send(request, "PUT", path, None, after)
         assert contains(changed["spec"], after["spec"])
+        assert changed.get("status") == ({"state": was} if was else None)
         return
     with pytest.raises(ValidationError) as refused:
         cluster.connection.send(request, "PUT", path, None, after)
