@@ -85,7 +85,7 @@ class StepOutputs:
 @pytest.fixture
 def local_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Local state of its own, under a lease: what a test starts ends with it."""
-    from kfp_mindspore.process import Lease
+    from kfp_mindspore.lease import Lease
 
     home = tmp_path / "home"
     monkeypatch.setenv("KFP_MINDSPORE_HOME", str(home))

@@ -1,4 +1,4 @@
-"""Local processes that are owned by somebody: identities, detached supervisors, their children, leases and logs.
+"""Local processes that are owned by somebody: identities, detached supervisors and their children.
 
 A supervisor is a detached, single-threaded Python process that owns the processes of one job or service. Only the
 standard library is imported here, so that a supervisor starts in a few hundredths of a second.
@@ -8,28 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
-import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
-
-from kfp_mindspore.errors import KfpMindSporeError
-
-LEASE_VARIABLE = "KFP_MINDSPORE_LEASE"
 
 _LINUX = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_SECONDS = 0.02
-_BLOCK_BYTES = 1 << 16
 # A process may fork while the table is read: look again, this often at most, until none is left.
 _SWEEPS = 20
 
@@ -310,169 +302,6 @@ def kill_session(leader: ProcessIdentity) -> list[int]:
         killed.extend(pid for pid in members if pid not in killed)
         time.sleep(_POLL_SECONDS)
     return killed
-
-
-class Lease:
-    """What a foreground run holds for as long as it lives: a locked file, which the kernel unlocks when it dies.
-
-    Supervisors that are started with the lease in their environment end their children when it is no longer held.
-
-        with Lease.hold(directory / "lease") as lease:
-            client.create_job(job)     # with lease.environment in os.environ
-
-    Args:
-        path: The file.
-        descriptor: The open and locked file.
-    """
-
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self.path = path
-        self._descriptor: int | None = descriptor
-
-    @classmethod
-    def hold(cls, path: Path) -> Lease:
-        """Take a lease.
-
-        Args:
-            path: A file that is made when missing, and removed on release.
-
-        Raises:
-            KfpMindSporeError: Another process holds it.
-        """
-        path = Path(path).absolute()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise KfpMindSporeError(f"{path}: the lease is held by another process") from None
-            raise
-        return cls(path, descriptor)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variable that names this lease to the processes started under it."""
-        return {LEASE_VARIABLE: str(self.path)}
-
-    def release(self) -> None:
-        """Give the lease up: what was started under it ends. Idempotent."""
-        if self._descriptor is not None:
-            self.path.unlink(missing_ok=True)
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def __enter__(self) -> Lease:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-
-def is_lease_held(path: Path | str) -> bool:
-    """Tell whether the holder of a lease is alive."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
-def read_last_lines(path: Path | str, count: int) -> list[str]:
-    """Return the last lines of a log that are not empty, oldest first.
-
-    Args:
-        path: The file; a missing one has no lines.
-        count: How many lines at most.
-    """
-    if count <= 0:
-        return []
-    try:
-        with Path(path).open("rb") as file:
-            position = file.seek(0, os.SEEK_END)
-            data = b""
-            # What stands before the first end may be part of a line only.
-            while position > 0 and sum(map(bool, data.split(b"\n")[1:])) < count:
-                size = min(_BLOCK_BYTES, position)
-                position = file.seek(position - size)
-                data = file.read(size) + data
-    except FileNotFoundError:
-        return []
-    return [_decode(line) for line in data.split(b"\n") if line][-count:] if data else []
-
-
-class LogReader:
-    """Reads the lines that were added to a log since the last call; the file may not exist yet.
-
-    A file that was emptied, or replaced by another, is read from its start.
-
-    Args:
-        path: The file.
-        limit: Longest line in bytes; a longer one is handed out in pieces.
-    """
-
-    def __init__(self, path: Path | str, *, limit: int = 1 << 20) -> None:
-        self.path = Path(path)
-        self._limit = limit
-        self._file: tuple[int, int] | None = None
-        self._position = 0
-        self._rest = b""
-
-    def read(self, *, final: bool = False) -> list[str]:
-        """Return the new lines, without their ends.
-
-        Args:
-            final: Nobody writes any more: also return a last line that has no end.
-        """
-        try:
-            with self.path.open("rb") as file:
-                status = os.fstat(file.fileno())
-                identity = (status.st_dev, status.st_ino)
-                if self._file not in (None, identity) or status.st_size < self._position:
-                    # A line that was cut off here has no other end.
-                    self._position, self._rest = 0, self._rest and self._rest + b"\n"
-                self._file = identity
-                file.seek(self._position)
-                data = file.read()
-        except FileNotFoundError:
-            data = b""
-        self._position += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if self._rest and (final or len(self._rest) > self._limit):
-            lines.append(self._rest)
-            self._rest = b""
-        return [_decode(line) for line in lines]
-
-
-def follow_lines(path: Path | str, is_over: Callable[[], bool], *, poll_seconds: float = 0.05) -> Iterator[str]:
-    """Yield the lines of a log as they are written.
-
-    Args:
-        path: The file; it may not exist yet.
-        is_over: Tells that nobody writes any more; what was written until then is still yielded.
-        poll_seconds: Pause between looks, in seconds.
-    """
-    reader = LogReader(path)
-    while True:
-        over = is_over()
-        yield from reader.read(final=over)
-        if over:
-            return
-        time.sleep(poll_seconds)
-
-
-def _decode(line: bytes) -> str:
-    # A progress bar rewrites its line: what a terminal would show is what follows the last carriage return.
-    return line.decode(errors="replace").rstrip("\r").rsplit("\r", 1)[-1]
 
 
 def _wait_until(is_over: Callable[[], bool], timeout: float) -> bool:

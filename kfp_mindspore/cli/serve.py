@@ -18,7 +18,7 @@ from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ProcessFaile
 from kfp_mindspore.files import find_home
 from kfp_mindspore.inference import InferenceClient, LocalBackend, Service, ServiceState, ServiceStatus
 from kfp_mindspore.inference.service import LOOPBACK, suggest_name
-from kfp_mindspore.process import Lease
+from kfp_mindspore.lease import Lease
 
 _LAST_LINES = 20
 

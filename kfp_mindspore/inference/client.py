@@ -11,7 +11,7 @@ from pathlib import Path
 from kfp_mindspore.errors import ProcessFailedError, UserError, ValidationError, WaitTimeoutError
 from kfp_mindspore.inference.backends.base import Backend
 from kfp_mindspore.inference.service import Service, ServiceStatus, find_name_errors
-from kfp_mindspore.process import Lease
+from kfp_mindspore.lease import Lease
 
 BACKEND_VARIABLE = "KFP_MINDSPORE_BACKEND"
 _POD_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.process import LogReader
+from kfp_mindspore.log_files import LogReader
 from kfp_mindspore.runs.result import RunResult, StepResult
 
 Event = dict[str, Any]

@@ -16,7 +16,9 @@ from typing import Any
 
 from kfp_mindspore import events, files
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, UserError
-from kfp_mindspore.process import Lease, is_group_alive, kill_group, read_last_lines, terminate_group
+from kfp_mindspore.lease import Lease
+from kfp_mindspore.log_files import read_last_lines
+from kfp_mindspore.process import is_group_alive, kill_group, terminate_group
 from kfp_mindspore.runs import sources
 from kfp_mindspore.runs.code import DIGEST_VARIABLE, digest_code
 from kfp_mindspore.runs.collection import Collection
@@ -130,7 +132,7 @@ def _execute(
     on_log: Callable[[str], None] | None,
 ) -> None:
     """Start the worker, follow its events until it ends, and complete the result."""
-    from kfp_mindspore.process import LogReader
+    from kfp_mindspore.log_files import LogReader
 
     directory = result.directory
     collection = Collection(result, directory / "events.jsonl", directory / "logs")

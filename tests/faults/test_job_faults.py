@@ -23,7 +23,7 @@ sys.path.insert(0, {str(SUPPORT)!r})
 from pathlib import Path
 from jobs import Desk
 from kfp_mindspore.msjob import run_job
-from kfp_mindspore.process import Lease
+from kfp_mindspore.lease import Lease
 
 desk = Desk(Path(sys.argv[1]))
 import os

@@ -27,7 +27,7 @@ from kfp_mindspore.inference.backends.ports import find_free_ports, is_port_free
 from kfp_mindspore.inference.backends.state import Plan, ServiceDirectory, VersionDirectory
 from kfp_mindspore.inference.backends.versions import describe, discard, end_version, read_logs, start_version
 from kfp_mindspore.inference.service import Service, ServiceStatus
-from kfp_mindspore.process import LEASE_VARIABLE, Lease, is_lease_held
+from kfp_mindspore.lease import LEASE_VARIABLE, Lease, is_lease_held
 
 SERVER_MODULE = "mindsporeserver"
 # How often other free ports are tried when somebody takes one between its choice and the server's start.

@@ -21,10 +21,10 @@ from types import FrameType
 from kfp_mindspore.inference import rest
 from kfp_mindspore.inference.backends.state import State, VersionDirectory
 from kfp_mindspore.inference.service import ServiceState
+from kfp_mindspore.lease import is_lease_held
 from kfp_mindspore.process import (
     ProcessIdentity,
     adopt_orphans,
-    is_lease_held,
     kill_descendants,
     reap_orphans,
     spawn_child,

@@ -16,14 +16,9 @@ from kfp_mindspore.errors import ProcessFailedError, UserError, WaitTimeoutError
 from kfp_mindspore.inference import rest
 from kfp_mindspore.inference.backends.state import State, VersionDirectory
 from kfp_mindspore.inference.service import ServiceState, ServiceStatus
-from kfp_mindspore.process import (
-    LEASE_VARIABLE,
-    LogReader,
-    ProcessIdentity,
-    kill_session,
-    read_last_lines,
-    spawn_detached,
-)
+from kfp_mindspore.lease import LEASE_VARIABLE
+from kfp_mindspore.log_files import LogReader, read_last_lines
+from kfp_mindspore.process import ProcessIdentity, kill_session, spawn_detached
 
 SUPERVISOR_MODULE = "kfp_mindspore.inference.backends.supervisor"
 _LAST_LINES = 20

@@ -22,6 +22,8 @@ from kfp_mindspore.errors import (
     WaitTimeoutError,
 )
 from kfp_mindspore.files import find_home
+from kfp_mindspore.lease import LEASE_VARIABLE, is_lease_held
+from kfp_mindspore.log_files import LogReader, read_last_lines
 from kfp_mindspore.msjob.backends.base import Backend, Event, Pod
 from kfp_mindspore.msjob.backends.choice import LOCAL, find_backend_name
 from kfp_mindspore.msjob.backends.plan import check_job
@@ -30,14 +32,7 @@ from kfp_mindspore.msjob.names import CREATED
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import validate_msjob
 from kfp_mindspore.msjob.wire import format_time, now
-from kfp_mindspore.process import (
-    LEASE_VARIABLE,
-    LogReader,
-    ProcessIdentity,
-    is_lease_held,
-    read_last_lines,
-    spawn_detached,
-)
+from kfp_mindspore.process import ProcessIdentity, spawn_detached
 
 _SUPERVISOR = "kfp_mindspore.msjob.backends.supervisor"
 _PACKAGE_ROOT = str(Path(kfp_mindspore.__file__).absolute().parent.parent)
