@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from kfp_mindspore.bundle import ModelBundle
@@ -167,6 +170,23 @@ def test_bodies_that_are_too_large_are_refused_before_they_are_whole(server: Mod
 
     asyncio.run(run())
     assert server.read_peak_memory() - peak < 64 << 20
+
+
+@pytest.mark.parametrize(
+    ("model", "headers", "status"),
+    [("nobody", {}, 404), ("digits", {"Content-Encoding": "gzip"}, 501), ("digits", {}, 413)],
+    ids=["unknown", "compressed", "too large"],
+)
+def test_a_client_that_closes_is_told_why_it_is_refused(
+    server: ModelServer, model: str, headers: dict[str, str], status: int
+) -> None:
+    # urllib asks for one answer a connection, and sends all before it reads.
+    url = f"http://127.0.0.1:{server.port}/v1/models/{model}:predict"
+    for _ in range(5):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(url, b" " * 8_000_000, headers), timeout=30)
+        assert refused.value.code == status
+        assert orjson.loads(refused.value.read())["error"]
 
 
 def test_eight_hundred_connections(server: ModelServer, samples: Any, eventually: Any) -> None:

@@ -201,12 +201,9 @@ class HotRoutes:
             self._buffered -= size
         if status == 200 and request_id is None and answer_at_once(send, reply, content):
             pass
-        elif status in (408, 413):
-            # What is left of the body is not waited for.
-            if not refuse_rest(send, status, reply, content):
-                await _send(send, status, content, [*reply, (b"connection", b"close")])
         elif status != 499:
-            await _send(send, status, content, reply)
+            # What is left of a body that is too large or too slow is not waited for.
+            await _send(send, status, content, reply, may_stay=status not in (408, 413))
         if span is not None or self._log.wants(status):
             known_as = body_id if request_id is None else request_id.decode("latin-1")
             self._record(protocol, model, status, started, known_as, ticket, reason, span)
@@ -374,8 +371,14 @@ def _decode_v2(body: bytes, model: MindSporeModel, header_length: bytes | None) 
     return v2.decode(body, header_length, model.readers, model.output_names)
 
 
-async def _send(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+async def _send(
+    send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]], *, may_stay: bool = True
+) -> None:
+    if status >= 400 and refuse_rest(send, status, headers, body, may_stay=may_stay):
+        return
     headers.append((b"content-length", b"%d" % len(body)))
+    if not may_stay:
+        headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

@@ -57,7 +57,7 @@ class GuardedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         if self._refused:
             self._discardable -= len(data)
             if self._discardable < 0:
-                self.transport.close()
+                self.transport.abort()
             return
         self._pending_bytes += len(data)
         super().data_received(data)
@@ -81,20 +81,30 @@ class GuardedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._pending_bytes = 0
         super().on_body(body)
 
+    def shutdown(self) -> None:
+        """Let who was refused read why, which takes no longer than `linger_seconds`."""
+        if not self._refused:
+            super().shutdown()
+
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no request."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            # The answer to an earlier request may still be written, which nothing may follow.
-            super().send_400_response(msg)
-        else:
-            self.refuse(400, [(b"content-type", b"text/plain; charset=utf-8")], msg.encode("ascii"))
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if self.pipeline or cycle.response_started or not cycle.more_body:
+                # The answer to an earlier request may still be written, which nothing may follow.
+                super().send_400_response(msg)
+                return
+            # Whoever waits for the rest of this body is told that nothing comes, and need not answer.
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self.refuse(400, [(b"content-type", b"text/plain; charset=utf-8")], msg.encode("ascii"))
 
     def refuse(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Write an answer that is the connection's last, and take no request any more.
 
         Args:
             status: HTTP's status.
-            headers: Lower case and known to be right; Content-Length and Connection are added.
+            headers: Lower case, of values that a header may have; Content-Length and Connection are added.
             body: All of it.
         """
         last = ((b"content-length", b"%d" % len(body)), (b"connection", b"close"))
@@ -104,9 +114,11 @@ class GuardedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self.transport.write(b"".join((*parts, b"\r\n", body)))
         self._refused = True
         self.flow.resume_reading()
+        self._unset_keepalive_if_required()
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self.loop.call_later(self.linger_seconds, self.transport.close)
+        # Not closed: that would wait for a client that reads nothing, and for TLS's own farewell.
+        self._timer = self.loop.call_later(self.linger_seconds, self.transport.abort)
         try:
             # TLS knows no half of a connection; there the headers say it.
             if self.transport.can_write_eof():
@@ -171,20 +183,25 @@ def answer_at_once(send: Any, headers: Iterable[tuple[bytes, bytes]], body: byte
     return True
 
 
-def refuse_rest(send: Any, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
+def refuse_rest(
+    send: Any, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, may_stay: bool = False
+) -> bool:
     """Answer a request of which more is still to come, and end its connection in a way that lets the answer arrive.
 
     Args:
         send: What an ASGI application is given.
         status: HTTP's status.
-        headers: Lower case and known to be right; Content-Length and Connection are added.
+        headers: Lower case, of values that a header may have; Content-Length and Connection are added.
         body: All of it.
+        may_stay: Leave a connection alone that stays open: the rest of the body goes by there before the next request.
 
     Returns:
         Whether it was written; if not, `send` is to be used.
     """
     cycle: Any = getattr(send, "__self__", None)
     if type(cycle) is not RequestResponseCycle or cycle.response_started or cycle.disconnected or not cycle.more_body:
+        return False
+    if may_stay and cycle.keep_alive:
         return False
     protocol: Any = getattr(cycle.on_response, "__self__", None)
     if not isinstance(protocol, GuardedProtocol):

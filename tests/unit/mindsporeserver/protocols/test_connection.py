@@ -18,6 +18,7 @@ from mindsporeserver.protocols.connection import GuardedProtocol, answer_at_once
 
 LEAST = 0.3
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n"
+TEXT = [(b"content-type", b"text/plain")]
 POST = b"POST / HTTP/1.1\r\nHost: a\r\n"
 
 
@@ -72,10 +73,18 @@ class Site:
     async def answer(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Any]) -> None:
         self.asked += 1
         size = 0
+        if scope["path"] == "/unknown":
+            self.refused.append(refuse_rest(send, 404, TEXT, b"unknown", may_stay=True))
+            if not self.refused[-1]:
+                await send(
+                    {"type": "http.response.start", "status": 404, "headers": [*TEXT, (b"content-length", b"7")]}
+                )
+                await send({"type": "http.response.body", "body": b"unknown"})
+            return
         while (message := await receive())["type"] == "http.request":
             size += len(message["body"])
             if scope["path"] == "/refused":
-                self.refused.append(refuse_rest(send, 413, [(b"content-type", b"text/plain")], b"too much"))
+                self.refused.append(refuse_rest(send, 413, TEXT, b"too much"))
                 if self.refused[-1]:
                     return
             if not message["more_body"]:
@@ -311,6 +320,7 @@ def test_what_is_no_http_is_refused(play: Play) -> None:
     play(story)
 
 
+UNKNOWN = b"POST /unknown HTTP/1.1\r\nHost: a\r\n"
 REFUSED = b"POST /refused HTTP/1.1\r\nHost: a\r\n"
 
 
@@ -332,8 +342,18 @@ def send_all_then_read(port: int, content: bytes) -> bytes:
         ),
         (GET + b"X-A: 1\r\n" * 800_000, b"400", b"Headers must have at most 4096 bytes."),
         (b"nonsense\r\n" * 700_000, b"400", b"Invalid HTTP request received."),
+        (
+            POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n" + b"nonsense\r\n" * 700_000,
+            b"400",
+            b"Invalid HTTP request received.",
+        ),
+        (
+            UNKNOWN + b"Connection: close\r\nContent-Length: 7000000\r\n\r\n" + b"a" * 7_000_000,
+            b"404",
+            b"unknown",
+        ),
     ],
-    ids=["length", "chunks", "headers", "nonsense"],
+    ids=["length", "chunks", "headers", "nonsense", "a bad chunk", "not read"],
 )
 def test_who_sends_all_before_reading_is_told_why_it_is_refused(
     play: Play, content: bytes, status: bytes, body: bytes
@@ -346,6 +366,36 @@ def test_who_sends_all_before_reading_is_told_why_it_is_refused(
         assert found == body
         await wait_until_left(site)
         await ask_well(site)
+
+    play(story)
+
+
+def test_a_connection_that_stays_takes_the_rest_of_a_body_that_nobody_reads(play: Play) -> None:
+    async def story(site: Site) -> None:
+        reader, writer = await site.connect()
+        for size in (7_000_000, 3):
+            writer.write(UNKNOWN + b"Content-Length: %d\r\n\r\n" % size + b"a" * size)
+            assert (await read_answer(reader))[1] == b"unknown"
+        assert site.refused == [False, False]
+        writer.close()
+
+    play(story)
+
+
+def test_a_server_that_ends_lets_who_is_refused_read_why(play: Play) -> None:
+    async def story(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(REFUSED + b"Content-Length: 4000000\r\n\r\n" + b"a" * 1_000_000)
+        while not site.refused:
+            await asyncio.sleep(0.005)
+        site.server.should_exit = True
+        # As long as uvicorn looks once whether to end.
+        await asyncio.sleep(LEAST)
+        writer.write(b"a" * 3_000_000)
+        await writer.drain()
+        assert (await read_answer(reader))[1] == b"too much"
+        writer.close()
+        await wait_until_left(site)
 
     play(story)
 
@@ -368,14 +418,14 @@ def test_who_is_refused_does_not_stay(play: Play, pause: float) -> None:
         loop = asyncio.get_running_loop()
         reader, writer = await site.connect()
         writer.write(REFUSED + b"Content-Length: 4000000000\r\n\r\n")
+        start = loop.time()
         sending = asyncio.create_task(send(writer))
         assert (await read_answer(reader))[1] == b"too much"
         assert await reader.read() == b""
-        start = loop.time()
         await wait_until_left(site)
         stayed = loop.time() - start
         if pause:
-            assert stayed >= LEAST * 4
+            assert stayed >= LEAST * 4.9
         sending.cancel()
         writer.close()
 
