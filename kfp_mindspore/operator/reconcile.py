@@ -259,9 +259,14 @@ class _Reconciliation:
         self.waiting = self.observed.refusal or None
         if self._must_pause() or self._is_name_taken() or not self._is_admitted() or not self._has_service():
             return
-        if is_led_astray:
+        scheduler = current.get(name_service(self.name))
+        if scheduler is not None and scheduler.is_over:
+            # Nobody to lead to any more.
+            scheduler = None
+        elif is_led_astray:
             return
-        self._lead_to_scheduler(current)
+        if scheduler is not None:
+            self._lead_to(scheduler)
         for member in self.members:
             if member.name not in current:
                 body = build_pod(
@@ -336,11 +341,8 @@ class _Reconciliation:
             return False
         return bool(self.service.cluster_ip)
 
-    def _lead_to_scheduler(self, current: Mapping[str, PodView]) -> None:
-        scheduler = current.get(name_service(self.name))
-        if scheduler is None or self.endpoint is not None or not self.host:
-            return
-        if address := find_address(scheduler, self.host):
+    def _lead_to(self, scheduler: PodView) -> None:
+        if self.endpoint is None and self.host and (address := find_address(scheduler, self.host)):
             body = build_endpoint_slice(self.job, scheduler, address, self.port)
             self.actions.append(CreateEndpointSlice(body))
 
@@ -380,9 +382,11 @@ class _Reconciliation:
         for pod in self.pods:
             if pod.attempt < self.attempt or policy == "All" or (policy == "Running" and not pod.is_over):
                 self._delete_pod(pod, self.options.failure_grace_seconds if at_once else None)
-        self._delete_endpoint()
         if policy != "None":
+            self._delete_endpoint()
             self._delete_service()
+        elif self.endpoint is not None and leads_astray(self.endpoint, self.pods):
+            self._delete_endpoint()
         self._delete_pod_group()
         seconds, end = raw.get("ttlSecondsAfterFinished"), self.status.completion_time
         if isinstance(seconds, int) and not isinstance(seconds, bool) and end is not None:

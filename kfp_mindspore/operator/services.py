@@ -53,19 +53,21 @@ def find_address(scheduler: PodView, cluster_ip: str) -> str:
     return next((address for address in scheduler.addresses if ip_address(address).version == family), "")
 
 
-def leads_astray(endpoint: EndpointSliceView, pods: Iterable[PodView], cluster_ip: str, port: int) -> bool:
+def leads_astray(
+    endpoint: EndpointSliceView, pods: Iterable[PodView], cluster_ip: str = "", port: int | None = None
+) -> bool:
     """Tell whether an EndpointSlice leads to no pod of its job: the address may be somebody else's soon.
 
-    To a scheduler that is ending it leads on, since its gang may be saving.
+    To a scheduler that is ending it leads on, since its gang may be saving; not to one that is over.
 
     Args:
         endpoint: The EndpointSlice.
         pods: All pods of the job.
-        cluster_ip: Of its Service; empty without one, when nobody is led anywhere.
+        cluster_ip: Of its Service; empty when it is not known, and only the pod is looked at.
         port: The port the scheduler listens on.
     """
     scheduler = next((pod for pod in pods if pod.uid == endpoint.pod), None)
-    if scheduler is None:
+    if scheduler is None or scheduler.is_over:
         return True
     return bool(cluster_ip) and (endpoint.address, endpoint.port) != (find_address(scheduler, cluster_ip), port)
 

@@ -100,6 +100,8 @@ def test_a_failed_member(
     expected = {f"delete Pod {peer} 1 s" for peer in (MEMBERS if condition == "Restarting" else running)}
     if condition == "Failed":
         expected |= set(SERVICE_GOES)
+    elif name == "scheduler-0":
+        expected.add(SERVICE_GOES[0])
     assert set(say(cluster)) == expected
     assert cluster.has(condition)
     assert not cluster.has("Running")
@@ -226,7 +228,7 @@ def test_success(success: str, first: str, then: str) -> None:
     [
         ("Running", [*SERVICE_GOES, "delete Pod digits-scheduler-0", "delete Pod digits-worker-1"], 1),
         ("All", [*SERVICE_GOES, *(f"delete Pod {name}" for name in sorted(MEMBERS))], 0),
-        ("None", SERVICE_GOES[:1], 3),
+        ("None", [], 3),
     ],
 )
 def test_clean_pod_policy(policy: str, deleted: list[str], kept: int) -> None:
@@ -236,6 +238,23 @@ def test_clean_pod_policy(policy: str, deleted: list[str], kept: int) -> None:
     cluster.run_pods()
     assert say(cluster) == []
     assert len(cluster.pods) == kept
+
+
+@pytest.mark.parametrize("policy", ["Running", "None"])
+def test_nobody_is_led_to_a_scheduler_that_is_over(policy: str) -> None:
+    cluster = Cluster(make_job(2, cleanPodPolicy=policy)).start()
+    if policy == "None":
+        cluster.exit("digits-worker-0", 0)
+        cluster.settle()
+        assert (cluster.has("Succeeded"), len(cluster.leads_to)) == (True, 1), "the other worker may go on"
+    cluster.exit("digits-scheduler-0", 0)
+    assert say(cluster) == ["DeleteEndpointSlice digits-scheduler-0"], "its address may be somebody else's soon"
+    assert say(cluster) == []
+    cluster.exit("digits-worker-1", 0)
+    cluster.settle()
+    assert cluster.leads_to == []
+    assert cluster.status["replicaStatuses"]["Scheduler"]["succeeded"] == 1
+    assert cluster.status["replicaStatuses"]["Worker"]["succeeded"] == (2 if policy == "None" else 1)
 
 
 def test_an_end_stays_the_end() -> None:
