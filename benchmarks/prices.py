@@ -25,6 +25,8 @@ _CREATED = {
     "lastTransitionTime": "2026-01-01T00:00:00Z",
 }
 _STATUS = {"state": "Created", "conditions": [_CREATED], "replicaStatuses": {}}
+# Another state, as a write has it that the operator makes.
+_RUNNING = {**_STATUS, "state": "Running"}
 
 
 async def measure_prices(plane: ControlPlane, client: Client, count: int, rounds: int) -> list[dict[str, Any]]:
@@ -75,7 +77,7 @@ async def _read_replacements(client: Client, namespace: str) -> list[Post]:
     return [
         Post(
             JOBS.locate(namespace, job["metadata"]["name"], "status"),
-            json.dumps({**job, "apiVersion": JOBS.api_version, "kind": JOBS.kind, "status": _STATUS}).encode(),
+            json.dumps({**job, "apiVersion": JOBS.api_version, "kind": JOBS.kind, "status": _RUNNING}).encode(),
         )
         for job in jobs
     ]

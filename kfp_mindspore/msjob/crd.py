@@ -30,8 +30,8 @@ _RESTING = "has(oldSelf.spec.runPolicy) && has(oldSelf.spec.runPolicy.suspend) &
 # A write of the status changes nothing else, and no other write changes the status: what it says of the rest was judged
 # before. Judging it again, and the templates most of all, costs the API server as much as all the rest of such a write.
 _STATUS_WRITTEN = (
-    "has(self.status) && (!has(oldSelf.status) || "
-    "has(self.status.state) && has(oldSelf.status.state) && self.status.state != oldSelf.status.state)"
+    "has(self.status) && (!has(oldSelf.status) || has(self.status.state) != has(oldSelf.status.state) || "
+    "has(self.status.state) && self.status.state != oldSelf.status.state)"
 )
 _SUSPEND_FIRST = "cannot change unless the job is suspended (spec.runPolicy.suspend: true); make a new job instead"
 
@@ -161,7 +161,7 @@ def _list_name_rules() -> list[dict[str, Any]]:
 
 def _build_type_rule() -> dict[str, Any]:
     known = ", ".join(f"'{name}'" for name in _FOLDED.values())
-    types = "self.spec.msReplicaSpecs"
+    types, before = "self.spec.msReplicaSpecs", "oldSelf.value().spec.msReplicaSpecs"
     joined = _join(
         {
             f"unknown replica type, must be one of {', '.join(REPLICA_TYPES)} (in any case)": (
@@ -180,9 +180,12 @@ def _build_type_rule() -> dict[str, Any]:
         }
     )
     written = _STATUS_WRITTEN.replace("oldSelf", "oldSelf.value()")
+    # What an older definition let in may stay as it is: such a job can be told of its fault, labelled and deleted.
+    same = _is_same("replicas", f"{types}[k]", f"{before}[k]")
+    kept = f"{types}.size() == {before}.size() && {types}.all(k, k in {before} && {same})"
     return {
         **joined,
-        "rule": f"oldSelf.hasValue() && {written} || {joined['rule']}",
+        "rule": f"oldSelf.hasValue() && ({written} || {kept}) || {joined['rule']}",
         "fieldPath": ".spec.msReplicaSpecs",
         "optionalOldSelf": True,
     }

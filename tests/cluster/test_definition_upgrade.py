@@ -16,10 +16,16 @@ from kfp_mindspore.msjob import KubernetesBackend, MSJobClient
 from kfp_mindspore.msjob.backends.kubernetes import MSJOBS
 from kfp_mindspore.msjob.crd import build_crd
 from tests.cluster.infrastructure.api_server import ApiServer
-from tests.support.msjob_cases import VALID, VALID_HERE, build_job, put
+from tests.support.msjob_cases import VALID, VALID_HERE, build_job, build_template, put
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "crds" / "msjobs.mindspore.gitee.com.json"
 SECONDS = 300.0
+WRONG: dict[str, dict[str, Any]] = {
+    "unknown-type": {"spec.msReplicaSpecs.Evaluator": {"template": build_template()}},
+    "no-worker": {"spec.msReplicaSpecs": {"Scheduler": {"template": build_template()}}},
+    "two-schedulers": {"spec.msReplicaSpecs.Scheduler": {"replicas": 2, "template": build_template()}},
+    "twice": {"spec.msReplicaSpecs.worker": {"template": build_template()}},
+}
 
 
 @pytest.fixture
@@ -83,6 +89,39 @@ def test_stored_jobs_outlive_the_upgrade(start_api_server: Callable[..., ApiServ
     assert client.list_jobs() == []
     stored = cluster.get(DEFINITIONS, "msjobs.mindspore.gitee.com")
     assert stored["status"]["storedVersions"] == ["v1"]
+
+
+@pytest.fixture
+def upgraded(start_api_server: Callable[..., ApiServer], published: dict[str, Any]) -> Cluster:
+    """A cluster with jobs that ms-operator's definition let in and ours would not."""
+    cluster = Cluster(start_api_server().kubeconfig)
+    replace_definition(cluster, published)
+    for name, change in WRONG.items():
+        job = put(build_job(name), "metadata.finalizers", ["example.com/hold"])
+        for path, value in change.items():
+            job = put(job, path, value)
+        cluster.create(MSJOBS, job, "default")
+        status = {"conditions": [{"type": "Running", "status": "True"}], "replicaStatuses": {}}
+        cluster.patch(MSJOBS, name, "default", {"status": status}, subresource="status")
+    replace_definition(cluster, build_crd())
+    wait_for_field(cluster, "suspend")
+    return cluster
+
+
+def test_jobs_that_would_be_refused_now_can_be_told_of_changed_and_deleted(upgraded: Cluster) -> None:
+    for name in WRONG:
+        for status in ({"state": "Failed"}, {"workers": "0/1"}):
+            told = upgraded.patch(MSJOBS, name, "default", {"status": status}, subresource="status")
+            assert told["status"].items() >= status.items()
+        upgraded.patch(MSJOBS, name, "default", {"metadata": {"labels": {"team": "vision"}}})
+        upgraded.patch(MSJOBS, name, "default", {"spec": {"runPolicy": {"suspend": True}}})
+        worse = {"Master": {"template": build_template()}}
+        with pytest.raises(ValidationError, match="unknown replica type"):
+            upgraded.patch(MSJOBS, name, "default", {"spec": {"msReplicaSpecs": worse}})
+        upgraded.delete(MSJOBS, name, "default")
+        upgraded.patch(MSJOBS, name, "default", {"metadata": {"finalizers": None}})
+        with pytest.raises(NotFoundError):
+            upgraded.get(MSJOBS, name, "default")
 
 
 def wait_for_field(cluster: Cluster, field: str) -> None:
