@@ -29,6 +29,10 @@ class SmallProtocol(GuardedProtocol):
     linger_bytes = 8 << 20
 
 
+class PatientProtocol(SmallProtocol):
+    linger_seconds = 60.0
+
+
 class Surplus:
     """Says to give up each connection once it had a request."""
 
@@ -367,7 +371,7 @@ def test_who_sends_all_before_reading_is_told_why_it_is_refused(
         await wait_until_left(site)
         await ask_well(site)
 
-    play(story)
+    play(story, PatientProtocol)
 
 
 def test_a_connection_that_stays_takes_the_rest_of_a_body_that_nobody_reads(play: Play) -> None:
@@ -389,15 +393,16 @@ def test_a_server_that_ends_lets_who_is_refused_read_why(play: Play) -> None:
         while not site.refused:
             await asyncio.sleep(0.005)
         site.server.should_exit = True
-        # As long as uvicorn looks once whether to end.
-        await asyncio.sleep(LEAST)
+        # Where uvicorn closes it, it tells the connections, too.
+        while site.socket.fileno() != -1:
+            await asyncio.sleep(0.005)
         writer.write(b"a" * 3_000_000)
         await writer.drain()
         assert (await read_answer(reader))[1] == b"too much"
         writer.close()
         await wait_until_left(site)
 
-    play(story)
+    play(story, PatientProtocol)
 
 
 async def wait_until_left(site: Site) -> None:
