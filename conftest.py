@@ -16,7 +16,7 @@ import pytest
 
 _MAKE_LIFECYCLE = """
 import sys
-from kfp_mindspore.dataset import load_dataset
+from kfp_mindspore.formats.dataset import load_dataset
 from kfp_mindspore.mindir import export_mindir
 from kfp_mindspore.pipelines.digits_lifecycle.train import main
 
@@ -85,7 +85,7 @@ class StepOutputs:
 @pytest.fixture
 def local_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Local state of its own, under a lease: what a test starts ends with it."""
-    from kfp_mindspore.lease import Lease
+    from kfp_mindspore.local.lease import Lease
 
     home = tmp_path / "home"
     monkeypatch.setenv("KFP_MINDSPORE_HOME", str(home))

@@ -15,10 +15,11 @@ from pathlib import Path
 from harness import build_parser, build_target, print_result
 
 from kfp_mindspore import training
-from kfp_mindspore.checkpoint import OUTPUT_VARIABLE, Checkpoint
-from kfp_mindspore.dataset import DATASET_VARIABLE, Dataset, load_dataset
+from kfp_mindspore.formats.checkpoint import Checkpoint
+from kfp_mindspore.formats.dataset import Dataset, load_dataset
 from kfp_mindspore.pipelines.digits_lifecycle import train as recipe
 from kfp_mindspore.pipelines.digits_lifecycle.network import LeNet5
+from kfp_mindspore.settings import DATASET_VARIABLE, OUTPUT_VARIABLE
 
 import mindspore  # isort: skip
 

@@ -279,7 +279,7 @@ def _patch_running(namespace: str, name: str) -> tuple[str, str, bytes, str]:
 
 
 def _read_job(name: str, namespace: str) -> tuple[Any, int]:
-    from kfp_mindspore.msjob.layout import find_port
+    from kfp_mindspore.msjob.topology import find_port
     from kfp_mindspore.msjob.types import MSJob
 
     document = make_msjob(name)

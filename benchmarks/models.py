@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kfp_mindspore.bundle import ModelBundle
+from kfp_mindspore.formats.bundle import ModelBundle
 
 MODELS = ("lenet", "resnet18")
 LIFECYCLE = "kfp_mindspore.pipelines.digits_lifecycle"
@@ -55,7 +55,7 @@ def write_lenet(path: Path) -> None:
     """Load digits, train and export, each by the SDK."""
     import runpy
 
-    from kfp_mindspore.dataset import load_dataset
+    from kfp_mindspore.formats.dataset import load_dataset
     from kfp_mindspore.mindir import export_mindir
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -75,7 +75,7 @@ def write_resnet18(path: Path) -> None:
     import numpy as np
     from peers.serving.resnet import ResNet18
 
-    from kfp_mindspore.checkpoint import NetworkSpec, write_checkpoint
+    from kfp_mindspore.formats.checkpoint import NetworkSpec, write_checkpoint
     from kfp_mindspore.mindir import export_mindir
 
     mindspore.set_seed(SEED)

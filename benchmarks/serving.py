@@ -55,7 +55,7 @@ from load import (
 from models import MODELS, make_model
 from servers import ENVIRONMENTS, FAST_KERNELS, SERVERS, Graph, Server, prepare_environment
 
-from kfp_mindspore.bundle import ModelBundle
+from kfp_mindspore.formats.bundle import ModelBundle
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -18,7 +18,7 @@ import numpy as np
 from harness import build_parser, build_target, pair_ratios, print_result, run_in_turn
 
 from kfp_mindspore import training
-from kfp_mindspore.dataset import Dataset, load_dataset
+from kfp_mindspore.formats.dataset import Dataset, load_dataset
 from kfp_mindspore.pipelines.digits_lifecycle.network import LeNet5
 
 import mindspore  # isort: skip

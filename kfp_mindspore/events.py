@@ -14,8 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-FILE_VARIABLE = "KFP_MINDSPORE_EVENTS"
-STEP_VARIABLE = "KFP_MINDSPORE_STEP"
+from kfp_mindspore.settings import EVENTS_VARIABLE, STEP_VARIABLE
 
 
 def emit(kind: str, name: str, **fields: Any) -> None:
@@ -26,7 +25,7 @@ def emit(kind: str, name: str, **fields: Any) -> None:
         name: What it is about, such as `training.fit`.
         **fields: Further values, JSON types only.
     """
-    path = os.environ.get(FILE_VARIABLE)
+    path = os.environ.get(EVENTS_VARIABLE)
     if not path:
         return
     event = {

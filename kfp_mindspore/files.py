@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.settings import HOME_VARIABLE
 
-HOME_VARIABLE = "KFP_MINDSPORE_HOME"
 _CHUNK_BYTES = 1 << 20
 
 

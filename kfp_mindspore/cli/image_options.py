@@ -16,7 +16,7 @@ from kfp_mindspore.errors import UserError
 if TYPE_CHECKING:
     from kfp_mindspore.images import Builder, RegistryConfig
     from kfp_mindspore.images.builders.cluster_job import JobSettings
-    from kfp_mindspore.images.builders.place import ContextPlace
+    from kfp_mindspore.images.builders.context_store import ContextPlace
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -149,7 +149,7 @@ class BuilderChoice:
         return settings if self.deadline_seconds is None else replace(settings, deadline_seconds=self.deadline_seconds)
 
     def _make_place(self) -> ContextPlace | None:
-        from kfp_mindspore.images.builders.place import ClaimPlace, ObjectStorePlace
+        from kfp_mindspore.images.builders.context_store import ClaimPlace, ObjectStorePlace
 
         if self.claim and self.store:
             raise UserError("--claim and --store: a context goes to one of them, got both")

@@ -20,6 +20,7 @@ from kfp_mindspore.cli.job_report import find_state, print_job, print_jobs, warn
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json
 from kfp_mindspore.cli.target import Target, add_target_options
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.settings import IMAGE_VARIABLE
 
 if TYPE_CHECKING:
     from kfp_mindspore.msjob.backends.base import Pod
@@ -64,7 +65,7 @@ def job() -> None:
 @click.option("--working-dir", help="Directory the command runs in. [default: this one]")
 @click.option(
     "--image",
-    envvar="KFP_MINDSPORE_IMAGE",
+    envvar=IMAGE_VARIABLE,
     help="Image of the workers, also of those in FILE that name none; a job on this machine runs in this environment "
     "instead.",
 )
@@ -95,7 +96,7 @@ def submit(
     The job goes on when this command has ended; `job logs -f NAME` follows it.
     """
     from kfp_mindspore.msjob import build_msjob, run_job
-    from kfp_mindspore.msjob.build import DEFAULT_IMAGE
+    from kfp_mindspore.settings import PLACEHOLDER_IMAGE
 
     client = target.make_client()
     if name is None:
@@ -116,7 +117,7 @@ def submit(
             workers=workers,
             namespace=client.namespace,
             env={**find_directories(dataset, output, checkpoints, target.is_cluster), **dict(env)},
-            image=image or DEFAULT_IMAGE,
+            image=image or PLACEHOLDER_IMAGE,
             **policies,
         )
         mount_claims(document, claims)

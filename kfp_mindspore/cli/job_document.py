@@ -104,8 +104,7 @@ def find_directories(
     dataset: Path | None, output: Path | None, checkpoints: Path | None, in_pods: bool
 ) -> dict[str, str]:
     """Return the training contract's variables; those of pods are paths in their volumes."""
-    from kfp_mindspore.checkpoint import CHECKPOINT_VARIABLE, OUTPUT_VARIABLE
-    from kfp_mindspore.dataset import DATASET_VARIABLE
+    from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE
 
     if dataset is not None and not in_pods and not dataset.is_dir():
         raise UserError(f"--dataset: must be a directory, got {dataset}")

@@ -68,7 +68,7 @@ def print_job(job: MSJob, pods: Sequence[Pod], backend: Backend) -> None:
 
 def warn_of_silence(job: MSJob, backend: Backend) -> None:
     """Say on standard error when no operator has looked at a job that has been there for some seconds."""
-    from kfp_mindspore.msjob.wire import now, parse_time
+    from kfp_mindspore.msjob.manifest import now, parse_time
 
     created = parse_time(job.metadata.get("creationTimestamp"))
     if (job.status is not None and job.status.conditions) or created is None:

@@ -13,6 +13,7 @@ import click
 
 from kfp_mindspore import __version__
 from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.settings import DEBUG_VARIABLE, is_debug
 
 # One line of help a noun, so that `kfp-mindspore --help` imports none of them.
 COMMANDS = {
@@ -58,7 +59,7 @@ class LazyGroup(click.Group):
     epilog="Example: kfp-mindspore demo",
 )
 @click.version_option(__version__, prog_name="kfp-mindspore")
-@click.option("--debug", is_flag=True, envvar="KFP_MINDSPORE_DEBUG", help="Show a stack trace with an error.")
+@click.option("--debug", is_flag=True, envvar=DEBUG_VARIABLE, help="Show a stack trace with an error.")
 def cli(debug: bool) -> None:
     """Take MindSpore from a notebook to a served model, on this machine or on Kubeflow."""
 
@@ -114,7 +115,7 @@ def _asks_for_debug(words: Sequence[str]) -> bool:
             break
         if word == "--debug":
             return True
-    return os.environ.get("KFP_MINDSPORE_DEBUG", "").lower() in {"1", "true", "yes", "on"}
+    return is_debug()
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from kfp_mindspore import files
-from kfp_mindspore.bundle import MODEL_FILE, TRANSFORM_FILE, ModelBundle, Signature, TensorSpec
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_table
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.bundle import MODEL_FILE, TRANSFORM_FILE, ModelBundle, Signature, TensorSpec
 
 
 @click.group(epilog="Example: kfp-mindspore model verify out/model --outputs")

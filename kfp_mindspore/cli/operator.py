@@ -8,8 +8,9 @@ from kfp_mindspore.cli.flags import list_given
 from kfp_mindspore.cli.output import add_json_option, print_json
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.kube.names import list_namespace_errors
-from kfp_mindspore.operator.install.choices import NAME, NAMESPACE, PLACEHOLDER_IMAGE
+from kfp_mindspore.operator.install.options import NAME, NAMESPACE
 from kfp_mindspore.operator.options import GANG_SCHEDULERS, GangScheduler
+from kfp_mindspore.settings import PLACEHOLDER_OPERATOR_IMAGE
 
 # What says how the operator is installed, which the definition knows nothing of.
 _OPERATOR_OPTIONS = ("image", "operator_namespace", "namespaces", "gang_scheduler", "istio_sidecar", "replicas")
@@ -130,7 +131,7 @@ def install(
 
     The objects are those of the kustomize files in config/operator, applied by the server's side.
     """
-    from kfp_mindspore.operator.install import Choices, build_objects
+    from kfp_mindspore.operator.install import InstallOptions, build_objects
     from kfp_mindspore.operator.install.apply import apply_objects
     from kfp_mindspore.operator.install.kustomize import dump_documents
 
@@ -145,8 +146,8 @@ def install(
             f"--definition-only: installs no operator, which {', '.join(given)} would be for",
             hint="Leave one of them out.",
         )
-    choices = Choices(
-        image=image or PLACEHOLDER_IMAGE,
+    choices = InstallOptions(
+        image=image or PLACEHOLDER_OPERATOR_IMAGE,
         namespace=operator_namespace,
         watched=tuple(dict.fromkeys(namespaces)),
         gang_scheduler=gang_scheduler,

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from kfp_mindspore.settings import BACKEND_VARIABLE, KUBERNETES, LOCAL
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -35,8 +37,8 @@ def add_backend_option(command: Command) -> Command:
     """Add `--backend`, passed to the command as `backend`: `local`, `kubernetes` or, when absent, None."""
     return click.option(
         "--backend",
-        type=click.Choice(["local", "kubernetes"]),
-        envvar="KFP_MINDSPORE_BACKEND",
+        type=click.Choice([LOCAL, KUBERNETES]),
+        envvar=BACKEND_VARIABLE,
         help="Where it runs. [default: local on a machine, kubernetes in a pod]",
     )(command)
 

@@ -11,6 +11,7 @@ import click
 
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_table
 from kfp_mindspore.errors import KfpMindSporeError, UserError
+from kfp_mindspore.settings import IMAGE_VARIABLE
 
 if TYPE_CHECKING:
     from kfp_mindspore.runs.remote import RemoteClient, RemoteRun
@@ -28,7 +29,7 @@ def pipeline() -> None:
 def _add_source(command: Command) -> Command:
     image = click.option(
         "--image",
-        envvar="KFP_MINDSPORE_IMAGE",
+        envvar=IMAGE_VARIABLE,
         default="",
         help="Image of the steps and of the jobs' pods, best by digest. [env: KFP_MINDSPORE_IMAGE]",
     )

@@ -12,13 +12,13 @@ from types import FrameType
 
 import click
 
-from kfp_mindspore.bundle import ModelBundle
 from kfp_mindspore.cli.output import add_json_option, print_json
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ProcessFailedError
 from kfp_mindspore.files import find_home
+from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.inference import InferenceClient, LocalBackend, Service, ServiceState, ServiceStatus
 from kfp_mindspore.inference.service import LOOPBACK, suggest_name
-from kfp_mindspore.lease import Lease
+from kfp_mindspore.local.lease import Lease
 
 _LAST_LINES = 20
 

@@ -11,6 +11,7 @@ import click
 from kfp_mindspore.cli.output import add_backend_option, add_json_option, dump_manifest, print_json, print_table
 from kfp_mindspore.inference import InferenceClient, ServiceStatus
 from kfp_mindspore.inference.client import choose_backend
+from kfp_mindspore.settings import SERVER_IMAGE_VARIABLE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -99,9 +100,7 @@ def logs(name: str, follow: bool, lines: int | None, namespace: str, backend: st
 @service.command(
     epilog="Example: kfp-mindspore service runtime --image registry.example.com/server@sha256:… | kubectl apply -f -"
 )
-@click.option(
-    "--image", envvar="KFP_MINDSPORE_SERVER_IMAGE", help="The server's image, by digest. [default: a placeholder]"
-)
+@click.option("--image", envvar=SERVER_IMAGE_VARIABLE, help="The server's image, by digest. [default: a placeholder]")
 @click.option("-n", "--namespace", help="Write a ServingRuntime of this namespace. [default: one for the cluster]")
 @click.option("--name", help="Name of the runtime. [default: kfp-mindspore-server]")
 @click.option(
@@ -112,7 +111,8 @@ def logs(name: str, follow: bool, lines: int | None, namespace: str, backend: st
 @add_json_option
 def runtime(image: str | None, namespace: str | None, name: str | None, auto_select: bool, as_json: bool) -> None:
     """Write the manifest of the serving runtime, with which KServe serves model bundles."""
-    from kfp_mindspore.inference.runtime import PLACEHOLDER_SERVER_IMAGE, RUNTIME_NAME, build_serving_runtime
+    from kfp_mindspore.inference.runtime import RUNTIME_NAME, build_serving_runtime
+    from kfp_mindspore.settings import PLACEHOLDER_SERVER_IMAGE
 
     image = image or PLACEHOLDER_SERVER_IMAGE
     manifest = build_serving_runtime(image, namespace=namespace, auto_select=auto_select, name=name or RUNTIME_NAME)

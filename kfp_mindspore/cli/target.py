@@ -39,9 +39,9 @@ class Target:
     @property
     def is_cluster(self) -> bool:
         """Whether the jobs are on a cluster."""
-        from kfp_mindspore.msjob.backends.choice import KUBERNETES, find_backend_name
+        from kfp_mindspore.settings import KUBERNETES, get_backend_name
 
-        return (self.backend or (KUBERNETES if self._names_cluster else find_backend_name())) == KUBERNETES
+        return (self.backend or (KUBERNETES if self._names_cluster else get_backend_name())) == KUBERNETES
 
     def make_client(self) -> MSJobClient:
         """Return the client.

@@ -5,18 +5,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.dsl.steps import shorten_errors as _shorten_errors
-
 if TYPE_CHECKING:
     from kfp_mindspore.dsl.component import msjob_component
-    from kfp_mindspore.dsl.image import PLACEHOLDER_IMAGE
     from kfp_mindspore.dsl.metadata import add_job_annotation, add_job_label
-    from kfp_mindspore.dsl.options import JobOptions
     from kfp_mindspore.dsl.policy import set_restart_policy, set_run_policy, set_success_policy
-    from kfp_mindspore.dsl.worker import add_worker_env, set_worker_count, set_worker_resources
+    from kfp_mindspore.dsl.worker_options import add_worker_env, set_worker_count, set_worker_resources
+    from kfp_mindspore.steps.options import JobOptions
 
 __all__ = [
-    "PLACEHOLDER_IMAGE",
     "JobOptions",
     "add_job_annotation",
     "add_job_label",
@@ -30,21 +26,17 @@ __all__ = [
 ]
 
 _MODULES = {
-    "PLACEHOLDER_IMAGE": "image",
     "JobOptions": "options",
     "add_job_annotation": "metadata",
     "add_job_label": "metadata",
-    "add_worker_env": "worker",
+    "add_worker_env": "worker_options",
     "msjob_component": "component",
     "set_restart_policy": "policy",
     "set_run_policy": "policy",
     "set_success_policy": "policy",
-    "set_worker_count": "worker",
-    "set_worker_resources": "worker",
+    "set_worker_count": "worker_options",
+    "set_worker_resources": "worker_options",
 }
-
-# Every step imports this package when it starts its work.
-_shorten_errors()
 
 
 def __getattr__(name: str) -> Any:

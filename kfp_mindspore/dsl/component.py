@@ -8,11 +8,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from kfp_mindspore.dsl.image import PLACEHOLDER_IMAGE
-from kfp_mindspore.dsl.options import JobOptions
 from kfp_mindspore.dsl.policy import CLEAN_POD_POLICIES, RESTART_POLICIES, SUCCESS_POLICIES
 from kfp_mindspore.dsl.task import check_choice, check_count
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.settings import PLACEHOLDER_IMAGE
+from kfp_mindspore.steps.options import JobOptions
 
 if TYPE_CHECKING:
     from kfp.dsl.python_component import PythonComponent
@@ -157,7 +157,7 @@ def _build_component(
 _FOOTER = """
 
 
-from kfp_mindspore.dsl.function import launch_function
+from kfp_mindspore.steps.function import launch_function
 
 {name} = launch_function({name}, {options!r})
 """

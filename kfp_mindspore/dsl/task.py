@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.dsl.options import OPTIONS_VARIABLE, JobOptions
 from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
+from kfp_mindspore.steps.options import JobOptions
 
 if TYPE_CHECKING:
     from kfp.dsl import PipelineTask
@@ -21,7 +22,7 @@ def get_options(task: PipelineTask) -> JobOptions:
     container = task.container_spec
     if container is None:
         raise UserError(f"{task.name}: makes no MSJob", hint="Set it on the task of train_msjob or an msjob_component.")
-    return JobOptions.from_json((container.env or {}).get(OPTIONS_VARIABLE, ""))
+    return JobOptions.from_json((container.env or {}).get(JOB_OPTIONS_VARIABLE, ""))
 
 
 def update_options(task: PipelineTask, setter: str, **changes: Any) -> PipelineTask:
@@ -46,7 +47,7 @@ def update_options(task: PipelineTask, setter: str, **changes: Any) -> PipelineT
                     hint="Give a value that varies from run to run as a parameter of the component.",
                 )
     options = get_options(task).merge(**changes)
-    task.set_env_variable(OPTIONS_VARIABLE, options.to_json())
+    task.set_env_variable(JOB_OPTIONS_VARIABLE, options.to_json())
     return task
 
 

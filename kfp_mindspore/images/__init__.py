@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from kfp_mindspore.images.builders.append import AppendBuilder
     from kfp_mindspore.images.builders.base import Builder
     from kfp_mindspore.images.builders.cluster import ClusterBuilder
+    from kfp_mindspore.images.builders.context_store import ClaimPlace, ObjectStorePlace
     from kfp_mindspore.images.builders.docker import DockerBuilder
-    from kfp_mindspore.images.builders.place import ClaimPlace, ObjectStorePlace
     from kfp_mindspore.images.context import BuildContext, Entry
     from kfp_mindspore.images.folder import collect_folder
     from kfp_mindspore.images.function import collect_function, collect_script

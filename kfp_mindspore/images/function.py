@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import NotFoundError, UserError
-from kfp_mindspore.images.closure import Closure, trace_module, trace_source
 from kfp_mindspore.images.context import BuildContext
 from kfp_mindspore.images.folder import make_entry
+from kfp_mindspore.images.local_imports import Closure, trace_module, trace_source
 from kfp_mindspore.images.secrets import find_secrets
 
 _DYNAMIC = "what is imported by a name that is only known when it runs is not found: use a folder for that"

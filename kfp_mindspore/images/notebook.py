@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import MissingExtraError, NotFoundError, UserError
-from kfp_mindspore.images.closure import trace_source
 from kfp_mindspore.images.context import BuildContext, Entry
 from kfp_mindspore.images.folder import make_entry
-from kfp_mindspore.images.magics import translate_cell
+from kfp_mindspore.images.ipython import translate_cell
+from kfp_mindspore.images.local_imports import trace_source
 from kfp_mindspore.images.requirements import read_requirements
 from kfp_mindspore.images.secrets import find_secrets
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import builtins
-import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from kfp_mindspore.errors import ProcessFailedError, UserError, ValidationError, WaitTimeoutError
 from kfp_mindspore.inference.backends.base import Backend
 from kfp_mindspore.inference.service import Service, ServiceStatus, find_name_errors
-from kfp_mindspore.lease import Lease
+from kfp_mindspore.local.lease import Lease
+from kfp_mindspore.settings import BACKEND_VARIABLE, KUBERNETES, LOCAL, get_backend_name
 
-BACKEND_VARIABLE = "KFP_MINDSPORE_BACKEND"
-_POD_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _LAST_LINES = 15
 _POLL_SECONDS = 0.1
 
@@ -160,12 +157,12 @@ def choose_backend(name: str | None = None) -> Backend:
     Raises:
         UserError: There is no backend of this name.
     """
-    name = name or os.environ.get(BACKEND_VARIABLE) or ("kubernetes" if _POD_ACCOUNT.is_file() else "local")
-    if name == "local":
+    name = name or get_backend_name()
+    if name == LOCAL:
         from kfp_mindspore.inference.backends.local import LocalBackend
 
         return LocalBackend()
-    if name == "kubernetes":
+    if name == KUBERNETES:
         from kfp_mindspore.inference.backends.kserve import KServeBackend
 
         return KServeBackend()

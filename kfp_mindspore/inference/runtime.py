@@ -12,7 +12,6 @@ from kfp_mindspore.kube.names import list_namespace_errors
 API_VERSION = "serving.kserve.io/v1alpha1"
 RUNTIME_NAME = "kfp-mindspore-server"
 # No registry can hold it (`.invalid` is reserved), so a forgotten image fails at once and by name.
-PLACEHOLDER_SERVER_IMAGE = "kfp-mindspore.invalid/server:placeholder"
 # MindSpore's major version, which wrote the MindIR. An InferenceService that names no version matches as well.
 FORMAT_VERSION = "2"
 HTTP_PORT = 8080

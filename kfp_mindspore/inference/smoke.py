@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
-from kfp_mindspore.bundle import TRANSFORM_FILE, ModelBundle, TensorSpec, VerifiedSamples
 from kfp_mindspore.errors import ProcessFailedError, UserError
+from kfp_mindspore.formats.bundle import TRANSFORM_FILE, ModelBundle, TensorSpec, VerifiedSamples
+from kfp_mindspore.formats.signature import BYTES
 from kfp_mindspore.inference import rest
-from kfp_mindspore.signature import BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

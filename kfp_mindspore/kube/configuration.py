@@ -12,8 +12,8 @@ from typing import Any
 
 from kfp_mindspore.errors import MissingExtraError
 from kfp_mindspore.kube.errors import ConfigurationError
+from kfp_mindspore.settings import SERVICE_ACCOUNT_DIR
 
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _DEFAULT_FILE = "~/.kube/config"
 # Commands that have no --backend come here too.
 _CHOOSE = "Choose one with --kubeconfig or KUBECONFIG. Jobs need none with: kfp-mindspore job … --backend local"
@@ -52,7 +52,7 @@ def load_access(kubeconfig: str | os.PathLike[str] | None = None, context: str |
 
     named = str(kubeconfig or os.environ.get("KUBECONFIG") or "")
     file = named or str(Path(_DEFAULT_FILE).expanduser())
-    if not named and context is None and not Path(file).is_file() and (ACCOUNT / "token").is_file():
+    if not named and context is None and not Path(file).is_file() and (SERVICE_ACCOUNT_DIR / "token").is_file():
         configuration = client.Configuration()
         with _explained("the pod's service account", config.ConfigException):
             config.load_incluster_config(client_configuration=configuration)
@@ -92,7 +92,7 @@ def _prepare(configuration: Any) -> Any:
 
 
 def _read_namespace() -> str:
-    file = ACCOUNT / "namespace"
+    file = SERVICE_ACCOUNT_DIR / "namespace"
     return file.read_text(encoding="utf-8").strip() if file.is_file() else "default"
 
 

@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.bundle import ModelBundle
 from kfp_mindspore.errors import CorruptBundleError, MissingExtraError, UserError
+from kfp_mindspore.formats.bundle import ModelBundle
+from kfp_mindspore.settings import MODEL_KEY_VARIABLE
 
-KEY_VARIABLE = "MINDSPORE_MODEL_KEY"
 ENCRYPTION = "AES-GCM"
 KEY_LENGTHS = (16, 24, 32)
 
 _KEY_HINT = (
     "A key is 16, 24 or 32 bytes as they are, or 48 or 64 hexadecimal digits, such as: openssl rand -hex 32 > model.key"
 )
-_GIVE_HINT = f"Give the key it was exported with: in a file (--key-file, --model_key_file) or in {KEY_VARIABLE}."
+_GIVE_HINT = f"Give the key it was exported with: in a file (--key-file, --model_key_file) or in {MODEL_KEY_VARIABLE}."
 _MAX_FILE_BYTES = 4096
 _OPEN_TO_OTHERS = stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP
 # Not 32 digits: that is the length of a key as it is, and one text must not mean two keys.
@@ -47,9 +47,9 @@ def read_model_key(key_file: Path | str | None, environment: Mapping[str, str]) 
     if key_file is not None:
         file = Path(key_file)
         return _parse(_read_file(file), str(file))
-    if text := environment.get(KEY_VARIABLE, ""):
+    if text := environment.get(MODEL_KEY_VARIABLE, ""):
         # surrogateescape: what the environment holds byte by byte, whatever the locale is.
-        return _parse(os.fsencode(text), KEY_VARIABLE)
+        return _parse(os.fsencode(text), MODEL_KEY_VARIABLE)
     return None
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
-from kfp_mindspore.bundle import ModelBundle
-from kfp_mindspore.dataset import Dataset
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.bundle import ModelBundle
+from kfp_mindspore.formats.dataset import Dataset
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
-from kfp_mindspore.bundle import MODEL_FILE, BundleWriter, ModelBundle, Signature, VerifiedSamples, write_bundle
-from kfp_mindspore.checkpoint import Checkpoint
-from kfp_mindspore.dataset import Dataset
 from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, UserError
+from kfp_mindspore.formats.bundle import MODEL_FILE, BundleWriter, ModelBundle, Signature, VerifiedSamples, write_bundle
+from kfp_mindspore.formats.checkpoint import Checkpoint
+from kfp_mindspore.formats.dataset import Dataset
+from kfp_mindspore.formats.signature import parse_dimensions
 from kfp_mindspore.mindir.encryption import ENCRYPTION, check_key
 from kfp_mindspore.mindir.metadata import inspect_mindir
 from kfp_mindspore.mindir.padding import (
@@ -27,7 +28,6 @@ from kfp_mindspore.mindir.padding import (
     write_dimensions,
 )
 from kfp_mindspore.mindir.verify import TOLERANCE, measure_difference
-from kfp_mindspore.signature import parse_dimensions
 from kfp_mindspore.transform import TRANSFORM_FILE, read_transform, try_transform
 
 if TYPE_CHECKING:
@@ -79,8 +79,7 @@ def export_mindir(
         tolerance: Largest absolute difference allowed.
         transform: A file that defines a transform, which is tried and copied into the bundle; or the name of one that
             an installed package registers.
-        dimensions: Free dimensions other than the batch by name, see `kfp_mindspore.signature.parse_dimensions`;
-            the graph is compared with the network at every size that the samples can be padded to.
+        dimensions: Free dimensions other than the batch by name (`formats.signature.parse_dimensions`); the graph is compared with the network at every size that the samples can be padded to.
         key: 16, 24 or 32 bytes to encrypt model.mindir with (AES-GCM). No plain model reaches the disk; the samples in
             verified.npz are not encrypted.
 
@@ -237,7 +236,7 @@ def _run_network(cell: nn.Cell, arrays: list[NDArray[Any]], fixed: int | None) -
     import mindspore
     import numpy as np
 
-    from kfp_mindspore.mindir.compiled import flatten_outputs
+    from kfp_mindspore.compat.graph_executor import flatten_outputs
 
     rows = len(arrays[0])
     step = fixed or rows

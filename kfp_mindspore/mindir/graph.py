@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kfp_mindspore.bundle import ModelBundle, Signature, TensorSpec
+from kfp_mindspore.compat.graph_executor import CompiledGraph
+from kfp_mindspore.compat.onednn import avoid_slow_convolutions, has_convolutions
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.mindir.compiled import CompiledGraph
+from kfp_mindspore.formats.bundle import ModelBundle, Signature, TensorSpec
 from kfp_mindspore.mindir.encryption import load_graph
 from kfp_mindspore.mindir.metadata import inspect_mindir
-from kfp_mindspore.onednn import avoid_slow_convolutions, has_convolutions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,10 +9,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.bundle import MODEL_FILE, TensorSpec
+from kfp_mindspore.compat.protobuf import load_standalone
 from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.formats.bundle import MODEL_FILE, TensorSpec
 from kfp_mindspore.mindir.encryption import decrypt_file, missing_key
-from kfp_mindspore.protobuf import load_standalone
 
 # The graph's own bookkeeping, which computes nothing.
 _BOOKKEEPING = frozenset({"Constant", "Depend", "Load", "MakeTuple", "Return", "TupleGetItem", "UpdateState"})

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.checkpoint import Checkpoint
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from mindspore import nn

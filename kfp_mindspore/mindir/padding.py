@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.bundle import Dimension, ModelBundle, Signature, TensorSpec, VerifiedSamples
 from kfp_mindspore.errors import KfpMindSporeError, UserError
+from kfp_mindspore.formats.bundle import Dimension, ModelBundle, Signature, TensorSpec, VerifiedSamples
+from kfp_mindspore.formats.signature import parse_dimensions
 from kfp_mindspore.mindir.verify import measure_difference
-from kfp_mindspore.signature import parse_dimensions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

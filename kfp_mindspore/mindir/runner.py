@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.bundle import ModelBundle
 from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.mindir.graph import Graph
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.bundle import ModelBundle
 from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.formats.bundle import ModelBundle
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

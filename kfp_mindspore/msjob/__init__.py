@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from kfp_mindspore.msjob.build import build_msjob
     from kfp_mindspore.msjob.client import MSJobClient
     from kfp_mindspore.msjob.follow import run_job
-    from kfp_mindspore.msjob.layout import Endpoints, Member, Topology, topology
     from kfp_mindspore.msjob.status import JobCondition, JobStatus, ReplicaStatus
     from kfp_mindspore.msjob.types import ElasticPolicy, MSJob, ReplicaSpec, RunPolicy, SchedulingPolicy
     from kfp_mindspore.msjob.validation import validate_msjob
@@ -20,44 +19,36 @@ if TYPE_CHECKING:
 _MODULES = {
     "Backend": "backends.base",
     "ElasticPolicy": "types",
-    "Endpoints": "layout",
     "JobCondition": "status",
     "JobStatus": "status",
     "KubernetesBackend": "backends.kubernetes",
     "LocalBackend": "backends.local",
     "MSJob": "types",
     "MSJobClient": "client",
-    "Member": "layout",
     "ReplicaSpec": "types",
     "ReplicaStatus": "status",
     "RunPolicy": "types",
     "SchedulingPolicy": "types",
-    "Topology": "layout",
     "build_msjob": "build",
     "run_job": "follow",
-    "topology": "layout",
     "validate_msjob": "validation",
 }
 
 __all__ = [
     "Backend",
     "ElasticPolicy",
-    "Endpoints",
     "JobCondition",
     "JobStatus",
     "KubernetesBackend",
     "LocalBackend",
     "MSJob",
     "MSJobClient",
-    "Member",
     "ReplicaSpec",
     "ReplicaStatus",
     "RunPolicy",
     "SchedulingPolicy",
-    "Topology",
     "build_msjob",
     "run_job",
-    "topology",
     "validate_msjob",
 ]
 

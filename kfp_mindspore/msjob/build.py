@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kfp_mindspore.msjob.manifest import to_wire
 from kfp_mindspore.msjob.names import CONTAINER_NAME, DEFAULT_BACKOFF_LIMIT, WORKER
 from kfp_mindspore.msjob.types import MSJob, ReplicaSpec, RunPolicy
 from kfp_mindspore.msjob.validation import validate_msjob
-from kfp_mindspore.msjob.wire import to_wire
-
-DEFAULT_IMAGE = "kfp-mindspore.invalid/python:placeholder"
+from kfp_mindspore.settings import PLACEHOLDER_IMAGE
 
 
 def build_msjob(
@@ -18,7 +17,7 @@ def build_msjob(
     *,
     command: Sequence[str],
     args: Sequence[str] = (),
-    image: str = DEFAULT_IMAGE,
+    image: str = PLACEHOLDER_IMAGE,
     workers: int = 1,
     namespace: str = "default",
     env: Mapping[str, str] | Sequence[Any] | None = None,
@@ -106,4 +105,4 @@ def has_image(container: Mapping[str, Any]) -> bool:
     Args:
         container: As in a pod template.
     """
-    return container.get("image") not in (None, "", DEFAULT_IMAGE)
+    return container.get("image") not in (None, "", PLACEHOLDER_IMAGE)

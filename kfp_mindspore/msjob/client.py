@@ -9,14 +9,14 @@ from typing import Any
 from kfp_mindspore.errors import UserError, WaitTimeoutError
 from kfp_mindspore.msjob import names
 from kfp_mindspore.msjob.backends.base import Backend, Event, Pod
-from kfp_mindspore.msjob.backends.choice import choose_backend
+from kfp_mindspore.msjob.backends.default_backend import choose_backend
 from kfp_mindspore.msjob.failure import JobFailedError, explain_failure
-from kfp_mindspore.msjob.selection import make_filter
+from kfp_mindspore.msjob.manifest import to_wire
+from kfp_mindspore.msjob.pod_filter import make_filter
 from kfp_mindspore.msjob.status import JobCondition
 from kfp_mindspore.msjob.submission import build_function_job, build_training_job, copy_job
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import validate_msjob
-from kfp_mindspore.msjob.wire import to_wire
 
 
 class MSJobClient:
@@ -75,7 +75,7 @@ class MSJobClient:
             network: `module:factory` of a function or class that returns a mindspore.nn.Cell.
             network_arguments: The factory's keyword arguments, JSON types.
             script: A Python script to run instead of a network.
-            dataset: A dataset directory (see kfp_mindspore.dataset), which KFP_MINDSPORE_DATASET_DIR names in the job;
+            dataset: A dataset directory (kfp_mindspore.formats.dataset); KFP_MINDSPORE_DATASET_DIR in the job;
                 required with a network.
             trainer_parameters: Of a network: `epochs`, `batch_size`, `seed`, `loss`, `optimizer` (names in
                 mindspore.nn), `learning_rate`, `metrics`; of a script: its command-line options by name.

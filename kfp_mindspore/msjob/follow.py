@@ -33,7 +33,7 @@ def run_job(
     """Submit a job, hand out the lines of worker 0 as they come, and wait for its end.
 
     When this process is interrupted (SIGTERM, Ctrl-C, any exception), the job is deleted. For a `kill -9`, hold a
-    `kfp_mindspore.lease.Lease`.
+    `kfp_mindspore.local.lease.Lease`.
 
     Args:
         client: Where to submit it.

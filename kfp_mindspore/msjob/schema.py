@@ -11,8 +11,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+from kfp_mindspore.msjob.manifest import spell_field
 from kfp_mindspore.msjob.pod_schema import Schema, build_schema
-from kfp_mindspore.msjob.wire import spell_field
 
 _PLAIN: dict[Any, Schema] = {
     str: {"type": "string"},

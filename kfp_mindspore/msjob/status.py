@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kfp_mindspore.msjob.manifest import from_wire, now, parse_time, to_wire
 from kfp_mindspore.msjob.names import CONDITIONS, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
-from kfp_mindspore.msjob.wire import from_wire, now, parse_time, to_wire
 
 
 @dataclass

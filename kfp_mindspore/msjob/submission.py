@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.msjob.build import DEFAULT_IMAGE, build_msjob, spell_env
+from kfp_mindspore.msjob.build import build_msjob, spell_env
 from kfp_mindspore.msjob.function import spell_function
+from kfp_mindspore.msjob.manifest import to_wire
 from kfp_mindspore.msjob.names import WORKER
 from kfp_mindspore.msjob.trainer import spell_network, spell_script
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.msjob.wire import to_wire
+from kfp_mindspore.settings import PLACEHOLDER_IMAGE, get_image
 
-IMAGE_VARIABLE = "KFP_MINDSPORE_IMAGE"
 _NO_NETWORK = "train: must have network ('module:factory') or script, got neither"
 
 Env = Mapping[str, str] | Sequence[Any] | None
@@ -86,8 +85,7 @@ def build_training_job(
     Raises:
         UserError: Not exactly one of network and script is given, or an argument is wrong.
     """
-    from kfp_mindspore.checkpoint import CHECKPOINT_VARIABLE, OUTPUT_VARIABLE
-    from kfp_mindspore.dataset import DATASET_VARIABLE
+    from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE
 
     if (network is None) == (script is None):
         raise UserError("train: must have either network or script, got both" if network else _NO_NETWORK)
@@ -114,4 +112,4 @@ def build_training_job(
 
 
 def _choose_image(image: str | None) -> str:
-    return image or os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE
+    return get_image(image or "") or PLACEHOLDER_IMAGE

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kfp_mindspore.msjob.manifest import from_wire, to_wire
 from kfp_mindspore.msjob.names import (
     API_VERSION,
     CLEAN_POD_POLICIES,
@@ -24,7 +25,6 @@ from kfp_mindspore.msjob.names import (
 from kfp_mindspore.msjob.schema import limit
 from kfp_mindspore.msjob.status import JobStatus
 from kfp_mindspore.msjob.validation import parse_msjob_yaml, validate_msjob
-from kfp_mindspore.msjob.wire import from_wire, to_wire
 
 
 @dataclass

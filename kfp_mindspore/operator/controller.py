@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import FAILED, RESTARTING, SUCCEEDED
-from kfp_mindspore.msjob.wire import now
 from kfp_mindspore.operator.actions import (
     Action,
     CreateEndpointSlice,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.errors import KfpMindSporeError
-from kfp_mindspore.msjob.wire import now
+from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.operator.api import Api, ApiError
 from kfp_mindspore.operator.resources import LEASES
 

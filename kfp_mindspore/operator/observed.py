@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kfp_mindspore.msjob.manifest import parse_time
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, CONTAINER_NAME, REPLICA_TYPE_LABEL, SCHEDULER
 from kfp_mindspore.msjob.restart import START_ERROR
-from kfp_mindspore.msjob.wire import parse_time
 
 RESTARTS_ANNOTATION = "mindspore.gitee.com/restarts"
 WORKERS_ANNOTATION = "mindspore.gitee.com/workers"

@@ -10,8 +10,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from kfp_mindspore.msjob.layout import VARIABLES, Endpoints, Member, topology
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, CONTAINER_NAME, JOB_LABEL, SCHEDULER
+from kfp_mindspore.msjob.topology import VARIABLES, Endpoints, Member, topology
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.observed import HOST_ANNOTATION, RESTARTS_ANNOTATION, WORKERS_ANNOTATION
 from kfp_mindspore.operator.options import Options

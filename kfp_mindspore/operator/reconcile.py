@@ -24,7 +24,6 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.msjob.layout import find_port, is_standalone
 from kfp_mindspore.msjob.names import (
     CLEAN_POD_POLICIES,
     CREATED,
@@ -35,6 +34,7 @@ from kfp_mindspore.msjob.names import (
     SUSPENDED,
 )
 from kfp_mindspore.msjob.restart import START_ERROR, choose_backoff, judge_job
+from kfp_mindspore.msjob.topology import find_port, is_standalone
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import find_errors
 from kfp_mindspore.operator.actions import (
@@ -51,7 +51,6 @@ from kfp_mindspore.operator.actions import (
     EmitEvent,
     RequeueAt,
 )
-from kfp_mindspore.operator.endings import find_endings
 from kfp_mindspore.operator.observed import Observed, PodView
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.pods import build_pod, find_refused_env, lay_out
@@ -73,6 +72,7 @@ from kfp_mindspore.operator.status import (
     settle_replicas,
     write_status,
 )
+from kfp_mindspore.operator.terminations import find_endings
 
 # Of what has a job's name without being its own nobody may tell when it goes.
 _RETRY_SECONDS = 15

@@ -11,8 +11,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
+from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import API_VERSION, KIND
-from kfp_mindspore.msjob.wire import now
 from kfp_mindspore.operator.actions import EmitEvent
 from kfp_mindspore.operator.api import METADATA_ONLY, Api, ApiError
 from kfp_mindspore.operator.metrics import Metrics

@@ -6,12 +6,12 @@ import datetime
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kfp_mindspore.msjob.layout import Member
+from kfp_mindspore.msjob.manifest import from_wire
 from kfp_mindspore.msjob.names import JOB_LABEL, REPLICA_TYPE_LABEL, RUNNING, WORKER
 from kfp_mindspore.msjob.restart import Ending, describe
 from kfp_mindspore.msjob.status import DetailedStatus, Failure, JobStatus, ReplicaStatus
+from kfp_mindspore.msjob.topology import Member
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.msjob.wire import from_wire
 from kfp_mindspore.operator.observed import PodView
 
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import copy
-import os
 from typing import Any
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.runs.spec import PipelineSpec
-
-IMAGE_VARIABLE = "KFP_MINDSPORE_IMAGE"
-# What this package's components carry until the real image is known; no registry can hold it (`.invalid` is reserved).
-PLACEHOLDER_PREFIX = "kfp-mindspore.invalid/"
+from kfp_mindspore.settings import PLACEHOLDER_PREFIX
 
 
 def set_image(spec: PipelineSpec, image: str, *, placeholder: str = "") -> PipelineSpec:
@@ -47,11 +43,6 @@ def find_placeholders(spec: PipelineSpec) -> list[str]:
         elif isinstance(value, str) and _is_placeholder(value, ""):
             found.add(value)
     return sorted(found)
-
-
-def choose_image(image: str = "") -> str:
-    """Return the image asked for: the argument, else `$KFP_MINDSPORE_IMAGE`, else an empty text."""
-    return image or os.environ.get(IMAGE_VARIABLE, "")
 
 
 def _is_placeholder(value: str, placeholder: str) -> bool:

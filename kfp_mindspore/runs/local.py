@@ -14,19 +14,19 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore import events, files
+from kfp_mindspore import files
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, UserError
-from kfp_mindspore.lease import Lease
-from kfp_mindspore.log_files import read_last_lines
-from kfp_mindspore.process import is_group_alive, kill_group, terminate_group
+from kfp_mindspore.local.lease import Lease
+from kfp_mindspore.local.logs import read_last_lines
+from kfp_mindspore.local.process import is_group_alive, kill_group, terminate_group
 from kfp_mindspore.runs import sources
-from kfp_mindspore.runs.code import DIGEST_VARIABLE, digest_code
-from kfp_mindspore.runs.collection import Collection
+from kfp_mindspore.runs.code_digest import digest_code
 from kfp_mindspore.runs.log import LAST_LINES, find_last_lines
 from kfp_mindspore.runs.result import RunResult, explain
 from kfp_mindspore.runs.spec import dump_spec
+from kfp_mindspore.runs.tracker import Collection
+from kfp_mindspore.settings import BACKEND_VARIABLE, CODE_DIGEST_VARIABLE, EVENTS_VARIABLE, HOME_VARIABLE, STEP_VARIABLE
 
-BACKEND_VARIABLE = "KFP_MINDSPORE_BACKEND"
 STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 
@@ -91,7 +91,7 @@ def run_local(
         "source": source,
         "project": str(project.absolute()) if project else "",
         "arguments": dict(arguments or {}),
-        "environment": {DIGEST_VARIABLE: digest or ""},
+        "environment": {CODE_DIGEST_VARIABLE: digest or ""},
         "cache": str(home / "cache") if cache and digest else None,
     }
     files.write_json(directory / "request.json", request)
@@ -132,7 +132,7 @@ def _execute(
     on_log: Callable[[str], None] | None,
 ) -> None:
     """Start the worker, follow its events until it ends, and complete the result."""
-    from kfp_mindspore.log_files import LogReader
+    from kfp_mindspore.local.logs import LogReader
 
     directory = result.directory
     collection = Collection(result, directory / "events.jsonl", directory / "logs")
@@ -184,7 +184,7 @@ def _start_worker(directory: Path, environment: Mapping[str, str]) -> Iterator[s
     """Run the worker in a session of its own; leaving the block ends it with all its steps."""
     with (directory / "run.log").open("ab") as output:
         worker = subprocess.Popen(
-            [sys.executable, "-m", "kfp_mindspore.runs.worker", str(directory)],
+            [sys.executable, "-m", "kfp_mindspore.runs.pipeline_process", str(directory)],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
@@ -222,11 +222,11 @@ def _make_environment(directory: Path, home: Path, lease: Lease | None, project:
         **os.environ,
         "PATH": path,
         "PYTHONUNBUFFERED": "1",
-        events.FILE_VARIABLE: str(directory / "events.jsonl"),
-        files.HOME_VARIABLE: str(home),
+        EVENTS_VARIABLE: str(directory / "events.jsonl"),
+        HOME_VARIABLE: str(home),
         BACKEND_VARIABLE: "local",
     }
-    environment.pop(events.STEP_VARIABLE, None)
+    environment.pop(STEP_VARIABLE, None)
     if project is not None:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(project), os.environ.get("PYTHONPATH", "")]))
     if lease is not None:

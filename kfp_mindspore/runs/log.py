@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from kfp_mindspore.log_files import read_last_lines
+from kfp_mindspore.local.logs import read_last_lines
 
 LAST_LINES = 15
 

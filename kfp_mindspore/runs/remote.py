@@ -15,7 +15,7 @@ from typing import Any
 
 from kfp_mindspore.errors import ProcessFailedError, UserError, WaitTimeoutError
 from kfp_mindspore.runs.image import find_placeholders
-from kfp_mindspore.runs.library import import_kfp
+from kfp_mindspore.runs.lazy_kfp import import_kfp
 from kfp_mindspore.runs.server import check_host, check_server, explain_errors
 from kfp_mindspore.runs.spec import PipelineSpec, convert_arguments, find_name, parse_spec
 

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from kfp_mindspore.errors import NotFoundError, UserError
-from kfp_mindspore.runs.library import import_kfp
+from kfp_mindspore.runs.lazy_kfp import import_kfp
 from kfp_mindspore.runs.spec import PipelineSpec, parse_spec, read_spec
 
 PACKAGE = "kfp_mindspore.pipelines"

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kfp_mindspore.dataset import DATASET_VARIABLE, Dataset
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.dataset import Dataset
+from kfp_mindspore.settings import DATASET_VARIABLE
 from kfp_mindspore.training.distributed import Membership
 
 if TYPE_CHECKING:

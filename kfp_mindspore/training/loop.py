@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore import checkpoint as checkpoints
 from kfp_mindspore import events
+from kfp_mindspore.compat.onednn import avoid_slow_convolutions, has_convolutions
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.onednn import avoid_slow_convolutions, has_convolutions
+from kfp_mindspore.settings import CHECKPOINT_VARIABLE, OUTPUT_VARIABLE
 from kfp_mindspore.training import distributed
 from kfp_mindspore.training.environment import import_mindspore, set_seed, use_graph_mode
 from kfp_mindspore.training.signals import Termination
@@ -81,7 +81,7 @@ def fit(
 
     Args:
         network: The network, a mindspore.nn.Cell; call `set_seed` before it is built to fix its initial weights.
-        train: (features, labels) arrays, {"features": …, "labels": …}, a kfp_mindspore.dataset.Dataset or its
+        train: (features, labels) arrays, {"features": …, "labels": …}, a kfp_mindspore.formats.dataset.Dataset or its
             directory (its split `train`), or None for the one that KFP_MINDSPORE_DATASET_DIR names. Features float32
             of shape (N, …), labels of shape (N,) or (N, …). A batched mindspore.dataset object works too, about half
             as fast; its order after a resume and its sharding are its own affair.
@@ -133,10 +133,10 @@ def fit(
         epochs=epochs,
         seed=seed,
         validation_epochs=validation_epochs,
-        checkpoint_dir=_find_directory(checkpoint_dir, checkpoints.CHECKPOINT_VARIABLE),
+        checkpoint_dir=_find_directory(checkpoint_dir, CHECKPOINT_VARIABLE),
         checkpoint_epochs=checkpoint_epochs,
         keep_checkpoints=keep_checkpoints,
-        output_dir=_find_directory(output_dir, checkpoints.OUTPUT_VARIABLE),
+        output_dir=_find_directory(output_dir, OUTPUT_VARIABLE),
         network=state.describe_network(network, network_factory, network_arguments),
         verbose=verbose and membership.is_writer,
     )

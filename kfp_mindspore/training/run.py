@@ -15,10 +15,10 @@ import mindspore
 import numpy as np
 from mindspore.train import RunContext
 
-from kfp_mindspore import checkpoint as checkpoints
 from kfp_mindspore import events
-from kfp_mindspore.checkpoint import Checkpoint, NetworkSpec
 from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.formats import checkpoint as checkpoints
+from kfp_mindspore.formats.checkpoint import Checkpoint, NetworkSpec
 from kfp_mindspore.training import distributed
 from kfp_mindspore.training.callbacks import CallbackList, CallbackParams, restore_callbacks, save_callbacks
 from kfp_mindspore.training.data import Source, Validation

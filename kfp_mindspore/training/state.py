@@ -11,8 +11,8 @@ from typing import Any
 
 import mindspore
 
-from kfp_mindspore.checkpoint import NETWORK_FILE, OPTIMIZER_FILE, Checkpoint, NetworkSpec
 from kfp_mindspore.errors import CorruptBundleError, UserError
+from kfp_mindspore.formats.checkpoint import NETWORK_FILE, OPTIMIZER_FILE, Checkpoint, NetworkSpec
 
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 

@@ -4,8 +4,8 @@ A model directory may hold a `transform.py`, or its signature may name a transfo
 in the entry point group `kfp_mindspore.transforms`. MindSpore is not imported here, Pillow only to decode images.
 """
 
-from kfp_mindspore.bundle import TRANSFORM_FILE
-from kfp_mindspore.signature import BYTES, Signature, TensorSpec
+from kfp_mindspore.formats.bundle import TRANSFORM_FILE
+from kfp_mindspore.formats.signature import BYTES, Signature, TensorSpec
 from kfp_mindspore.transform.base import Arrays, Transform, TransformFailedError, TransformInputError
 from kfp_mindspore.transform.bound import BoundTransform, bind_transform
 from kfp_mindspore.transform.export import read_transform, try_transform

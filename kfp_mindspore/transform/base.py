@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_mindspore.errors import KfpMindSporeError, UserError
-from kfp_mindspore.signature import BYTES, Signature, TensorSpec
+from kfp_mindspore.formats.signature import BYTES, Signature, TensorSpec
 from kfp_mindspore.transform.operation import Operation
 
 Arrays = dict[str, NDArray[Any]]

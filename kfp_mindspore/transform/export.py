@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.bundle import VerifiedSamples
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
-from kfp_mindspore.example import Example
-from kfp_mindspore.signature import Signature
+from kfp_mindspore.formats.bundle import VerifiedSamples
+from kfp_mindspore.formats.example import Example
+from kfp_mindspore.formats.signature import Signature
 from kfp_mindspore.transform.base import Arrays, TransformFailedError
 from kfp_mindspore.transform.bound import BoundTransform, has_batch, widen
 from kfp_mindspore.transform.load import describe_failure, load_registered, load_transform_source

@@ -12,9 +12,9 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.bundle import TRANSFORM_FILE, ModelBundle
 from kfp_mindspore.errors import CorruptBundleError, NotFoundError, UserError
-from kfp_mindspore.signature import Signature
+from kfp_mindspore.formats.bundle import TRANSFORM_FILE, ModelBundle
+from kfp_mindspore.formats.signature import Signature
 from kfp_mindspore.transform.base import Transform
 from kfp_mindspore.transform.bound import BoundTransform, bind_transform
 

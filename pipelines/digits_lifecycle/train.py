@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kfp_mindspore import training
-from kfp_mindspore.dataset import DATASET_VARIABLE, Dataset
+from kfp_mindspore.formats.dataset import Dataset
+from kfp_mindspore.settings import DATASET_VARIABLE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if attachment is None and _count_workers(argv) > 1:
             return _run_parent(argv)
-        from mindsporeserver.start import run_server
+        from mindsporeserver.main import run_server
 
         return run_server(argv, attachment)
     except KfpMindSporeError as error:

@@ -16,7 +16,7 @@ import pytest
 from kubernetes.client import AuthorizationV1Api, BatchV1Api, CoreV1Api, RbacAuthorizationV1Api
 from kubernetes.client.exceptions import ApiException
 
-from kfp_mindspore.process import ProcessIdentity
+from kfp_mindspore.local.process import ProcessIdentity
 from tests.cluster.infrastructure.api_server import ApiServer, ControlPlane
 from tests.cluster.infrastructure.instances import remove_leftovers
 from tests.cluster.infrastructure.paths import ROOT

@@ -16,7 +16,7 @@ import pytest
 from kubernetes.client import BatchV1Api, CoreV1Api
 from kubernetes.stream import stream
 
-from kfp_mindspore.process import ProcessIdentity
+from kfp_mindspore.local.process import ProcessIdentity
 from tests.cluster.infrastructure.api_server import Api
 from tests.cluster.infrastructure.cluster import Cluster
 from tests.cluster.infrastructure.images import PYTHON, ImageConfig, write_archive

@@ -21,7 +21,7 @@ from kfp_mindspore.images.build import ImageOptions, make_plan
 from kfp_mindspore.images.builders.cluster import CONFIG_MAPS, JOBS, ClusterBuilder
 from kfp_mindspore.images.builders.cluster_job import JobSettings, write_config_map
 from kfp_mindspore.images.builders.cluster_layout import PLAN_FILE
-from kfp_mindspore.images.builders.place import ClaimPlace, ObjectStorePlace
+from kfp_mindspore.images.builders.context_store import ClaimPlace, ObjectStorePlace
 from kfp_mindspore.images.context import BuildContext, Entry
 from kfp_mindspore.images.registry.configuration import RegistryConfig
 from kfp_mindspore.kube.cluster import Cluster

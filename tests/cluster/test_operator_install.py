@@ -9,7 +9,7 @@ import pytest
 
 from kfp_mindspore.kube import NAMESPACES, PODS, Cluster
 from kfp_mindspore.kube.errors import Request
-from kfp_mindspore.operator.install import Choices, build_objects
+from kfp_mindspore.operator.install import InstallOptions, build_objects
 from kfp_mindspore.operator.install.apply import apply_objects
 from kfp_mindspore.operator.install.roles import build_kueue_roles
 from tests.cluster.infrastructure.api_server import ControlPlane
@@ -23,7 +23,7 @@ MSJOBS, GROUP = "msjobs", "mindspore.gitee.com"
 @pytest.fixture(scope="module")
 def cluster(api_server: ControlPlane) -> Iterator[Cluster]:
     """Return an API server with the operator installed for all namespaces."""
-    names = list(apply_objects(build_objects(Choices()), kubeconfig=str(api_server.kubeconfig)))
+    names = list(apply_objects(build_objects(InstallOptions()), kubeconfig=str(api_server.kubeconfig)))
     assert names[0] == "customresourcedefinition/msjobs.mindspore.gitee.com"
     cluster = Cluster(api_server.kubeconfig)
     yield cluster
@@ -184,7 +184,9 @@ def test_for_one_namespace_there_are_no_rights_outside(
 ) -> None:
     with api_server.make_namespace() as home, api_server.make_namespace() as own:
         list(
-            apply_objects(build_objects(Choices(namespace=home, watched=(own,))), kubeconfig=str(api_server.kubeconfig))
+            apply_objects(
+                build_objects(InstallOptions(namespace=home, watched=(own,))), kubeconfig=str(api_server.kubeconfig)
+            )
         )
         user = f"system:serviceaccount:{home}:msjob-controller"
         assert reviewer.allows(user, "create", "", "pods", own)
@@ -195,7 +197,7 @@ def test_for_one_namespace_there_are_no_rights_outside(
 
 @pytest.mark.parametrize("scheduler", ["volcano", "scheduler-plugins"])
 def test_the_api_server_takes_every_variant(cluster: Cluster, scheduler: str) -> None:
-    choices = Choices(gang_scheduler=scheduler, istio_sidecar=True)  # type: ignore[arg-type]
+    choices = InstallOptions(gang_scheduler=scheduler, istio_sidecar=True)  # type: ignore[arg-type]
     for document in [*build_objects(choices), *build_kueue_roles()]:
         cluster.apply(document, manager="kfp-mindspore-install", dry_run=True)
 
@@ -203,7 +205,7 @@ def test_the_api_server_takes_every_variant(cluster: Cluster, scheduler: str) ->
 def test_install_twice_changes_nothing(cluster: Cluster, api_server: ControlPlane) -> None:
     def read() -> dict[str, str]:
         versions = {}
-        for document in build_objects(Choices()):
+        for document in build_objects(InstallOptions()):
             resource = cluster.find_resource(document["apiVersion"], document["kind"])
             namespace = document["metadata"].get("namespace", "")
             found = cluster.get(resource, document["metadata"]["name"], namespace)
@@ -213,5 +215,5 @@ def test_install_twice_changes_nothing(cluster: Cluster, api_server: ControlPlan
         return versions
 
     before = read()
-    list(apply_objects(build_objects(Choices()), kubeconfig=str(api_server.kubeconfig)))
+    list(apply_objects(build_objects(InstallOptions()), kubeconfig=str(api_server.kubeconfig)))
     assert read() == before

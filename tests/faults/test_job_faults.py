@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import NotFoundError
-from kfp_mindspore.process import ProcessIdentity
+from kfp_mindspore.local.process import ProcessIdentity
 
 SUPPORT = Path(__file__).parents[1] / "support"
 FOREGROUND = f"""
@@ -23,7 +23,7 @@ sys.path.insert(0, {str(SUPPORT)!r})
 from pathlib import Path
 from jobs import Desk
 from kfp_mindspore.msjob import run_job
-from kfp_mindspore.lease import Lease
+from kfp_mindspore.local.lease import Lease
 
 desk = Desk(Path(sys.argv[1]))
 import os

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfp_mindspore.bundle import ModelBundle
+from kfp_mindspore.formats.bundle import ModelBundle
 
 RESTRICTED = Path(__file__).parents[1] / "support" / "restricted.py"
 UNSUPPORTED = 77

@@ -24,8 +24,8 @@ from kfp_mindspore.errors import (
     UserError,
 )
 from kfp_mindspore.inference import InferenceClient, LocalBackend, Service, ServiceStatus
-from kfp_mindspore.lease import Lease
-from kfp_mindspore.process import ProcessIdentity
+from kfp_mindspore.local.lease import Lease
+from kfp_mindspore.local.process import ProcessIdentity
 
 Eventually = Callable[..., Any]
 
@@ -211,7 +211,7 @@ def deploy_elsewhere(shop: Any, *flags: str, lease: Path | None = None) -> subpr
 import contextlib, sys, time
 from pathlib import Path
 from kfp_mindspore.inference import InferenceClient, LocalBackend, Service
-from kfp_mindspore.lease import Lease
+from kfp_mindspore.local.lease import Lease
 root, lease, *command = sys.argv[1:]
 client = InferenceClient(LocalBackend(Path(root, "home"), command=command))
 with Lease.hold(Path(lease)) if lease else contextlib.nullcontext() as held:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from kfp_mindspore import files
-from kfp_mindspore.bundle import MODEL_FILE, SIGNATURE_FILE, VERIFIED_FILE, ModelBundle, write_bundle
+from kfp_mindspore.formats.bundle import MODEL_FILE, SIGNATURE_FILE, VERIFIED_FILE, ModelBundle, write_bundle
 from tests.support.model_servers import ModelServer
 from tests.support.serving_client import PROTOCOLS, Client
 

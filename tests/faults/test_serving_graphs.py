@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kfp_mindspore.bundle import ModelBundle
+from kfp_mindspore.formats.bundle import ModelBundle
 from tests.support.model_servers import ModelServer
 from tests.support.serving_client import Client
 

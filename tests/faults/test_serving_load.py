@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from kfp_mindspore.bundle import ModelBundle
+from kfp_mindspore.formats.bundle import ModelBundle
 from tests.support.model_servers import ModelServer, ask_runners
 from tests.support.serving_client import (
     INFER,

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kfp_mindspore.checkpoint import Checkpoint, find_latest, list_checkpoints
-from kfp_mindspore.dataset import load_dataset
+from kfp_mindspore.formats.checkpoint import Checkpoint, find_latest, list_checkpoints
+from kfp_mindspore.formats.dataset import load_dataset
 from kfp_mindspore.training.history import read_history
 
 pytestmark = pytest.mark.mindspore

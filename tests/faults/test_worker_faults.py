@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfp_mindspore.process import ProcessIdentity
+from kfp_mindspore.local.process import ProcessIdentity
 from tests.faults.test_serving_bundles import damage, put
 from tests.support.model_servers import ModelServer, ask_runners
 from tests.support.serving_client import PROTOCOLS, Answer, Client, Connection

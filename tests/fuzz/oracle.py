@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_mindspore.bundle import TensorSpec
+from kfp_mindspore.formats.bundle import TensorSpec
 from tests.fuzz.cases import Case
 from tests.fuzz.targets import Target, read_json
 from tests.support.serving_client import (

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from kfp_mindspore.bundle import ModelBundle, Signature
+from kfp_mindspore.formats.bundle import ModelBundle, Signature
 from tests.fuzz.cases import Case
 from tests.support.model_servers import ModelServer, ask_runners
 from tests.support.serving_client import DATATYPES, messages

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kfp_mindspore.lease import Lease
+from kfp_mindspore.local.lease import Lease
 
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(600)]
 

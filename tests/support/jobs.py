@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kfp_mindspore.errors import NotFoundError
+from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.msjob import LocalBackend, MSJob, MSJobClient, build_msjob
-from kfp_mindspore.process import ProcessIdentity
 
 SCRIPT = Path(__file__).parent / "job_script.py"
 Value = TypeVar("Value")

@@ -12,8 +12,8 @@ import mindspore
 import numpy as np
 import small_networks
 
-from kfp_mindspore.checkpoint import NetworkSpec, write_checkpoint
-from kfp_mindspore.dataset import load_dataset
+from kfp_mindspore.formats.checkpoint import NetworkSpec, write_checkpoint
+from kfp_mindspore.formats.dataset import load_dataset
 from kfp_mindspore.mindir import export_mindir
 
 TOKENS = {

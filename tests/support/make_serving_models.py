@@ -19,8 +19,8 @@ import numpy as np
 import small_networks
 from mindspore import nn, ops
 
-from kfp_mindspore.bundle import Signature, TensorSpec, VerifiedSamples, write_bundle
-from kfp_mindspore.checkpoint import NetworkSpec, write_checkpoint
+from kfp_mindspore.formats.bundle import Signature, TensorSpec, VerifiedSamples, write_bundle
+from kfp_mindspore.formats.checkpoint import NetworkSpec, write_checkpoint
 from kfp_mindspore.mindir import export_mindir
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_mindspore.bundle import ModelBundle, Signature, TensorSpec, VerifiedSamples, write_bundle
+from kfp_mindspore.formats.bundle import ModelBundle, Signature, TensorSpec, VerifiedSamples, write_bundle
 from kfp_mindspore.inference import InferenceClient, LocalBackend, Service, ServiceStatus
 from kfp_mindspore.inference.rest import request_json
 

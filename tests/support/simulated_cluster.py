@@ -8,7 +8,7 @@ import itertools
 from ipaddress import IPv4Address
 from typing import Any
 
-from kfp_mindspore.msjob.wire import format_time
+from kfp_mindspore.msjob.manifest import format_time
 from kfp_mindspore.operator import (
     Observed,
     Options,

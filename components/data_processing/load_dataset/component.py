@@ -30,8 +30,8 @@ def load_dataset(
         validation_samples: Number of samples in the validation split.
         test_samples: Number of samples in the test split.
     """
-    from kfp_mindspore.dataset import load_dataset
-    from kfp_mindspore.dsl.artifacts import record_dataset
+    from kfp_mindspore.formats.dataset import load_dataset
+    from kfp_mindspore.steps.artifacts import record_dataset
 
     loaded = load_dataset(
         name, dataset.path, seed=seed, validation_fraction=validation_fraction, test_fraction=test_fraction

@@ -33,13 +33,12 @@ def deploy_kserve(
         grpc_url: Address of the service over gRPC (V2), host and port.
         name: Name of the service and of the model in its URLs.
     """
-    from kfp_mindspore.dsl.artifacts import record_deployment
-    from kfp_mindspore.dsl.launcher import find_namespace
     from kfp_mindspore.inference import InferenceClient, Service
+    from kfp_mindspore.settings import get_namespace
+    from kfp_mindspore.steps.artifacts import record_deployment
 
-    service = Service(
-        service_name, bundle.path, replicas=replicas, resources=resources, namespace=namespace or find_namespace()
-    )
+    namespace = namespace or get_namespace() or "default"
+    service = Service(service_name, bundle.path, replicas=replicas, resources=resources, namespace=namespace)
     status = InferenceClient().deploy(service, wait_seconds=wait_seconds)
     return record_deployment(status)
 

@@ -32,8 +32,8 @@ def smoke_test(
         max_abs_diff: Largest absolute difference found, over all samples and both protocols.
         samples: Number of samples asked for by each protocol.
     """
-    from kfp_mindspore.dsl.artifacts import record_smoke_test
     from kfp_mindspore.inference import run_smoke_test
+    from kfp_mindspore.steps.artifacts import record_smoke_test
 
     report = run_smoke_test(url, model_name, bundle.path, samples=sample_count, tolerance=tolerance)
     return record_smoke_test(report)

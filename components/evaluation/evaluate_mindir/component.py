@@ -34,8 +34,8 @@ def evaluate_mindir(
         passed: Whether the accuracy reaches the threshold.
         test_images: Number of samples evaluated.
     """
-    from kfp_mindspore.dsl.artifacts import record_evaluation
     from kfp_mindspore.mindir import evaluate_bundle
+    from kfp_mindspore.steps.artifacts import record_evaluation
 
     evaluation = evaluate_bundle(bundle.path, dataset.path, split=split)
     passed = record_evaluation(evaluation, threshold, metrics, confusion, report)

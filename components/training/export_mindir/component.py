@@ -34,8 +34,8 @@ def export_mindir(
     Returns:
         max_abs_diff: Largest absolute difference between the outputs of the exported graph and of the network.
     """
-    from kfp_mindspore.dsl.artifacts import record_bundle
     from kfp_mindspore.mindir import export_mindir
+    from kfp_mindspore.steps.artifacts import record_bundle
 
     exported = export_mindir(
         f"{model.path}/checkpoint",

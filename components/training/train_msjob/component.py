@@ -51,8 +51,8 @@ def train_msjob(
         checkpoint_dir: Directory of checkpoints that outlives this run, so that a later run resumes from it; by default
             one beside the output, removed at the end.
     """
-    from kfp_mindspore.dsl.artifacts import record_training
-    from kfp_mindspore.dsl.launcher import run_training
+    from kfp_mindspore.steps.artifacts import record_training
+    from kfp_mindspore.steps.train import run_training
 
     result = run_training(
         model.path,

@@ -34,7 +34,7 @@ from kfp_mindspore.images.builders.cluster_script import (
     write_buildah_script,
     write_buildkit_script,
 )
-from kfp_mindspore.images.builders.place import ContextPlace, PlacedContext, Site, place_context
+from kfp_mindspore.images.builders.context_store import ContextPlace, PlacedContext, Site, place_context
 from kfp_mindspore.images.plan import ALL_PLATFORMS, ImagePlan
 from kfp_mindspore.images.reference import Reference, parse_reference
 from kfp_mindspore.images.registry.configuration import RegistryConfig
@@ -42,9 +42,9 @@ from kfp_mindspore.images.registry.images import find_image, inspect_image
 from kfp_mindspore.images.result import BuildResult, OnProgress, Progress
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import Resource
+from kfp_mindspore.settings import IMAGE_VARIABLE
 
 TOOLS = ("auto", BUILDAH, BUILDKIT, APPEND)
-IMAGE_VARIABLE = "KFP_MINDSPORE_IMAGE"
 DEFAULT_IMAGES = {BUILDAH: "quay.io/buildah/stable:v1.37.3", BUILDKIT: "docker.io/moby/buildkit:v0.29.0-rootless"}
 
 JOBS = Resource("batch", "v1", "jobs", "Job")

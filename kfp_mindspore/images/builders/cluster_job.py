@@ -18,7 +18,7 @@ from kfp_mindspore.images.builders.cluster_layout import (
     SETTINGS_FOLDER,
     WORK_FOLDER,
 )
-from kfp_mindspore.images.builders.place import PlacedContext
+from kfp_mindspore.images.builders.context_store import PlacedContext
 
 Document = dict[str, Any]
 

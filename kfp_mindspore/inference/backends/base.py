@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from kfp_mindspore.inference.service import Service, ServiceStatus
-from kfp_mindspore.lease import Lease
+from kfp_mindspore.local.lease import Lease
 
 
 class Backend(ABC):

@@ -9,7 +9,7 @@ from typing import NoReturn
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.inference.backends.base import Backend
 from kfp_mindspore.inference.service import Service, ServiceStatus
-from kfp_mindspore.lease import Lease
+from kfp_mindspore.local.lease import Lease
 
 
 @dataclass(frozen=True)

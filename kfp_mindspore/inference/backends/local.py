@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kfp_mindspore import files
-from kfp_mindspore.bundle import SIGNATURE_FILE, ModelBundle
 from kfp_mindspore.errors import (
     KfpMindSporeError,
     MissingExtraError,
@@ -22,12 +21,14 @@ from kfp_mindspore.errors import (
     ProcessFailedError,
     UserError,
 )
+from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
 from kfp_mindspore.inference.backends.base import Backend
 from kfp_mindspore.inference.backends.ports import find_free_ports, is_port_free
 from kfp_mindspore.inference.backends.state import Plan, ServiceDirectory, VersionDirectory
 from kfp_mindspore.inference.backends.versions import describe, discard, end_version, read_logs, start_version
 from kfp_mindspore.inference.service import Service, ServiceStatus
-from kfp_mindspore.lease import LEASE_VARIABLE, Lease, is_lease_held
+from kfp_mindspore.local.lease import Lease, is_lease_held
+from kfp_mindspore.settings import LEASE_VARIABLE
 
 SERVER_MODULE = "mindsporeserver"
 # How often other free ports are tried when somebody takes one between its choice and the server's start.

@@ -26,7 +26,7 @@ from typing import Any
 
 from kfp_mindspore import files
 from kfp_mindspore.inference.service import LOOPBACK, ServiceState
-from kfp_mindspore.process import ProcessIdentity
+from kfp_mindspore.local.process import ProcessIdentity
 
 # Where a server answers that listens on every address.
 _LOOPBACKS = {"0.0.0.0": LOOPBACK, "::": "::1"}

@@ -21,8 +21,8 @@ from types import FrameType
 from kfp_mindspore.inference import rest
 from kfp_mindspore.inference.backends.state import State, VersionDirectory
 from kfp_mindspore.inference.service import ServiceState
-from kfp_mindspore.lease import is_lease_held
-from kfp_mindspore.process import (
+from kfp_mindspore.local.lease import is_lease_held
+from kfp_mindspore.local.process import (
     ProcessIdentity,
     adopt_orphans,
     kill_descendants,

@@ -11,14 +11,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kfp_mindspore import events
 from kfp_mindspore.errors import ProcessFailedError, UserError, WaitTimeoutError
 from kfp_mindspore.inference import rest
 from kfp_mindspore.inference.backends.state import State, VersionDirectory
 from kfp_mindspore.inference.service import ServiceState, ServiceStatus
-from kfp_mindspore.lease import LEASE_VARIABLE
-from kfp_mindspore.log_files import LogReader, read_last_lines
-from kfp_mindspore.process import ProcessIdentity, kill_session, spawn_detached
+from kfp_mindspore.local.logs import LogReader, read_last_lines
+from kfp_mindspore.local.process import ProcessIdentity, kill_session, spawn_detached
+from kfp_mindspore.settings import EVENTS_VARIABLE, LEASE_VARIABLE, STEP_VARIABLE
 
 SUPERVISOR_MODULE = "kfp_mindspore.inference.backends.supervisor"
 _LAST_LINES = 20
@@ -72,7 +71,7 @@ def _read_ends(version: VersionDirectory) -> list[str]:
 
 def _make_environment() -> dict[str, str]:
     # The plan names the lease; and what a service does is no part of the step that deployed it.
-    dropped = (LEASE_VARIABLE, events.FILE_VARIABLE, events.STEP_VARIABLE)
+    dropped = (LEASE_VARIABLE, EVENTS_VARIABLE, STEP_VARIABLE)
     return {name: value for name, value in os.environ.items() if name not in dropped}
 
 

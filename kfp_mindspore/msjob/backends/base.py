@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kfp_mindspore.msjob.manifest import from_wire, parse_time, to_wire
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.msjob.wire import from_wire, parse_time, to_wire
 
 
 @dataclass

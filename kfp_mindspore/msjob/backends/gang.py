@@ -10,14 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kfp_mindspore.msjob.backends.base import Pod
-from kfp_mindspore.msjob.backends.plan import LOCAL_ADDRESS, plan_member
-from kfp_mindspore.msjob.backends.state import JobDirectory, Submission
-from kfp_mindspore.msjob.layout import Endpoints, Member, topology
-from kfp_mindspore.msjob.restart import START_ERROR, Ending
-from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.msjob.wire import now
-from kfp_mindspore.process import (
+from kfp_mindspore.local.process import (
     ProcessIdentity,
     kill_descendants,
     kill_group,
@@ -25,6 +18,13 @@ from kfp_mindspore.process import (
     spawn_child,
     terminate_groups,
 )
+from kfp_mindspore.msjob.backends.base import Pod
+from kfp_mindspore.msjob.backends.process_spec import LOCAL_ADDRESS, plan_member
+from kfp_mindspore.msjob.backends.state import JobDirectory, Submission
+from kfp_mindspore.msjob.manifest import now
+from kfp_mindspore.msjob.restart import START_ERROR, Ending
+from kfp_mindspore.msjob.topology import Endpoints, Member, topology
+from kfp_mindspore.msjob.types import MSJob
 
 
 @dataclass

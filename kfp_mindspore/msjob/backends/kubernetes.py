@@ -24,7 +24,6 @@ from kfp_mindspore.kube import (
     UncertainError,
 )
 from kfp_mindspore.msjob.backends.base import Backend, Event, Pod
-from kfp_mindspore.msjob.backends.choice import KUBERNETES, find_backend_name
 from kfp_mindspore.msjob.backends.cluster_logs import follow_pods
 from kfp_mindspore.msjob.backends.cluster_pods import is_owned, read_events, read_pods
 from kfp_mindspore.msjob.build import has_image
@@ -32,6 +31,7 @@ from kfp_mindspore.msjob.names import API_VERSION, CONTAINER_NAME, GROUP, JOB_LA
 from kfp_mindspore.msjob.status import DetailedStatus
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import validate_msjob
+from kfp_mindspore.settings import KUBERNETES, get_backend_name
 
 MSJOBS = Resource(GROUP, API_VERSION.rpartition("/")[2], PLURAL, KIND)
 _MANAGER = "kfp-mindspore"
@@ -87,7 +87,7 @@ class KubernetesBackend(Backend):
 
     def list_flags(self) -> Sequence[str]:
         """Return the flags by which the command line comes to this cluster."""
-        flags = [] if find_backend_name() == KUBERNETES else ["--backend", KUBERNETES]
+        flags = [] if get_backend_name() == KUBERNETES else ["--backend", KUBERNETES]
         for flag, value in (("--context", self.context), ("--kubeconfig", self.kubeconfig)):
             flags += [flag, str(value)] if value else []
         return flags

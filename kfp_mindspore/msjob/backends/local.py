@@ -22,17 +22,17 @@ from kfp_mindspore.errors import (
     WaitTimeoutError,
 )
 from kfp_mindspore.files import find_home
-from kfp_mindspore.lease import LEASE_VARIABLE, is_lease_held
-from kfp_mindspore.log_files import LogReader, read_last_lines
+from kfp_mindspore.local.lease import is_lease_held
+from kfp_mindspore.local.logs import LogReader, read_last_lines
+from kfp_mindspore.local.process import ProcessIdentity, spawn_detached
 from kfp_mindspore.msjob.backends.base import Backend, Event, Pod
-from kfp_mindspore.msjob.backends.choice import LOCAL, find_backend_name
-from kfp_mindspore.msjob.backends.plan import check_job
+from kfp_mindspore.msjob.backends.process_spec import check_job
 from kfp_mindspore.msjob.backends.state import JobDirectory, Record, Submission, end_leftovers
+from kfp_mindspore.msjob.manifest import format_time, now
 from kfp_mindspore.msjob.names import CREATED
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import validate_msjob
-from kfp_mindspore.msjob.wire import format_time, now
-from kfp_mindspore.process import ProcessIdentity, spawn_detached
+from kfp_mindspore.settings import LEASE_VARIABLE, LOCAL, get_backend_name
 
 _SUPERVISOR = "kfp_mindspore.msjob.backends.supervisor"
 _PACKAGE_ROOT = str(Path(kfp_mindspore.__file__).absolute().parent.parent)
@@ -53,7 +53,7 @@ class LocalBackend(Backend):
 
     def list_flags(self) -> Sequence[str]:
         """Return the flags by which the command line comes to this machine."""
-        return () if find_backend_name() == LOCAL else ("--backend", LOCAL)
+        return () if get_backend_name() == LOCAL else ("--backend", LOCAL)
 
     def create(self, job: MSJob, *, dry_run: bool = False) -> MSJob:
         """Start a job's supervisor and return; see `Backend.create`.

@@ -26,12 +26,12 @@ from typing import Any
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.files import read_json, write_bytes, write_json
+from kfp_mindspore.local.process import ProcessIdentity, kill_session
 from kfp_mindspore.msjob.backends.base import Event, Pod
+from kfp_mindspore.msjob.manifest import format_time, now, to_wire
 from kfp_mindspore.msjob.names import FAILED
 from kfp_mindspore.msjob.status import JobStatus, ReplicaStatus
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.msjob.wire import format_time, now, to_wire
-from kfp_mindspore.process import ProcessIdentity, kill_session
 
 _RESERVE_BYTES = 64 * 1024
 _MAXIMUM_EVENTS = 200

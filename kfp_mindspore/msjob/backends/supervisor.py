@@ -16,13 +16,13 @@ from pathlib import Path
 from types import FrameType
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.lease import is_lease_held
+from kfp_mindspore.local.lease import is_lease_held
+from kfp_mindspore.local.process import ProcessIdentity, adopt_orphans, reap_orphans
 from kfp_mindspore.msjob.backends.gang import Gang
 from kfp_mindspore.msjob.backends.state import JobDirectory, count_replicas
+from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
 from kfp_mindspore.msjob.restart import choose_backoff, judge_job
-from kfp_mindspore.msjob.wire import now
-from kfp_mindspore.process import ProcessIdentity, adopt_orphans, reap_orphans
 
 _POLL_SECONDS = 0.15
 # After the job has succeeded, members that are about to end may do so before they are told to.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kfp_mindspore.operator.install.choices import Choices
 from kfp_mindspore.operator.install.objects import build_objects
+from kfp_mindspore.operator.install.options import InstallOptions
 
-__all__ = ["Choices", "build_objects"]
+__all__ = ["InstallOptions", "build_objects"]

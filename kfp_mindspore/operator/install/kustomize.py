@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kfp_mindspore.operator.install.choices import NAME, NAMESPACE, Choices
 from kfp_mindspore.operator.install.objects import group_objects
+from kfp_mindspore.operator.install.options import NAME, NAMESPACE, InstallOptions
 from kfp_mindspore.operator.install.roles import build_kueue_roles, build_operator_roles, list_gang_rules
 from kfp_mindspore.operator.install.workload import build_namespace
 from kfp_mindspore.operator.options import GangScheduler
@@ -20,7 +20,7 @@ _RBAC = "rbac.authorization.k8s.io/v1"
 def render_files() -> dict[str, str]:
     """Return the text of each file by its path under config/operator."""
     files: dict[str, list[Document]] = {}
-    groups = group_objects(Choices())
+    groups = group_objects(InstallOptions())
     for name, objects in groups.items():
         files[f"base/{name}.yaml"] = objects
     files["base/kustomization.yaml"] = [_kustomization(resources=[f"{name}.yaml" for name in groups])]
@@ -68,7 +68,7 @@ def _overlay_namespace() -> Document:
     ]
     levels = [
         {"op": "replace", "path": f"/metadata/labels/{label.replace('/', '~1')}", "value": "baseline"}
-        for label in build_namespace(Choices())["metadata"]["labels"]
+        for label in build_namespace(InstallOptions())["metadata"]["labels"]
         if label.startswith("pod-security")
     ]
     own = {
@@ -90,7 +90,7 @@ def _overlay_namespace() -> Document:
 
 
 def _list_namespaced_roles() -> list[Document]:
-    roles = build_operator_roles(Choices(watched=(NAMESPACE,)))
+    roles = build_operator_roles(InstallOptions(watched=(NAMESPACE,)))
     return [item for item in roles if item["metadata"]["name"] == NAME and item["kind"] in ("Role", "RoleBinding")]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kfp_mindspore.msjob.crd import build_crd
-from kfp_mindspore.operator.install.choices import Choices
+from kfp_mindspore.operator.install.options import InstallOptions
 from kfp_mindspore.operator.install.roles import build_operator_roles, build_tenant_roles
 from kfp_mindspore.operator.install.workload import (
     build_deployment,
@@ -17,7 +17,7 @@ from kfp_mindspore.operator.install.workload import (
 Document = dict[str, Any]
 
 
-def group_objects(choices: Choices) -> dict[str, list[Document]]:
+def group_objects(choices: InstallOptions) -> dict[str, list[Document]]:
     """Return the objects by the name of their file, without ending."""
     return {
         "crd": [build_crd()],
@@ -30,6 +30,6 @@ def group_objects(choices: Choices) -> dict[str, list[Document]]:
     }
 
 
-def build_objects(choices: Choices) -> list[Document]:
+def build_objects(choices: InstallOptions) -> list[Document]:
     """Return the definition, the namespace, the roles, the Deployment and what stands around it."""
     return [item for group in group_objects(choices).values() for item in group]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kfp_mindspore.msjob.names import GROUP, PLURAL
-from kfp_mindspore.operator.install.choices import LABELS, NAME, Choices
+from kfp_mindspore.operator.install.options import LABELS, NAME, InstallOptions
 from kfp_mindspore.operator.options import GangScheduler
 from kfp_mindspore.operator.resources import ENDPOINT_SLICES, LEASES, find_pod_groups
 
@@ -44,7 +44,7 @@ def list_gang_rules(gang_scheduler: GangScheduler) -> list[Document]:
     return [make_rule(groups.group, groups.plural, [*_READ, "create", "delete"])] if groups else []
 
 
-def build_operator_roles(choices: Choices) -> list[Document]:
+def build_operator_roles(choices: InstallOptions) -> list[Document]:
     """Return the operator's account, roles and bindings."""
     account: Document = {
         "apiVersion": "v1",
@@ -129,7 +129,7 @@ def _role(kind: str, name: str, rules: list[Document], namespace: str = "") -> D
     return {"apiVersion": _API_VERSION, "kind": kind, "metadata": _metadata(name, namespace), "rules": rules}
 
 
-def _binding(kind: str, name: str, choices: Choices, namespace: str = "") -> Document:
+def _binding(kind: str, name: str, choices: InstallOptions, namespace: str = "") -> Document:
     return {
         "apiVersion": _API_VERSION,
         "kind": f"{kind}Binding",

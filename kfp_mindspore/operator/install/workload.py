@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kfp_mindspore.operator.install.choices import LABELS, NAME, PORT, Choices
+from kfp_mindspore.operator.install.options import LABELS, NAME, PORT, InstallOptions
 
 Document = dict[str, Any]
 _SELECTOR = {"app.kubernetes.io/name": NAME}
@@ -12,7 +12,7 @@ _SELECTOR = {"app.kubernetes.io/name": NAME}
 _USER = 65532
 
 
-def build_namespace(choices: Choices) -> Document:
+def build_namespace(choices: InstallOptions) -> Document:
     """Return the operator's namespace, where only pods without any privilege may run."""
     levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
     return {
@@ -22,7 +22,7 @@ def build_namespace(choices: Choices) -> Document:
     }
 
 
-def list_arguments(choices: Choices) -> list[str]:
+def list_arguments(choices: InstallOptions) -> list[str]:
     """Return the words after `kfp-mindspore operator run`."""
     arguments = ["--leader-elect", "--log-format=json", f"--metrics-port={PORT}"]
     arguments += [f"--namespace={namespace}" for namespace in choices.watched]
@@ -33,7 +33,7 @@ def list_arguments(choices: Choices) -> list[str]:
     return arguments
 
 
-def build_deployment(choices: Choices) -> Document:
+def build_deployment(choices: InstallOptions) -> Document:
     """Return the Deployment: non-root, nothing to write to, no capabilities."""
     container: Document = {
         "name": "operator",
@@ -86,7 +86,7 @@ def build_deployment(choices: Choices) -> Document:
     }
 
 
-def build_service(choices: Choices) -> Document:
+def build_service(choices: InstallOptions) -> Document:
     """Return the Service that Prometheus asks."""
     return {
         "apiVersion": "v1",
@@ -102,7 +102,7 @@ def build_service(choices: Choices) -> Document:
     }
 
 
-def build_network_policy(choices: Choices) -> Document:
+def build_network_policy(choices: InstallOptions) -> Document:
     """Return the policy: in come probes and Prometheus, out goes DNS and HTTPS, as to the API server."""
 
     def ports(*pairs: tuple[int, str]) -> list[Document]:
@@ -130,5 +130,5 @@ def _probe(path: str, *, period: int, failures: int) -> Document:
     }
 
 
-def _metadata(choices: Choices, name: str = NAME) -> Document:
+def _metadata(choices: InstallOptions, name: str = NAME) -> Document:
     return {"name": name, "namespace": choices.namespace, "labels": dict(LABELS)}

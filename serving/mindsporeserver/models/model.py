@@ -17,8 +17,8 @@ from kserve.logging import logger
 from kserve.model import Model
 from kserve.protocol.infer_type import InferOutput, InferRequest, InferResponse
 
-from kfp_mindspore.bundle import ModelBundle, Signature, TensorSpec
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.bundle import ModelBundle, Signature, TensorSpec
 from kfp_mindspore.mindir.graph import Graph
 from kfp_mindspore.transform import BoundTransform, TransformFailedError, TransformInputError, load_transform
 from mindsporeserver.errors import (

@@ -11,8 +11,8 @@ from pathlib import Path
 from kserve.logging import logger
 from kserve.model_repository import ModelRepository
 
-from kfp_mindspore.bundle import SIGNATURE_FILE, ModelBundle
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
+from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
 from mindsporeserver.errors import NotReadyError, UnknownModelError
 from mindsporeserver.models.model import BundleReplacedError, MindSporeModel
 from mindsporeserver.observability.metrics import Metrics

@@ -13,9 +13,9 @@ import tempfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from kfp_mindspore.bundle import SIGNATURE_FILE, ModelBundle
 from kfp_mindspore.errors import MissingExtraError, UserError
 from kfp_mindspore.files import digest_file
+from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
 
 # What kserve-storage downloads. `pvc://` is not among them: KServe mounts the volume into the pod instead.
 SCHEMES = ("s3", "gs", "hf", "http", "https", "hdfs", "webhdfs", "oci", "modelscope")

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from kfp_mindspore.bundle import SIGNATURE_FILE, ModelBundle
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
+from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
 
 logger = logging.getLogger("mindsporeserver.watch")
 

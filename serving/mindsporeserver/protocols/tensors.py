@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from kfp_mindspore.bundle import TensorSpec
+from kfp_mindspore.formats.bundle import TensorSpec
 from mindsporeserver.errors import InvalidRequestError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kfp_mindspore.errors import KfpMindSporeError
-from kfp_mindspore.process import die_with_parent
+from kfp_mindspore.local.process import die_with_parent
 from mindsporeserver.workers.control import Channel, Revertible, Serving
 from mindsporeserver.workers.listener import ConnectionCounts, Listener
 

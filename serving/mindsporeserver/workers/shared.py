@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.lease import Lease, is_lease_held
+from kfp_mindspore.local.lease import Lease, is_lease_held
 
 _PREFIX = "mindsporeserver-"
 _LEASE = "lease"

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from kfp_mindspore.files import write_text
-from kfp_mindspore.process import ProcessIdentity
+from kfp_mindspore.local.process import ProcessIdentity
 from tests.cluster.infrastructure.api_server import Api, ControlPlane
 from tests.cluster.infrastructure.binaries import find_binaries
 from tests.cluster.infrastructure.control_plane import CLUSTER_DOMAIN, Addresses, Commands, answers

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.files import read_json, write_json
-from kfp_mindspore.log_files import read_last_lines
-from kfp_mindspore.process import ProcessIdentity, spawn_detached
+from kfp_mindspore.local.logs import read_last_lines
+from kfp_mindspore.local.process import ProcessIdentity, spawn_detached
 
 
 class StartError(RuntimeError):

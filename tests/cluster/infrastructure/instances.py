@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from kfp_mindspore.lease import Lease, is_lease_held
+from kfp_mindspore.local.lease import Lease, is_lease_held
 from tests.cluster.infrastructure.daemons import Daemons
 from tests.cluster.infrastructure.machine import remove_cgroup, restore_machine
 from tests.cluster.infrastructure.namespaces import remove_link

@@ -6,7 +6,7 @@ import pytest
 
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.msjob.failure import JobFailedError
-from kfp_mindspore.msjob.wire import now
+from kfp_mindspore.msjob.manifest import now
 from tests.support.node_jobs import LogReader, NodeJobs
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.bundle import ModelBundle
-from kfp_mindspore.checkpoint import CHECKPOINT_VARIABLE, OUTPUT_VARIABLE, Checkpoint
-from kfp_mindspore.dataset import DATASET_VARIABLE, load_dataset
+from kfp_mindspore.formats.bundle import ModelBundle
+from kfp_mindspore.formats.checkpoint import Checkpoint
+from kfp_mindspore.formats.dataset import load_dataset
 from kfp_mindspore.msjob import build_msjob
+from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE
 from tests.cluster.infrastructure.images import PYTHON
 from tests.cluster.infrastructure.packages import PodPackages
 from tests.support.node_jobs import LogReader, NodeJob, NodeJobs

@@ -207,7 +207,7 @@ STAGES = (
     ("json", "mindsporeserver.protocols.v1", "orjson.loads(body)", "parse_json"),
     ("encode", "mindsporeserver.protocols.v1", "return orjson.dumps", "encode"),
     ("array", "mindsporeserver.protocols.tensors", "def read_nested", "InputReader.read_nested"),
-    ("graph", "kfp_mindspore.mindir.compiled", "self._execute(tensors", "CompiledGraph.run"),
+    ("graph", "kfp_mindspore.compat.graph_executor", "self._execute(tensors", "CompiledGraph.run"),
     ("batch", "kfp_mindspore.mindir.graph", "np.concatenate", "Graph._run_parts"),
     ("queue", "mindsporeserver.models.batcher", "self._queue.append", "Batcher.submit"),
     ("asgi", "mindsporeserver.protocols.asgi", "count_request(", "HotRoutes._answer"),

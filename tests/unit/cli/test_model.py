@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kfp_mindspore.bundle import ModelBundle
 from kfp_mindspore.cli.main import run
+from kfp_mindspore.formats.bundle import ModelBundle
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_mindspore.process import ProcessIdentity
+from kfp_mindspore.local.process import ProcessIdentity
 from tests.cluster.infrastructure.daemons import Daemons
 from tests.cluster.infrastructure.instances import (
     SWEEPER,

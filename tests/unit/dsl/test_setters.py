@@ -6,9 +6,9 @@ from kfp import compiler, dsl
 
 from kfp_mindspore import dsl as mindspore_dsl
 from kfp_mindspore.components.training.train_msjob import train_msjob
-from kfp_mindspore.dsl.options import JobOptions
 from kfp_mindspore.dsl.task import get_options
 from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.steps.options import JobOptions
 
 
 def collect(*setters: Callable[[Any], Any]) -> JobOptions:

@@ -21,7 +21,7 @@ from kfp_mindspore.images.builders.cluster_pods import (
     has_started,
 )
 from kfp_mindspore.images.builders.cluster_registry import write_buildkitd_toml, write_registries_conf
-from kfp_mindspore.images.builders.place import ClaimPlace, ObjectStorePlace, pack_small
+from kfp_mindspore.images.builders.context_store import ClaimPlace, ObjectStorePlace, pack_small
 
 DIGEST = "sha256:" + "d" * 64
 TARGET = parse_reference("registry.test:5000/team/out:tag")

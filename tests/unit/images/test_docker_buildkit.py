@@ -8,7 +8,7 @@ from kfp_mindspore.errors import ProcessFailedError, UserError
 from kfp_mindspore.images.builders import buildkit
 from kfp_mindspore.images.builders.buildkit import find_buildkit, list_arguments, read_plain_progress, run_buildkit
 from kfp_mindspore.images.builders.docker import DockerBuilder
-from kfp_mindspore.process import ProcessIdentity
+from kfp_mindspore.local.process import ProcessIdentity
 
 # As Docker 20.10 prints it; the last three lines repeat the failure.
 FAILED = """\

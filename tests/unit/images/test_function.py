@@ -10,7 +10,7 @@ import pytest
 
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.images import collect_function, collect_script
-from kfp_mindspore.images.closure import trace_module
+from kfp_mindspore.images.local_imports import trace_module
 
 PROJECT = {
     "shop/__init__.py": "from .prices import total\n",

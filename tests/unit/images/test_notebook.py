@@ -10,7 +10,7 @@ import pytest
 
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.images import BuildContext, convert_notebook
-from kfp_mindspore.images.magics import translate_cell
+from kfp_mindspore.images.ipython import translate_cell
 
 
 def _write(folder: Path, *cells: Any, **metadata: Any) -> Path:

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore import events
 from kfp_mindspore.errors import NotFoundError, ProcessFailedError, UserError, ValidationError, WaitTimeoutError
 from kfp_mindspore.inference import InferenceClient, LocalBackend, Service, ServiceState
 from kfp_mindspore.inference.client import choose_backend
 from kfp_mindspore.inference.rest import is_ready, request_json
-from kfp_mindspore.process import ProcessIdentity
+from kfp_mindspore.local.process import ProcessIdentity
+from kfp_mindspore.settings import EVENTS_VARIABLE, STEP_VARIABLE
 
 Eventually = Callable[..., Any]
 
@@ -243,8 +243,8 @@ def test_a_service_is_no_part_of_the_step_that_deployed_it(
     shop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "events.jsonl"
-    monkeypatch.setenv(events.FILE_VARIABLE, str(file))
-    monkeypatch.setenv(events.STEP_VARIABLE, "deploy")
+    monkeypatch.setenv(EVENTS_VARIABLE, str(file))
+    monkeypatch.setenv(STEP_VARIABLE, "deploy")
     status = shop.deploy()
     environment = Path(f"/proc/{status.pid}/environ").read_bytes()
     assert b"KFP_MINDSPORE_EVENTS" not in environment

@@ -10,9 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfp_mindspore.bundle import TRANSFORM_FILE, ModelBundle, Signature, TensorSpec, VerifiedSamples, write_bundle
 from kfp_mindspore.errors import ProcessFailedError, UserError
-from kfp_mindspore.example import Example
+from kfp_mindspore.formats.bundle import (
+    TRANSFORM_FILE,
+    ModelBundle,
+    Signature,
+    TensorSpec,
+    VerifiedSamples,
+    write_bundle,
+)
+from kfp_mindspore.formats.example import Example
 from kfp_mindspore.inference import run_smoke_test
 
 Change = Callable[[str, dict[str, Any]], Any]

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_mindspore.bundle import MODEL_FILE, ModelBundle, write_bundle
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import CorruptBundleError, UserError
+from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle, write_bundle
 from kfp_mindspore.mindir import GraphRunner, evaluate_bundle, export_mindir, inspect_mindir, verify_bundle
-from kfp_mindspore.mindir.encryption import KEY_VARIABLE, load_graph, read_model_key
+from kfp_mindspore.mindir.encryption import load_graph, read_model_key
+from kfp_mindspore.settings import MODEL_KEY_VARIABLE
 
 KEY = bytes(range(32))
 
@@ -51,17 +52,17 @@ def write_key(path: Path, content: bytes, mode: int = 0o600) -> Path:
 def test_keys(tmp_path: Path, content: bytes, key: bytes) -> None:
     assert read_model_key(write_key(tmp_path / "key", content), {}) == key
     if b"\0" not in content:
-        assert read_model_key(None, {KEY_VARIABLE: os.fsdecode(content)}) == key
+        assert read_model_key(None, {MODEL_KEY_VARIABLE: os.fsdecode(content)}) == key
 
 
 def test_no_key() -> None:
     assert read_model_key(None, {}) is None
-    assert read_model_key(None, {KEY_VARIABLE: ""}) is None
+    assert read_model_key(None, {MODEL_KEY_VARIABLE: ""}) is None
 
 
 def test_the_file_counts_before_the_variable(tmp_path: Path) -> None:
     file = write_key(tmp_path / "key", KEY)
-    assert read_model_key(file, {KEY_VARIABLE: "x"}) == KEY
+    assert read_model_key(file, {MODEL_KEY_VARIABLE: "x"}) == KEY
 
 
 @given(content=st.binary(max_size=80))
@@ -88,7 +89,7 @@ def test_wrong_lengths(tmp_path: Path, content: bytes, message: str) -> None:
         read_model_key(write_key(tmp_path / "key", content), {})
     if content:
         with pytest.raises(UserError, match=r"^MINDSPORE_MODEL_KEY: key: must be 16, 24 or 32 bytes"):
-            read_model_key(None, {KEY_VARIABLE: content.decode()})
+            read_model_key(None, {MODEL_KEY_VARIABLE: content.decode()})
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ pytestmark = pytest.mark.mindspore
 @pytest.fixture(autouse=True)
 def _where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    monkeypatch.delenv(MODEL_KEY_VARIABLE, raising=False)
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "support"))
 
 
@@ -258,9 +259,9 @@ def test_commands(models: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
     assert "is encrypted (AES-GCM), and no key is given" in capfd.readouterr().err
     assert run(["model", "inspect", "model/model.mindir"]) == 2
     assert "is encrypted (AES-GCM), and no key is given" in capfd.readouterr().err
-    monkeypatch.setenv(KEY_VARIABLE, KEY.hex())
+    monkeypatch.setenv(MODEL_KEY_VARIABLE, KEY.hex())
     assert run(["model", "verify", "model", "--outputs"]) == 0
-    monkeypatch.setenv(KEY_VARIABLE, "another key, and the wrong one. ")
+    monkeypatch.setenv(MODEL_KEY_VARIABLE, "another key, and the wrong one. ")
     assert run(["model", "verify", "model", "--outputs"]) == 2
     captured = capfd.readouterr()
     assert "cannot be decrypted" in captured.err

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfp_mindspore.bundle import MODEL_FILE, VERIFIED_FILE, ModelBundle, VerifiedSamples, write_bundle
-from kfp_mindspore.checkpoint import NetworkSpec, write_checkpoint
-from kfp_mindspore.dataset import Dataset
 from kfp_mindspore.errors import CorruptBundleError, KfpMindSporeError, NotFoundError, UserError
+from kfp_mindspore.formats.bundle import MODEL_FILE, VERIFIED_FILE, ModelBundle, VerifiedSamples, write_bundle
+from kfp_mindspore.formats.checkpoint import NetworkSpec, write_checkpoint
+from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.mindir import evaluate_bundle, export_mindir, verify_bundle
 from kfp_mindspore.mindir.verify import measure_difference
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_mindspore.bundle import MODEL_FILE, ModelBundle, Signature, TensorSpec, write_bundle
 from kfp_mindspore.errors import CorruptBundleError, KfpMindSporeError, UserError, ValidationError
+from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle, Signature, TensorSpec, write_bundle
 from kfp_mindspore.mindir.graph import find_batch, widen_inputs
 from kfp_mindspore.mindir.runner import GraphRunner
 

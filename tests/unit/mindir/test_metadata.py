@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kfp_mindspore.bundle import TensorSpec
 from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.formats.bundle import TensorSpec
 from kfp_mindspore.mindir import inspect_mindir
 
 

@@ -11,11 +11,11 @@ import mindspore
 import numpy as np
 import pytest
 
-from kfp_mindspore.bundle import TRANSFORM_FILE, Dimension, ModelBundle
-from kfp_mindspore.checkpoint import NetworkSpec, write_checkpoint
 from kfp_mindspore.cli.main import run
-from kfp_mindspore.dataset import Dataset
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError, ValidationError
+from kfp_mindspore.formats.bundle import TRANSFORM_FILE, Dimension, ModelBundle
+from kfp_mindspore.formats.checkpoint import NetworkSpec, write_checkpoint
+from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.mindir import GraphRunner, export_mindir
 from kfp_mindspore.transform import load_transform
 from kfp_mindspore.transform.operation import fill_objects

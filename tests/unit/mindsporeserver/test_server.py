@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfp_mindspore.bundle import MODEL_FILE, ModelBundle, write_bundle
+from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle, write_bundle
 
 pytestmark = pytest.mark.mindspore
 

@@ -8,7 +8,7 @@ import sys
 
 SCRIPT = """
 import json, sys
-from mindsporeserver.startup import light_imports
+from mindsporeserver.lazy_imports import light_imports
 with light_imports():
     from mindsporeserver.server import Server
 result = {"heavy": sorted({"kubernetes", "pandas"} & set(sys.modules))}

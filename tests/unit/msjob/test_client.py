@@ -14,7 +14,7 @@ import pytest
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.msjob import MSJobClient
 from kfp_mindspore.msjob.function import spell_function
-from kfp_mindspore.msjob.selection import make_filter
+from kfp_mindspore.msjob.pod_filter import make_filter
 from kfp_mindspore.msjob.trainer import spell_network, spell_script
 
 # Of TrainingClient's parameters: those of other kinds of job, of a server, and of a language model's fine-tuning.

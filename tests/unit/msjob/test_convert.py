@@ -8,7 +8,7 @@ import pytest
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import MSJob, topology
 from kfp_mindspore.msjob.convert import Conversion, convert_msjob
-from kfp_mindspore.msjob.layout import Endpoints
+from kfp_mindspore.msjob.topology import Endpoints
 from kfp_mindspore.msjob.validation import parse_msjob_yaml
 from tests.support.msjob_cases import DELETED, VALID, put
 

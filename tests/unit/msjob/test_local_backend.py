@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, UserError, ValidationError, WaitTimeoutError
+from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.msjob import KubernetesBackend, LocalBackend, MSJob, MSJobClient, run_job
 from kfp_mindspore.msjob.failure import JobFailedError
-from kfp_mindspore.process import ProcessIdentity
 
 
 def find_conditions(job: MSJob) -> dict[str, str]:

@@ -21,8 +21,8 @@ from kfp_mindspore.msjob import (
     validate_msjob,
 )
 from kfp_mindspore.msjob import names as words
+from kfp_mindspore.msjob.manifest import spell_field, to_wire
 from kfp_mindspore.msjob.pod_schema import list_fields
-from kfp_mindspore.msjob.wire import spell_field, to_wire
 
 NOON = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone.utc)
 

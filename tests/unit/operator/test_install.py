@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from kfp_mindspore.cli.operator import operator
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.operator.install import Choices, build_objects
+from kfp_mindspore.operator.install import InstallOptions, build_objects
 from kfp_mindspore.operator.install.roles import build_kueue_roles
 
 CONFIG = Path(__file__).parents[3] / "config" / "operator"
@@ -43,14 +43,14 @@ def find(documents: list[Document], kind: str) -> Document:
 @pytest.mark.parametrize(
     ("name", "choices", "extra"),
     [
-        ("base", Choices(), []),
-        ("overlays/volcano", Choices(gang_scheduler="volcano"), []),
-        ("overlays/scheduler-plugins", Choices(gang_scheduler="scheduler-plugins"), []),
-        ("overlays/istio", Choices(istio_sidecar=True), []),
-        ("overlays/kueue", Choices(), build_kueue_roles()),
+        ("base", InstallOptions(), []),
+        ("overlays/volcano", InstallOptions(gang_scheduler="volcano"), []),
+        ("overlays/scheduler-plugins", InstallOptions(gang_scheduler="scheduler-plugins"), []),
+        ("overlays/istio", InstallOptions(istio_sidecar=True), []),
+        ("overlays/kueue", InstallOptions(), build_kueue_roles()),
     ],
 )
-def test_kustomize_builds_what_the_command_applies(name: str, choices: Choices, extra: list[Document]) -> None:
+def test_kustomize_builds_what_the_command_applies(name: str, choices: InstallOptions, extra: list[Document]) -> None:
     assert by_name(build_kustomization(name)) == by_name([*build_objects(choices), *extra])
 
 
@@ -59,7 +59,7 @@ def test_the_overlay_of_one_namespace_has_no_rights_outside() -> None:
     cluster_wide = {item["metadata"]["name"] for item in documents if item["kind"].startswith("ClusterRole")}
     assert cluster_wide == {"msjob-edit", "msjob-view"}
     roles = by_name(documents)
-    expected = by_name(build_objects(Choices(watched=("msjob-system",))))
+    expected = by_name(build_objects(InstallOptions(watched=("msjob-system",))))
     assert roles["Role/msjob-controller"] == expected["Role/msjob-controller"]
     assert roles["RoleBinding/msjob-controller"] == expected["RoleBinding/msjob-controller"]
     (container,) = find(documents, "Deployment")["spec"]["template"]["spec"]["containers"]
@@ -68,7 +68,7 @@ def test_the_overlay_of_one_namespace_has_no_rights_outside() -> None:
 
 
 def test_the_deployment_is_restricted() -> None:
-    spec = find(build_objects(Choices(image="a/b@sha256:1")), "Deployment")["spec"]["template"]["spec"]
+    spec = find(build_objects(InstallOptions(image="a/b@sha256:1")), "Deployment")["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert container["image"] == "a/b@sha256:1"
     assert spec["securityContext"]["runAsNonRoot"] is True
@@ -82,7 +82,7 @@ def test_the_deployment_is_restricted() -> None:
 
 
 def test_the_deployment_runs_what_the_command_line_takes() -> None:
-    choices = Choices(watched=("team-a", "team-b"), gang_scheduler="volcano", istio_sidecar=True)
+    choices = InstallOptions(watched=("team-a", "team-b"), gang_scheduler="volcano", istio_sidecar=True)
     (container,) = find(build_objects(choices), "Deployment")["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["kfp-mindspore", "operator", "run"]
     context = operator.commands["run"].make_context("run", list(container["args"]))
@@ -93,7 +93,7 @@ def test_the_deployment_runs_what_the_command_line_takes() -> None:
 
 
 def test_no_role_holds_a_star_or_a_secret() -> None:
-    for document in build_objects(Choices(gang_scheduler="volcano")):
+    for document in build_objects(InstallOptions(gang_scheduler="volcano")):
         for rule in document.get("rules") or []:
             words = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
             assert not words & {"*", "secrets", "impersonate", "escalate", "bind"}
@@ -111,13 +111,13 @@ def test_no_role_holds_a_star_or_a_secret() -> None:
 )
 def test_a_wrong_choice_is_named(values: dict[str, Any], field: str) -> None:
     with pytest.raises(ValidationError, match=f"{field}: must be"):
-        Choices(**values)
+        InstallOptions(**values)
 
 
 def test_a_dry_run_prints_the_objects_and_asks_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     done = CliRunner().invoke(operator, ["install", "--dry-run", "-n", "team-a"], catch_exceptions=False)
-    assert list(yaml.safe_load_all(done.stdout)) == build_objects(Choices(watched=("team-a",)))
+    assert list(yaml.safe_load_all(done.stdout)) == build_objects(InstallOptions(watched=("team-a",)))
     done = CliRunner().invoke(operator, ["install", "--dry-run", "--definition-only", "--json"], catch_exceptions=False)
     (definition,) = json.loads(done.output)["objects"]
     assert definition["kind"] == "CustomResourceDefinition"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_mindspore.msjob.crd import build_crd
-from kfp_mindspore.msjob.layout import VARIABLES
+from kfp_mindspore.msjob.topology import VARIABLES
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator import Options
 from kfp_mindspore.operator.observed import PodView

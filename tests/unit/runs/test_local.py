@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.errors import GateNotMetError, NotFoundError, ProcessFailedError, UserError, ValidationError
-from kfp_mindspore.process import ProcessIdentity
+from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.runs import RunResult, compile_pipeline, load_spec, run_local
 from kfp_mindspore.runs.spec import convert_arguments
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from kfp_mindspore import checkpoint, training
-from kfp_mindspore.dataset import load_dataset
+from kfp_mindspore import training
 from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.formats import checkpoint
+from kfp_mindspore.formats.dataset import load_dataset
 
 import mindspore as ms  # isort: skip
 from mindspore import Tensor, nn  # isort: skip

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kfp_mindspore.checkpoint import Checkpoint, list_checkpoints
-from kfp_mindspore.dataset import load_dataset
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.checkpoint import Checkpoint, list_checkpoints
+from kfp_mindspore.formats.dataset import load_dataset
 from kfp_mindspore.training.distributed import Membership, join
 
 SCRIPT = Path(__file__).with_name("parallel_script.py")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kfp_mindspore.bundle import VerifiedSamples
+from kfp_mindspore.formats.bundle import VerifiedSamples
 from kfp_mindspore.transform import Arrays, Signature, TensorSpec, load_transform_source, try_transform
 
 PAGE = Path(__file__).parents[3] / "docs" / "transforms.md"

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfp_mindspore.bundle import MODEL_FILE, ModelBundle, Signature, TensorSpec, VerifiedSamples, write_bundle
 from kfp_mindspore.errors import CorruptBundleError, NotFoundError, UserError
-from kfp_mindspore.example import Example
+from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle, Signature, TensorSpec, VerifiedSamples, write_bundle
+from kfp_mindspore.formats.example import Example
 from kfp_mindspore.transform import (
     TRANSFORM_FILE,
     Arrays,

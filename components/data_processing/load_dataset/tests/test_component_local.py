@@ -1,7 +1,7 @@
 import pytest
 
 from kfp_mindspore.components.data_processing.load_dataset import load_dataset
-from kfp_mindspore.dataset import Dataset
+from kfp_mindspore.formats.dataset import Dataset
 
 
 def test_digits_are_loaded_by_a_step(run_component) -> None:

@@ -5,8 +5,8 @@ import pytest
 from kfp import dsl
 
 from kfp_mindspore.components.data_processing.load_dataset import load_dataset
-from kfp_mindspore.dataset import Dataset
 from kfp_mindspore.errors import NotFoundError
+from kfp_mindspore.formats.dataset import Dataset
 
 
 def test_splits_are_counted_and_described(tmp_path: Path) -> None:

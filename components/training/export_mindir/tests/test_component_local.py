@@ -1,8 +1,8 @@
 import pytest
 from kfp import dsl
 
-from kfp_mindspore.bundle import ModelBundle
 from kfp_mindspore.components.training.export_mindir import export_mindir
+from kfp_mindspore.formats.bundle import ModelBundle
 
 
 def test_checkpoint_becomes_a_verified_bundle(run_component, lifecycle) -> None:

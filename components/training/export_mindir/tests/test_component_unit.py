@@ -4,8 +4,8 @@ import pytest
 from kfp import dsl
 
 from kfp_mindspore import mindir
-from kfp_mindspore.bundle import ModelBundle
 from kfp_mindspore.components.training.export_mindir import export_mindir
+from kfp_mindspore.formats.bundle import ModelBundle
 
 
 @pytest.mark.parametrize(

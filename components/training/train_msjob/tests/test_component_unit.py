@@ -5,8 +5,9 @@ from kfp import dsl
 
 from kfp_mindspore import msjob
 from kfp_mindspore.components.training.train_msjob import train_msjob
-from kfp_mindspore.dsl.options import OPTIONS_VARIABLE, JobOptions
 from kfp_mindspore.errors import NotFoundError, ProcessFailedError, ValidationError
+from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
+from kfp_mindspore.steps.options import JobOptions
 
 
 class Client:
@@ -101,7 +102,7 @@ def test_what_setters_set_goes_before_the_parameters(tmp_path, lifecycle, submit
         labels={"team": "vision"},
         annotations={"why": "test"},
     )
-    monkeypatch.setenv(OPTIONS_VARIABLE, options.to_json())
+    monkeypatch.setenv(JOB_OPTIONS_VARIABLE, options.to_json())
     model, _ = _train(tmp_path, lifecycle, command=["true"], workers=1, env={"A": "1", "B": "1"})
     (job,) = submitted
     worker = job["spec"]["msReplicaSpecs"]["Worker"]

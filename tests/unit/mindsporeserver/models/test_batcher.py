@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from kfp_mindspore.bundle import ModelBundle
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.mindir.graph import Graph
 from mindsporeserver.errors import (
     ClientGoneError,

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kfp_mindspore.bundle import MODEL_FILE, SIGNATURE_FILE, ModelBundle, write_bundle
 from kfp_mindspore.errors import CorruptBundleError, KfpMindSporeError, NotFoundError, UserError
+from kfp_mindspore.formats.bundle import MODEL_FILE, SIGNATURE_FILE, ModelBundle, write_bundle
 from mindsporeserver.errors import InvalidRequestError, NotReadyError, UnknownModelError
 from mindsporeserver.models.graphs import GraphThread
 from mindsporeserver.models.model import BundleReplacedError, MindSporeModel, ModelSettings

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kfp_mindspore.bundle import TRANSFORM_FILE, ModelBundle, write_bundle
-from kfp_mindspore.dataset import Dataset
+from kfp_mindspore.formats.bundle import TRANSFORM_FILE, ModelBundle, write_bundle
+from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.inference import run_smoke_test
 
 pytestmark = pytest.mark.mindspore

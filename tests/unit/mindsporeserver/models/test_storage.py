@@ -23,8 +23,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from kfp_mindspore.bundle import ModelBundle
 from kfp_mindspore.errors import CorruptBundleError, MissingExtraError, UserError
+from kfp_mindspore.formats.bundle import ModelBundle
 from mindsporeserver.models import storage
 from mindsporeserver.models.storage import hide_secrets, resolve_model
 

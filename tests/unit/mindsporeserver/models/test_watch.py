@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_mindspore.bundle import Signature, TensorSpec, write_bundle
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
+from kfp_mindspore.formats.bundle import Signature, TensorSpec, write_bundle
 from mindsporeserver.models import watch as watch_module
 from mindsporeserver.models.watch import BundleWatch, Change, follow
 

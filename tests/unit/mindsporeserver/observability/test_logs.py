@@ -297,7 +297,7 @@ def make_record(error: BaseException | None = None, message: str = "Exception:",
 
 
 def test_what_a_client_did_wrong_is_one_line() -> None:
-    from mindsporeserver.startup import light_imports
+    from mindsporeserver.lazy_imports import light_imports
 
     with light_imports():
         from kserve.errors import InvalidInput, ModelNotFound, ModelNotReady, ServerNotReady, UnsupportedProtocol
@@ -324,7 +324,7 @@ def test_what_a_client_did_wrong_is_one_line() -> None:
 _SCRIPT = """
 import logging, sys, warnings
 from mindsporeserver.observability.logs import RequestLog, configure_logging
-from mindsporeserver.startup import light_imports
+from mindsporeserver.lazy_imports import light_imports
 logging.getLogger("mindsporeserver.model")  # as modules do when they are imported
 with light_imports():
     import kserve.logging

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kfp_mindspore.bundle import ModelBundle
+from kfp_mindspore.formats.bundle import ModelBundle
 
 pytestmark = pytest.mark.mindspore
 
@@ -27,7 +27,7 @@ TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 _GRPC = """
 import asyncio, sys, urllib.request
 import kfp_mindspore
-from mindsporeserver.startup import light_imports
+from mindsporeserver.lazy_imports import light_imports
 with light_imports():
     from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb, grpc_predict_v2_pb2_grpc as services
 import grpc

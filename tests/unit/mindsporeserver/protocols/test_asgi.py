@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from kfp_mindspore.bundle import ModelBundle
+from kfp_mindspore.formats.bundle import ModelBundle
 
 pytestmark = pytest.mark.mindspore
 

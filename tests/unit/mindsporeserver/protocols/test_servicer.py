@@ -22,7 +22,7 @@ from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb
 from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import GRPCInferenceServiceStub
 from prometheus_client import CollectorRegistry
 
-from kfp_mindspore.bundle import MODEL_FILE, ModelBundle, TensorSpec
+from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle, TensorSpec
 from mindsporeserver.errors import InvalidRequestError
 from mindsporeserver.protocols.servicer import build_handlers, decode, encode
 from mindsporeserver.protocols.tensors import InputReader

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from kfp_mindspore.bundle import TensorSpec
+from kfp_mindspore.formats.bundle import TensorSpec
 from mindsporeserver.errors import InvalidRequestError
 from mindsporeserver.protocols.tensors import (
     InputReader,

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from kfp_mindspore.bundle import TensorSpec
+from kfp_mindspore.formats.bundle import TensorSpec
 from mindsporeserver.errors import InvalidRequestError
 from mindsporeserver.protocols import v1
 from mindsporeserver.protocols.tensors import InputReader

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import pytest
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.process import ProcessIdentity
+from kfp_mindspore.local.process import ProcessIdentity
 from mindsporeserver.ports import bind_http, reserve_grpc
 from mindsporeserver.workers.fleet import merge_indexes
 from mindsporeserver.workers.shared import count_cores, fold_metrics, hold_metrics_directory, read_metrics, share_cores

@@ -1,0 +1,1 @@
+"""On-disk contracts, readable without MindSpore: dataset, checkpoint, signature, bundle."""

@@ -1,0 +1,244 @@
+"""The checkpoint directory, without MindSpore: written whole or not at all, found newest first, checked by digests.
+
+<root>/<epochs done, 5 digits>-<steps done>/    or a directory of any other name for a final one
+    network.ckpt      the network's parameters
+    optimizer.ckpt    the optimizer's parameters (moments, learning rate, global step)
+    …                 further state that training keeps
+    checkpoint.json   epoch, step, seed, network {factory, arguments}, metrics, training, files {name: {sha256,
+                      size}}, mindspore_version
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore import files
+from kfp_mindspore.errors import CorruptBundleError, NotFoundError, UserError
+
+DESCRIPTION = "checkpoint.json"
+NETWORK_FILE = "network.ckpt"
+OPTIMIZER_FILE = "optimizer.ckpt"
+
+_NAME = re.compile(r"(\d{5,})-(\d+)")
+_LEFTOVER = re.compile(r"\.(\d{5,}-\d+)\..*\.(tmp|old)")
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """How a network is built again.
+
+    Args:
+        factory: `module:callable` that returns the network; empty when it cannot be imported.
+        arguments: The callable's keyword arguments, JSON types only.
+    """
+
+    factory: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint directory whose description was read.
+
+    Args:
+        path: The directory.
+        epoch: Number of epochs completed.
+        step: Number of optimizer steps done since the start; within an epoch when it is no multiple of its steps.
+        seed: Seed of the run.
+        network: How the network is built again.
+        metrics: Newest metrics by name, such as {"loss": 0.1, "accuracy": 0.97}.
+        training: What training needs to go on besides: epochs, steps an epoch, batch size, workers, callbacks.
+        files: Name to {"sha256": …, "size": bytes}.
+        mindspore_version: The version that wrote it.
+    """
+
+    path: Path
+    epoch: int
+    step: int
+    seed: int
+    network: NetworkSpec
+    metrics: Mapping[str, float]
+    training: Mapping[str, Any]
+    files: Mapping[str, Mapping[str, Any]]
+    mindspore_version: str
+
+    @property
+    def network_file(self) -> Path:
+        """The network's parameters, for `mindspore.load_checkpoint`."""
+        return self.path / NETWORK_FILE
+
+    @property
+    def optimizer_file(self) -> Path:
+        """The optimizer's parameters, for `mindspore.load_checkpoint`."""
+        return self.path / OPTIMIZER_FILE
+
+    @classmethod
+    def open(cls, path: Path | str, *, verify: bool = True) -> Checkpoint:
+        """Read a checkpoint's description and check its files.
+
+        Args:
+            path: The checkpoint directory.
+            verify: Also compare the files' digests, not only their presence and size.
+
+        Raises:
+            NotFoundError: There is no such directory, or it holds no checkpoint.json.
+            UserError: The description is incomplete, or a file is missing; the message names it.
+            CorruptBundleError: A file has another size or digest than described; the message names it.
+        """
+        path = Path(path)
+        if not path.is_dir():
+            raise NotFoundError(f"{path}: no such checkpoint directory")
+        if not (path / DESCRIPTION).is_file():
+            raise NotFoundError(
+                f"{path}: {DESCRIPTION} is missing, so this is no checkpoint",
+                hint="Name the directory of one checkpoint, such as OUTPUT_DIR/checkpoint.",
+            )
+        checkpoint = _parse_description(path, files.read_json(path / DESCRIPTION))
+        for name, entry in checkpoint.files.items():
+            file = path / name
+            if not file.is_file():
+                raise UserError(f"{file}: missing, named by {DESCRIPTION}")
+            size = file.stat().st_size
+            if size != entry["size"]:
+                raise CorruptBundleError(f"{file}: has {size} bytes, {DESCRIPTION} says {entry['size']}")
+            if verify and files.digest_file(file) != entry["sha256"]:
+                raise CorruptBundleError(f"{file}: its sha256 is not the one in {DESCRIPTION}")
+        return checkpoint
+
+
+def name_checkpoint(epoch: int, step: int) -> str:
+    """Return the directory name of a checkpoint, `<epochs done, 5 digits>-<steps done>`."""
+    return f"{epoch:05d}-{step}"
+
+
+@contextlib.contextmanager
+def write_checkpoint(
+    path: Path | str,
+    *,
+    epoch: int,
+    step: int,
+    seed: int,
+    network: NetworkSpec,
+    metrics: Mapping[str, float] | None = None,
+    training: Mapping[str, Any] | None = None,
+    mindspore_version: str = "",
+) -> Iterator[Path]:
+    """Yield an empty directory to write the files into; when the block succeeds it becomes the checkpoint `path`.
+
+    The files get mode 0644 (MindSpore's are 0400), reach the disk and are digested before the directory appears under
+    its name. When the block or the writing fails, nothing is left of it and what stood at `path` is untouched.
+
+    Args:
+        path: The checkpoint directory, such as `root / name_checkpoint(epoch, step)`; replaced when it exists.
+        epoch: Number of epochs completed.
+        step: Number of optimizer steps done.
+        seed: Seed of the run.
+        network: How the network is built again.
+        metrics: Newest metrics by name.
+        training: What training needs to go on besides, JSON types only; read when the block ends.
+        mindspore_version: The version that writes it.
+
+    Raises:
+        UserError: The disk is full or the directory cannot be written; the message names it.
+    """
+    path = Path(path)
+    try:
+        with files.replace_directory(path) as directory:
+            yield directory
+            described = {}
+            for file in sorted(directory.iterdir()):
+                file.chmod(0o644)
+                _synchronise(file)
+                described[file.name] = {"sha256": files.digest_file(file), "size": file.stat().st_size}
+            description = {
+                "epoch": epoch,
+                "step": step,
+                "seed": seed,
+                "network": {"factory": network.factory, "arguments": dict(network.arguments)},
+                "metrics": dict(metrics or {}),
+                "training": dict(training or {}),
+                "files": described,
+                "mindspore_version": mindspore_version,
+            }
+            files.write_json(directory / DESCRIPTION, description)
+    except OSError as error:
+        raise UserError(
+            f"{path}: the checkpoint cannot be written ({error.strerror or error})",
+            hint="Earlier checkpoints are untouched. Free some space or choose another directory.",
+        ) from error
+    _synchronise(path.parent)
+
+
+def list_checkpoints(root: Path | str) -> list[Path]:
+    """Return the directories below `root` that are named as checkpoints, newest first; they may be broken."""
+    root = Path(root)
+    if not root.is_dir():
+        return []
+    found = [(match, path) for path in root.iterdir() if (match := _NAME.fullmatch(path.name)) and path.is_dir()]
+    found.sort(key=lambda pair: (int(pair[0][1]), int(pair[0][2])), reverse=True)
+    return [path for _, path in found]
+
+
+def find_latest(root: Path | str) -> Checkpoint | None:
+    """Return the newest whole checkpoint below `root`, or None; a broken one is skipped with a warning."""
+    for path in list_checkpoints(root):
+        try:
+            return Checkpoint.open(path)
+        except UserError as error:
+            _logger.warning("skipping a broken checkpoint: %s", error.message)
+    return None
+
+
+def prune_checkpoints(root: Path | str, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints below `root`."""
+    for path in list_checkpoints(root)[max(keep, 1) :]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_leftovers(root: Path | str) -> None:
+    """Remove what a killed writer left half-written below `root`; call it only where no writer is at work."""
+    root = Path(root)
+    if not root.is_dir():
+        return
+    for path in list(root.iterdir()):
+        if _LEFTOVER.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _parse_description(path: Path, raw: Any) -> Checkpoint:
+    try:
+        return Checkpoint(
+            path=path,
+            epoch=int(raw["epoch"]),
+            step=int(raw["step"]),
+            seed=int(raw["seed"]),
+            network=NetworkSpec(str(raw["network"]["factory"]), dict(raw["network"]["arguments"])),
+            metrics={str(name): float(value) for name, value in raw["metrics"].items()},
+            training=dict(raw.get("training", {})),
+            files={
+                str(name): {"sha256": str(entry["sha256"]), "size": int(entry["size"])}
+                for name, entry in raw["files"].items()
+            },
+            mindspore_version=str(raw["mindspore_version"]),
+        )
+    except KeyError as error:
+        raise UserError(f"{path / DESCRIPTION}: field {error.args[0]!r} is missing") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path / DESCRIPTION}: not a checkpoint's description ({error})") from None
+
+
+def _synchronise(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

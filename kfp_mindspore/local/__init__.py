@@ -1,0 +1,1 @@
+"""Local processes: supervisors, leases and log files."""

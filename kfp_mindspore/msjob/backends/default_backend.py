@@ -1,0 +1,31 @@
+"""Which backend it is, where nobody says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.settings import BACKEND_VARIABLE, KUBERNETES, LOCAL, get_backend_name
+
+if TYPE_CHECKING:
+    from kfp_mindspore.msjob.backends.base import Backend
+
+
+def choose_backend(namespace: str | None = None) -> Backend:
+    """Return the backend that `get_backend_name` names.
+
+    Args:
+        namespace: Namespace of the jobs; default that of the context or the pod.
+
+    Raises:
+        UserError: KFP_MINDSPORE_BACKEND names none.
+    """
+    from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
+    from kfp_mindspore.msjob.backends.local import LocalBackend
+
+    name = get_backend_name()
+    if name == LOCAL:
+        return LocalBackend()
+    if name == KUBERNETES:
+        return KubernetesBackend(namespace=namespace)
+    raise UserError(f"{BACKEND_VARIABLE}: must be 'local' or 'kubernetes', got {name!r}")

@@ -1,0 +1,243 @@
+"""From a job's member to a process of this machine: what of its template is honoured, what warned of, what refused.
+
+| field | local backend |
+|---|---|
+| command, args, `$(NAME)` in them | honoured; `python` and `python3` run this interpreter; a command is required |
+| env value | honoured, and goes before MS_*; the submitting process's environment lies below |
+| (with several workers) | OMP_NUM_THREADS is a worker's share of the cores, unless it is set |
+| env valueFrom.fieldRef | honoured: name, namespace, uid, a label, an annotation, podIP, hostIP, nodeName |
+| env valueFrom other, envFrom | refused, unless optional: then left out |
+| workingDir | honoured, from the submitting process's directory; it must exist |
+| terminationGracePeriodSeconds | honoured |
+| volumeMounts | the machine's own path is used, with a warning; refused when there is none |
+| initContainers | refused: what they prepare would be missing |
+| further containers | warned of: they do not run |
+| resources | warned of: nothing is limited |
+| image | ignored, warned of unless it is this package's placeholder |
+| everything about scheduling, security, probes | ignored |
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.msjob.names import CONTAINER_NAME, WORKER
+from kfp_mindspore.msjob.topology import VARIABLES, Endpoints, Member, topology
+from kfp_mindspore.msjob.types import MSJob
+from kfp_mindspore.settings import PLACEHOLDER_IMAGE
+
+PYTHON_WORDS = frozenset({"python", "python3"})
+LOCAL_ADDRESS = "127.0.0.1"
+# Port of no process: stands in while a plan is only checked.
+_ANY_PORT = 1024
+
+_REFERENCE = re.compile(r"\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
+_KEYED_FIELD = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
+_PYTHON_OPTIONS_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One process to be started.
+
+    Attributes:
+        argv: Program and arguments.
+        cwd: Working directory.
+        environment: The whole environment.
+    """
+
+    argv: tuple[str, ...]
+    cwd: Path
+    environment: dict[str, str]
+
+
+def plan_member(job: MSJob, member: Member, *, environment: Mapping[str, str], cwd: Path) -> Plan:
+    """Return the process that runs a member.
+
+    Args:
+        job: Its job.
+        member: The member.
+        environment: The submitting process's environment.
+        cwd: The submitting process's directory.
+    """
+    container = member.spec.container
+    variables = dict(member.environment)
+    for item in container.get("env") or []:
+        value = _read_variable(job, member, item)
+        if value is not None:
+            variables[item["name"]] = _expand(value, variables)
+    # A job that is submitted from within another one's worker must not inherit that one's topology.
+    base = {name: value for name, value in environment.items() if name not in VARIABLES}
+    base.setdefault("PYTHONUNBUFFERED", "1")
+    if member.environment:
+        # Without it each process spins as many OpenMP threads as there are cores, and they starve each other.
+        share = count_cores() // job.workers if member.replica_type == WORKER else 1
+        base.setdefault("OMP_NUM_THREADS", str(max(1, share)))
+    words = [_expand(word, variables) for word in (*container.get("command", ()), *container.get("args", ()))]
+    if words and words[0] in PYTHON_WORDS:
+        words[0] = sys.executable
+    return Plan(tuple(words), cwd / container.get("workingDir", ""), {**base, **variables})
+
+
+def check_job(job: MSJob, *, environment: Mapping[str, str], cwd: Path) -> list[str]:
+    """Check that this machine can run a job.
+
+    Args:
+        job: A valid job.
+        environment: The submitting process's environment.
+        cwd: The submitting process's directory.
+
+    Returns:
+        Warnings, one sentence a field.
+
+    Raises:
+        ValidationError: It cannot; the message names the fields.
+    """
+    errors: list[str] = []
+    warnings: list[str] = []
+    seen: set[str] = set()
+    for member in topology(job, Endpoints(LOCAL_ADDRESS, _ANY_PORT)).members:
+        kind = member.replica_type if member.replica_type in job.ms_replica_specs else "Worker"
+        if kind in seen:
+            continue
+        seen.add(kind)
+        path = f"spec.msReplicaSpecs.{kind}.template.spec"
+        _check_pod(member.spec.template["spec"], path, errors, warnings)
+        containers = member.spec.template["spec"]["containers"]
+        index = next(i for i, item in enumerate(containers) if item["name"] == CONTAINER_NAME)
+        where = f"{path}.containers[{index}]"
+        before = len(errors)
+        _check_container(containers[index], where, errors, warnings)
+        if len(errors) == before:
+            errors += _check_command(plan_member(job, member, environment=environment, cwd=cwd), where)
+    if errors:
+        raise ValidationError(errors, subject=f"MSJob {job.name} on this machine")
+    return warnings
+
+
+def count_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def find_script(argv: tuple[str, ...]) -> str | None:
+    """Return the script that a Python command line runs; None for `-c`, `-m` and other programs."""
+    if not argv or argv[0] != sys.executable:
+        return None
+    words = iter(argv[1:])
+    for word in words:
+        if word in ("-c", "-m", "-"):
+            return None
+        if word in _PYTHON_OPTIONS_WITH_VALUE:
+            next(words, None)
+        elif not word.startswith("-"):
+            return word
+        elif not word.startswith("--") and word[-1] in "cm":
+            # Such as `-um package.module`.
+            return None
+    return None
+
+
+def _check_pod(spec: Mapping[str, Any], path: str, errors: list[str], warnings: list[str]) -> None:
+    if spec.get("initContainers"):
+        errors.append(f"{path}.initContainers: must be absent, the local backend cannot run them")
+    for index, container in enumerate(spec["containers"]):
+        if container["name"] != CONTAINER_NAME:
+            warnings.append(f"{path}.containers[{index}]: '{container['name']}' does not run on this machine")
+
+
+def _check_container(container: Mapping[str, Any], path: str, errors: list[str], warnings: list[str]) -> None:
+    if not container.get("command"):
+        errors.append(f"{path}.command: is required, the local backend has no image to take an entrypoint from")
+    if container.get("image") not in (None, PLACEHOLDER_IMAGE):
+        warnings.append(f"{path}.image: ignored, the job runs in this environment ({sys.executable})")
+    if container.get("resources"):
+        warnings.append(f"{path}.resources: ignored, nothing is limited on this machine")
+    for index, mount in enumerate(container.get("volumeMounts") or []):
+        where = f"{path}.volumeMounts[{index}].mountPath"
+        target = str(mount.get("mountPath", ""))
+        if target and Path(target).exists():
+            warnings.append(f"{where}: this machine's own {target} is used")
+        else:
+            errors.append(f"{where}: must exist on this machine, which cannot mount volumes, got {target!r}")
+    for index, source in enumerate(container.get("envFrom") or []):
+        reference = source.get("configMapRef") or source.get("secretRef") or {}
+        if not reference.get("optional"):
+            errors.append(f"{path}.envFrom[{index}]: must be absent or optional, there is no cluster to read it from")
+    for index, item in enumerate(container.get("env") or []):
+        if problem := _check_source(item.get("valueFrom")):
+            errors.append(f"{path}.env[{index}].valueFrom ({item['name']}): {problem}")
+
+
+def _check_source(source: Any) -> str | None:
+    if source is None:
+        return None
+    field = (source.get("fieldRef") or {}).get("fieldPath")
+    if field is not None:
+        return None if field in _FIELDS or _KEYED_FIELD.fullmatch(field) else f"cannot read {field} on this machine"
+    reference = source.get("configMapKeyRef") or source.get("secretKeyRef") or {}
+    return None if reference.get("optional") else "must be a value or optional, there is no cluster to read it from"
+
+
+_FIELDS = frozenset(
+    {"metadata.name", "metadata.namespace", "metadata.uid", "status.podIP", "status.hostIP", "spec.nodeName"}
+)
+
+
+def _read_variable(job: MSJob, member: Member, item: Mapping[str, Any]) -> str | None:
+    if (source := item.get("valueFrom")) is None:
+        return str(item.get("value") or "")
+    path = (source.get("fieldRef") or {}).get("fieldPath")
+    if path is None:
+        return None
+    if keyed := _KEYED_FIELD.fullmatch(path):
+        own = (member.spec.template.get("metadata") or {}).get(keyed[1]) or {}
+        values = {**own, **member.labels} if keyed[1] == "labels" else own
+        return str(values.get(keyed[2], ""))
+    fields = {
+        "metadata.name": member.name,
+        "metadata.namespace": job.namespace,
+        "metadata.uid": str(job.metadata.get("uid", "")),
+        "status.podIP": LOCAL_ADDRESS,
+        "status.hostIP": LOCAL_ADDRESS,
+        "spec.nodeName": socket.gethostname(),
+    }
+    return fields.get(path)
+
+
+def _check_command(plan: Plan, path: str) -> list[str]:
+    if not plan.cwd.is_dir():
+        return [f"{path}.workingDir: must be a directory of this machine, got {str(plan.cwd)!r}"]
+    if "/" in plan.argv[0]:
+        program: str | None = str(plan.cwd / plan.argv[0])
+        program = shutil.which(program) if program else None
+    else:
+        program = shutil.which(plan.argv[0], path=plan.environment.get("PATH"))
+    if program is None:
+        return [f"{path}.command[0]: must be a program of this machine, got {plan.argv[0]!r}"]
+    script = find_script(plan.argv)
+    if script is not None and not (plan.cwd / script).exists():
+        return [f"{path}.command: no such script {script!r} in {plan.cwd}"]
+    return []
+
+
+def _expand(text: str, variables: Mapping[str, str]) -> str:
+    """Replace `$(NAME)` as Kubernetes does: what is not known stays, `$$` is `$`."""
+
+    def replace(match: re.Match[str]) -> str:
+        if match[0] == "$$":
+            return "$"
+        return variables.get(match[1], match[0])
+
+    return _REFERENCE.sub(replace, text)

@@ -1,0 +1,49 @@
+"""What whoever installs the operator chooses, and the names that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.kube.names import list_namespace_errors
+from kfp_mindspore.operator.options import GANG_SCHEDULERS, GangScheduler
+from kfp_mindspore.settings import PLACEHOLDER_OPERATOR_IMAGE
+
+NAME = "msjob-controller"
+NAMESPACE = "msjob-system"
+PORT = 8080
+LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/part-of": "kfp-mindspore"}
+
+
+@dataclass(frozen=True)
+class InstallOptions:
+    """An installation.
+
+    Attributes:
+        image: The operator's image, by digest when it matters.
+        namespace: Where the operator runs.
+        watched: The namespaces whose jobs are its own; empty for all.
+        gang_scheduler: `none`, `volcano` or `scheduler-plugins`.
+        istio_sidecar: Whether Istio may put its sidecar into job pods.
+        replicas: How many processes there are; one of them acts.
+    """
+
+    image: str = PLACEHOLDER_OPERATOR_IMAGE
+    namespace: str = NAMESPACE
+    watched: tuple[str, ...] = ()
+    gang_scheduler: GangScheduler = "none"
+    istio_sidecar: bool = False
+    replicas: int = 2
+
+    def __post_init__(self) -> None:
+        errors = []
+        if not self.image or any(character.isspace() for character in self.image):
+            errors.append(f"image: must be an image such as registry.example.com/operator@sha256:…, got {self.image!r}")
+        errors.extend(list_namespace_errors("operator namespace", self.namespace))
+        errors.extend(list_namespace_errors("namespace", *self.watched))
+        if self.gang_scheduler not in GANG_SCHEDULERS:
+            errors.append(f"gang_scheduler: must be one of {', '.join(GANG_SCHEDULERS)}, got {self.gang_scheduler!r}")
+        if self.replicas < 1:
+            errors.append(f"replicas: must be ≥ 1, got {self.replicas}")
+        if errors:
+            raise ValidationError(errors, subject="installation")

@@ -1,0 +1,225 @@
+"""The process that runs a pipeline by kfp.local: `python -m kfp_mindspore.runs.pipeline_process DIRECTORY`.
+
+kfp.local runs tasks inside the calling process, prints to its standard output, replaces its logging handlers and keeps
+global state. A process of its own keeps all that away from the user's, and lets it be ended as a whole. Standard input
+is a pipe that the run holds: when it closes, the run is gone, and this process ends its steps and itself.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from kfp_mindspore import events
+from kfp_mindspore.errors import KfpMindSporeError, UserError
+from kfp_mindspore.files import read_json
+from kfp_mindspore.settings import STEP_VARIABLE
+
+GRACE_SECONDS = 5.0
+
+_stopping = threading.Event()
+
+
+class StepOutput(io.TextIOBase):
+    """A standard output that also writes what a thread prints while it runs a step to the step's own log.
+
+    Args:
+        base: The output of the whole run.
+    """
+
+    def __init__(self, base: TextIO) -> None:
+        self._base = base
+        self._local = threading.local()
+
+    def write(self, text: str) -> int:
+        """Write to the run's log and, in a step, to the step's."""
+        self._base.write(text)
+        file: TextIO | None = getattr(self._local, "file", None)
+        if file is not None:
+            file.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush both logs."""
+        self._base.flush()
+        file: TextIO | None = getattr(self._local, "file", None)
+        if file is not None:
+            file.flush()
+
+    @contextmanager
+    def redirect(self, path: Path) -> Iterator[None]:
+        """Append what this thread prints in the block to a step's log as well."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", buffering=1) as file:
+            self._local.file = file
+            try:
+                yield
+            finally:
+                self._local.file = None
+
+
+def main() -> None:
+    """Read the request, run the pipeline and report by events."""
+    directory = Path(sys.argv[1])
+    _watch_parent()
+    signal.signal(signal.SIGTERM, lambda *_: _stopping.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    output = StepOutput(sys.stdout)
+    sys.stdout = output
+    try:
+        _run(directory, read_json(directory / "request.json"), output)
+    except KfpMindSporeError as error:
+        _fail(str(error.message), error.hint, isinstance(error, UserError))
+    except Exception as error:  # noqa: BLE001 - the last frame of this process: whatever it is, the run must tell it
+        traceback.print_exc()
+        lines = traceback.format_exception_only(type(error), error)
+        _fail(" ".join("".join(lines).split()), f"The whole log: {directory / 'run.log'}", False)
+    sys.stdout.flush()
+
+
+def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
+    # Imported here: the watch on the parent must not wait for kfp, which takes seconds.
+    from kfp_mindspore.runs.lazy_kfp import import_kfp
+
+    import_kfp()
+    from kfp import components, local
+
+    from kfp_mindspore.compat import kfp_conditions as conditions
+    from kfp_mindspore.runs import spec
+    from kfp_mindspore.runs.sources import load_spec
+
+    compiled = directory / "pipeline.yaml"
+    pipeline = spec.read_spec(compiled) if compiled.exists() else load_spec(request["source"])
+    if request["project"]:
+        # `python -m` looks into the working directory before PYTHONPATH: another project's modules must not come first.
+        os.chdir(request["project"])
+    arguments = spec.convert_arguments(pipeline, request["arguments"])
+    prepared = spec.set_environment(pipeline, request["environment"], STEP_VARIABLE)
+    text = spec.dump_spec(prepared)
+    compiled.write_text(text)
+    shown = {parameter.name: parameter.default for parameter in spec.list_parameters(pipeline)} | arguments
+    events.emit("plan", spec.find_name(pipeline), steps=spec.list_steps(pipeline), arguments=shown)
+
+    conditions.install()
+    _record_tasks(directory / "logs", output)
+    local.init(
+        runner=local.SubprocessRunner(use_venv=False),
+        pipeline_root=str(directory / "artifacts"),
+        workspace_root=str(directory / "workspace"),
+        enable_caching=request["cache"] is not None,
+        cache_root=request["cache"],
+        raise_on_error=False,
+    )
+    # Defaults are given too: from compiled YAML kfp takes 10 as 10.0, which is another cache key than 10.
+    given = {name: value for name, value in shown.items() if value is not None}
+    task = components.load_component_from_text(text)(**given)
+    if conditions.unresolved:
+        missing = ", ".join(dict.fromkeys(conditions.unresolved))
+        raise KfpMindSporeError(
+            f"a condition could not be decided: {missing} has no value",
+            hint="What depends on it was not run. A condition can use outputs of earlier steps and parameters.",
+        )
+    events.emit("finish", spec.find_name(pipeline), outputs=_to_json(getattr(task, "outputs", None) or {}))
+
+
+def _record_tasks(logs: Path, output: StepOutput) -> None:
+    """Wrap the one function through which kfp.local runs each task, so that outputs of cached tasks are seen too."""
+    from kfp.local import status, task_dispatcher
+    from kfp.local.orchestrator import task_executor
+
+    from kfp_mindspore.runs.spec import name_step
+
+    original: Callable[..., Any] = task_executor.execute_single_task
+    dispatch: Callable[..., Any] = task_dispatcher.run_single_task_implementation
+    ran = threading.local()
+
+    def run_task(*args: Any, **kwargs: Any) -> Any:
+        # Not reached when the outputs come from the cache.
+        ran.value = True
+        events.emit("task", ran.step, state="running", arguments=_to_json(kwargs["arguments"]))
+        return dispatch(*args, **kwargs)
+
+    def execute(*args: Any, **kwargs: Any) -> Any:
+        step = ran.step = name_step(kwargs["task_spec"].component_ref.name)
+        ran.value = False
+        if _stopping.is_set():
+            return {}, status.Status.FAILURE
+        start = time.perf_counter()
+        with output.redirect(logs / f"{step}.log"):
+            try:
+                outputs, state = original(*args, **kwargs)
+            except BaseException:
+                traceback.print_exc(file=sys.stdout)
+                events.emit("task", step, state="failed", seconds=time.perf_counter() - start)
+                raise
+        seconds = time.perf_counter() - start
+        if state != status.Status.SUCCESS:
+            events.emit("task", step, state="failed", seconds=seconds)
+            return outputs, state
+        _complete_artifacts(outputs)
+        if ran.value:
+            events.emit("task", step, state="succeeded", seconds=seconds, outputs=_to_json(outputs))
+        else:
+            arguments = _find_arguments(kwargs["task_spec"], kwargs["io_store"])
+            events.emit(
+                "task", step, state="cached", seconds=seconds, outputs=_to_json(outputs), arguments=_to_json(arguments)
+            )
+        return outputs, state
+
+    task_executor.execute_single_task = execute
+    task_dispatcher.run_single_task_implementation = run_task
+
+
+def _complete_artifacts(outputs: dict[str, Any]) -> None:
+    """Make the files of artifacts that are metadata only: without them kfp's cache would take them for lost."""
+    for value in outputs.values():
+        if getattr(value, "schema_title", "").endswith("Metrics") and Path(value.uri).is_absolute():
+            Path(value.uri).parent.mkdir(parents=True, exist_ok=True)
+            Path(value.uri).touch()
+
+
+def _find_arguments(task: Any, store: Any) -> Any:
+    from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
+
+    return OrchestratorUtils.make_task_arguments(task_inputs_spec=task.inputs, io_store=store)
+
+
+def _to_json(value: Any) -> Any:
+    """Turn a task's outputs into JSON types; an artifact becomes its uri, type and metadata."""
+    if isinstance(value, dict):
+        return {str(key): _to_json(entry) for key, entry in sorted(value.items())}
+    if isinstance(value, (list, tuple)):
+        return [_to_json(entry) for entry in value]
+    if hasattr(value, "schema_title"):
+        return {"uri": value.uri, "type": value.schema_title, "metadata": _to_json(value.metadata)}
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def _fail(message: str, hint: str, is_mistake: bool) -> None:
+    events.emit("failure", "run", message=message, hint=hint, mistake=is_mistake)
+
+
+def _watch_parent() -> None:
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        _stopping.set()
+        # The group holds this process, which survives SIGTERM, and its steps, which get time to end their jobs.
+        os.killpg(0, signal.SIGTERM)
+        time.sleep(GRACE_SECONDS)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, name="watch-parent", daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

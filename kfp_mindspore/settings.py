@@ -1,0 +1,76 @@
+"""Environment variables and constants that several rooms share, each defined once.
+
+Variables that belong to one room (MindSpore's `MS_*`, the model server's flags) are defined there.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# Where jobs and services run: `local` or `kubernetes`.
+BACKEND_VARIABLE = "KFP_MINDSPORE_BACKEND"
+LOCAL = "local"
+KUBERNETES = "kubernetes"
+
+# Image with this package: of pipeline steps and of the pods of jobs.
+IMAGE_VARIABLE = "KFP_MINDSPORE_IMAGE"
+SERVER_IMAGE_VARIABLE = "KFP_MINDSPORE_SERVER_IMAGE"
+
+# `.invalid` is a reserved top-level domain: no registry serves these images, so a missing --image fails by name.
+# kfp.local requires `python` in the name of an image that it runs without a container.
+PLACEHOLDER_PREFIX = "kfp-mindspore.invalid/"
+PLACEHOLDER_IMAGE = f"{PLACEHOLDER_PREFIX}python:placeholder"
+PLACEHOLDER_OPERATOR_IMAGE = f"{PLACEHOLDER_PREFIX}operator:placeholder"
+PLACEHOLDER_SERVER_IMAGE = f"{PLACEHOLDER_PREFIX}server:placeholder"
+
+# The training contract: directories of a training process.
+DATASET_VARIABLE = "KFP_MINDSPORE_DATASET_DIR"
+CHECKPOINT_VARIABLE = "KFP_MINDSPORE_CHECKPOINT_DIR"
+OUTPUT_VARIABLE = "KFP_MINDSPORE_OUTPUT_DIR"
+
+# Local state: jobs, services and runs.
+HOME_VARIABLE = "KFP_MINDSPORE_HOME"
+LEASE_VARIABLE = "KFP_MINDSPORE_LEASE"
+
+# Progress events of a run.
+EVENTS_VARIABLE = "KFP_MINDSPORE_EVENTS"
+STEP_VARIABLE = "KFP_MINDSPORE_STEP"
+
+# Digest of the code that a local run executes; part of the cache key of its steps.
+CODE_DIGEST_VARIABLE = "KFP_MINDSPORE_CODE_DIGEST"
+# Options of a task's MSJob, set by the task setters of `kfp_mindspore.dsl`.
+JOB_OPTIONS_VARIABLE = "KFP_MINDSPORE_MSJOB_OPTIONS"
+DEBUG_VARIABLE = "KFP_MINDSPORE_DEBUG"
+
+MODEL_KEY_VARIABLE = "MINDSPORE_MODEL_KEY"
+
+# Set to `true` by KFP's executor in the process of a step.
+KFP_RUNTIME_VARIABLE = "_KFP_RUNTIME"
+
+# Mounted into every pod with a service account token.
+SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+def get_image(image: str = "") -> str:
+    """Return `image`, else `$KFP_MINDSPORE_IMAGE`, else an empty string."""
+    return image or os.environ.get(IMAGE_VARIABLE, "")
+
+
+def get_namespace() -> str | None:
+    """Return the namespace of this pod; None outside a cluster."""
+    try:
+        return (SERVICE_ACCOUNT_DIR / "namespace").read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None
+
+
+def get_backend_name() -> str:
+    """Return `$KFP_MINDSPORE_BACKEND`; by default `kubernetes` in a pod and `local` elsewhere."""
+    default = KUBERNETES if (SERVICE_ACCOUNT_DIR / "namespace").is_file() else LOCAL
+    return os.environ.get(BACKEND_VARIABLE) or default
+
+
+def is_debug() -> bool:
+    """Return whether `$KFP_MINDSPORE_DEBUG` asks for stack traces."""
+    return os.environ.get(DEBUG_VARIABLE, "").lower() in {"1", "true", "yes", "on"}

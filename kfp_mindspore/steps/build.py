@@ -1,0 +1,168 @@
+"""What runs inside a step that builds an image: sources from an artifact or from the pipeline itself, to a digest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.settings import LOCAL, PLACEHOLDER_IMAGE, get_backend_name, get_image
+
+if TYPE_CHECKING:
+    from kfp_mindspore.images import BuildContext, Builder, BuildResult, RegistryConfig
+
+BUILDERS = ("append", "cluster", "docker")
+# What a pipeline may say of a builder: nothing that is a file or a machine of the step's.
+_BUILDER_OPTIONS = {
+    "append": (),
+    "cluster": ("tool", "image", "package_image", "namespace", "build_args", "secrets", "start_seconds"),
+    "docker": ("host", "backend", "build_args", "network"),
+}
+
+
+def build_step_image(
+    destination: str,
+    *,
+    sources: str = "",
+    files: Mapping[str, str] | None = None,
+    base: str = "",
+    requirements: Sequence[str] = (),
+    containerfile: str = "",
+    command: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    platform: str = "linux/amd64",
+    builder: str = "append",
+    builder_options: Mapping[str, Any] | None = None,
+    registry: Mapping[str, Any] | None = None,
+) -> BuildResult | None:
+    """Build and push an image, or say why a local run needs none.
+
+    Args:
+        destination: Repository to push to; an empty text in a local run builds nothing.
+        sources: Folder or file of the sources.
+        files: Further sources, text by path.
+        base: Base image; by default that of the steps.
+        requirements: pip requirements.
+        containerfile: Text of a Containerfile of your own.
+        command: What the image runs.
+        env: Environment variables of the image.
+        platform: Such as `linux/amd64`.
+        builder: `append`, `cluster` or `docker`.
+        builder_options: Arguments of the builder by name.
+        registry: Arguments of RegistryConfig by name.
+
+    Returns:
+        What was built; None in a local run without a destination.
+
+    Raises:
+        ValidationError: An option is unknown.
+        UserError: There is nothing to build, nowhere to push it to, or no base image.
+    """
+    if not destination:
+        if get_backend_name() != LOCAL:
+            raise UserError("destination: is missing: the repository that the cluster pulls the image from")
+        print("build_image: no destination is given, and jobs on this machine run without an image: nothing to build")
+        return None
+    from kfp_mindspore.images.build import ImageOptions, make_plan
+
+    base = get_image("" if base == PLACEHOLDER_IMAGE else base) or PLACEHOLDER_IMAGE
+    if base == PLACEHOLDER_IMAGE:
+        raise UserError(
+            "base: is the placeholder of a pipeline whose image was not set",
+            hint="Name a base image, or give the pipeline its own with --image or KFP_MINDSPORE_IMAGE.",
+        )
+    made = _make_builder(builder, builder_options or {}, _make_registry(registry or {}))
+    options = ImageOptions(
+        base=base,
+        platform=platform,
+        requirements=tuple(requirements),
+        containerfile=containerfile,
+        env=dict(env or {}),
+        command=tuple(command),
+    )
+    plan = make_plan(_collect(sources, files or {}), options, made)
+    for warning in plan.context.warnings:
+        print(f"Warning: {warning}")
+    result = made.build(plan, destination, on_progress=_Printer())
+    print(f"{result.reference}: {'built and pushed' if result.built else 'is there already, nothing was sent'}")
+    return result
+
+
+def _collect(sources: str, files: Mapping[str, str]) -> BuildContext:
+    from kfp_mindspore.images import BuildContext, Entry
+    from kfp_mindspore.images.folder import collect_folder
+
+    added = [Entry.from_bytes(path, str(text).encode()) for path, text in files.items()]
+    path = Path(sources) if sources else None
+    if path is not None and path.is_dir():
+        folder, taken = collect_folder(path), {entry.path for entry in added}
+        kept = [entry for entry in folder.entries if entry.path not in taken]
+        return BuildContext([*kept, *added], origin=folder.origin, warnings=folder.warnings)
+    if path is not None and path.is_file():
+        added.append(Entry(path.name, path.stat().st_size, source=path))
+    elif path is not None:
+        raise UserError(f"sources: {path}: no such folder or file")
+    if not added:
+        raise UserError("sources, files: one of them must name what goes into the image")
+    return BuildContext(added, origin="the pipeline")
+
+
+def _make_registry(given: Mapping[str, Any]) -> RegistryConfig:
+    from kfp_mindspore.images import RegistryConfig
+
+    _refuse_unknown("registry", given, [entry.name for entry in fields(RegistryConfig)])
+    arguments = dict(given)
+    for name in ("insecure", "pull_secrets"):
+        if name in arguments:
+            arguments[name] = tuple(arguments[name])
+    for name in ("ca_file", "docker_config"):
+        if arguments.get(name):
+            arguments[name] = Path(arguments[name])
+    if "attempts" in arguments:
+        # Numbers in a struct of a pipeline come as floats.
+        arguments["attempts"] = int(arguments["attempts"])
+    return RegistryConfig(**arguments)
+
+
+def _make_builder(name: str, given: Mapping[str, Any], registry: RegistryConfig) -> Builder:
+    if name not in BUILDERS:
+        raise UserError(f"builder: must be one of {', '.join(BUILDERS)}, got {name!r}")
+    _refuse_unknown("builder_options", given, _BUILDER_OPTIONS[name])
+    if name == "cluster":
+        from kfp_mindspore.images.builders.cluster import ClusterBuilder
+
+        return ClusterBuilder(registry, **given)
+    if name == "docker":
+        from kfp_mindspore.images.builders.docker import DockerBuilder
+
+        return DockerBuilder(registry, **given)
+    from kfp_mindspore.images.builders.append import AppendBuilder
+
+    return AppendBuilder(registry)
+
+
+def _refuse_unknown(field: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    expected = f"one of {', '.join(known)}" if known else "nothing: this builder has no options"
+    errors = [f"{field}.{name}: is unknown, expected {expected}" for name in given if name not in known]
+    if errors:
+        raise ValidationError(errors)
+
+
+class _Printer:
+    """Prints steps and their lines, and of layers only that they are done: a step's log is no terminal."""
+
+    def __init__(self) -> None:
+        self._step = ""
+
+    def __call__(self, progress: Any) -> None:
+        if progress.item:
+            if progress.total_bytes and progress.done_bytes == progress.total_bytes:
+                print(f"{progress.step} {progress.item[:19]}: {progress.total_bytes:,} bytes", flush=True)
+            return
+        if progress.step != self._step:
+            self._step = progress.step
+            print(progress.step, flush=True)
+        if progress.text:
+            print(f"  {progress.text}", flush=True)

@@ -1,0 +1,26 @@
+"""How a step ends that fails by an error of ours: with its message, which is written for a person, and no more."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+
+from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.settings import KFP_RUNTIME_VARIABLE, is_debug
+
+
+def install_excepthook() -> None:
+    """In a process that runs a step of KFP, print errors of ours without a stack trace; elsewhere change nothing.
+
+    `KFP_MINDSPORE_DEBUG=1` keeps the stack trace.
+    """
+    if os.environ.get(KFP_RUNTIME_VARIABLE) == "true" and not is_debug():
+        sys.excepthook = _print_error
+
+
+def _print_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if isinstance(error, KfpMindSporeError):
+        print(f"{kind.__name__}: {error}", file=sys.stderr, flush=True)
+    else:
+        sys.__excepthook__(kind, error, trace)

@@ -1,0 +1,117 @@
+"""What an `@msjob_component` does in its step's own process: it runs the function in the workers of an MSJob."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import inspect
+import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore.errors import ProcessFailedError
+from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE, get_namespace
+from kfp_mindspore.steps.options import JobOptions
+from kfp_mindspore.steps.train import launch_job, name_job
+
+_WORKER_OUTPUT = "msjob_executor_output.json"
+
+
+def launch_function(function: Callable[..., Any], options: str) -> Callable[..., Any]:
+    """Return a function of the same signature that runs `function` in the workers of an MSJob.
+
+    It only works in a step of KFP: what the function gets and where its outputs go are read from the step's command.
+
+    Args:
+        function: The user's function, from the step's source file.
+        options: The decorator's `JobOptions` as JSON.
+    """
+
+    @functools.wraps(function)
+    def launch(**arguments: Any) -> Any:
+        return _run_function(function, JobOptions.from_json(options), arguments)
+
+    # kfp reads the parameters without following __wrapped__.
+    launch.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    return launch
+
+
+def _run_function(function: Callable[..., Any], options: JobOptions, arguments: Mapping[str, Any]) -> Any:
+    executor_input = _read_executor_input()
+    outputs = executor_input["outputs"]
+    root = Path(outputs["outputFile"]).absolute().parent
+    root.mkdir(parents=True, exist_ok=True)
+    answer = root / _WORKER_OUTPUT
+    answer.unlink(missing_ok=True)
+    outputs["outputFile"] = str(answer)
+    checkpoints = root / "checkpoints"
+    checkpoints.mkdir(exist_ok=True)
+    directories = {CHECKPOINT_VARIABLE: str(checkpoints)}
+    given = executor_input.get("inputs", {}).get("artifacts", {})
+    for variable, group, title in (
+        (DATASET_VARIABLE, given, "system.Dataset"),
+        (OUTPUT_VARIABLE, outputs.get("artifacts", {}), "system.Model"),
+    ):
+        path = _find_path(function, group, title, arguments)
+        if path:
+            directories[variable] = path
+    name = name_job(function.__name__, str(root))
+    command = [
+        *("python", "-m", "kfp_mindspore.steps.function_entrypoint"),
+        *("--source", _escape(Path(function.__globals__["__file__"]).read_text())),
+        *("--function", function.__name__),
+        *("--executor-input", _escape(json.dumps(executor_input, sort_keys=True))),
+    ]
+    launch_job(name, command, options, directories, namespace=get_namespace() or "default", replace_running=True)
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    if not answer.is_file():
+        raise ProcessFailedError(f"job {name} succeeded, but its worker 0 left no outputs at {answer}")
+    return _adopt_outputs(function, json.loads(answer.read_text()), arguments)
+
+
+def _escape(text: str) -> str:
+    # In a container's arguments `$(NAME)` stands for a variable, and `$$` for a dollar sign.
+    return text.replace("$", "$$")
+
+
+def _read_executor_input() -> dict[str, Any]:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--executor_input", required=True)
+    arguments, _ = parser.parse_known_args(sys.argv[1:])
+    value: dict[str, Any] = json.loads(arguments.executor_input)
+    return value
+
+
+def _find_path(function: Callable[..., Any], group: Mapping[str, Any], title: str, arguments: Mapping[str, Any]) -> str:
+    """Return the path of the first artifact of a type, in the order of the function's parameters."""
+    for name in inspect.signature(function).parameters:
+        artifacts = group.get(name, {}).get("artifacts", [])
+        artifact = arguments.get(name)
+        if len(artifacts) == 1 and artifacts[0].get("type", {}).get("schemaTitle") == title and artifact is not None:
+            # Declared as InputPath or OutputPath, the argument is the path itself.
+            return str(Path(artifact if isinstance(artifact, str) else artifact.path).absolute())
+    return ""
+
+
+def _adopt_outputs(function: Callable[..., Any], answer: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
+    """Bring worker 0's outputs into this process's artifacts and return what the function returned."""
+    parameters = dict(answer.get("parameterValues", {}))
+    annotation = inspect.signature(function).return_annotation
+    annotations = getattr(annotation, "__annotations__", {}) if hasattr(annotation, "_fields") else {}
+    for name, entry in answer.get("artifacts", {}).items():
+        described = entry["artifacts"][0]
+        artifact = arguments.get(name)
+        if artifact is None or isinstance(artifact, str):
+            kind = annotations.get(name, annotation)
+            if isinstance(kind, type) and name not in arguments:
+                parameters[name] = kind(described["name"], described["uri"], described["metadata"])
+            continue
+        artifact.name, artifact.uri, artifact.metadata = described["name"], described["uri"], described["metadata"]
+        if "custom_path" in described:
+            artifact.custom_path = described["custom_path"]
+    if hasattr(annotation, "_fields"):
+        return tuple(parameters[field] for field in annotation._fields)
+    return parameters.get("Output")

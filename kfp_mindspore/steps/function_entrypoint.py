@@ -1,0 +1,83 @@
+"""A worker of an `@msjob_component`'s job: `python -m kfp_mindspore.steps.function_entrypoint`.
+
+It loads the step's source and lets kfp's own executor call the function, with the step's inputs and outputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the function in this worker; the scheduler of a distributed job serves the workers instead."""
+    parser = argparse.ArgumentParser(prog="python -m kfp_mindspore.steps.function_entrypoint", description=__doc__)
+    parser.add_argument("--source", required=True, help="source of the step's module")
+    parser.add_argument("--function", required=True, help="name of the function in it")
+    parser.add_argument("--executor-input", required=True, help="KFP's ExecutorInput as JSON")
+    given = parser.parse_args(arguments)
+    if os.environ.get("MS_ROLE") == "MS_SCHED":
+        from kfp_mindspore.training import join
+
+        join()
+        return
+    with tempfile.TemporaryDirectory(prefix="kfp-mindspore-function-") as scratch:
+        executor_input = json.loads(given.executor_input)
+        if find_rank() != 0:
+            executor_input = redirect_outputs(executor_input, scratch)
+        run_function(given.source, given.function, executor_input, scratch)
+
+
+def find_rank() -> int:
+    """Return this worker's rank; 0 when it trains alone."""
+    return int(os.environ.get("MS_NODE_ID") or 0)
+
+
+def redirect_outputs(executor_input: dict[str, Any], scratch: str) -> dict[str, Any]:
+    """Return an ExecutorInput whose outputs go to a scratch directory: only worker 0's count.
+
+    Args:
+        executor_input: KFP's ExecutorInput; unchanged.
+        scratch: The directory.
+    """
+    changed: dict[str, Any] = json.loads(json.dumps(executor_input))
+    outputs = changed["outputs"]
+    outputs["outputFile"] = str(Path(scratch, "outputs", "executor_output.json"))
+    for name, parameter in outputs.get("parameters", {}).items():
+        parameter["outputFile"] = str(Path(scratch, "outputs", name))
+    for name, entry in outputs.get("artifacts", {}).items():
+        for artifact in entry.get("artifacts", []):
+            artifact["uri"] = str(Path(scratch, "outputs", name))
+    return changed
+
+
+def run_function(source: str, name: str, executor_input: dict[str, Any], scratch: str) -> None:
+    """Call a function of a module by kfp's executor, which writes its outputs.
+
+    Args:
+        source: The module's source; its function may be wrapped by the launcher.
+        name: Name of the function.
+        executor_input: KFP's ExecutorInput.
+        scratch: Directory for the module's file, so that `inspect.getsource` works.
+    """
+    from kfp.dsl.executor import Executor
+
+    file = Path(scratch, "component.py")
+    file.write_text(source)
+    spec = importlib.util.spec_from_file_location("component", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function = getattr(module, name)
+    Executor(executor_input=executor_input, function_to_execute=getattr(function, "__wrapped__", function)).execute()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""What the local backend does with each field of a pod template."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.msjob import Endpoints, MSJob, build_msjob, topology
+from kfp_mindspore.msjob.backends.process_spec import Plan, check_job, find_script, plan_member
+
+PATH = "spec.msReplicaSpecs.Worker.template.spec"
+CONTAINER = f"{PATH}.containers[0]"
+
+
+def make_job(container: dict[str, Any] | None = None, pod: dict[str, Any] | None = None) -> MSJob:
+    """Return a job with fields added to its container and pod."""
+    document = build_msjob("job", command=["python", "-c", "pass"], workers=2).to_dict()
+    spec = document["spec"]["msReplicaSpecs"]["Worker"]["template"]["spec"]
+    spec["containers"][0].update(container or {})
+    for key, value in (pod or {}).items():
+        spec[key] = spec.get(key, []) + value if isinstance(value, list) else value
+    return MSJob.from_dict(document)
+
+
+def make_plan(job: MSJob, cwd: Path = Path("/work"), member: int = 1, **environment: str) -> Plan:
+    """Return the plan of a member; 0 is the scheduler, 1 worker 0."""
+    members = topology(job, Endpoints("127.0.0.1", 4000)).members
+    return plan_member(job, members[member], environment=environment, cwd=cwd)
+
+
+@pytest.mark.parametrize("word", ["python", "python3"])
+def test_python_is_this_interpreter(word: str) -> None:
+    plan = make_plan(make_job({"command": [word, "a.py"], "args": ["--epochs", "3"]}))
+    assert plan.argv == (sys.executable, "a.py", "--epochs", "3")
+    assert plan.cwd == Path("/work")
+
+
+def test_other_programs_stay() -> None:
+    assert make_plan(make_job({"command": ["bash", "python"]})).argv == ("bash", "python")
+
+
+def test_layers_of_the_environment() -> None:
+    env = [{"name": "B", "value": "own"}, {"name": "MS_SCHED_PORT", "value": "5000"}, {"name": "EMPTY"}]
+    plan = make_plan(make_job({"env": env}), A="outer", B="outer", MS_NODE_ID="7", OMP_NUM_THREADS="5")
+    assert plan.environment == {
+        "A": "outer",
+        "B": "own",
+        "EMPTY": "",
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": "5",
+        "MS_ROLE": "MS_WORKER",
+        "MS_SCHED_HOST": "127.0.0.1",
+        "MS_SCHED_PORT": "5000",
+        "MS_WORKER_NUM": "2",
+        "MS_NODE_ID": "0",
+    }
+
+
+@pytest.mark.parametrize(("cores", "member", "threads"), [(8, 1, "4"), (8, 0, "1"), (1, 2, "1")])
+def test_workers_share_the_cores(cores: int, member: int, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kfp_mindspore.msjob.backends.process_spec.count_cores", lambda: cores)
+    assert make_plan(make_job(), member=member).environment["OMP_NUM_THREADS"] == threads
+
+
+def test_a_single_process_has_all_cores() -> None:
+    job = build_msjob("job", command=["python", "-c", "pass"])
+    assert "OMP_NUM_THREADS" not in make_plan(job, member=0).environment
+
+
+def test_references_to_variables() -> None:
+    env = [{"name": "ROOT", "value": "/data"}, {"name": "DIR", "value": "$(ROOT)/$(MS_NODE_ID)"}]
+    job = make_job({"env": env, "command": ["echo", "$(DIR)", "$$(DIR)", "$(UNKNOWN)", "$HOME", "a$$b"]})
+    assert make_plan(job).argv == ("echo", "/data/0", "$(DIR)", "$(UNKNOWN)", "$HOME", "a$b")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("metadata.name", "job-worker-0"),
+        ("metadata.namespace", "default"),
+        ("metadata.labels['training.kubeflow.org/replica-index']", "0"),
+        ("metadata.annotations['absent']", ""),
+        ("status.podIP", "127.0.0.1"),
+    ],
+)
+def test_fields_of_the_pod(field: str, value: str) -> None:
+    job = make_job({"env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": field}}}]})
+    assert check_job(job, environment=dict(os.environ), cwd=Path("/")) == []
+    assert make_plan(job).environment["X"] == value
+
+
+@pytest.mark.parametrize(
+    ("container", "pod", "warning"),
+    [
+        ({"image": "registry/trainer:1"}, {}, f"{CONTAINER}.image: ignored"),
+        ({"resources": {"limits": {"cpu": "1"}}}, {}, f"{CONTAINER}.resources: ignored"),
+        (
+            {"volumeMounts": [{"name": "shm", "mountPath": "/tmp"}]},
+            {},
+            f"{CONTAINER}.volumeMounts[0].mountPath: this machine's own",
+        ),
+        ({}, {"containers": [{"name": "sidecar"}]}, f"{PATH}.containers[1]: 'sidecar' does not run"),
+    ],
+)
+def test_warnings(container: dict[str, Any], pod: dict[str, Any], warning: str) -> None:
+    warnings = check_job(make_job(container, pod), environment=dict(os.environ), cwd=Path("/"))
+    assert len(warnings) == 1
+    assert warnings[0].startswith(warning)
+
+
+@pytest.mark.parametrize(
+    ("container", "pod", "error"),
+    [
+        ({"command": None}, {}, f"{CONTAINER}.command: is required"),
+        ({"command": ["no-such-program"]}, {}, f"{CONTAINER}.command[0]: must be a program of this machine"),
+        ({"command": ["./no-such-program"]}, {}, f"{CONTAINER}.command[0]: must be a program of this machine"),
+        ({"command": ["python", "-u", "missing.py"]}, {}, f"{CONTAINER}.command: no such script 'missing.py' in "),
+        ({"workingDir": "nowhere"}, {}, f"{CONTAINER}.workingDir: must be a directory"),
+        (
+            {"volumeMounts": [{"name": "data", "mountPath": "/no/such/place"}]},
+            {},
+            f"{CONTAINER}.volumeMounts[0].mountPath: must exist on this machine",
+        ),
+        ({}, {"initContainers": [{"name": "init"}]}, f"{PATH}.initContainers: must be absent"),
+        ({"envFrom": [{"secretRef": {"name": "s"}}]}, {}, f"{CONTAINER}.envFrom[0]: must be absent or optional"),
+        (
+            {"env": [{"name": "T", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]},
+            {},
+            f"{CONTAINER}.env[0].valueFrom (T): must be a value or optional",
+        ),
+        (
+            {"env": [{"name": "T", "valueFrom": {"fieldRef": {"fieldPath": "status.phase"}}}]},
+            {},
+            f"{CONTAINER}.env[0].valueFrom (T): cannot read status.phase",
+        ),
+    ],
+)
+def test_refusals(container: dict[str, Any], pod: dict[str, Any], error: str, tmp_path: Path) -> None:
+    with pytest.raises(ValidationError) as caught:
+        check_job(make_job(container, pod), environment=dict(os.environ), cwd=tmp_path)
+    assert caught.value.exit_code == 2
+    assert [message.startswith(error) for message in caught.value.errors] == [True]
+
+
+def test_optional_sources_are_left_out() -> None:
+    source = {"configMapKeyRef": {"name": "c", "key": "k", "optional": True}}
+    job = make_job(
+        {"env": [{"name": "T", "valueFrom": source}], "envFrom": [{"secretRef": {"name": "s", "optional": True}}]}
+    )
+    assert check_job(job, environment=dict(os.environ), cwd=Path("/")) == []
+    assert "T" not in make_plan(job).environment
+
+
+@pytest.mark.parametrize(
+    ("words", "script"),
+    [
+        (["a.py", "b"], "a.py"),
+        (["-u", "-W", "ignore", "-X", "dev", "a.py"], "a.py"),
+        (["-m", "package"], None),
+        (["-um", "package"], None),
+        (["-c", "pass"], None),
+        (["-"], None),
+        ([], None),
+    ],
+)
+def test_find_script(words: list[str], script: str | None) -> None:
+    assert find_script((sys.executable, *words)) == script
+    assert find_script(("bash", *words)) is None

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kfp_mindspore.runs.result import Gate, RunResult, StepResult, find_gate
+from kfp_mindspore.runs.tracker import Collection, sum_intervals
+
+
+def collect(tmp_path: Path, events: list[dict[str, Any]], tail: str = "") -> RunResult:
+    file = tmp_path / "events.jsonl"
+    base = {"time": 0.0, "task": "", "pid": 1, "name": ""}
+    file.write_text("".join(json.dumps({**base, **event}) + "\n" for event in events) + tail)
+    result = RunResult(id="run", pipeline="", directory=tmp_path)
+    Collection(result, file, tmp_path / "logs").read(final=True)
+    return result
+
+
+def test_nested_spans_of_several_processes_count_once(tmp_path: Path) -> None:
+    spans = [
+        ("begin", 1, 1.0), ("begin", 1, 1.5), ("begin", 2, 2.0), ("end", 1, 2.5), ("end", 1, 3.0), ("end", 2, 4.0)
+    ]  # fmt: skip
+    result = collect(
+        tmp_path,
+        [
+            {"kind": "plan", "name": "p", "steps": ["a", "b", "c", "d"], "arguments": {"x": 1}},
+            {"kind": "task", "name": "a", "state": "running", "arguments": {"threshold": 0.5}},
+            *({"kind": kind, "pid": pid, "time": time, "task": "a"} for kind, pid, time in spans),
+            {"kind": "task", "name": "a", "state": "succeeded", "seconds": 5.0, "outputs": {"y": 2}},
+            {"kind": "task", "name": "b", "state": "succeeded", "seconds": 2.0, "outputs": {}},
+            {"kind": "task", "name": "c", "state": "running"},
+        ],
+        tail='{"kind": "tas',
+    )
+    steps = result.steps
+    assert [step.state for step in steps.values()] == ["succeeded", "succeeded", "failed", "skipped"]
+    assert steps["a"].body_seconds == pytest.approx(3.0)
+    assert steps["a"].arguments == {"threshold": 0.5}
+    assert steps["a"].outputs == {"y": 2}
+    # What a component does outside a span is not counted as its work.
+    assert steps["b"].body_seconds == 0.0
+    assert (result.pipeline, result.arguments) == ("p", {"x": 1})
+
+
+def test_a_loop_adds_up(tmp_path: Path) -> None:
+    task = {"kind": "task", "name": "a", "state": "succeeded", "seconds": 1.5, "outputs": {}}
+    assert collect(tmp_path, [task, task]).steps["a"].seconds == 3.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 10)).map(lambda pair: (pair[0], pair[0] + pair[1]))))
+def test_union_of_intervals(intervals: list[tuple[int, int]]) -> None:
+    covered = {second for start, end in intervals for second in range(start, end)}
+    assert sum_intervals(intervals) == len(covered)
+
+
+@pytest.mark.parametrize(
+    ("value", "threshold", "expected"),
+    [
+        (0.931, 0.95, "accuracy 0.931 is 0.019 below the gate of 0.950"),
+        (0.9721, 0.95, "accuracy 0.972 is 0.022 above the gate of 0.950"),
+        (0.94996, 0.95, "accuracy 0.94996 is 0.00004 below the gate of 0.95000"),
+        (0.95, 0.95, "accuracy 0.950 is 0.000 above the gate of 0.950"),
+        (None, 0.95, "evaluate refused the model"),
+    ],
+)
+def test_a_gate_says_by_how_much(value: float | None, threshold: float, expected: str) -> None:
+    assert Gate("evaluate", "accuracy", value, threshold, False).describe() == expected
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (StepResult("s", "succeeded", outputs={"passed": True, "accuracy": 1}), Gate("s", "accuracy", 1.0, None, True)),
+        (
+            StepResult(
+                "s", "cached", arguments={"metric": "f1", "threshold": 0.5}, outputs={"passed": False, "f1": 0.1}
+            ),
+            Gate("s", "f1", 0.1, 0.5, False),
+        ),
+        (StepResult("s", "succeeded", outputs={"passed": "yes"}), None),
+        (StepResult("s", "failed", outputs={"passed": False}), None),
+    ],
+)
+def test_a_gate_is_found_by_the_output_passed(step: StepResult, expected: Gate | None) -> None:
+    assert find_gate(step) == expected
+
+
+def test_outcomes_in_words() -> None:
+    outputs = {"accuracy": 0.98123, "passed": True, "images": 360, "url": "http://x", "long": "x" * 99, "none": None}
+    assert StepResult("s", "succeeded", outputs=outputs).describe() == (
+        "accuracy 0.9812, passed yes, images 360, url http://x"
+    )
+    assert StepResult("s", "skipped").describe() == "skipped"
+    metrics = {"uri": "/m", "type": "system.Metrics", "metadata": {"epoch": 3, "loss": 0.25, "accuracy": 0.5}}
+    assert StepResult("s", "succeeded", outputs={"metrics": metrics}).describe() == "accuracy 0.5, loss 0.25"
