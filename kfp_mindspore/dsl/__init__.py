@@ -10,10 +10,8 @@ if TYPE_CHECKING:
     from kfp_mindspore.dsl.metadata import add_job_annotation, add_job_label
     from kfp_mindspore.dsl.policy import set_restart_policy, set_run_policy, set_success_policy
     from kfp_mindspore.dsl.worker_options import add_worker_env, set_worker_count, set_worker_resources
-    from kfp_mindspore.steps.options import JobOptions
 
 __all__ = [
-    "JobOptions",
     "add_job_annotation",
     "add_job_label",
     "add_worker_env",
@@ -26,7 +24,6 @@ __all__ = [
 ]
 
 _MODULES = {
-    "JobOptions": "options",
     "add_job_annotation": "metadata",
     "add_job_label": "metadata",
     "add_worker_env": "worker_options",

@@ -79,7 +79,8 @@ def export_mindir(
         tolerance: Largest absolute difference allowed.
         transform: A file that defines a transform, which is tried and copied into the bundle; or the name of one that
             an installed package registers.
-        dimensions: Free dimensions other than the batch by name (`formats.signature.parse_dimensions`); the graph is compared with the network at every size that the samples can be padded to.
+        dimensions: Free dimensions other than the batch by name (`formats.signature.parse_dimensions`); the graph is
+            compared with the network at every size that the samples can be padded to.
         key: 16, 24 or 32 bytes to encrypt model.mindir with (AES-GCM). No plain model reaches the disk; the samples in
             verified.npz are not encrypted.
 

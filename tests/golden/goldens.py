@@ -80,7 +80,8 @@ def compile_file(file: Path) -> str:
 def render_runtime(namespace: str | None) -> str:
     """Return what `kfp-mindspore service runtime` prints; a namespaced one for whichever namespace it is applied to."""
     from kfp_mindspore.cli.output import dump_manifest
-    from kfp_mindspore.inference.runtime import PLACEHOLDER_SERVER_IMAGE, build_serving_runtime
+    from kfp_mindspore.inference.runtime import build_serving_runtime
+    from kfp_mindspore.settings import PLACEHOLDER_SERVER_IMAGE
 
     manifest = build_serving_runtime(PLACEHOLDER_SERVER_IMAGE, namespace=namespace)
     manifest["metadata"].pop("namespace", None)

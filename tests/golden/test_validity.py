@@ -12,7 +12,7 @@ import docstring_parser
 import pytest
 import yaml
 
-from kfp_mindspore.dsl import PLACEHOLDER_IMAGE
+from kfp_mindspore.settings import PLACEHOLDER_IMAGE
 from tests.golden.goldens import DSL, ROOT, list_components, list_pipelines, load, name_module
 from tests.golden.readme import CUSTOM_CONTENT, METADATA_KEYS, read_metadata
 

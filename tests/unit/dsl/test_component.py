@@ -3,8 +3,10 @@ from typing import Any
 import pytest
 from kfp import dsl
 
-from kfp_mindspore.dsl import PLACEHOLDER_IMAGE, JobOptions, msjob_component
+from kfp_mindspore.dsl import msjob_component
 from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.settings import PLACEHOLDER_IMAGE
+from kfp_mindspore.steps.options import JobOptions
 
 
 @msjob_component

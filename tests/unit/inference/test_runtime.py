@@ -14,7 +14,7 @@ import yaml
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.inference import Service, build_inference_service, build_serving_runtime
-from kfp_mindspore.inference.runtime import PLACEHOLDER_SERVER_IMAGE
+from kfp_mindspore.settings import PLACEHOLDER_SERVER_IMAGE
 
 ROOT = Path(__file__).parents[3]
 SCHEMAS = Path(os.environ.get("KFP_MINDSPORE_CRDS", ROOT.parent / "shared" / "crds"))

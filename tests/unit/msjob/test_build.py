@@ -6,7 +6,8 @@ import pytest
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import MSJob, build_msjob, validate_msjob
-from kfp_mindspore.msjob.build import DEFAULT_IMAGE, spell_env, spell_resources
+from kfp_mindspore.msjob.build import spell_env, spell_resources
+from kfp_mindspore.settings import PLACEHOLDER_IMAGE
 
 
 def test_the_least() -> None:
@@ -23,7 +24,7 @@ def test_the_least() -> None:
                     "template": {
                         "spec": {
                             "containers": [
-                                {"name": "mindspore", "image": DEFAULT_IMAGE, "command": ["python", "train.py"]}
+                                {"name": "mindspore", "image": PLACEHOLDER_IMAGE, "command": ["python", "train.py"]}
                             ]
                         }
                     },

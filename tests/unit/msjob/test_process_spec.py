@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.msjob import Endpoints, MSJob, build_msjob, topology
+from kfp_mindspore.msjob import MSJob, build_msjob
 from kfp_mindspore.msjob.backends.process_spec import Plan, check_job, find_script, plan_member
+from kfp_mindspore.msjob.topology import Endpoints, topology
 
 PATH = "spec.msReplicaSpecs.Worker.template.spec"
 CONTAINER = f"{PATH}.containers[0]"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_mindspore.msjob import Endpoints, MSJob, ReplicaSpec, build_msjob, topology
-from kfp_mindspore.msjob.topology import VARIABLES, find_port, is_standalone, make_labels
+from kfp_mindspore.msjob import MSJob, ReplicaSpec, build_msjob
+from kfp_mindspore.msjob.topology import VARIABLES, Endpoints, find_port, is_standalone, make_labels, topology
 
 HERE = Endpoints("10.0.0.7", 4321)
 

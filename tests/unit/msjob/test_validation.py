@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.msjob import Endpoints, MSJob, topology, validate_msjob
+from kfp_mindspore.msjob import MSJob, validate_msjob
+from kfp_mindspore.msjob.topology import Endpoints, topology
 from kfp_mindspore.msjob.validation import find_errors, suggest
 
 DELETED = object()
