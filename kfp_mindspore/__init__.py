@@ -1,7 +1,11 @@
 """Kubeflow Pipelines components and SDK that take MindSpore from a notebook to a served model."""
 
+import lazy_loader
+
 from kfp_mindspore.compat import protobuf as _protobuf
 
 __version__ = "0.1.0"
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 _protobuf.install()

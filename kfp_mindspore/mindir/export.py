@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
 from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, UserError
-from kfp_mindspore.formats.bundle import MODEL_FILE, BundleWriter, ModelBundle, Signature, VerifiedSamples, write_bundle
+from kfp_mindspore.formats.bundle import (
+    MODEL_FILE,
+    TRANSFORM_FILE,
+    BundleWriter,
+    ModelBundle,
+    Signature,
+    VerifiedSamples,
+    write_bundle,
+)
 from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.formats.signature import parse_dimensions
@@ -28,7 +36,7 @@ from kfp_mindspore.mindir.padding import (
     write_dimensions,
 )
 from kfp_mindspore.mindir.verify import TOLERANCE, measure_difference
-from kfp_mindspore.transform import TRANSFORM_FILE, read_transform, try_transform
+from kfp_mindspore.transform import read_transform, try_transform
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,6 +11,16 @@ from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.formats.signature import BYTES, Signature, TensorSpec
 from kfp_mindspore.transform.operation import Operation
 
+__all__ = [
+    "BYTES",
+    "Arrays",
+    "Signature",
+    "TensorSpec",
+    "Transform",
+    "TransformFailedError",
+    "TransformInputError",
+]
+
 Arrays = dict[str, NDArray[Any]]
 _EXAMPLE_ROWS = 2
 _EXAMPLE_LENGTH = 8

@@ -12,10 +12,17 @@ import numpy as np
 import pytest
 
 from kfp_mindspore.errors import CorruptBundleError, NotFoundError, UserError
-from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle, Signature, TensorSpec, VerifiedSamples, write_bundle
+from kfp_mindspore.formats.bundle import (
+    MODEL_FILE,
+    TRANSFORM_FILE,
+    ModelBundle,
+    Signature,
+    TensorSpec,
+    VerifiedSamples,
+    write_bundle,
+)
 from kfp_mindspore.formats.example import Example
 from kfp_mindspore.transform import (
-    TRANSFORM_FILE,
     Arrays,
     TransformFailedError,
     load_transform,

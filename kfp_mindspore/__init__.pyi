@@ -1,0 +1,10 @@
+from .dsl.component import msjob_component as msjob_component
+from .formats.dataset import load_dataset as load_dataset
+from .images.build import build_image as build_image
+from .inference.client import InferenceClient as InferenceClient
+from .mindir.export import export_mindir as export_mindir
+from .msjob.client import MSJobClient as MSJobClient
+from .runs.local import run_local as run_local
+from .training.loop import fit as fit
+
+__version__: str

@@ -1,0 +1,9 @@
+from .component import msjob_component as msjob_component
+from .metadata import add_job_annotation as add_job_annotation
+from .metadata import add_job_label as add_job_label
+from .policy import set_restart_policy as set_restart_policy
+from .policy import set_run_policy as set_run_policy
+from .policy import set_success_policy as set_success_policy
+from .worker_options import add_worker_env as add_worker_env
+from .worker_options import set_worker_count as set_worker_count
+from .worker_options import set_worker_resources as set_worker_resources

@@ -1,0 +1,17 @@
+from .cluster import Cluster as Cluster
+from .errors import ApiError as ApiError
+from .errors import ConfigurationError as ConfigurationError
+from .errors import ConflictError as ConflictError
+from .errors import ExpiredError as ExpiredError
+from .errors import ForbiddenError as ForbiddenError
+from .errors import NotInstalledError as NotInstalledError
+from .errors import UnauthorizedError as UnauthorizedError
+from .errors import UncertainError as UncertainError
+from .errors import UnreachableError as UnreachableError
+from .resources import DEFINITIONS as DEFINITIONS
+from .resources import EVENTS as EVENTS
+from .resources import NAMESPACES as NAMESPACES
+from .resources import PODS as PODS
+from .resources import SERVICES as SERVICES
+from .resources import Resource as Resource
+from .stop import Stop as Stop
