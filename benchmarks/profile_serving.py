@@ -44,7 +44,7 @@ RULES = (
     ("observe", r"/mindsporeserver/observability/|/prometheus_client/", r"", r""),
     ("encode", r"/mindsporeserver/protocols/(v1|v2)\.py", r"encode|list_rows|to_json", r""),
     ("array", r"/mindsporeserver/protocols/(tensors|v1|v2)\.py", r"", r""),
-    ("array", r"mindir/graph\.py", r"validate|_fits|find_inner", r""),
+    ("array", r"mindir/graph\.py", r"validate|_fits|get_row_shapes", r""),
     ("batch", r"mindir/graph\.py", r"", r""),
     ("queue", r"/mindsporeserver/models/(batcher|graphs)\.py", r"", r""),
     ("write", r"/uvicorn/protocols/|/mindsporeserver/protocols/connection\.py", r"send|drain", r""),

@@ -18,7 +18,7 @@ from kfp_mindspore.settings import HOME_VARIABLE
 _CHUNK_BYTES = 1 << 20
 
 
-def find_home() -> Path:
+def get_home() -> Path:
     """Return the directory of local state: jobs, services, runs and the cache.
 
     Returns:

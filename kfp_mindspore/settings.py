@@ -1,6 +1,6 @@
 """Environment variables and constants that several rooms share, each defined once.
 
-Variables that belong to one room (MindSpore's `MS_*`, the model server's flags) are defined there.
+Variables that only one room uses, such as the model server's flags, are defined in that room.
 """
 
 from __future__ import annotations
@@ -45,6 +45,19 @@ DEBUG_VARIABLE = "KFP_MINDSPORE_DEBUG"
 
 MODEL_KEY_VARIABLE = "MINDSPORE_MODEL_KEY"
 
+# MindSpore's dynamic cluster, read by `mindspore.communication.init`. The node ID of a worker is its rank.
+ROLE_VARIABLE = "MS_ROLE"
+SCHEDULER_ROLE = "MS_SCHED"
+WORKER_ROLE = "MS_WORKER"
+SCHEDULER_HOST_VARIABLE = "MS_SCHED_HOST"
+SCHEDULER_PORT_VARIABLE = "MS_SCHED_PORT"
+WORKER_COUNT_VARIABLE = "MS_WORKER_NUM"
+NODE_ID_VARIABLE = "MS_NODE_ID"
+
+# Read by MindSpore when it is imported: the least severity it logs (3: errors), and where a failed compile dumps to.
+LOG_LEVEL_VARIABLE = "GLOG_v"
+COMPILER_DUMP_VARIABLE = "MS_OM_PATH"
+
 # Set to `true` by KFP's executor in the process of a step.
 KFP_RUNTIME_VARIABLE = "_KFP_RUNTIME"
 
@@ -72,5 +85,5 @@ def get_backend_name() -> str:
 
 
 def is_debug() -> bool:
-    """Return whether `$KFP_MINDSPORE_DEBUG` asks for stack traces."""
+    """Return whether `$KFP_MINDSPORE_DEBUG` enables stack traces."""
     return os.environ.get(DEBUG_VARIABLE, "").lower() in {"1", "true", "yes", "on"}

@@ -14,7 +14,7 @@ import click
 
 from kfp_mindspore.cli.output import add_json_option, print_json
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ProcessFailedError
-from kfp_mindspore.files import find_home
+from kfp_mindspore.files import get_home
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.inference import InferenceClient, LocalBackend, Service, ServiceState, ServiceStatus
 from kfp_mindspore.inference.service import LOOPBACK, suggest_name
@@ -88,7 +88,7 @@ def serve(
     service.validate()
     client = InferenceClient(LocalBackend())
     _check_absent(client, name)
-    with _terminate_as_interrupt() as signals, Lease.hold(find_home() / "leases" / f"serve-{os.getpid()}") as lease:
+    with _terminate_as_interrupt() as signals, Lease.hold(get_home() / "leases" / f"serve-{os.getpid()}") as lease:
         status = client.deploy(service, wait_seconds=wait, lease=lease)
         printed = 0
         try:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import files
 from kfp_mindspore.errors import CorruptBundleError, NotFoundError, UserError, ValidationError
-from kfp_mindspore.formats.example import Example
+from kfp_mindspore.formats.example_request import ExampleRequest
 from kfp_mindspore.formats.signature import FORMAT_VERSION, Dimension, Signature, TensorSpec
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class ModelBundle:
         except KeyError as error:
             raise UserError(f"{file}: no array {error.args[0]!r}, found {', '.join(arrays)}") from None
 
-    def read_example(self) -> Example | None:
+    def read_example(self) -> ExampleRequest | None:
         """Read a client's request and its answer; None in a bundle that has none, as those without a transform.
 
         Raises:
@@ -161,7 +161,7 @@ class ModelBundle:
             return None
         file = self.path / EXAMPLE_FILE
         try:
-            return Example.decode(file.read_bytes())
+            return ExampleRequest.decode(file.read_bytes())
         except (OSError, ValueError) as error:
             raise CorruptBundleError(f"{file}: not readable ({error})", hint=_COPY_HINT) from None
 
@@ -228,7 +228,7 @@ class BundleWriter:
             arrays["labels"] = samples.labels
         np.savez(self.directory / VERIFIED_FILE, **arrays)
 
-    def write_example(self, example: Example) -> None:
+    def write_example(self, example: ExampleRequest) -> None:
         """Write what a client may send, and what it gets."""
         (self.directory / EXAMPLE_FILE).write_bytes(example.encode())
 

@@ -188,7 +188,7 @@ def list_checkpoints(root: Path | str) -> list[Path]:
     return [path for _, path in found]
 
 
-def find_latest(root: Path | str) -> Checkpoint | None:
+def get_latest_checkpoint(root: Path | str) -> Checkpoint | None:
     """Return the newest whole checkpoint below `root`, or None; a broken one is skipped with a warning."""
     for path in list_checkpoints(root):
         try:

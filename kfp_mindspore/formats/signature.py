@@ -32,7 +32,7 @@ class TensorSpec:
     dtype: str
     shape: tuple[int, ...]
 
-    def find_mismatch(self, dtype: str, shape: Sequence[int]) -> str:
+    def describe_mismatch(self, dtype: str, shape: Sequence[int]) -> str:
         """Say how an array differs from this.
 
         Args:
@@ -79,7 +79,7 @@ class Dimension:
     sizes: tuple[int, ...]
     pad: Mapping[str, float | int]
 
-    def find_size(self, length: int) -> int | None:
+    def get_size(self, length: int) -> int | None:
         """Return the smallest size that holds `length`, or None when it is longer than the longest."""
         return next((size for size in self.sizes if size >= length), None)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
     # The shape of a row of each input, in their order: what can be computed together has the same.
-    Inner = tuple[tuple[int, ...], ...]
+    RowShapes = tuple[tuple[int, ...], ...]
 
 # How many shapes of a row may be compiled for inputs that are free in more than their batch and name no sizes: a
 # compiled shape stays in memory.
@@ -72,7 +72,7 @@ class Graph:
         self._dimensions = self.signature.dimensions
         self._key = key
         self._compiled: CompiledGraph | None = None
-        self._shapes: set[Inner] = set()
+        self._shapes: set[RowShapes] = set()
         self._outputs = [spec.name for spec in self.signature.outputs]
 
     @property
@@ -111,7 +111,7 @@ class Graph:
         for name, spec in expected.items():
             if name in inputs:
                 array = inputs[name]
-                if mismatch := spec.find_mismatch(array.dtype.name, array.shape):
+                if mismatch := spec.describe_mismatch(array.dtype.name, array.shape):
                     errors.append(f"input {name!r}: {mismatch}")
                 elif self.batch:
                     rows[name] = array.shape[0]
@@ -121,7 +121,7 @@ class Graph:
         if errors:
             raise ValidationError(errors)
 
-    def find_inner(self, inputs: Mapping[str, NDArray[Any]]) -> Inner:
+    def get_row_shapes(self, inputs: Mapping[str, NDArray[Any]]) -> RowShapes:
         """Return the shape of a row of each input as it will be computed: free dimensions grown to a size of theirs.
 
         Args:
@@ -183,10 +183,10 @@ class Graph:
             return False
         return True
 
-    def list_shapes(self) -> list[Inner]:
+    def list_shapes(self) -> list[RowShapes]:
         """Return what to compile before the first request: none when a free dimension names no sizes."""
         skip = 1 if self.batch else 0
-        shapes: list[Inner] = []
+        shapes: list[RowShapes] = []
         for choice in itertools.product(*(dimension.sizes for dimension in self._dimensions)):
             sized = {spec.name: list(spec.shape) for spec in self.inputs}
             for dimension, size in zip(self._dimensions, choice, strict=True):
@@ -195,7 +195,7 @@ class Graph:
             shapes.append(tuple(tuple(shape[skip:]) for shape in sized.values()))
         return [inner for inner in shapes if all(size >= 0 for shape in inner for size in shape)]
 
-    def warm(self, inner: Inner, size: int) -> None:
+    def warm(self, inner: RowShapes, size: int) -> None:
         """Compile one shape.
 
         Args:
@@ -218,13 +218,13 @@ class Graph:
             self.warm(inner, size)
         return len(known)
 
-    def run(self, parts: Sequence[Mapping[str, NDArray[Any]]], inner: Inner) -> list[Arrays]:
+    def run(self, parts: Sequence[Mapping[str, NDArray[Any]]], inner: RowShapes) -> list[Arrays]:
         """Compute several requests at once.
 
         Args:
             parts: The inputs of each request, validated; more than one only when together they have at most
                 `max_batch` rows and the model has a batch.
-            inner: What `find_inner` says of each of them.
+            inner: What `get_row_shapes` says of each of them.
 
         Returns:
             The outputs of each request by name, with as many rows as its inputs had.
@@ -251,7 +251,7 @@ class Graph:
             self._compiled.renew()
         raise failure
 
-    def _run_parts(self, parts: Sequence[Mapping[str, NDArray[Any]]], inner: Inner) -> list[Arrays]:
+    def _run_parts(self, parts: Sequence[Mapping[str, NDArray[Any]]], inner: RowShapes) -> list[Arrays]:
         if not self.batch:
             return [self._crop(self._compute(self._grow(part, inner)), part) for part in parts]
         first = next(iter(self._expected))
@@ -316,7 +316,7 @@ class Graph:
     def _find_filler(self, name: str) -> float | int:
         return next((dimension.pad[name] for dimension in self._dimensions if name in dimension.pad), 0)
 
-    def _grow(self, part: Mapping[str, NDArray[Any]], inner: Inner) -> list[NDArray[Any]]:
+    def _grow(self, part: Mapping[str, NDArray[Any]], inner: RowShapes) -> list[NDArray[Any]]:
         grown = []
         for spec, shape in zip(self.signature.inputs, inner, strict=True):
             array = part[spec.name]

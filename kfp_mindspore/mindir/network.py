@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.checkpoint import Checkpoint
+from kfp_mindspore.settings import COMPILER_DUMP_VARIABLE
 
 if TYPE_CHECKING:
     from mindspore import nn
-
-_OM_VARIABLE = "MS_OM_PATH"
 
 
 def build_network(factory: str, arguments: Mapping[str, Any]) -> nn.Cell:
@@ -74,14 +73,14 @@ def scratch_directory() -> Iterator[Path]:
 
     Its path has none of the characters that MindSpore refuses in file names.
     """
-    chosen = os.environ.get(_OM_VARIABLE)
+    chosen = os.environ.get(COMPILER_DUMP_VARIABLE)
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-") as name:
-        os.environ[_OM_VARIABLE] = chosen or name
+        os.environ[COMPILER_DUMP_VARIABLE] = chosen or name
         try:
             yield Path(name)
         finally:
             if chosen is None:
-                del os.environ[_OM_VARIABLE]
+                del os.environ[COMPILER_DUMP_VARIABLE]
 
 
 def _import_module(name: str) -> Any:

@@ -16,7 +16,7 @@ from kfp_mindspore.mindir.graph import Graph
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kfp_mindspore.mindir.graph import Inner
+    from kfp_mindspore.mindir.graph import RowShapes
 
     Arrays = dict[str, NDArray[Any]]
 
@@ -88,7 +88,7 @@ class GraphRunner:
             KfpMindSporeError: The runner is closed.
         """
         self._graph.validate(inputs)
-        inner = self._graph.find_inner(inputs)
+        inner = self._graph.get_row_shapes(inputs)
         with self._lock:
             if self._executor is None:
                 raise KfpMindSporeError(f"{self.bundle.path}: the runner is closed")
@@ -117,5 +117,5 @@ class GraphRunner:
         self._graph.load()
         self._graph.warm_all()
 
-    def _run(self, inputs: Arrays, inner: Inner) -> Arrays:
+    def _run(self, inputs: Arrays, inner: RowShapes) -> Arrays:
         return self._graph.run([inputs], inner)[0]

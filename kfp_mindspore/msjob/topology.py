@@ -18,15 +18,25 @@ from kfp_mindspore.msjob.names import (
     WORKER,
 )
 from kfp_mindspore.msjob.types import MSJob, ReplicaSpec
+from kfp_mindspore.settings import (
+    NODE_ID_VARIABLE,
+    ROLE_VARIABLE,
+    SCHEDULER_HOST_VARIABLE,
+    SCHEDULER_PORT_VARIABLE,
+    SCHEDULER_ROLE,
+    WORKER_COUNT_VARIABLE,
+    WORKER_ROLE,
+)
 
-ROLES = {SCHEDULER: "MS_SCHED", PARAMETER_SERVER: "MS_PSERVER", WORKER: "MS_WORKER"}
+SERVER_COUNT_VARIABLE = "MS_SERVER_NUM"
+ROLES = {SCHEDULER: SCHEDULER_ROLE, PARAMETER_SERVER: "MS_PSERVER", WORKER: WORKER_ROLE}
 VARIABLES = (
-    "MS_ROLE",
-    "MS_SCHED_HOST",
-    "MS_SCHED_PORT",
-    "MS_WORKER_NUM",
-    "MS_SERVER_NUM",
-    "MS_NODE_ID",
+    ROLE_VARIABLE,
+    SCHEDULER_HOST_VARIABLE,
+    SCHEDULER_PORT_VARIABLE,
+    WORKER_COUNT_VARIABLE,
+    SERVER_COUNT_VARIABLE,
+    NODE_ID_VARIABLE,
 )
 
 
@@ -118,15 +128,15 @@ def topology(spec: MSJob, endpoints: Endpoints) -> Topology:
             if not standalone:
                 host = endpoints.bind_host or endpoints.host if kind == SCHEDULER else endpoints.host
                 environment = {
-                    "MS_ROLE": ROLES[kind],
-                    "MS_SCHED_HOST": host,
-                    "MS_SCHED_PORT": str(endpoints.port),
-                    "MS_WORKER_NUM": str(spec.workers),
+                    ROLE_VARIABLE: ROLES[kind],
+                    SCHEDULER_HOST_VARIABLE: host,
+                    SCHEDULER_PORT_VARIABLE: str(endpoints.port),
+                    WORKER_COUNT_VARIABLE: str(spec.workers),
                 }
                 if servers:
-                    environment["MS_SERVER_NUM"] = str(servers)
+                    environment[SERVER_COUNT_VARIABLE] = str(servers)
                 # An integer fixes the rank; workers keep theirs over restarts. The others only need a unique one.
-                environment["MS_NODE_ID"] = str(index) if kind == WORKER else f"{kind.lower()}-{index}"
+                environment[NODE_ID_VARIABLE] = str(index) if kind == WORKER else f"{kind.lower()}-{index}"
             members.append(
                 Member(
                     name=f"{spec.name}-{kind.lower()}-{index}",

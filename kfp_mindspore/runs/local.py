@@ -75,7 +75,7 @@ def run_local(
         GateNotMetError: A step has an output `passed` that is false.
         ProcessFailedError: A step failed; its last lines are in the message.
     """
-    home = (home or files.find_home()).absolute()
+    home = (home or files.get_home()).absolute()
     source, compiled = (str(pipeline), None) if isinstance(pipeline, (str, Path)) else ("", pipeline)
     if compiled is None:
         sources.check_source(source)

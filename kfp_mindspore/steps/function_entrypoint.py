@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kfp_mindspore.settings import NODE_ID_VARIABLE, ROLE_VARIABLE, SCHEDULER_ROLE
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the function in this worker; the scheduler of a distributed job serves the workers instead."""
@@ -22,10 +24,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--function", required=True, help="name of the function in it")
     parser.add_argument("--executor-input", required=True, help="KFP's ExecutorInput as JSON")
     given = parser.parse_args(arguments)
-    if os.environ.get("MS_ROLE") == "MS_SCHED":
-        from kfp_mindspore.training import join
+    if os.environ.get(ROLE_VARIABLE) == SCHEDULER_ROLE:
+        from kfp_mindspore.training import init_distributed
 
-        join()
+        init_distributed()
         return
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-function-") as scratch:
         executor_input = json.loads(given.executor_input)
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def find_rank() -> int:
     """Return this worker's rank; 0 when it trains alone."""
-    return int(os.environ.get("MS_NODE_ID") or 0)
+    return int(os.environ.get(NODE_ID_VARIABLE) or 0)
 
 
 def redirect_outputs(executor_input: dict[str, Any], scratch: str) -> dict[str, Any]:

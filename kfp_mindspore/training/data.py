@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.settings import DATASET_VARIABLE
-from kfp_mindspore.training.distributed import Membership
+from kfp_mindspore.training.distributed import WorkerInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,7 +50,7 @@ class ArraySource:
         labels: Shape (N, …).
         batch_size: Samples a step over all workers.
         seed: Seed of the shuffle and of `augment`.
-        membership: This worker's place.
+        worker: This worker's place.
         augment: Called with a worker's part of a batch's features and a generator seeded by (seed, epoch, step,
             rank); returns the features to train on, of the same shape and dtype.
         shuffle: Whether to shuffle.
@@ -63,7 +63,7 @@ class ArraySource:
         *,
         batch_size: int,
         seed: int,
-        membership: Membership,
+        worker: WorkerInfo,
         augment: Augment | None = None,
         shuffle: bool = True,
     ) -> None:
@@ -71,16 +71,16 @@ class ArraySource:
             raise UserError(f"train: features and labels must be as many, got {len(features)} and {len(labels)}")
         if not 1 <= batch_size <= len(features):
             raise UserError(f"batch_size: must be 1 to {len(features)}, the training samples, got {batch_size}")
-        if batch_size % membership.size:
+        if batch_size % worker.size:
             raise UserError(
-                f"batch_size: must be divisible by the {membership.size} workers, got {batch_size}",
+                f"batch_size: must be divisible by the {worker.size} workers, got {batch_size}",
                 hint="It counts the samples of one step over all workers.",
             )
         self.raw = (features, labels)
         self.batch_size = batch_size
         self.steps = len(features) // batch_size
         self._seed = seed
-        self._membership = membership
+        self._worker = worker
         self._augment = augment
         self._shuffle = shuffle
 
@@ -94,12 +94,12 @@ class ArraySource:
             order = np.random.default_rng((self._seed, epoch)).permutation(len(features))
         else:
             order = np.arange(len(features))
-        part = self._membership.share(self.batch_size)
+        part = self._worker.get_shard(self.batch_size)
         for step in range(start, self.steps):
             chosen = order[step * self.batch_size : (step + 1) * self.batch_size][part]
             batch = features[chosen]
             if self._augment is not None:
-                batch = self._augment(batch, np.random.default_rng((self._seed, epoch, step, self._membership.rank)))
+                batch = self._augment(batch, np.random.default_rng((self._seed, epoch, step, self._worker.rank)))
             yield Tensor(batch), Tensor(labels[chosen])
 
 
@@ -108,12 +108,12 @@ class PipelineSource:
 
     Args:
         dataset: A batched mindspore.dataset object with two columns; sharding by rank is up to it.
-        membership: This worker's place.
+        worker: This worker's place.
     """
 
-    def __init__(self, dataset: Any, *, membership: Membership) -> None:
+    def __init__(self, dataset: Any, *, worker: WorkerInfo) -> None:
         self.raw = dataset
-        self.batch_size = int(dataset.get_batch_size()) * membership.size
+        self.batch_size = int(dataset.get_batch_size()) * worker.size
         self.steps = int(dataset.get_dataset_size())
         if self.steps < 1:
             raise UserError("train: the dataset has no batch")
@@ -152,7 +152,7 @@ class Validation:
 
 
 def resolve_train(
-    train: Any, *, batch_size: int, seed: int, membership: Membership, augment: Augment | None, shuffle: bool
+    train: Any, *, batch_size: int, seed: int, worker: WorkerInfo, augment: Augment | None, shuffle: bool
 ) -> Source:
     """Turn what a user gives for `train` into a source.
 
@@ -161,7 +161,7 @@ def resolve_train(
             batched mindspore.dataset object, or None for the directory that KFP_MINDSPORE_DATASET_DIR names.
         batch_size: Samples a step over all workers.
         seed: Seed of the shuffle and of `augment`.
-        membership: This worker's place.
+        worker: This worker's place.
         augment: NumPy transform of a batch's features.
         shuffle: Whether to shuffle arrays.
 
@@ -172,10 +172,10 @@ def resolve_train(
     if hasattr(train, "create_tuple_iterator"):
         if augment is not None:
             raise UserError("augment: works on arrays; give a mindspore.dataset object its own map operations")
-        return PipelineSource(train, membership=membership)
+        return PipelineSource(train, worker=worker)
     features, labels = _to_arrays(train, "train")
     return ArraySource(
-        features, labels, batch_size=batch_size, seed=seed, membership=membership, augment=augment, shuffle=shuffle
+        features, labels, batch_size=batch_size, seed=seed, worker=worker, augment=augment, shuffle=shuffle
     )
 
 

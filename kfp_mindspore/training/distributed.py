@@ -1,4 +1,4 @@
-"""Data parallelism: who this process is, from the MS_* environment, and what the members agree on."""
+"""Data parallelism: rank and number of workers from the MS_* environment, and collectives over all workers."""
 
 from __future__ import annotations
 
@@ -6,17 +6,26 @@ import os
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.settings import (
+    ROLE_VARIABLE,
+    SCHEDULER_HOST_VARIABLE,
+    SCHEDULER_PORT_VARIABLE,
+    SCHEDULER_ROLE,
+    WORKER_COUNT_VARIABLE,
+    WORKER_ROLE,
+)
 from kfp_mindspore.training.environment import import_mindspore
 
-_REQUIRED = ("MS_SCHED_HOST", "MS_SCHED_PORT", "MS_WORKER_NUM")
+_REQUIRED = (SCHEDULER_HOST_VARIABLE, SCHEDULER_PORT_VARIABLE, WORKER_COUNT_VARIABLE)
 
 
 @dataclass(frozen=True)
-class Membership:
-    """This process's place among the workers of a job.
+class WorkerInfo:
+    """Rank and world size of this process.
 
     Args:
         rank: 0 to size - 1; rank 0 writes checkpoints and metrics.
@@ -31,88 +40,73 @@ class Membership:
         """Whether this process writes checkpoints, metrics and events."""
         return self.rank == 0
 
-    def share(self, samples: int) -> slice:
+    def get_shard(self, samples: int) -> slice:
         """Return this worker's part of a batch of `samples`, which `size` divides."""
         part = samples // self.size
         return slice(self.rank * part, (self.rank + 1) * part)
 
 
-_membership: Membership | None = None
+@lru_cache(maxsize=1)
+def init_distributed() -> WorkerInfo:
+    """Initialise MindSpore's dynamic cluster as MS_ROLE and its companions define it.
 
-
-def join() -> Membership:
-    """Join the cluster that MS_ROLE and its companions describe; without MS_ROLE this process trains alone.
-
-    In the scheduler's role it serves until the workers have left and then ends the process with code 0: the scheduler
-    runs the same script as the workers. Further calls return the same membership.
+    In the scheduler's role the call serves the workers until they have exited and then raises SystemExit(0): the
+    scheduler runs the same script as the workers. Further calls return the same object.
 
     Returns:
-        This process's rank and the number of workers.
+        Rank and number of workers; rank 0 of 1 without MS_ROLE.
 
     Raises:
         UserError: The role is unknown, or a variable that it needs is missing.
     """
-    global _membership
-    if _membership is None:
-        _membership = _join()
-    return _membership
-
-
-def _join() -> Membership:
-    role = os.environ.get("MS_ROLE")
+    role = os.environ.get(ROLE_VARIABLE)
     if not role:
-        return Membership()
-    if role not in ("MS_SCHED", "MS_WORKER"):
-        raise UserError(f"MS_ROLE: must be MS_SCHED or MS_WORKER, got {role!r}")
+        return WorkerInfo()
+    if role not in (SCHEDULER_ROLE, WORKER_ROLE):
+        raise UserError(f"{ROLE_VARIABLE}: must be {SCHEDULER_ROLE} or {WORKER_ROLE}, got {role!r}")
     missing = [name for name in _REQUIRED if not os.environ.get(name)]
     if missing:
-        raise UserError(f"MS_ROLE is {role}, but {', '.join(missing)} is not set")
+        raise UserError(f"{ROLE_VARIABLE} is {role}, but {', '.join(missing)} is not set")
     import_mindspore()
     from mindspore import communication
 
     communication.init()
-    if role == "MS_SCHED":
-        # MindSpore ends a scheduler inside init(); should a version return instead, its work is done too.
+    if role == SCHEDULER_ROLE:
+        # MindSpore 2.9 exits inside init(); a version that returns has finished serving too.
         raise SystemExit(0)
-    return Membership(rank=communication.get_rank(), size=communication.get_group_size())
+    return WorkerInfo(rank=communication.get_rank(), size=communication.get_group_size())
 
 
-def adopt_parameters(membership: Membership, parameters: Iterable[Any]) -> None:
-    """Give every worker rank 0's values of the floating-point parameters; collective."""
-    if membership.size == 1:
+def broadcast_parameters(worker: WorkerInfo, parameters: Iterable[Any]) -> None:
+    """Set the floating-point parameters of every worker to rank 0's values; collective."""
+    if worker.size == 1:
         return
     import numpy as np
     from mindspore import Tensor, ops
 
-    chosen = [parameter for parameter in parameters if np.issubdtype(parameter.asnumpy().dtype, np.floating)]
-    flat = np.concatenate([parameter.asnumpy().astype(np.float32).ravel() for parameter in chosen])
-    if not membership.is_writer:
-        flat = np.zeros_like(flat)
-    flat = ops.AllReduce()(Tensor(flat)).asnumpy()
-    offset = 0
-    for parameter in chosen:
-        size = int(np.prod(parameter.shape, dtype=np.int64))
-        values = flat[offset : offset + size].reshape(parameter.shape)
-        parameter.set_data(Tensor(values, parameter.dtype))
-        offset += size
+    for parameter in parameters:
+        values = parameter.asnumpy()
+        if np.issubdtype(values.dtype, np.floating):
+            own = values.astype(np.float32) if worker.is_writer else np.zeros(values.shape, np.float32)
+            parameter.set_data(Tensor(ops.AllReduce()(Tensor(own)).asnumpy(), parameter.dtype))
 
 
-def check_agreement(membership: Membership, subject: str, value: str) -> None:
+def check_agreement(worker: WorkerInfo, subject: str, value: str) -> None:
     """Compare a value with rank 0's; collective.
 
     Raises:
         UserError: This worker has another value, such as another newest checkpoint because no volume is shared.
     """
-    if membership.size == 1:
+    if worker.size == 1:
         return
     import numpy as np
     from mindspore import Tensor, ops
 
     # float32 holds integers up to 2^24 exactly.
     own = float(zlib.crc32(value.encode()) % (1 << 24))
-    sent = own if membership.is_writer else 0.0
+    sent = own if worker.is_writer else 0.0
     if float(ops.AllReduce()(Tensor(np.array([sent], np.float32))).asnumpy()[0]) != own:
         raise UserError(
-            f"worker {membership.rank} of {membership.size}: {subject} is {value!r}, and worker 0 has another",
+            f"worker {worker.rank} of {worker.size}: {subject} is {value!r}, and worker 0 has another",
             hint="All workers need the same directories: mount one shared volume.",
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import MissingExtraError
+from kfp_mindspore.settings import COMPILER_DUMP_VARIABLE, LOG_LEVEL_VARIABLE
 
 
 def quieten() -> None:
@@ -17,8 +18,8 @@ def quieten() -> None:
 
     Both are environment variables that MindSpore reads when it is imported, and both keep what the user has set.
     """
-    os.environ.setdefault("GLOG_v", "3")
-    os.environ.setdefault("MS_OM_PATH", str(Path(tempfile.gettempdir(), f"kfp-mindspore-om-{os.getuid()}")))
+    os.environ.setdefault(LOG_LEVEL_VARIABLE, "3")
+    os.environ.setdefault(COMPILER_DUMP_VARIABLE, str(Path(tempfile.gettempdir(), f"kfp-mindspore-om-{os.getuid()}")))
 
 
 def import_mindspore() -> Any:

@@ -121,15 +121,15 @@ def fit(
         keep_checkpoints=keep_checkpoints,
     )
     import_mindspore()
-    membership = distributed.join()
+    worker = distributed.init_distributed()
     # The run is made of MindSpore's classes, so its module is imported only here.
     from kfp_mindspore.training import data, state
-    from kfp_mindspore.training.run import Plan, Run
+    from kfp_mindspore.training.run import Run, TrainingConfig
 
     if has_convolutions(type(cell).__name__ for _, cell in network.cells_and_names()):
         avoid_slow_convolutions()
     set_seed(seed)
-    plan = Plan(
+    config = TrainingConfig(
         epochs=epochs,
         seed=seed,
         validation_epochs=validation_epochs,
@@ -138,16 +138,16 @@ def fit(
         keep_checkpoints=keep_checkpoints,
         output_dir=_find_directory(output_dir, OUTPUT_VARIABLE),
         network=state.describe_network(network, network_factory, network_arguments),
-        verbose=verbose and membership.is_writer,
+        verbose=verbose and worker.is_writer,
     )
-    if plan.output_dir is not None and not plan.network.factory and membership.is_writer:
+    if config.output_dir is not None and not config.network.factory and worker.is_writer:
         _logger.warning("the network's class cannot be imported elsewhere: give network_factory=… to export it later")
     with use_graph_mode(), events.span("training.fit"), Termination() as termination:
         source = data.resolve_train(
-            train, batch_size=batch_size, seed=seed, membership=membership, augment=augment, shuffle=shuffle
+            train, batch_size=batch_size, seed=seed, worker=worker, augment=augment, shuffle=shuffle
         )
         run = Run(
-            plan,
+            config,
             network=network,
             loss=loss,
             optimizer=optimizer,
@@ -155,7 +155,7 @@ def fit(
             validation=data.resolve_validation(validation, train),
             metrics=metrics,
             callbacks=callbacks,
-            membership=membership,
+            worker=worker,
             termination=termination,
         )
         run.start()

@@ -22,7 +22,7 @@ from kfp_mindspore.formats.checkpoint import Checkpoint, NetworkSpec
 from kfp_mindspore.training import distributed
 from kfp_mindspore.training.callbacks import CallbackList, CallbackParams, restore_callbacks, save_callbacks
 from kfp_mindspore.training.data import Source, Validation
-from kfp_mindspore.training.distributed import Membership
+from kfp_mindspore.training.distributed import WorkerInfo
 from kfp_mindspore.training.history import METRICS_FILE, History, read_history
 from kfp_mindspore.training.signals import EXIT_CODE, Termination
 from kfp_mindspore.training.state import load_parameters, save_parameters
@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingConfig:
     """What a run is asked to do; the fields are `fit`'s arguments, resolved."""
 
     epochs: int
@@ -61,7 +61,7 @@ class Run:
 
     def __init__(
         self,
-        plan: Plan,
+        config: TrainingConfig,
         *,
         network: Any,
         loss: Any,
@@ -70,10 +70,10 @@ class Run:
         validation: Validation | None,
         metrics: Any,
         callbacks: Any,
-        membership: Membership,
+        worker: WorkerInfo,
         termination: Termination,
     ) -> None:
-        self.plan = plan
+        self.config = config
         self.epoch = 0
         self.step = 0
         self.stopped = False
@@ -83,18 +83,18 @@ class Run:
         self._network = network
         self._optimizer = optimizer
         self._source = source
-        self._membership = membership
+        self._worker = worker
         self._termination = termination
         self._callbacks = CallbackList(callbacks)
         self._evaluation_callbacks = self._callbacks.select_for_evaluation()
-        self._trainer = Trainer(network, loss, optimizer, membership)
+        self._trainer = Trainer(network, loss, optimizer, worker)
         self._evaluator = Evaluator(network, loss, metrics, validation) if validation is not None else None
         self._params = CallbackParams(
             batch_num=source.steps,
             cur_step_num=0,
             dataset_sink_mode=False,
-            device_number=membership.size,
-            epoch_num=plan.epochs,
+            device_number=worker.size,
+            epoch_num=config.epochs,
             initial_step=0,
             last_save_ckpt_step=None,
             latest_ckpt_file=None,
@@ -104,7 +104,7 @@ class Run:
             mode="train",
             network=network,
             optimizer=optimizer,
-            parallel_mode="data_parallel" if membership.size > 1 else "stand_alone",
+            parallel_mode="data_parallel" if worker.size > 1 else "stand_alone",
             train_dataset=source.raw,
             train_dataset_element=None,
             train_network=self._trainer.cell,
@@ -119,18 +119,18 @@ class Run:
 
     def start(self) -> None:
         """Go on from the newest whole checkpoint, when there is one."""
-        root, writes = self.plan.checkpoint_dir, self._membership.is_writer
+        root, writes = self.config.checkpoint_dir, self._worker.is_writer
         if root is not None and writes:
             checkpoints.remove_leftovers(root)
-        found = checkpoints.find_latest(root) if root is not None else None
-        distributed.check_agreement(self._membership, "the newest checkpoint", found.path.name if found else "none")
+        found = checkpoints.get_latest_checkpoint(root) if root is not None else None
+        distributed.check_agreement(self._worker, "the newest checkpoint", found.path.name if found else "none")
         records: list[dict[str, Any]] = []
         if found is not None:
             self._resume(found)
             records = read_history(found.path / METRICS_FILE)
         else:
-            distributed.adopt_parameters(self._membership, self._network.get_parameters())
-        output = self.plan.output_dir
+            distributed.broadcast_parameters(self._worker, self._network.get_parameters())
+        output = self.config.output_dir
         self.history = History(output / METRICS_FILE if output is not None and writes else None, records)
 
     def _resume(self, found: Checkpoint) -> None:
@@ -138,11 +138,13 @@ class Run:
         training = found.training
         self.epoch, self.step = found.epoch, found.step
         self.metrics = dict(found.metrics)
-        self.stopped = bool(training.get("stopped")) and training.get("epochs") == self.plan.epochs
+        self.stopped = bool(training.get("stopped")) and training.get("epochs") == self.config.epochs
         self._described = list(training.get("callbacks", ()))
         self.resumed_from = found.path
-        if found.seed != self.plan.seed:
-            _logger.warning("%s was trained with seed %d, this run has seed %d", found.path, found.seed, self.plan.seed)
+        if found.seed != self.config.seed:
+            _logger.warning(
+                "%s was trained with seed %d, this run has seed %d", found.path, found.seed, self.config.seed
+            )
         same = (training.get("steps_per_epoch"), training.get("batch_size")) == (
             self._source.steps,
             self._source.batch_size,
@@ -152,8 +154,10 @@ class Run:
             self._loss_sum = float(training.get("loss_sum", 0.0))
         elif training.get("position"):
             _logger.warning("%s has other batches than this run: epoch %d begins anew", found.path, self.epoch + 1)
-        if self.plan.verbose:
-            print(f"resuming from {found.path}: epoch {self.epoch} of {self.plan.epochs}, step {self.step}", flush=True)
+        if self.config.verbose:
+            print(
+                f"resuming from {found.path}: epoch {self.epoch} of {self.config.epochs}, step {self.step}", flush=True
+            )
 
     def train(self) -> None:
         """Run the epochs that are left."""
@@ -164,7 +168,7 @@ class Run:
             self._callbacks.call("on_train_begin", self._context)
             if self.resumed_from is not None:
                 restore_callbacks(self._callbacks.callbacks, self._described, self.resumed_from)
-            while self.epoch < self.plan.epochs and not self.stopped:
+            while self.epoch < self.config.epochs and not self.stopped:
                 self._run_epoch()
             self._callbacks.call("on_train_end", self._context)
 
@@ -190,8 +194,8 @@ class Run:
             "images_per_second": round((self._position - first) * self._source.batch_size / max(seconds, 1e-9), 1),
         }
         self.metrics = {"loss": loss}
-        last = self.epoch + 1 == self.plan.epochs or self._context.get_stop_requested()
-        if self._evaluator is not None and (last or (self.epoch + 1) % self.plan.validation_epochs == 0):
+        last = self.epoch + 1 == self.config.epochs or self._context.get_stop_requested()
+        if self._evaluator is not None and (last or (self.epoch + 1) % self.config.validation_epochs == 0):
             record["validation"] = self._validate()
         self._callbacks.call("on_train_epoch_end", self._context)
         params.pop("metrics", None)
@@ -201,10 +205,10 @@ class Run:
         self._position, self._loss_sum = 0, 0.0
         self.history.append(record)
         self._report(record)
-        last = self.stopped or self.epoch == self.plan.epochs
-        if last or interrupted or self.epoch % self.plan.checkpoint_epochs == 0:
+        last = self.stopped or self.epoch == self.config.epochs
+        if last or interrupted or self.epoch % self.config.checkpoint_epochs == 0:
             self._write_checkpoint()
-        if interrupted or (self._termination.requested and self._membership.size == 1):
+        if interrupted or (self._termination.requested and self._worker.size == 1):
             self._leave()
 
     def _run_steps(self) -> bool:
@@ -288,31 +292,31 @@ class Run:
         """Measure the final weights when a callback may have put others in place, and write the final checkpoint."""
         if self.stopped and self._evaluator is not None:
             self._keep_metrics(*self._evaluate())
-        output = self.plan.output_dir
+        output = self.config.output_dir
         if output is None:
             return None
         path = output / "checkpoint"
-        if self._membership.is_writer:
+        if self._worker.is_writer:
             self._write(path, ())
         return path
 
     def _write_checkpoint(self) -> None:
-        root = self.plan.checkpoint_dir
-        if root is None or not self._membership.is_writer:
+        root = self.config.checkpoint_dir
+        if root is None or not self._worker.is_writer:
             return
         path = root / checkpoints.name_checkpoint(self.epoch, self.step)
         if path == self.resumed_from:
             return
         self._write(path, self._callbacks.callbacks)
         self._params.update(last_save_ckpt_step=self.step, latest_ckpt_file=str(path))
-        checkpoints.prune_checkpoints(root, self.plan.keep_checkpoints)
+        checkpoints.prune_checkpoints(root, self.config.keep_checkpoints)
 
     def _write(self, path: Path, callbacks: Sequence[Any]) -> None:
         training: dict[str, Any] = {
-            "epochs": self.plan.epochs,
+            "epochs": self.config.epochs,
             "steps_per_epoch": self._source.steps,
             "batch_size": self._source.batch_size,
-            "workers": self._membership.size,
+            "workers": self._worker.size,
             "position": self._position,
             "loss_sum": self._loss_sum,
             "stopped": self.stopped,
@@ -321,8 +325,8 @@ class Run:
             path,
             epoch=self.epoch,
             step=self.step,
-            seed=self.plan.seed,
-            network=self.plan.network,
+            seed=self.config.seed,
+            network=self.config.network,
             metrics=self.metrics,
             training=training,
             mindspore_version=mindspore.__version__,
@@ -332,8 +336,8 @@ class Run:
             (directory / METRICS_FILE).write_text(self.history.to_text(), encoding="utf-8")
 
     def _leave(self) -> None:
-        root = self.plan.checkpoint_dir
-        if self._membership.is_writer:
+        root = self.config.checkpoint_dir
+        if self._worker.is_writer:
             saved = f"saved {root / checkpoints.name_checkpoint(self.epoch, self.step)}" if root else "nothing saved"
             print(
                 f"SIGTERM after step {self.step}: {saved}; leaving with code {EXIT_CODE}", file=sys.stderr, flush=True
@@ -342,23 +346,23 @@ class Run:
 
     def _show_progress(self) -> None:
         now = time.monotonic()
-        if now - self._last_progress < _PROGRESS_SECONDS or not self._membership.is_writer:
+        if now - self._last_progress < _PROGRESS_SECONDS or not self._worker.is_writer:
             return
         self._last_progress = now
         self._collect_losses()
         self._emit(self.epoch + 1, self._loss_sum / max(self._position, 1), self.metrics)
 
     def _report(self, record: dict[str, Any]) -> None:
-        if self._membership.is_writer:
+        if self._worker.is_writer:
             self._emit(record["epoch"], record["loss"], self.metrics)
-        if self.plan.verbose:
+        if self.config.verbose:
             validation = "".join(
                 f", {name} {value:.4f}"
                 for name, value in record.get("validation", {}).items()
                 if isinstance(value, float)
             )
             print(
-                f"epoch {record['epoch']}/{self.plan.epochs}: loss {record['loss']:.4f}{validation}, "
+                f"epoch {record['epoch']}/{self.config.epochs}: loss {record['loss']:.4f}{validation}, "
                 f"{record['images_per_second']:.0f} images/s",
                 flush=True,
             )
@@ -368,9 +372,9 @@ class Run:
             "progress",
             "training.fit",
             epoch=epoch,
-            epochs=self.plan.epochs,
+            epochs=self.config.epochs,
             step=self.step,
-            steps=self.plan.epochs * self._source.steps,
+            steps=self.config.epochs * self._source.steps,
             loss=loss,
             metrics=metrics,
         )

@@ -12,7 +12,7 @@ from mindspore.train import Metric, get_metric_fn
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.training.data import Validation
 from kfp_mindspore.training.diagnosis import explain_computation
-from kfp_mindspore.training.distributed import Membership
+from kfp_mindspore.training.distributed import WorkerInfo
 
 
 class ParallelTrainStep(nn.TrainOneStepCell):  # type: ignore[misc]
@@ -45,15 +45,15 @@ class Trainer:
         network: The network.
         loss: The loss function, or None when the network returns the loss itself.
         optimizer: The optimizer.
-        membership: This worker's place.
+        worker: This worker's place.
     """
 
-    def __init__(self, network: Any, loss: Any, optimizer: Any, membership: Membership) -> None:
+    def __init__(self, network: Any, loss: Any, optimizer: Any, worker: WorkerInfo) -> None:
         self._network = network
         with_loss = network if loss is None else nn.WithLossCell(network, loss)
-        self._parallel = membership.size > 1
+        self._parallel = worker.size > 1
         if self._parallel:
-            self.cell = ParallelTrainStep(with_loss, optimizer, membership.size)
+            self.cell = ParallelTrainStep(with_loss, optimizer, worker.size)
         else:
             self.cell = nn.TrainOneStepCell(with_loss, optimizer)
         self.cell.set_train(True)

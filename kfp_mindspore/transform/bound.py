@@ -203,7 +203,7 @@ def _compare(
     for name, spec in expected.items():
         array = arrays[name]
         dtype = _find_dtype(array)
-        if what := spec.find_mismatch(dtype, array.shape):
+        if what := spec.describe_mismatch(dtype, array.shape):
             by_size = dtype == spec.dtype and array.ndim == len(spec.shape) and (not batched or len(array) > 0)
             found.append((name, what, by_size))
         elif batched and rows is not None and len(array) != rows:

@@ -8,7 +8,7 @@ from typing import Any
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
 from kfp_mindspore.formats.bundle import VerifiedSamples
-from kfp_mindspore.formats.example import Example
+from kfp_mindspore.formats.example_request import ExampleRequest
 from kfp_mindspore.formats.signature import Signature
 from kfp_mindspore.transform.base import Arrays, TransformFailedError
 from kfp_mindspore.transform.bound import BoundTransform, has_batch, widen
@@ -45,7 +45,7 @@ def read_transform(transform: Path | str, signature: Signature) -> tuple[BoundTr
 
 def try_transform(
     bound: BoundTransform, samples: VerifiedSamples, compute: Callable[[Arrays], Arrays], file: Path | None = None
-) -> Example | None:
+) -> ExampleRequest | None:
     """Send an example through a transform and the graph: real samples where clients send them, else what it makes up.
 
     Args:
@@ -66,7 +66,7 @@ def try_transform(
         if inputs is None:
             bound.run_postprocess(samples.outputs)
             return None
-        return Example(inputs, bound.run_postprocess(compute(bound.run_preprocess(inputs))))
+        return ExampleRequest(inputs, bound.run_postprocess(compute(bound.run_preprocess(inputs))))
     except TransformFailedError as error:
         cause = error.__cause__
         text = error.message if cause is None else f"{describe_failure(cause, where)} ({error.message})"

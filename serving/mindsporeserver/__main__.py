@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 
 from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.settings import LOG_LEVEL_VARIABLE
 from mindsporeserver.options import add_arguments, read_options
 
 _URI = "://"
@@ -18,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line and serve; return the exit code, 2 for a mistake in what was asked for."""
     argv = sys.argv[1:] if argv is None else list(argv)
     # Errors only: MindSpore writes its warnings about the graph at every start.
-    os.environ.setdefault("GLOG_v", "3")
+    os.environ.setdefault(LOG_LEVEL_VARIABLE, "3")
     # kserve's choice of a response class, at nearly every request.
     warnings.filterwarnings("ignore", message="ORJSONResponse is deprecated")
     # A number too large for float32 becomes infinite, which is looked for afterwards.

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kfp_mindspore.formats.checkpoint import Checkpoint, find_latest, list_checkpoints
+from kfp_mindspore.formats.checkpoint import Checkpoint, get_latest_checkpoint, list_checkpoints
 from kfp_mindspore.formats.dataset import load_dataset
 from kfp_mindspore.training.history import read_history
 
@@ -118,7 +118,7 @@ def test_sigterm_in_the_middle_of_an_epoch_loses_no_completed_step(runs: Runs, w
 
     assert code == 143, output
     assert time.monotonic() - begun < 25, "1 s of step at work, and five times what leaving takes"
-    newest = find_latest(root / "checkpoints")
+    newest = get_latest_checkpoint(root / "checkpoints")
     assert newest is not None
     # The step at work when the signal came is the last one, and it is saved: 0 completed steps are lost.
     assert (newest.epoch, newest.step) == (1, step)
@@ -139,7 +139,7 @@ def test_kill_9_while_a_checkpoint_is_written_leaves_the_one_before(runs: Runs, 
     names = list_names(root / "checkpoints")
     assert names[1:] == ["00001-36", "00002-72"]
     assert names[0].startswith(".00003-108.")
-    newest = find_latest(root / "checkpoints")
+    newest = get_latest_checkpoint(root / "checkpoints")
     assert newest is not None
     assert newest.step == 2 * STEPS
 
@@ -175,6 +175,6 @@ def test_a_full_disk_is_a_clear_error_and_leaves_the_old_ones(runs: Runs, copied
     assert f"{root / '00004-144'}: the checkpoint cannot be written (File too large)" in output
     assert "Earlier checkpoints are untouched" in output
     assert list_names(root) == ["00002-72", "00003-108"]
-    newest = find_latest(root)
+    newest = get_latest_checkpoint(root)
     assert newest is not None
     assert newest.step == 3 * STEPS

@@ -17,10 +17,10 @@ class Interrupted(BaseException):
 
 def test_home_is_the_variable_or_a_folder_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KFP_MINDSPORE_HOME", str(tmp_path / "state"))
-    assert files.find_home() == tmp_path / "state"
+    assert files.get_home() == tmp_path / "state"
     monkeypatch.delenv("KFP_MINDSPORE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert files.find_home() == tmp_path / ".kfp-mindspore"
+    assert files.get_home() == tmp_path / ".kfp-mindspore"
 
 
 def test_a_write_makes_folders_and_leaves_no_sibling(tmp_path: Path) -> None:

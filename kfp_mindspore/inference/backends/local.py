@@ -59,7 +59,7 @@ class LocalBackend(Backend):
         stable_seconds: float = 60.0,
         grace_seconds: float = 5.0,
     ) -> None:
-        self._root = (home or files.find_home()).absolute() / "services"
+        self._root = (home or files.get_home()).absolute() / "services"
         self._command = tuple(command) if command is not None else None
         self._max_restarts = max_restarts
         self._stable_seconds = stable_seconds

@@ -21,7 +21,7 @@ from kfp_mindspore.errors import (
     ValidationError,
     WaitTimeoutError,
 )
-from kfp_mindspore.files import find_home
+from kfp_mindspore.files import get_home
 from kfp_mindspore.local.lease import is_lease_held
 from kfp_mindspore.local.logs import LogReader, read_last_lines
 from kfp_mindspore.local.process import ProcessIdentity, spawn_detached
@@ -49,7 +49,7 @@ class LocalBackend(Backend):
     """
 
     def __init__(self, home: Path | str | None = None) -> None:
-        self.home = Path(home).absolute() if home is not None else find_home()
+        self.home = Path(home).absolute() if home is not None else get_home()
 
     def list_flags(self) -> Sequence[str]:
         """Return the flags by which the command line comes to this machine."""

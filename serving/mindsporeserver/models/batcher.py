@@ -31,7 +31,7 @@ from mindsporeserver.models.graphs import GraphThread
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kfp_mindspore.mindir.graph import Graph, Inner
+    from kfp_mindspore.mindir.graph import Graph, RowShapes
     from mindsporeserver.observability.metrics import ModelMetrics
 
     Arrays = Mapping[str, NDArray[Any]]
@@ -62,7 +62,7 @@ class Ticket:
 
     Args:
         inputs: Validated arrays.
-        inner: What `Graph.find_inner` says of them.
+        inner: What `Graph.get_row_shapes` says of them.
         rows: Number of rows; 1 for a model without a batch.
         deadline: `time.monotonic()` after which nobody waits for the answer, or None.
         is_gone: Tells whether the client has gone; called in the graph thread.
@@ -81,7 +81,7 @@ class Ticket:
     )
 
     def __init__(
-        self, inputs: Arrays, inner: Inner, rows: int, deadline: float | None, is_gone: Callable[[], bool] | None
+        self, inputs: Arrays, inner: RowShapes, rows: int, deadline: float | None, is_gone: Callable[[], bool] | None
     ) -> None:
         self.inputs = inputs
         self.inner = inner
@@ -121,7 +121,7 @@ class Batcher:
         self._noticing = False
         self._crowd = 1.0
         # What was validated before: most requests are like another.
-        self._known: dict[tuple[Any, ...], tuple[Inner, int]] = {}
+        self._known: dict[tuple[Any, ...], tuple[RowShapes, int]] = {}
         # How long a batch of each size took lately.
         self._seconds: dict[int, float] = {}
         self._arrival = threading.Event()
@@ -190,14 +190,14 @@ class Batcher:
             self._drained = self._drained or self._loop.create_future()
             await asyncio.shield(self._drained)
 
-    def _examine(self, inputs: Arrays) -> tuple[Inner, int]:
+    def _examine(self, inputs: Arrays) -> tuple[RowShapes, int]:
         """Return the inputs' inner shapes and the number of their rows."""
         kind = tuple([(name, array.dtype, array.shape) for name, array in inputs.items()])
         found = self._known.get(kind)
         if found is None:
             try:
                 self.graph.validate(inputs)
-                inner = self.graph.find_inner(inputs)
+                inner = self.graph.get_row_shapes(inputs)
             except ValidationError as error:
                 raise InvalidRequestError(error.message) from None
             found = inner, len(next(iter(inputs.values()))) if self.graph.batch else 1

@@ -153,7 +153,7 @@ def test_a_full_disk_is_a_named_error(tmp_path: Path) -> None:
     ],
 )
 def test_mismatches_say_expected_and_found(dtype: str, shape: tuple[int, ...], message: str) -> None:
-    assert TensorSpec("image", "float32", (-1, 1, 8, 8)).find_mismatch(dtype, shape) == message
+    assert TensorSpec("image", "float32", (-1, 1, 8, 8)).describe_mismatch(dtype, shape) == message
 
 
 def test_signature_is_readable_json(bundle: ModelBundle) -> None:

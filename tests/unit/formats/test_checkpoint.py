@@ -121,7 +121,7 @@ def test_a_broken_one_is_refused_and_skipped_by_name(
     assert message in str(caught.value)
 
     with caplog.at_level(logging.WARNING):
-        found = checkpoint.find_latest(tmp_path)
+        found = checkpoint.get_latest_checkpoint(tmp_path)
     assert found is not None
     assert found.epoch == 1
     assert message in caplog.text
@@ -145,11 +145,11 @@ def test_open_without_verify_looks_at_sizes_only(tmp_path: Path) -> None:
 
 
 def test_no_directory_has_no_latest(tmp_path: Path) -> None:
-    assert checkpoint.find_latest(tmp_path / "nowhere") is None
+    assert checkpoint.get_latest_checkpoint(tmp_path / "nowhere") is None
     (tmp_path / "other").mkdir()
     (tmp_path / ".00001-10.abc.tmp").mkdir()
     (tmp_path / "00001-10").touch()
-    assert checkpoint.find_latest(tmp_path) is None
+    assert checkpoint.get_latest_checkpoint(tmp_path) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**9)), unique=True, max_size=6))

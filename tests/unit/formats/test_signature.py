@@ -94,7 +94,7 @@ def test_any_json_is_read_or_refused(value: Any, entry: dict[str, Any]) -> None:
 @given(sizes=st.sets(st.integers(1, 500), min_size=1), length=st.integers(0, 600))
 def test_the_smallest_size_that_holds(sizes: set[int], length: int) -> None:
     dimension = Dimension("n", {"ids": 1}, {}, tuple(sorted(sizes)), {"ids": 0})
-    assert dimension.find_size(length) == min((size for size in sizes if size >= length), default=None)
+    assert dimension.get_size(length) == min((size for size in sizes if size >= length), default=None)
 
 
 @pytest.mark.parametrize("text", ["{", json.dumps(change(sizes=[2, 1]))])
@@ -111,7 +111,7 @@ def test_a_bundle_keeps_its_dimensions(tmp_path: Path) -> None:
         (writer.directory / MODEL_FILE).write_bytes(b"graph")
         writer.sign(Signature(INPUTS, OUTPUTS, "2.9.0", metadata={"dimensions": json.dumps({"tokens": TOKENS})}))
     (tokens,) = ModelBundle.open(tmp_path / "model").signature.dimensions
-    assert (tokens.name, tokens.sizes, tokens.find_size(17), tokens.find_size(65)) == ("tokens", (16, 32, 64), 32, None)
+    assert (tokens.name, tokens.sizes, tokens.get_size(17), tokens.get_size(65)) == ("tokens", (16, 32, 64), 32, None)
 
 
 def test_ranges_and_serving_are_read_from_the_metadata() -> None:

@@ -19,7 +19,7 @@ from kfp_mindspore.formats.bundle import (
     VerifiedSamples,
     write_bundle,
 )
-from kfp_mindspore.formats.example import Example
+from kfp_mindspore.formats.example_request import ExampleRequest
 from kfp_mindspore.inference import run_smoke_test
 
 Change = Callable[[str, dict[str, Any]], Any]
@@ -198,7 +198,7 @@ def test_a_damaged_bundle_is_refused_before_anything_is_asked(server: Server) ->
 # ---- models with a transform
 
 
-def make_transformed(path: Path, example: Example | None) -> ModelBundle:
+def make_transformed(path: Path, example: ExampleRequest | None) -> ModelBundle:
     with write_bundle(path) as writer:
         (writer.directory / "model.mindir").write_bytes(b"graph")
         (writer.directory / TRANSFORM_FILE).write_text("transform = None")
@@ -213,7 +213,7 @@ def make_texts(*rows: Any) -> Any:
     return np.array(rows, object)
 
 
-EXAMPLE = Example(
+EXAMPLE = ExampleRequest(
     {"image": make_texts(b"\x89PNG", b"a text")},
     {
         "classes": make_texts([b"cat", "né".encode()], [b"\xff", b""]),

@@ -37,9 +37,9 @@ class Network(nn.Cell):
 
 
 def main() -> None:
-    membership = training.join()
+    worker = training.init_distributed()
     # Workers begin with unequal weights on purpose: rank 0's count.
-    training.set_seed(7 + membership.rank)
+    training.set_seed(7 + worker.rank)
     network = Network()
     result = training.fit(
         network,
@@ -58,8 +58,8 @@ def main() -> None:
         network_factory="parallel_script:Network",
     )
     weights = np.concatenate([parameter.asnumpy().ravel() for parameter in network.trainable_params()])
-    np.savez(ROOT / f"weights-{membership.rank}.npz", weights=weights)
-    print("loss", result.metrics["loss"], "of", membership.size, ms.__version__)
+    np.savez(ROOT / f"weights-{worker.rank}.npz", weights=weights)
+    print("loss", result.metrics["loss"], "of", worker.size, ms.__version__)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import pytest
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.checkpoint import Checkpoint, list_checkpoints
 from kfp_mindspore.formats.dataset import load_dataset
-from kfp_mindspore.training.distributed import Membership, join
+from kfp_mindspore.training.distributed import WorkerInfo, init_distributed
 
 SCRIPT = Path(__file__).with_name("parallel_script.py")
 
@@ -100,7 +100,7 @@ def both(alone: Path, together: Path) -> list[tuple[Path, str]]:
     [(0, 1, 32, (0, 32)), (0, 2, 32, (0, 16)), (1, 2, 32, (16, 32)), (2, 4, 8, (4, 6))],
 )
 def test_a_batch_is_shared_out(rank: int, size: int, samples: int, expected: tuple[int, int]) -> None:
-    share = Membership(rank, size).share(samples)
+    share = WorkerInfo(rank, size).get_shard(samples)
     assert (share.start, share.stop) == expected
 
 
@@ -116,12 +116,12 @@ def test_a_wrong_topology_is_named(environment: dict[str, str], message: str, mo
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("kfp_mindspore.training.distributed._membership", None)
+    init_distributed.cache_clear()
     with pytest.raises(UserError, match=message.replace("(", r"\(")):
-        join()
+        init_distributed()
 
 
 def test_without_a_role_a_process_trains_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MS_ROLE", raising=False)
-    monkeypatch.setattr("kfp_mindspore.training.distributed._membership", None)
-    assert join() == Membership(rank=0, size=1)
+    init_distributed.cache_clear()
+    assert init_distributed() == WorkerInfo(rank=0, size=1)

@@ -21,7 +21,7 @@ from kfp_mindspore.formats.bundle import (
     VerifiedSamples,
     write_bundle,
 )
-from kfp_mindspore.formats.example import Example
+from kfp_mindspore.formats.example_request import ExampleRequest
 from kfp_mindspore.transform import (
     Arrays,
     TransformFailedError,
@@ -232,7 +232,7 @@ def compute(arrays: Arrays) -> Arrays:
     return {"output": np.pad(arrays["x"], ((0, 0), (0, 1)))}
 
 
-def export(transform: Path | str) -> Example | None:
+def export(transform: Path | str) -> ExampleRequest | None:
     bound, source = read_transform(transform, SIGNATURE)
     return try_transform(bound, SAMPLES, compute, Path(transform) if source else None)
 
@@ -247,7 +247,7 @@ def test_export_tries_it(tmp_path: Path, package: Path) -> None:
         assert example is not None
         assert example.inputs["x"].tolist() == [[1, 2]]
         assert example.outputs["output"].tolist() == [[2, 3, 0]]
-        again = Example.decode(example.encode())
+        again = ExampleRequest.decode(example.encode())
         np.testing.assert_array_equal(again.outputs["output"], example.outputs["output"])
     shutil.rmtree(package)
 
@@ -287,7 +287,7 @@ def test_without_an_example_only_the_answers_are_tried(tmp_path: Path) -> None:
 def test_an_example_keeps_what_it_holds() -> None:
     texts = np.array([[b"\x00\xff", b"n\xc3\xa9"]], object)
     numbers = {"half": np.array([0.1, np.inf], np.float16), "big": np.array([2**63 - 1]), "none": np.zeros((0, 2))}
-    example = Example.decode(Example({"t": texts}, numbers).encode())
+    example = ExampleRequest.decode(ExampleRequest({"t": texts}, numbers).encode())
     assert example.inputs["t"].tolist() == texts.tolist()
     for name, array in numbers.items():
         np.testing.assert_array_equal(example.outputs[name], array)
@@ -297,7 +297,7 @@ def test_an_example_keeps_what_it_holds() -> None:
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"inputs": 3, "outputs": {}}', b'{"inputs": {"x": {}}}'])
 def test_what_is_no_example(content: bytes) -> None:
     with pytest.raises(ValueError):
-        Example.decode(content)
+        ExampleRequest.decode(content)
 
 
 @pytest.mark.parametrize(

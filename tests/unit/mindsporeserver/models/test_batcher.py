@@ -56,7 +56,7 @@ class HeldGraph:
         if set(inputs) != {"x"}:
             raise ValidationError([f"input 'x': missing, got {', '.join(inputs)}"])
 
-    def find_inner(self, inputs: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
+    def get_row_shapes(self, inputs: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
         if inputs["x"].shape[-1] > 9:
             raise ValidationError(["dimension 'n': must be at most 9"])
         return (inputs["x"].shape[1:],)

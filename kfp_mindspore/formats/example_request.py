@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Example:
+class ExampleRequest:
     """What a client may send, and what it gets.
 
     Args:
@@ -38,7 +38,7 @@ class Example:
         return (json.dumps(value, indent=1) + "\n").encode()
 
     @classmethod
-    def decode(cls, content: bytes) -> Example:
+    def decode(cls, content: bytes) -> ExampleRequest:
         """Rebuild an example from `encode`'s result.
 
         Raises:
