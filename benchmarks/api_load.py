@@ -279,13 +279,13 @@ def _patch_running(namespace: str, name: str) -> tuple[str, str, bytes, str]:
 
 
 def _read_job(name: str, namespace: str) -> tuple[Any, int]:
-    from kfp_mindspore.msjob.topology import find_port
+    from kfp_mindspore.msjob.topology import get_scheduler_port
     from kfp_mindspore.msjob.types import MSJob
 
     document = make_msjob(name)
     document["metadata"]["namespace"] = namespace
     job = MSJob.from_dict(document)
-    return job, find_port(job)
+    return job, get_scheduler_port(job)
 
 
 def _orphan(document: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from kfp_mindspore.errors import KfpMindSporeError
 
 if TYPE_CHECKING:
     from kfp_mindspore.msjob import MSJob, MSJobClient
-    from kfp_mindspore.msjob.backends.base import Backend, Pod
+    from kfp_mindspore.msjob.backends.base import JobBackend, Pod
 
 # An operator that is up looks at a new job within a second.
 _SILENCE_SECONDS = 10.0
@@ -40,7 +40,7 @@ def print_jobs(jobs: Sequence[MSJob]) -> None:
     print_table(rows, _drop_empty(rows, ["name", "state", "workers", "restarts", "created"]))
 
 
-def print_job(job: MSJob, pods: Sequence[Pod], backend: Backend) -> None:
+def print_job(job: MSJob, pods: Sequence[Pod], backend: JobBackend) -> None:
     """Print a job: its state, conditions, what it waits for, what failed, and its pods."""
     click.echo(f"{job.name}: {find_state(job)}")
     restarts = getattr(job.status, "restarts", None)
@@ -66,7 +66,7 @@ def print_job(job: MSJob, pods: Sequence[Pod], backend: Backend) -> None:
     warn_of_silence(job, backend)
 
 
-def warn_of_silence(job: MSJob, backend: Backend) -> None:
+def warn_of_silence(job: MSJob, backend: JobBackend) -> None:
     """Say on standard error when no operator has looked at a job that has been there for some seconds."""
     from kfp_mindspore.msjob.manifest import now, parse_time
 

@@ -16,7 +16,7 @@ from kfp_mindspore.cli.output import add_json_option, print_json
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ProcessFailedError
 from kfp_mindspore.files import get_home
 from kfp_mindspore.formats.bundle import ModelBundle
-from kfp_mindspore.inference import InferenceClient, LocalBackend, Service, ServiceState, ServiceStatus
+from kfp_mindspore.inference import InferenceClient, LocalServing, Service, ServiceState, ServiceStatus
 from kfp_mindspore.inference.service import LOOPBACK, suggest_name
 from kfp_mindspore.local.lease import Lease
 
@@ -86,7 +86,7 @@ def serve(
     flags = tuple(f"--{flag}={value}" for flag, value in given.items() if value is not None)
     service = Service(name, model_dir, port=port, grpc_port=grpc_port, host=host, server_args=flags)
     service.validate()
-    client = InferenceClient(LocalBackend())
+    client = InferenceClient(LocalServing())
     _check_absent(client, name)
     with _terminate_as_interrupt() as signals, Lease.hold(get_home() / "leases" / f"serve-{os.getpid()}") as lease:
         status = client.deploy(service, wait_seconds=wait, lease=lease)
@@ -111,7 +111,7 @@ def serve(
 def _check_absent(client: InferenceClient, name: str) -> None:
     with contextlib.suppress(NotFoundError):
         status = client.get(name)
-        if not status.is_over:
+        if not status.is_finished:
             raise AlreadyExistsError(
                 f"service {name}: one of this name runs at {status.url}",
                 hint=f"Choose another --name, or end it: kfp-mindspore service stop {name}",

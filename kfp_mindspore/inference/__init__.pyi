@@ -1,11 +1,9 @@
-from .backends.base import Backend as Backend
 from .backends.kserve import KServeBackend as KServeBackend
-from .backends.local import LocalBackend as LocalBackend
+from .backends.local import LocalServing as LocalServing
 from .client import InferenceClient as InferenceClient
 from .manifest import build_inference_service as build_inference_service
 from .runtime import build_serving_runtime as build_serving_runtime
 from .service import Service as Service
 from .service import ServiceState as ServiceState
 from .service import ServiceStatus as ServiceStatus
-from .smoke import SmokeReport as SmokeReport
 from .smoke import run_smoke_test as run_smoke_test

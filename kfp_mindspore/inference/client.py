@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 
 from kfp_mindspore.errors import ProcessFailedError, UserError, ValidationError, WaitTimeoutError
-from kfp_mindspore.inference.backends.base import Backend
-from kfp_mindspore.inference.service import Service, ServiceStatus, find_name_errors
+from kfp_mindspore.inference.backends.base import ServingBackend
+from kfp_mindspore.inference.service import Service, ServiceStatus, list_name_errors
 from kfp_mindspore.local.lease import Lease
 from kfp_mindspore.settings import BACKEND_VARIABLE, KUBERNETES, LOCAL, get_backend_name
 
@@ -25,8 +25,8 @@ class InferenceClient:
         namespace: Namespace of the services that are named without one.
     """
 
-    def __init__(self, backend: Backend | None = None, namespace: str = "default") -> None:
-        self.backend = backend or choose_backend()
+    def __init__(self, backend: ServingBackend | None = None, namespace: str = "default") -> None:
+        self.backend = backend or create_backend()
         self.namespace = namespace
 
     def deploy(self, service: Service, wait_seconds: float = 120, lease: Lease | None = None) -> ServiceStatus:
@@ -88,7 +88,7 @@ class InferenceClient:
         """
         deadline = time.monotonic() + timeout
         while not (status := self.get(name, namespace)).ready:
-            over = status.is_over
+            over = status.is_finished
             if over or time.monotonic() >= deadline:
                 lines = builtins.list(self.logs(name, lines=_LAST_LINES, namespace=namespace))
                 why = f": {status.message}" if status.message else ""
@@ -142,12 +142,12 @@ class InferenceClient:
 
     def _check(self, name: str, namespace: str | None) -> tuple[str, str]:
         namespace = namespace or self.namespace
-        if errors := find_name_errors(name, namespace):
+        if errors := list_name_errors(name, namespace):
             raise ValidationError(errors, subject="service")
         return name, namespace
 
 
-def choose_backend(name: str | None = None) -> Backend:
+def create_backend(name: str | None = None) -> ServingBackend:
     """Return the backend of a name.
 
     Args:
@@ -159,9 +159,9 @@ def choose_backend(name: str | None = None) -> Backend:
     """
     name = name or get_backend_name()
     if name == LOCAL:
-        from kfp_mindspore.inference.backends.local import LocalBackend
+        from kfp_mindspore.inference.backends.local import LocalServing
 
-        return LocalBackend()
+        return LocalServing()
     if name == KUBERNETES:
         from kfp_mindspore.inference.backends.kserve import KServeBackend
 

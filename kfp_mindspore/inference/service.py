@@ -75,7 +75,7 @@ class Service:
         Raises:
             ValidationError: Naming each field that is wrong.
         """
-        errors = [*find_name_errors(self.name, self.namespace)]
+        errors = [*list_name_errors(self.name, self.namespace)]
         if not str(self.model_dir):
             errors.append("model_dir: must be a model bundle's directory or URI, got an empty text")
         if type(self.replicas) is not int or self.replicas < 1:
@@ -136,7 +136,7 @@ class ServiceStatus:
         return self.state is ServiceState.READY
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether it has stopped or failed, so that it will not become ready by itself."""
         return self.state in (ServiceState.STOPPED, ServiceState.FAILED)
 
@@ -146,7 +146,7 @@ class ServiceStatus:
         return {**value, "state": self.state.value, "warnings": list(self.warnings), "ready": self.ready}
 
 
-def find_name_errors(name: Any, namespace: Any) -> list[str]:
+def list_name_errors(name: Any, namespace: Any) -> list[str]:
     """Return what is wrong with the name and the namespace of a service, a sentence each."""
     errors = []
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAXIMUM_NAME:

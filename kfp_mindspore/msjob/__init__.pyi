@@ -1,12 +1,9 @@
-from .backends.base import Backend as Backend
 from .backends.kubernetes import KubernetesBackend as KubernetesBackend
 from .backends.local import LocalBackend as LocalBackend
 from .build import build_msjob as build_msjob
 from .client import MSJobClient as MSJobClient
 from .follow import run_job as run_job
-from .status import JobCondition as JobCondition
 from .status import JobStatus as JobStatus
-from .status import ReplicaStatus as ReplicaStatus
 from .types import ElasticPolicy as ElasticPolicy
 from .types import MSJob as MSJob
 from .types import ReplicaSpec as ReplicaSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kfp_mindspore.msjob.manifest import to_wire
+from kfp_mindspore.msjob.manifest import serialize
 from kfp_mindspore.msjob.names import CONTAINER_NAME, DEFAULT_BACKOFF_LIMIT, WORKER
 from kfp_mindspore.msjob.types import MSJob, ReplicaSpec, RunPolicy
 from kfp_mindspore.msjob.validation import validate_msjob
@@ -54,9 +54,9 @@ def build_msjob(
     if args:
         container["args"] = _spell_words(args)
     if env:
-        container["env"] = spell_env(env)
+        container["env"] = to_env_vars(env)
     if resources:
-        container["resources"] = spell_resources(resources)
+        container["resources"] = to_resource_requirements(resources)
     if working_dir:
         container["workingDir"] = working_dir
     job = MSJob(
@@ -73,11 +73,11 @@ def build_msjob(
     return job
 
 
-def spell_env(env: Mapping[str, Any] | Sequence[Any]) -> list[dict[str, Any]]:
+def to_env_vars(env: Mapping[str, Any] | Sequence[Any]) -> list[dict[str, Any]]:
     """Return Kubernetes EnvVars for variables by name, or for a list of EnvVars, dicts or models."""
     if isinstance(env, Mapping):
         return [{"name": name, "value": str(value)} for name, value in env.items()]
-    items: list[dict[str, Any]] = to_wire(list(env))
+    items: list[dict[str, Any]] = serialize(list(env))
     return items
 
 
@@ -86,12 +86,12 @@ def _spell_words(words: Sequence[str]) -> Any:
     return words if isinstance(words, str) else list(words)
 
 
-def spell_resources(resources: Any) -> dict[str, Any]:
+def to_resource_requirements(resources: Any) -> dict[str, Any]:
     """Return ResourceRequirements: as they are, or equal requests and limits for resources by name.
 
     As in TrainingClient, `gpu` stands for `nvidia.com/gpu`.
     """
-    wire = to_wire(resources)
+    wire = serialize(resources)
     if {"limits", "requests", "claims"} & wire.keys():
         requirements: dict[str, Any] = wire
         return requirements

@@ -8,11 +8,11 @@ from typing import Any
 
 from kfp_mindspore.errors import UserError, WaitTimeoutError
 from kfp_mindspore.msjob import names
-from kfp_mindspore.msjob.backends.base import Backend, Event, Pod
-from kfp_mindspore.msjob.backends.default_backend import choose_backend
+from kfp_mindspore.msjob.backends.base import Event, JobBackend, Pod
+from kfp_mindspore.msjob.backends.default_backend import create_backend
 from kfp_mindspore.msjob.failure import JobFailedError, explain_failure
-from kfp_mindspore.msjob.manifest import to_wire
-from kfp_mindspore.msjob.pod_filter import make_filter
+from kfp_mindspore.msjob.manifest import serialize
+from kfp_mindspore.msjob.pod_filter import build_pod_filter
 from kfp_mindspore.msjob.status import JobCondition
 from kfp_mindspore.msjob.submission import build_function_job, build_training_job, copy_job
 from kfp_mindspore.msjob.types import MSJob
@@ -32,8 +32,8 @@ class MSJobClient:
         namespace: Namespace of the jobs, unless a call names another; default the backend's.
     """
 
-    def __init__(self, backend: Backend | None = None, namespace: str | None = None) -> None:
-        self.backend = choose_backend(namespace) if backend is None else backend
+    def __init__(self, backend: JobBackend | None = None, namespace: str | None = None) -> None:
+        self.backend = create_backend(namespace) if backend is None else backend
         self._namespace = namespace
 
     @property
@@ -302,7 +302,7 @@ class MSJobClient:
             replica_type: Only this type, in whatever case.
             replica_index: Only this index.
         """
-        choose = make_filter(is_master, replica_type, replica_index)
+        choose = build_pod_filter(is_master, replica_type, replica_index)
         return [pod for pod in self.backend.list_pods(name, namespace or self.namespace) if choose(pod)]
 
     def get_job_pod_names(
@@ -342,7 +342,7 @@ class MSJobClient:
         """
         namespace = namespace or self.namespace
         is_master = is_master and replica_type is None and replica_index is None
-        choose = make_filter(is_master, replica_type, replica_index)
+        choose = build_pod_filter(is_master, replica_type, replica_index)
         logs: dict[str, str] = {}
         if follow:
             for pod_name, line in self.backend.follow_logs(name, namespace, choose):
@@ -369,7 +369,7 @@ class MSJobClient:
         Raises:
             ValidationError: The result is invalid, or changes what cannot be changed.
         """
-        patch = to_wire(dict(job)) if isinstance(job, Mapping) else job.to_dict()
+        patch = serialize(dict(job)) if isinstance(job, Mapping) else job.to_dict()
         self.backend.update(name, namespace or self.namespace, patch)
 
     def delete_job(self, name: str, namespace: str | None = None, delete_options: Any = None) -> None:
@@ -383,7 +383,7 @@ class MSJobClient:
         Raises:
             NotFoundError: There is none.
         """
-        grace = (to_wire(delete_options) or {}).get("gracePeriodSeconds")
+        grace = (serialize(delete_options) or {}).get("gracePeriodSeconds")
         self.backend.delete(name, namespace or self.namespace, grace_seconds=grace)
 
     def explain_failure(self, job: MSJob, lines: int = 20) -> JobFailedError:

@@ -9,7 +9,7 @@ from kfp_mindspore.msjob.names import FAILED
 from kfp_mindspore.msjob.status import DetailedStatus
 
 if TYPE_CHECKING:
-    from kfp_mindspore.msjob.backends.base import Backend
+    from kfp_mindspore.msjob.backends.base import JobBackend
     from kfp_mindspore.msjob.types import MSJob
 
 
@@ -17,7 +17,7 @@ class JobFailedError(ProcessFailedError, RuntimeError):
     """A job has failed that was to succeed; also a RuntimeError, as TrainingClient's users expect."""
 
 
-def explain_failure(backend: Backend, job: MSJob, lines: int = 20) -> JobFailedError:
+def explain_failure(backend: JobBackend, job: MSJob, lines: int = 20) -> JobFailedError:
     """Return the error that tells why a job has failed.
 
     Args:
@@ -25,7 +25,7 @@ def explain_failure(backend: Backend, job: MSJob, lines: int = 20) -> JobFailedE
         job: The job, with its status.
         lines: How many last lines of the pod that failed first it has at most.
     """
-    failed = job.status.find(FAILED) if job.status is not None else None
+    failed = job.status.get_condition(FAILED) if job.status is not None else None
     kept = job.status.failure if isinstance(job.status, DetailedStatus) else None
     log: list[str] = []
     hint = ""
@@ -45,7 +45,7 @@ def explain_failure(backend: Backend, job: MSJob, lines: int = 20) -> JobFailedE
     )
 
 
-def _find_culprit(backend: Backend, job: MSJob) -> str:
+def _find_culprit(backend: JobBackend, job: MSJob) -> str:
     pods = [pod for pod in backend.list_pods(job.name, job.namespace) if pod.phase == "Failed"]
     culprits = [pod for pod in pods if pod.reason in ("Error", "StartError")] or pods
     return culprits[0].name if culprits else ""

@@ -10,7 +10,7 @@ from typing import Any
 from kfp_mindspore.errors import UserError
 
 
-def spell_function(
+def build_function_command(
     function: Callable[..., Any],
     parameters: dict[str, Any] | None = None,
     *,

@@ -12,13 +12,13 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 @functools.cache
-def spell_field(name: str) -> str:
+def to_field_name(name: str) -> str:
     """Return a field's name on the wire: `clean_pod_policy` is `cleanPodPolicy`."""
     head, *tail = name.split("_")
     return head + "".join(word.title() for word in tail)
 
 
-def to_wire(value: Any) -> Any:
+def serialize(value: Any) -> Any:
     """Return JSON types for dataclasses of this package, models of the kubernetes and kubeflow-training clients, times.
 
     Fields that are None are left out; a plain dict or list keeps whatever it holds.
@@ -28,30 +28,30 @@ def to_wire(value: Any) -> Any:
     if kind in _SCALARS:
         return value
     if kind is dict:
-        return {key: to_wire(item) for key, item in value.items()}
+        return {key: serialize(item) for key, item in value.items()}
     if kind is list:
-        return [to_wire(item) for item in value]
+        return [serialize(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {spell_field(field.name): getattr(value, field.name) for field in dataclasses.fields(value)}
-        return {name: to_wire(item) for name, item in fields.items() if item is not None}
+        fields = {to_field_name(field.name): getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {name: serialize(item) for name, item in fields.items() if item is not None}
     if isinstance(names := getattr(value, "attribute_map", None), Mapping):
         items = {wire: getattr(value, name) for name, wire in names.items()}
-        return {wire: to_wire(item) for wire, item in items.items() if item is not None}
+        return {wire: serialize(item) for wire, item in items.items() if item is not None}
     if isinstance(value, Mapping):
-        return {key: to_wire(item) for key, item in value.items()}
+        return {key: serialize(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [to_wire(item) for item in value]
+        return [serialize(item) for item in value]
     if isinstance(value, datetime.datetime):
         return format_time(value)
     return value
 
 
-def from_wire(kind: type[Any], document: Mapping[str, Any]) -> dict[str, Any]:
+def deserialize(kind: type[Any], document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the constructor arguments that a wire document holds for a dataclass; unknown fields are left out."""
     return {
         field.name: document[wire]
         for field in dataclasses.fields(kind)
-        if (wire := spell_field(field.name)) in document
+        if (wire := to_field_name(field.name)) in document
     }
 
 

@@ -52,6 +52,6 @@ ROLE_LABEL = "training.kubeflow.org/job-role"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
-def find_replica_type(text: str) -> str | None:
+def resolve_replica_type(text: str) -> str | None:
     """Return the replica type that a word means in whatever case, such as `Worker` for `worker`, or None."""
     return next((name for name in REPLICA_TYPES if name.lower() == text.lower()), None)

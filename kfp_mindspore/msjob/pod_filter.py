@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob.backends.base import Pod
-from kfp_mindspore.msjob.names import REPLICA_TYPES, WORKER, find_replica_type
+from kfp_mindspore.msjob.names import REPLICA_TYPES, WORKER, resolve_replica_type
 
 
-def make_filter(
+def build_pod_filter(
     is_master: bool = False, replica_type: str | None = None, replica_index: int | None = None
 ) -> Callable[[Pod], bool]:
     """Return the test whether a pod is chosen by the arguments of `get_job_pods`.
@@ -17,7 +17,7 @@ def make_filter(
     Raises:
         ValidationError: There is no such replica type.
     """
-    kind = find_replica_type(replica_type) if replica_type is not None else None
+    kind = resolve_replica_type(replica_type) if replica_type is not None else None
     if replica_type is not None and kind is None:
         raise ValidationError([f"replica_type: must be one of {', '.join(REPLICA_TYPES)}, got {replica_type!r}"])
 

@@ -31,7 +31,7 @@ from kfp_mindspore.msjob.names import WORKER
 
 RETRYABLE_EXIT_CODES = frozenset({130, 137, 138, 143})
 DISRUPTIONS = frozenset({"Evicted", "NodeLost", "Preempted"})
-NOT_ITS_OWN_DOING = DISRUPTIONS | {"Deleted"}
+EXTERNAL_REASONS = DISRUPTIONS | {"Deleted"}
 START_ERROR = "StartError"
 _MAXIMUM_BACKOFF_SECONDS = 30.0
 
@@ -40,7 +40,7 @@ Action = Literal["continue", "succeed", "restart", "fail"]
 
 
 @dataclass(frozen=True)
-class Ending:
+class ContainerTermination:
     """How one member stands.
 
     Attributes:
@@ -77,13 +77,13 @@ class Decision:
     counted: bool = True
 
 
-def judge_member(restart_policy: str, exit_code: int, reason: str = "") -> Verdict:
+def decide_restart(restart_policy: str, exit_code: int, reason: str = "") -> Verdict:
     """Decide about one member that has ended.
 
     Args:
         restart_policy: `Always`, `OnFailure`, `Never` or `ExitCode`.
         exit_code: As a shell reports it.
-        reason: See `Ending`.
+        reason: See `ContainerTermination`.
     """
     if reason == START_ERROR:
         return "fail"
@@ -91,13 +91,13 @@ def judge_member(restart_policy: str, exit_code: int, reason: str = "") -> Verdi
         return "done"
     if restart_policy == "Never":
         return "fail"
-    if restart_policy == "ExitCode" and reason not in NOT_ITS_OWN_DOING and exit_code not in RETRYABLE_EXIT_CODES:
+    if restart_policy == "ExitCode" and reason not in EXTERNAL_REASONS and exit_code not in RETRYABLE_EXIT_CODES:
         return "fail"
     return "restart"
 
 
-def judge_job(
-    members: Iterable[tuple[Ending, str]], *, success_policy: str, restarts: int, backoff_limit: int
+def decide_job_phase(
+    members: Iterable[tuple[ContainerTermination, str]], *, success_policy: str, restarts: int, backoff_limit: int
 ) -> Decision:
     """Decide about a job.
 
@@ -114,7 +114,7 @@ def judge_job(
         who = "all workers" if success_policy == "AllWorkers" else deciding[0].name
         return Decision("succeed", "JobSucceeded", f"{who} ended with exit code 0")
     verdicts = [
-        (ending, judge_member(policy, ending.exit_code, ending.reason))
+        (ending, decide_restart(policy, ending.exit_code, ending.reason))
         for ending, policy in endings
         if ending.exit_code is not None
     ]
@@ -135,13 +135,13 @@ def judge_job(
     return Decision("continue")
 
 
-def choose_backoff(restarts: int) -> float:
+def compute_restart_delay(restarts: int) -> float:
     """Return the pause before a restart in seconds: none before the first, then 1, 2, 4 … up to 30."""
     # Beyond 2 ** 5 the power only grows, without end.
     return 0.0 if restarts <= 1 else min(_MAXIMUM_BACKOFF_SECONDS, 2.0 ** min(restarts - 2, 5))
 
 
-def describe(ending: Ending) -> str:
+def describe(ending: ContainerTermination) -> str:
     """Return a sentence about how a member ended."""
     if ending.reason == START_ERROR:
         return f"{ending.name} could not be started: {ending.message}"

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from kfp_mindspore.msjob.manifest import spell_field
+from kfp_mindspore.msjob.manifest import to_field_name
 from kfp_mindspore.msjob.pod_schema import Schema, build_schema
 
 _PLAIN: dict[Any, Schema] = {
@@ -50,11 +50,11 @@ def describe_class(kind: type[Any], extras: Mapping[str, Mapping[str, Any]] | No
         words = {**field.metadata, **(extras or {}).get(field.name, {})}
         has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         if words.pop("required", not has_default):
-            required.append(spell_field(field.name))
+            required.append(to_field_name(field.name))
         definition = words.pop("definition", None)
         schema = _describe_type(hints[field.name], definition, extras)
         description = {"description": texts[field.name]} if field.name in texts else {}
-        properties[spell_field(field.name)] = {**schema, **description, **words}
+        properties[to_field_name(field.name)] = {**schema, **description, **words}
     described: Schema = {"description": texts[""], "type": "object", "properties": properties}
     return {**described, "required": sorted(required)} if required else described
 

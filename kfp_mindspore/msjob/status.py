@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kfp_mindspore.msjob.manifest import from_wire, now, parse_time, to_wire
+from kfp_mindspore.msjob.manifest import deserialize, now, parse_time, serialize
 from kfp_mindspore.msjob.names import CONDITIONS, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
 
 
@@ -86,18 +86,18 @@ class JobStatus:
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> JobStatus:
         """Read the wire form; fields that are not known are left out."""
-        return cls(**from_wire(cls, document))
+        return cls(**deserialize(cls, document))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the wire form."""
-        document: dict[str, Any] = to_wire(self)
+        document: dict[str, Any] = serialize(self)
         return document
 
     def has(self, condition: str) -> bool:
         """Tell whether the job is in a condition."""
         return any(item.type == condition and item.status == "True" for item in self.conditions)
 
-    def find(self, condition: str) -> JobCondition | None:
+    def get_condition(self, condition: str) -> JobCondition | None:
         """Return the condition of a type, whatever its status, or None."""
         return next((item for item in self.conditions if item.type == condition), None)
 
@@ -148,7 +148,7 @@ class JobStatus:
                 self._write(other, "False", reason, message, time)
 
     def _write(self, condition: str, status: str, reason: str, message: str, time: datetime.datetime) -> None:
-        if (found := self.find(condition)) is None:
+        if (found := self.get_condition(condition)) is None:
             self.conditions.append(JobCondition(condition, status, reason, message, time, time))
             return
         if found.status != status:
@@ -222,4 +222,4 @@ class DetailedStatus(JobStatus):
 
 
 def _parse(kind: type[Any], value: Any) -> Any:
-    return value if isinstance(value, kind) else kind(**from_wire(kind, to_wire(value)))
+    return value if isinstance(value, kind) else kind(**deserialize(kind, serialize(value)))

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.msjob.build import build_msjob, spell_env
-from kfp_mindspore.msjob.function import spell_function
-from kfp_mindspore.msjob.manifest import to_wire
+from kfp_mindspore.msjob.build import build_msjob, to_env_vars
+from kfp_mindspore.msjob.function import build_function_command
+from kfp_mindspore.msjob.manifest import serialize
 from kfp_mindspore.msjob.names import WORKER
-from kfp_mindspore.msjob.trainer import spell_network, spell_script
+from kfp_mindspore.msjob.trainer import build_network_command, build_script_command
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.settings import PLACEHOLDER_IMAGE, get_image
 
@@ -26,7 +26,7 @@ def copy_job(job: MSJob | Mapping[str, Any]) -> MSJob:
     Raises:
         ValidationError: It is invalid.
     """
-    return MSJob.from_dict(to_wire(job) if isinstance(job, Mapping) else job.to_dict())
+    return MSJob.from_dict(serialize(job) if isinstance(job, Mapping) else job.to_dict())
 
 
 def build_function_job(
@@ -47,7 +47,7 @@ def build_function_job(
     """Return the job that runs a function in each worker; the arguments are those of `MSJobClient.create_job`."""
     job = build_msjob(
         name,
-        command=spell_function(
+        command=build_function_command(
             function, parameters, packages_to_install=packages_to_install or (), pip_index_url=pip_index_url
         ),
         image=_choose_image(image),
@@ -58,9 +58,9 @@ def build_function_job(
     )
     pod = job.ms_replica_specs[WORKER].template["spec"]
     if volumes:
-        pod["volumes"] = to_wire(list(volumes))
+        pod["volumes"] = serialize(list(volumes))
     if volume_mounts:
-        pod["containers"][0]["volumeMounts"] = to_wire(list(volume_mounts))
+        pod["containers"][0]["volumeMounts"] = serialize(list(volume_mounts))
     return job
 
 
@@ -90,11 +90,11 @@ def build_training_job(
     if (network is None) == (script is None):
         raise UserError("train: must have either network or script, got both" if network else _NO_NETWORK)
     if network is not None:
-        command = spell_network(network, network_arguments or {}, trainer_parameters or {})
+        command = build_network_command(network, network_arguments or {}, trainer_parameters or {})
         if dataset is None or output_dir is None:
             raise UserError(f"train: {'dataset' if dataset is None else 'output_dir'} is required with a network")
     else:
-        command = spell_script(str(script), trainer_parameters or {})
+        command = build_script_command(str(script), trainer_parameters or {})
     if output_dir is not None and checkpoint_dir is None:
         checkpoint_dir = Path(output_dir) / "checkpoints"
     directories = {DATASET_VARIABLE: dataset, OUTPUT_VARIABLE: output_dir, CHECKPOINT_VARIABLE: checkpoint_dir}
@@ -105,7 +105,7 @@ def build_training_job(
         image=_choose_image(image),
         workers=workers,
         namespace=namespace,
-        env=[*spell_env(contract), *spell_env(env or {})],
+        env=[*to_env_vars(contract), *to_env_vars(env or {})],
         restart_policy="ExitCode",
         resources=resources,
     )

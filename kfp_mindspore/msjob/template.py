@@ -22,7 +22,7 @@ _NUMBER_OR_TEXT = ((int, str), "a whole number or text")
 _SHOWN = 80
 
 
-def check_template(template: Mapping[str, Any], path: str) -> list[str]:
+def list_template_errors(template: Mapping[str, Any], path: str) -> list[str]:
     """Return one sentence for each wrong field.
 
     Args:

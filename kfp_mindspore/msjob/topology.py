@@ -94,7 +94,7 @@ def is_standalone(job: MSJob) -> bool:
     return job.workers == 1 and PARAMETER_SERVER not in job.ms_replica_specs
 
 
-def find_port(job: MSJob) -> int:
+def get_scheduler_port(job: MSJob) -> int:
     """Return the scheduler's port on a cluster: the container port `msjob-port` of its template, or 2222."""
     spec = job.ms_replica_specs.get(SCHEDULER) or job.ms_replica_specs[WORKER]
     for port in spec.container.get("ports") or []:
@@ -103,7 +103,7 @@ def find_port(job: MSJob) -> int:
     return DEFAULT_PORT
 
 
-def topology(spec: MSJob, endpoints: Endpoints) -> Topology:
+def build_topology(spec: MSJob, endpoints: Endpoints) -> Topology:
     """Lay a job out.
 
     A job of one worker is one process without MS_*. Otherwise a scheduler is added; without a template of its own it

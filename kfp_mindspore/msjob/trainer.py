@@ -11,7 +11,7 @@ from kfp_mindspore.errors import ValidationError
 NETWORK_PARAMETERS = ("epochs", "batch_size", "seed", "loss", "optimizer", "learning_rate", "metrics")
 
 
-def spell_network(network: str, arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> list[str]:
+def build_network_command(network: str, arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> list[str]:
     """Return the command that trains a network by `kfp_mindspore.training`.
 
     Args:
@@ -42,7 +42,7 @@ def spell_network(network: str, arguments: Mapping[str, Any], parameters: Mappin
     return ["python", "-m", "kfp_mindspore.training", network, "--network-arguments", text, *_spell_options(options)]
 
 
-def spell_script(script: str, parameters: Mapping[str, Any]) -> list[str]:
+def build_script_command(script: str, parameters: Mapping[str, Any]) -> list[str]:
     """Return the command that runs a script with options by name: `{"epochs": 5}` becomes `--epochs 5`."""
     return ["python", script, *_spell_options(parameters)]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_mindspore.msjob.manifest import from_wire, to_wire
+from kfp_mindspore.msjob.manifest import deserialize, serialize
 from kfp_mindspore.msjob.names import (
     API_VERSION,
     CLEAN_POD_POLICIES,
@@ -20,7 +20,7 @@ from kfp_mindspore.msjob.names import (
     RESTART_POLICIES,
     SUCCESS_POLICIES,
     TOPOLOGY_KEY,
-    find_replica_type,
+    resolve_replica_type,
 )
 from kfp_mindspore.msjob.schema import limit
 from kfp_mindspore.msjob.status import JobStatus
@@ -102,7 +102,7 @@ class ReplicaSpec:
     template: dict[str, Any] = limit(default_factory=dict, required=True, definition="PodTemplateSpec")  # noqa: RUF009
 
     def __post_init__(self) -> None:
-        self.template = to_wire(self.template)
+        self.template = serialize(self.template)
 
     @property
     def container(self) -> dict[str, Any]:
@@ -147,9 +147,9 @@ class MSJob:
     kind: str = KIND
 
     def __post_init__(self) -> None:
-        self.metadata = to_wire(self.metadata)
+        self.metadata = serialize(self.metadata)
         self.ms_replica_specs = {
-            find_replica_type(name) or name: _parse_spec(ReplicaSpec, spec)
+            resolve_replica_type(name) or name: _parse_spec(ReplicaSpec, spec)
             for name, spec in self.ms_replica_specs.items()
         }
         if self.run_policy is not None:
@@ -213,7 +213,9 @@ class MSJob:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the wire form, a copy."""
-        spec: dict[str, Any] = {"msReplicaSpecs": {name: to_wire(item) for name, item in self.ms_replica_specs.items()}}
+        spec: dict[str, Any] = {
+            "msReplicaSpecs": {name: serialize(item) for name, item in self.ms_replica_specs.items()}
+        }
         options = {
             "runPolicy": self.run_policy,
             "successPolicy": self.success_policy,
@@ -221,7 +223,7 @@ class MSJob:
             "elasticPolicy": self.elastic_policy,
             "topologyKey": self.topology_key,
         }
-        spec.update({name: to_wire(value) for name, value in options.items() if value is not None})
+        spec.update({name: serialize(value) for name, value in options.items() if value is not None})
         document = {"apiVersion": self.api_version, "kind": self.kind, "metadata": self.metadata, "spec": spec}
         if self.status is not None:
             document["status"] = self.status.to_dict()
@@ -249,4 +251,4 @@ class MSJob:
 
 
 def _parse_spec(kind: type[Any], value: Any) -> Any:
-    return value if isinstance(value, kind) else kind(**from_wire(kind, to_wire(value)))
+    return value if isinstance(value, kind) else kind(**deserialize(kind, serialize(value)))

@@ -25,10 +25,10 @@ from kfp_mindspore.msjob.names import (
     SUCCESS_POLICIES,
     TOPOLOGY_KEY,
     WORKER,
-    find_replica_type,
+    resolve_replica_type,
 )
 from kfp_mindspore.msjob.status import JobStatus
-from kfp_mindspore.msjob.template import check_template
+from kfp_mindspore.msjob.template import list_template_errors
 
 _LABEL = re.compile(JOB_NAME)
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -52,7 +52,7 @@ def validate_msjob(job: Any) -> None:
             `spec.msReplicaSpecs.Worker.replicas: must be ≥ 1, got 0`.
     """
     document = job if isinstance(job, Mapping) or not hasattr(job, "to_dict") else job.to_dict()
-    errors = find_errors(document)
+    errors = list_errors(document)
     if errors:
         metadata = document.get("metadata") if isinstance(document, Mapping) else None
         name = metadata.get("name") if isinstance(metadata, Mapping) else None
@@ -61,7 +61,7 @@ def validate_msjob(job: Any) -> None:
         raise ValidationError(errors, subject=f"MSJob {name}" if name else "MSJob", hint=hint)
 
 
-def find_errors(document: Any) -> list[str]:
+def list_errors(document: Any) -> list[str]:
     """Return one sentence for each wrong field of a job's wire form."""
     if not isinstance(document, Mapping):
         return [f"document: must be a mapping, got {_show(document)}"]
@@ -216,7 +216,7 @@ def _check_replicas(replicas: Mapping[Any, Any]) -> list[str]:
     errors = []
     seen: dict[str, Any] = {}
     for key, spec in replicas.items():
-        kind = find_replica_type(str(key))
+        kind = resolve_replica_type(str(key))
         if kind is None:
             errors.append(f"{path}.{key}: unknown replica type, must be one of {', '.join(REPLICA_TYPES)}")
             continue
@@ -244,7 +244,7 @@ def _check_replica(spec: Mapping[str, Any], path: str, kind: str) -> list[str]:
     template = spec.get("template")
     if not isinstance(template, Mapping):
         return errors
-    problems = check_template(template, f"{path}.template")
+    problems = list_template_errors(template, f"{path}.template")
     if not problems:
         containers = template["spec"]["containers"]
         names = [container.get("name") for container in containers]

@@ -62,7 +62,7 @@ class PodView(ObjectView):
         workers: How many workers its job had when it was made; None when it does not say.
         host: The scheduler's address it was made with; empty for none.
         exit_code: Of its training container; None while that has not ended.
-        reason: One word about its end, as in `kfp_mindspore.msjob.restart.Ending`, also before its end when it is
+        reason: As in `kfp_mindspore.msjob.restart.ContainerTermination`; set before its end when the pod is
             being disrupted.
         message: More about it.
         finish_time: When it ended, or was disrupted.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, CONTAINER_NAME, JOB_LABEL, SCHEDULER
-from kfp_mindspore.msjob.topology import VARIABLES, Endpoints, Member, topology
+from kfp_mindspore.msjob.topology import VARIABLES, Endpoints, Member, build_topology
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.observed import HOST_ANNOTATION, RESTARTS_ANNOTATION, WORKERS_ANNOTATION
 from kfp_mindspore.operator.options import Options
@@ -87,7 +87,7 @@ def lay_out(job: MSJob, host: str, port: int) -> tuple[Member, ...]:
         host: The Service's cluster IP.
         port: The scheduler's port.
     """
-    return topology(job, Endpoints(host, port, OWN_ADDRESS)).members
+    return build_topology(job, Endpoints(host, port, OWN_ADDRESS)).members
 
 
 def make_owner(job: MSJob) -> dict[str, Any]:

@@ -33,10 +33,10 @@ from kfp_mindspore.msjob.names import (
     SUCCEEDED,
     SUSPENDED,
 )
-from kfp_mindspore.msjob.restart import START_ERROR, choose_backoff, judge_job
-from kfp_mindspore.msjob.topology import find_port, is_standalone
+from kfp_mindspore.msjob.restart import START_ERROR, compute_restart_delay, decide_job_phase
+from kfp_mindspore.msjob.topology import get_scheduler_port, is_standalone
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.msjob.validation import find_errors
+from kfp_mindspore.msjob.validation import list_errors
 from kfp_mindspore.operator.actions import (
     Action,
     CreateEndpointSlice,
@@ -144,7 +144,7 @@ class _Reconciliation:
         self.waiting: str | None = None
 
     def run(self) -> Outcome:
-        is_new = self.status.find(CREATED) is None
+        is_new = self.status.get_condition(CREATED) is None
         if not self.status.is_finished:
             self._proceed()
             if self.waiting and self.waiting != self.status.waiting:
@@ -159,15 +159,15 @@ class _Reconciliation:
     def _proceed(self) -> None:
         document = {key: value for key, value in self.document.items() if key != "status"}
         self.status.observed_generation = document["metadata"].get("generation")
-        if errors := find_errors(document):
+        if errors := list_errors(document):
             self._fail("InvalidSpec", ValidationError(errors, subject=f"MSJob {self.name}").message)
             return
         self.job = MSJob.from_dict(document, validate=False)
         self.policy = self.job.effective_run_policy
-        self.port = find_port(self.job)
+        self.port = get_scheduler_port(self.job)
         self.host = self.service.cluster_ip if self.service and not is_standalone(self.job) else ""
         self.members = lay_out(self.job, self.host, self.port)
-        if self.status.find(CREATED) is None:
+        if self.status.get_condition(CREATED) is None:
             message = f"MSJob {self.name} is created"
             set_condition(self.status, CREATED, "JobCreated", message, self.now)
             self._tell("Normal", "JobCreated", message)
@@ -210,7 +210,7 @@ class _Reconciliation:
             self._restart("JobScaled", message, counted=False)
             return
         endings = find_endings(self.members, current, launched=self.status.has(RUNNING), host=self.host)
-        decision = judge_job(
+        decision = decide_job_phase(
             [
                 (ending, member.spec.restart_policy or "Never")
                 for ending, member in zip(endings, self.members, strict=True)
@@ -251,7 +251,7 @@ class _Reconciliation:
             self._delete_endpoint()
         leftovers = [pod for pod in self.pods if current.get(pod.name) is not pod]
         if leftovers:
-            restarting = self.status.find(RESTARTING)
+            restarting = self.status.get_condition(RESTARTING)
             failed = restarting is not None and restarting.status == "True" and restarting.reason == "JobRestarting"
             for pod in leftovers:
                 self._delete_pod(pod, self.options.failure_grace_seconds if failed else None)
@@ -291,10 +291,12 @@ class _Reconciliation:
             count_replicas(self.status, self.job, self.members, current)
 
     def _must_pause(self) -> bool:
-        condition = self.status.find(RESTARTING)
+        condition = self.status.get_condition(RESTARTING)
         if condition is None or condition.status != "True" or condition.reason != "JobRestarting":
             return False
-        start = (condition.last_update_time or self.now) + datetime.timedelta(seconds=choose_backoff(self.restarts))
+        start = (condition.last_update_time or self.now) + datetime.timedelta(
+            seconds=compute_restart_delay(self.restarts)
+        )
         if self.now < start:
             self.actions.append(RequeueAt(start))
         return self.now < start
@@ -377,7 +379,7 @@ class _Reconciliation:
         raw = _read_policy(self.document)
         # An invalid job has a policy that may say anything.
         policy = raw.get("cleanPodPolicy") if raw.get("cleanPodPolicy") in CLEAN_POD_POLICIES else "Running"
-        failed = self.status.find(FAILED)
+        failed = self.status.get_condition(FAILED)
         at_once = failed is not None and failed.status == "True" and failed.reason in _ENDED_AT_ONCE
         for pod in self.pods:
             if pod.attempt < self.attempt or policy == "All" or (policy == "Running" and not pod.is_over):

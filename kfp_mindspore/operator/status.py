@@ -6,9 +6,9 @@ import datetime
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kfp_mindspore.msjob.manifest import from_wire
+from kfp_mindspore.msjob.manifest import deserialize
 from kfp_mindspore.msjob.names import JOB_LABEL, REPLICA_TYPE_LABEL, RUNNING, WORKER
-from kfp_mindspore.msjob.restart import Ending, describe
+from kfp_mindspore.msjob.restart import ContainerTermination, describe
 from kfp_mindspore.msjob.status import DetailedStatus, Failure, JobStatus, ReplicaStatus
 from kfp_mindspore.msjob.topology import Member
 from kfp_mindspore.msjob.types import MSJob
@@ -18,7 +18,7 @@ from kfp_mindspore.operator.observed import PodView
 def read_status(document: Mapping[str, Any] | None) -> DetailedStatus:
     """Read a status; one that cannot be read counts as none, and pods tell what it should have said."""
     try:
-        return DetailedStatus(**from_wire(DetailedStatus, document or {}))
+        return DetailedStatus(**deserialize(DetailedStatus, document or {}))
     except (AttributeError, TypeError, ValueError):
         return DetailedStatus()
 
@@ -37,7 +37,7 @@ def set_condition(
     Returns:
         Whether anything changed.
     """
-    found = status.find(condition)
+    found = status.get_condition(condition)
     wanted = ("True" if holds else "False", reason, message)
     if found is not None and (found.status, found.reason, found.message) == wanted:
         return False
@@ -81,6 +81,6 @@ def settle_replicas(status: DetailedStatus, *, succeeded: bool) -> None:
         count.active = 0
 
 
-def describe_failure(ending: Ending, log: tuple[str, ...], attempt: int) -> Failure:
+def describe_failure(ending: ContainerTermination, log: tuple[str, ...], attempt: int) -> Failure:
     """Return what a status keeps of a member's end."""
     return Failure(ending.name, ending.exit_code, ending.reason, describe(ending), list(log), attempt)

@@ -6,14 +6,16 @@ import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
 
-from kfp_mindspore.msjob.restart import START_ERROR, Ending
+from kfp_mindspore.msjob.restart import START_ERROR, ContainerTermination
 from kfp_mindspore.msjob.topology import Member
 from kfp_mindspore.operator.observed import KILLED, PodView
 
 _LATEST = datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
 
 
-def find_endings(members: Sequence[Member], pods: Mapping[str, PodView], *, launched: bool, host: str) -> list[Ending]:
+def find_endings(
+    members: Sequence[Member], pods: Mapping[str, PodView], *, launched: bool, host: str
+) -> list[ContainerTermination]:
     """Return how the members stand; of those that failed, the ones that came after the first count as running.
 
     The end of one takes the others with it sooner or later, with exit codes that say nothing. So an operator that was
@@ -38,9 +40,9 @@ def find_endings(members: Sequence[Member], pods: Mapping[str, PodView], *, laun
     ]
 
 
-def _find_ending(member: Member, pod: PodView | None, *, launched: bool, host: str) -> Ending:
-    def end(code: int | None, reason: str = "", message: str = "") -> Ending:
-        return Ending(member.name, member.replica_type, member.index, code, reason, message)
+def _find_ending(member: Member, pod: PodView | None, *, launched: bool, host: str) -> ContainerTermination:
+    def end(code: int | None, reason: str = "", message: str = "") -> ContainerTermination:
+        return ContainerTermination(member.name, member.replica_type, member.index, code, reason, message)
 
     if pod is None:
         return end(KILLED, "Deleted", "its pod was deleted") if launched else end(None)

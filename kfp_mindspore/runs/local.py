@@ -239,18 +239,16 @@ def _make_environment(directory: Path, home: Path, lease: Lease | None, project:
 def _end_started(home: Path) -> None:
     """End the services and jobs that a run left below its own home; their logs stay there."""
     if (home / "services").is_dir():
-        from kfp_mindspore.inference import InferenceClient
-        from kfp_mindspore.inference import LocalBackend as ServiceBackend
+        from kfp_mindspore.inference import InferenceClient, LocalServing
 
-        services = InferenceClient(ServiceBackend(home))
+        services = InferenceClient(LocalServing(home))
         for service in services.list(all_namespaces=True):
             with contextlib.suppress(KfpMindSporeError):
                 services.stop(service.name, service.namespace)
     for namespace in sorted((home / "jobs").glob("*")):
-        from kfp_mindspore.msjob import LocalBackend as JobBackend
-        from kfp_mindspore.msjob import MSJobClient
+        from kfp_mindspore.msjob import LocalBackend, MSJobClient
 
-        jobs = MSJobClient(JobBackend(home), namespace=namespace.name)
+        jobs = MSJobClient(LocalBackend(home), namespace=namespace.name)
         for job in jobs.list_jobs():
             with contextlib.suppress(KfpMindSporeError):
                 if not (jobs.is_job_succeeded(job.name) or jobs.is_job_failed(job.name)):

@@ -23,7 +23,7 @@ from kfp_mindspore.errors import (
     ProcessFailedError,
     UserError,
 )
-from kfp_mindspore.inference import InferenceClient, LocalBackend, Service, ServiceStatus
+from kfp_mindspore.inference import InferenceClient, LocalServing, Service, ServiceStatus
 from kfp_mindspore.local.lease import Lease
 from kfp_mindspore.local.process import ProcessIdentity
 
@@ -57,7 +57,7 @@ def test_a_server_that_crashes_at_its_first_start_is_not_restarted(shop: Any) ->
 
 
 def test_a_command_that_is_missing(shop: Any) -> None:
-    client = InferenceClient(LocalBackend(shop.home, command=["/nowhere/server"]))
+    client = InferenceClient(LocalServing(shop.home, command=["/nowhere/server"]))
     with pytest.raises(ProcessFailedError, match="could not be started: /nowhere/server") as caught:
         client.deploy(Service("digits", shop.make_bundle()))
     assert caught.value.log == ("/nowhere/server: No such file or directory",)
@@ -69,7 +69,7 @@ def test_a_crash_loop_ends_with_an_error(shop: Any, tmp_path: Path, eventually: 
     status = client.deploy(Service("digits", shop.make_bundle()))
     poison.touch()
     os.kill(status.pid, signal.SIGKILL)
-    over = eventually(lambda: (now := client.get("digits")).is_over and now)
+    over = eventually(lambda: (now := client.get("digits")).is_finished and now)
     assert (over.state, over.restarts, over.pid) == ("Failed", 2, None)
     assert over.message == "its server ended with exit code 3, 3 times in a row: not restarted again"
     with pytest.raises(ProcessFailedError, match="service digits: Failed: its server ended") as caught:
@@ -114,8 +114,8 @@ def test_a_free_port_that_somebody_takes_is_chosen_again(
 ) -> None:
     from kfp_mindspore.inference.backends import local
 
-    chosen = [[free_port, free_port], local.find_free_ports(4)]
-    monkeypatch.setattr(local, "find_free_ports", lambda count: chosen.pop(0))
+    chosen = [[free_port, free_port], local.list_free_ports(4)]
+    monkeypatch.setattr(local, "list_free_ports", lambda count: chosen.pop(0))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", free_port))
         listener.listen()
@@ -210,10 +210,10 @@ def deploy_elsewhere(shop: Any, *flags: str, lease: Path | None = None) -> subpr
     code = """
 import contextlib, sys, time
 from pathlib import Path
-from kfp_mindspore.inference import InferenceClient, LocalBackend, Service
+from kfp_mindspore.inference import InferenceClient, LocalServing, Service
 from kfp_mindspore.local.lease import Lease
 root, lease, *command = sys.argv[1:]
-client = InferenceClient(LocalBackend(Path(root, "home"), command=command))
+client = InferenceClient(LocalServing(Path(root, "home"), command=command))
 with Lease.hold(Path(lease)) if lease else contextlib.nullcontext() as held:
     print("deploying", flush=True)
     client.deploy(Service("digits", Path(root, "bundle")), lease=held)

@@ -9,7 +9,7 @@ from kfp_mindspore.inference.service import Service, ServiceStatus
 from kfp_mindspore.local.lease import Lease
 
 
-class Backend(ABC):
+class ServingBackend(ABC):
     """Runs services; `InferenceClient` is the way to use one."""
 
     @abstractmethod

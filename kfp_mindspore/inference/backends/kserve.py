@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.inference.backends.base import Backend
+from kfp_mindspore.inference.backends.base import ServingBackend
 from kfp_mindspore.inference.service import Service, ServiceStatus
 from kfp_mindspore.local.lease import Lease
 
 
 @dataclass(frozen=True)
-class KServeBackend(Backend):
+class KServeBackend(ServingBackend):
     """Configuration of the cluster that serves.
 
     Services on a cluster are not in this version, so every method raises a UserError. `build_inference_service` and

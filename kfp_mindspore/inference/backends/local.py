@@ -22,9 +22,9 @@ from kfp_mindspore.errors import (
     UserError,
 )
 from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
-from kfp_mindspore.inference.backends.base import Backend
-from kfp_mindspore.inference.backends.ports import find_free_ports, is_port_free
-from kfp_mindspore.inference.backends.state import Plan, ServiceDirectory, VersionDirectory
+from kfp_mindspore.inference.backends.base import ServingBackend
+from kfp_mindspore.inference.backends.ports import is_port_free, list_free_ports
+from kfp_mindspore.inference.backends.state import ServerSpec, ServiceDirectory, VersionDirectory
 from kfp_mindspore.inference.backends.versions import describe, discard, end_version, read_logs, start_version
 from kfp_mindspore.inference.service import Service, ServiceStatus
 from kfp_mindspore.local.lease import Lease, is_lease_held
@@ -37,7 +37,7 @@ _PORT_ATTEMPTS = 3
 _logger = logging.getLogger(__name__)
 
 
-class LocalBackend(Backend):
+class LocalServing(ServingBackend):
     """Runs each service as a model server of this machine.
 
     Args:
@@ -155,7 +155,7 @@ class LocalBackend(Backend):
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             wanted = _choose_ports(service, held)
             shared = held & set(wanted)
-            first = tuple(find_free_ports(2)) if shared else wanted
+            first = tuple(list_free_ports(2)) if shared else wanted
             version = directory.add_version()
             with contextlib.ExitStack() as stack:
                 try:
@@ -193,7 +193,7 @@ class LocalBackend(Backend):
         for name in (*bundle.signature.files, SIGNATURE_FILE):
             _link(bundle.path / name, version.model / name)
         port, grpc_port = ports
-        plan = Plan(
+        plan = ServerSpec(
             name=service.name,
             namespace=service.namespace,
             version=version.number,
@@ -210,7 +210,7 @@ class LocalBackend(Backend):
             created=time.time(),
             host=service.host,
         )
-        version.write_plan(plan)
+        version.write_spec(plan)
 
     def _build_command(self, service: Service, model: Path, port: int, grpc_port: int) -> tuple[str, ...]:
         command = self._command or (sys.executable, "-m", SERVER_MODULE)
@@ -233,12 +233,12 @@ class LocalBackend(Backend):
         wait_seconds: float,
     ) -> None:
         """Let a version that has proved itself take the ports of the old one; when it fails, the old one comes back."""
-        plan = version.read_plan()
+        plan = version.read_spec()
         port, grpc_port = ports
         end_version(version)
         end_version(old)
         argv = self._build_command(service, version.model, port, grpc_port)
-        version.write_plan(dataclasses.replace(plan, argv=argv, port=port, grpc_port=grpc_port))
+        version.write_spec(dataclasses.replace(plan, argv=argv, port=port, grpc_port=grpc_port))
         try:
             start_version(version, deadline, wait_seconds)
         except BaseException:
@@ -300,7 +300,7 @@ def _find_ports(version: VersionDirectory | None) -> set[int]:
     if version is None:
         return set()
     state = version.read_state()
-    plan = version.read_plan()
+    plan = version.read_spec()
     return {plan.port, plan.grpc_port} if state is not None and state.supervisor.is_alive() else set()
 
 
@@ -312,7 +312,7 @@ def _choose_ports(service: Service, held: set[int]) -> tuple[int, int]:
                 f"service {service.name}: {name} {port} is taken by another process",
                 hint=f"End that process, or choose another {name}; 0 takes a free one.",
             )
-    free = [port for port in find_free_ports(4) if port not in (service.port, service.grpc_port)]
+    free = [port for port in list_free_ports(4) if port not in (service.port, service.grpc_port)]
     return service.port or free[0], service.grpc_port or free[1]
 
 

@@ -18,7 +18,7 @@ def is_port_free(port: int) -> bool:
     return True
 
 
-def find_free_ports(count: int) -> list[int]:
+def list_free_ports(count: int) -> list[int]:
     """Return different ports that were free a moment ago."""
     with contextlib.ExitStack() as stack:
         # All are held until the last is found, so that none is found twice.

@@ -4,7 +4,7 @@ services/<namespace>/<name>/
   lock                  held by whoever deploys, stops or deletes
   current               number of the version that is the service; absent until one was ready
   versions/<number>/
-    plan.json           what the supervisor needs (`Plan`)
+    plan.json           what the supervisor needs (`ServerSpec`)
     state.json          what the supervisor says (`State`)
     model/              the bundle as it was deployed
     server.log, server.log.1, supervisor.log
@@ -33,7 +33,7 @@ _LOOPBACKS = {"0.0.0.0": LOOPBACK, "::": "::1"}
 
 
 @dataclass(frozen=True)
-class Plan:
+class ServerSpec:
     """What a supervisor is to run.
 
     Args:
@@ -87,7 +87,7 @@ class Plan:
         return f"[{host}]" if ":" in host else host
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Plan:
+    def from_dict(cls, value: Mapping[str, Any]) -> ServerSpec:
         """Rebuild a plan from JSON."""
         return cls(**{**value, "argv": tuple(value["argv"]), "warnings": tuple(value["warnings"])})
 
@@ -181,11 +181,11 @@ class VersionDirectory:
         """The service that this is a version of."""
         return ServiceDirectory(self.path.parent.parent)
 
-    def read_plan(self) -> Plan:
+    def read_spec(self) -> ServerSpec:
         """Return what the supervisor is to run."""
-        return Plan.from_dict(files.read_json(self.path / "plan.json"))
+        return ServerSpec.from_dict(files.read_json(self.path / "plan.json"))
 
-    def write_plan(self, plan: Plan) -> None:
+    def write_spec(self, plan: ServerSpec) -> None:
         """Say what the supervisor is to run."""
         files.write_json(self.path / "plan.json", asdict(plan))
 

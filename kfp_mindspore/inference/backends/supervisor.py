@@ -50,7 +50,7 @@ class Supervisor:
 
     def __init__(self, directory: VersionDirectory) -> None:
         self._directory = directory
-        self._plan = directory.read_plan()
+        self._plan = directory.read_spec()
         own = ProcessIdentity.of(os.getpid())
         assert own is not None
         self._state = State(ServiceState.STARTING, own)

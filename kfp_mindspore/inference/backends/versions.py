@@ -39,14 +39,14 @@ def start_version(version: VersionDirectory, deadline: float, wait_seconds: floa
     try:
         _wait_for_server(version, supervisor, deadline, wait_seconds)
     except BaseException:
-        _end_supervisor(supervisor, version.read_plan().grace_seconds)
+        _end_supervisor(supervisor, version.read_spec().grace_seconds)
         raise
 
 
 def _wait_for_server(
     version: VersionDirectory, supervisor: ProcessIdentity, deadline: float, wait_seconds: float
 ) -> None:
-    name = version.read_plan().name
+    name = version.read_spec().name
     while True:
         # Asked before the state: what a supervisor says last is still read.
         alive = supervisor.is_alive()
@@ -80,7 +80,7 @@ def end_version(version: VersionDirectory) -> None:
     state = version.read_state()
     if state is None:
         return
-    _end_supervisor(state.supervisor, version.read_plan().grace_seconds)
+    _end_supervisor(state.supervisor, version.read_spec().grace_seconds)
     state = version.read_state() or state
     if state.state is not ServiceState.STOPPED:
         # Its supervisor had failed or was killed before it could say so.
@@ -102,7 +102,7 @@ def discard(version: VersionDirectory) -> None:
 
 def describe(version: VersionDirectory) -> ServiceStatus:
     """Return how a version is; raises UserError when it was removed meanwhile."""
-    plan = version.read_plan()
+    plan = version.read_spec()
     status = ServiceStatus(
         name=plan.name,
         namespace=plan.namespace,

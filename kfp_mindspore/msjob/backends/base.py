@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kfp_mindspore.msjob.manifest import from_wire, parse_time, to_wire
+from kfp_mindspore.msjob.manifest import deserialize, parse_time, serialize
 from kfp_mindspore.msjob.types import MSJob
 
 
@@ -59,11 +59,11 @@ class Pod:
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Pod:
         """Rebuild a pod from `to_dict`'s result."""
-        return cls(**from_wire(cls, document))
+        return cls(**deserialize(cls, document))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the pod as JSON types."""
-        document: dict[str, Any] = to_wire(self)
+        document: dict[str, Any] = serialize(self)
         return document
 
 
@@ -84,7 +84,7 @@ class Event:
     message: str
 
 
-class Backend(abc.ABC):
+class JobBackend(abc.ABC):
     """Where jobs run."""
 
     @property

@@ -13,7 +13,7 @@ from kfp_mindspore.msjob.names import (
     REPLICA_INDEX_LABEL,
     REPLICA_TYPE_LABEL,
     REPLICA_TYPES,
-    find_replica_type,
+    resolve_replica_type,
 )
 
 Document = Mapping[str, Any]
@@ -104,7 +104,7 @@ def _find_container(document: Document) -> Document:
 
 
 def _find_type(document: Document) -> str | None:
-    return find_replica_type((document["metadata"].get("labels") or {}).get(REPLICA_TYPE_LABEL) or "")
+    return resolve_replica_type((document["metadata"].get("labels") or {}).get(REPLICA_TYPE_LABEL) or "")
 
 
 def _find_trouble(document: Document) -> tuple[str | None, str | None]:

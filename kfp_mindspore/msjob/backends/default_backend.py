@@ -8,10 +8,10 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.settings import BACKEND_VARIABLE, KUBERNETES, LOCAL, get_backend_name
 
 if TYPE_CHECKING:
-    from kfp_mindspore.msjob.backends.base import Backend
+    from kfp_mindspore.msjob.backends.base import JobBackend
 
 
-def choose_backend(namespace: str | None = None) -> Backend:
+def create_backend(namespace: str | None = None) -> JobBackend:
     """Return the backend that `get_backend_name` names.
 
     Args:

@@ -19,11 +19,11 @@ from kfp_mindspore.local.process import (
     terminate_groups,
 )
 from kfp_mindspore.msjob.backends.base import Pod
-from kfp_mindspore.msjob.backends.process_spec import LOCAL_ADDRESS, plan_member
-from kfp_mindspore.msjob.backends.state import JobDirectory, Submission
+from kfp_mindspore.msjob.backends.process_spec import LOCAL_ADDRESS, build_process_spec
+from kfp_mindspore.msjob.backends.state import JobDirectory, JobRequest
 from kfp_mindspore.msjob.manifest import now
-from kfp_mindspore.msjob.restart import START_ERROR, Ending
-from kfp_mindspore.msjob.topology import Endpoints, Member, topology
+from kfp_mindspore.msjob.restart import START_ERROR, ContainerTermination
+from kfp_mindspore.msjob.topology import Endpoints, Member, build_topology
 from kfp_mindspore.msjob.types import MSJob
 
 
@@ -47,17 +47,17 @@ class Gang:
         self._restarts = restarts
         self._members: list[_Running] = []
 
-    def start(self, directory: JobDirectory, submission: Submission) -> None:
+    def start(self, directory: JobDirectory, submission: JobRequest) -> None:
         """Start every member; one that cannot be started ends with the reason `StartError`, and no more are started."""
-        layout = topology(self._job, Endpoints(LOCAL_ADDRESS, find_free_port()))
+        topology = build_topology(self._job, Endpoints(LOCAL_ADDRESS, find_free_port()))
         self._members = [
             _Running(member, Pod(member.name, self._job.namespace, member.replica_type, member.index), None)
-            for member in layout.members
+            for member in topology.members
         ]
         for running in self._members:
             member, pod = running.member, running.pod
             pod.labels, pod.restarts, pod.start_time = member.labels, self._restarts, now()
-            plan = plan_member(self._job, member, environment=submission.environment, cwd=Path(submission.cwd))
+            plan = build_process_spec(self._job, member, environment=submission.environment, cwd=Path(submission.cwd))
             try:
                 running.process = spawn_child(
                     plan.argv,
@@ -80,11 +80,11 @@ class Gang:
         return [running.pod for running in self._members]
 
     @property
-    def endings(self) -> list[tuple[Ending, str]]:
+    def endings(self) -> list[tuple[ContainerTermination, str]]:
         """How each member stands, with its restart policy."""
         return [
             (
-                Ending(
+                ContainerTermination(
                     running.pod.name,
                     running.pod.replica_type,
                     running.pod.index,

@@ -23,11 +23,11 @@ from kfp_mindspore.kube import (
     Stop,
     UncertainError,
 )
-from kfp_mindspore.msjob.backends.base import Backend, Event, Pod
+from kfp_mindspore.msjob.backends.base import Event, JobBackend, Pod
 from kfp_mindspore.msjob.backends.cluster_logs import follow_pods
 from kfp_mindspore.msjob.backends.cluster_pods import is_owned, read_events, read_pods
 from kfp_mindspore.msjob.build import has_image
-from kfp_mindspore.msjob.names import API_VERSION, CONTAINER_NAME, GROUP, JOB_LABEL, KIND, PLURAL, find_replica_type
+from kfp_mindspore.msjob.names import API_VERSION, CONTAINER_NAME, GROUP, JOB_LABEL, KIND, PLURAL, resolve_replica_type
 from kfp_mindspore.msjob.status import DetailedStatus
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import validate_msjob
@@ -53,7 +53,7 @@ _CONFLICTS = 10
 _PATIENCE_SECONDS = 120.0
 
 
-class KubernetesBackend(Backend):
+class KubernetesBackend(JobBackend):
     """Jobs on a cluster.
 
     Credentials and address are those of the kubernetes client: KUBECONFIG, ~/.kube/config with its contexts and exec
@@ -93,14 +93,14 @@ class KubernetesBackend(Backend):
         return flags
 
     def name_command(self, *words: str, namespace: str = "") -> str:
-        """Return a command line of `kfp-mindspore job` that means the same jobs; see `Backend.name_command`."""
+        """Return a command line of `kfp-mindspore job` that means the same jobs; see `JobBackend.name_command`."""
         other = copy.copy(self)
         # Pasted, the command finds the namespace of the context, not this object's.
         other.namespace = None
-        return Backend.name_command(other, *words, namespace=namespace)
+        return JobBackend.name_command(other, *words, namespace=namespace)
 
     def create(self, job: MSJob, *, dry_run: bool = False) -> MSJob:
-        """Submit a job; see `Backend.create`. The API server judges it too, fields that it does not know included."""
+        """Submit a job; see `JobBackend.create`. The API server validates it too, unknown fields included."""
         validate_msjob(job)
         _check_images(job)
         document = job.to_dict()
@@ -128,7 +128,7 @@ class KubernetesBackend(Backend):
                 raise ValidationError(error.errors, subject=f"MSJob {job.name}", hint=error.hint) from None
 
     def get(self, name: str, namespace: str) -> MSJob:
-        """Return a job with its status; see `Backend.get`."""
+        """Return a job with its status; see `JobBackend.get`."""
         return _read_job(self._get(name, namespace))
 
     def list_jobs(self, namespace: str) -> list[MSJob]:
@@ -144,7 +144,7 @@ class KubernetesBackend(Backend):
         interval: float = 0.1,
         stop: Stop | None = None,
     ) -> Iterator[MSJob]:
-        """Yield a job as it is now, and again after each change; see `Backend.watch`.
+        """Yield a job as it is now, and again after each change; see `JobBackend.watch`.
 
         Nothing is polled, so `interval` means nothing; `stop` ends it from another thread.
         """
@@ -160,7 +160,7 @@ class KubernetesBackend(Backend):
             yield _read_job(document)
 
     def update(self, name: str, namespace: str, patch: dict[str, Any]) -> MSJob:
-        """Merge a patch into a job; see `Backend.update`. What others change meanwhile is kept."""
+        """Merge a patch into a job; see `JobBackend.update`. What others change meanwhile is kept."""
         patch = {key: value for key, value in patch.items() if key in ("metadata", "spec")}
         if metadata := patch.get("metadata"):
             patch["metadata"] = {key: value for key, value in metadata.items() if key not in _SERVER_FIELDS}
@@ -180,7 +180,7 @@ class KubernetesBackend(Backend):
         raise AssertionError("unreachable")
 
     def delete(self, name: str, namespace: str, *, grace_seconds: float | None = None) -> None:
-        """Delete a job, its pods before it, and return when all are gone; see `Backend.delete`.
+        """Delete a job, its pods before it, and return when all are gone; see `JobBackend.delete`.
 
         Raises:
             WaitTimeoutError: Its pods do not end, as on a node that is lost.
@@ -215,13 +215,13 @@ class KubernetesBackend(Backend):
         return read_events(self.cluster.list(EVENTS, namespace), name, uid)
 
     def read_log(self, name: str, namespace: str, pod: str, *, last: int | None = None) -> str:
-        """Return a pod's output; see `Backend.read_log`. That of an earlier attempt went with its pod."""
+        """Return a pod's output; see `JobBackend.read_log`. That of an earlier attempt went with its pod."""
         return self.cluster.read_log(pod, namespace, container=CONTAINER_NAME, last=last)
 
     def follow_logs(
         self, name: str, namespace: str, choose: Callable[[Pod], bool], *, timeout: float | None = None
     ) -> Iterator[tuple[str, str]]:
-        """Yield (pod name, line), over restarts, until the job has ended or is deleted; see `Backend.follow_logs`."""
+        """Yield (pod name, line), across restarts, until the job ends or is deleted; see `JobBackend.follow_logs`."""
         uid = self._get(name, namespace)["metadata"]["uid"]
         return follow_pods(self, name, namespace, uid, choose, timeout)
 
@@ -268,8 +268,8 @@ class KubernetesBackend(Backend):
     def _spell_types(self, name: str, namespace: str, specs: Mapping[str, Any]) -> dict[str, Any]:
         """Return replica specs under the keys that the stored job has for them: `worker` stays `worker`."""
         stored = self._get(name, namespace)["spec"]["msReplicaSpecs"]
-        keys = {find_replica_type(key) or key: key for key in stored}
-        return {keys.get(find_replica_type(key) or key, key): value for key, value in specs.items()}
+        keys = {resolve_replica_type(key) or key: key for key in stored}
+        return {keys.get(resolve_replica_type(key) or key, key): value for key, value in specs.items()}
 
     def _hurry_pods(self, name: str, namespace: str, uid: str, seconds: int) -> None:
         # The garbage collector gives pods their own grace period; a second deletion can only shorten it. Who may

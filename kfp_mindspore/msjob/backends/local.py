@@ -25,9 +25,9 @@ from kfp_mindspore.files import get_home
 from kfp_mindspore.local.lease import is_lease_held
 from kfp_mindspore.local.logs import LogReader, read_last_lines
 from kfp_mindspore.local.process import ProcessIdentity, spawn_detached
-from kfp_mindspore.msjob.backends.base import Backend, Event, Pod
+from kfp_mindspore.msjob.backends.base import Event, JobBackend, Pod
 from kfp_mindspore.msjob.backends.process_spec import check_job
-from kfp_mindspore.msjob.backends.state import JobDirectory, Record, Submission, end_leftovers
+from kfp_mindspore.msjob.backends.state import JobDirectory, JobRequest, JobState, end_leftovers
 from kfp_mindspore.msjob.manifest import format_time, now
 from kfp_mindspore.msjob.names import CREATED
 from kfp_mindspore.msjob.types import MSJob
@@ -41,7 +41,7 @@ _POLL_SECONDS = 0.05
 _PATIENCE_SECONDS = 10.0
 
 
-class LocalBackend(Backend):
+class LocalBackend(JobBackend):
     """Jobs as processes of this machine; `plan` tells what becomes of a template's fields.
 
     Args:
@@ -56,7 +56,7 @@ class LocalBackend(Backend):
         return () if get_backend_name() == LOCAL else ("--backend", LOCAL)
 
     def create(self, job: MSJob, *, dry_run: bool = False) -> MSJob:
-        """Start a job's supervisor and return; see `Backend.create`.
+        """Start a job's supervisor and return; see `JobBackend.create`.
 
         It runs in this process's directory and environment. When that names a lease, it ends with the lease's holder.
         """
@@ -82,7 +82,7 @@ class LocalBackend(Backend):
                 "creationTimestamp": format_time(now()),
             }
         )
-        record = Record()
+        record = JobState()
         record.status.set_condition(CREATED, "JobCreated", f"job {job.name} was created")
         for warning in warnings:
             record.add_event(job.name, "NotHonoured", warning)
@@ -91,7 +91,7 @@ class LocalBackend(Backend):
         with contextlib.suppress(NotFoundError):
             self.get(job.name, job.namespace)
         try:
-            directory = JobDirectory.create(path, new, Submission(str(cwd), environment, lease), record)
+            directory = JobDirectory.create(path, new, JobRequest(str(cwd), environment, lease), record)
         except FileExistsError:
             raise AlreadyExistsError(
                 f"job {job.name} exists already in namespace {job.namespace}",
@@ -118,7 +118,7 @@ class LocalBackend(Backend):
         return new
 
     def get(self, name: str, namespace: str) -> MSJob:
-        """Return a job with its status; see `Backend.get`."""
+        """Return a job with its status; see `JobBackend.get`."""
         job, record = self._read(name, namespace)
         job.status = record.status
         return job
@@ -136,7 +136,7 @@ class LocalBackend(Backend):
         return jobs
 
     def update(self, name: str, namespace: str, patch: dict[str, Any]) -> MSJob:
-        """Merge a patch; of the spec, only runPolicy may change. See `Backend.update`."""
+        """Merge a patch; of the spec, only runPolicy may change. See `JobBackend.update`."""
         job, record = self._read(name, namespace)
         directory = JobDirectory(self._locate(name, namespace))
         with directory.lock():
@@ -162,7 +162,7 @@ class LocalBackend(Backend):
         return changed
 
     def delete(self, name: str, namespace: str, *, grace_seconds: float | None = None) -> None:
-        """End a job's processes and remove it; see `Backend.delete`."""
+        """End a job's processes and remove it; see `JobBackend.delete`."""
         directory = self._open(name, namespace)
         job = self._read_job(directory, name, namespace)
         longest = max(spec.grace_seconds for spec in job.ms_replica_specs.values())
@@ -186,7 +186,7 @@ class LocalBackend(Backend):
         return self._read(name, namespace)[1].events
 
     def read_log(self, name: str, namespace: str, pod: str, *, last: int | None = None) -> str:
-        """Return a process's output, of all its attempts; see `Backend.read_log`."""
+        """Return a process's output, of all its attempts; see `JobBackend.read_log`."""
         path = self._open(name, namespace).log_file(pod)
         if last is not None:
             return "".join(f"{line}\n" for line in read_last_lines(path, last))
@@ -198,7 +198,7 @@ class LocalBackend(Backend):
     def follow_logs(
         self, name: str, namespace: str, choose: Callable[[Pod], bool], *, timeout: float | None = None
     ) -> Iterator[tuple[str, str]]:
-        """Yield (process name, line) until the job has ended or is deleted; see `Backend.follow_logs`."""
+        """Yield (process name, line) until the job has ended or is deleted; see `JobBackend.follow_logs`."""
         directory = self._open(name, namespace)
         deadline = None if timeout is None else time.monotonic() + timeout
         readers: dict[str, LogReader] = {}
@@ -251,7 +251,7 @@ class LocalBackend(Backend):
                 raise
             self._refuse(name, namespace)
 
-    def _read(self, name: str, namespace: str) -> tuple[MSJob, Record]:
+    def _read(self, name: str, namespace: str) -> tuple[MSJob, JobState]:
         directory = self._open(name, namespace)
         job = self._read_job(directory, name, namespace)
         try:

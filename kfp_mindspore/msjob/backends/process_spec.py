@@ -31,7 +31,7 @@ from typing import Any
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob.names import CONTAINER_NAME, WORKER
-from kfp_mindspore.msjob.topology import VARIABLES, Endpoints, Member, topology
+from kfp_mindspore.msjob.topology import VARIABLES, Endpoints, Member, build_topology
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.settings import PLACEHOLDER_IMAGE
 
@@ -46,7 +46,7 @@ _PYTHON_OPTIONS_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProcessSpec:
     """One process to be started.
 
     Attributes:
@@ -60,7 +60,7 @@ class Plan:
     environment: dict[str, str]
 
 
-def plan_member(job: MSJob, member: Member, *, environment: Mapping[str, str], cwd: Path) -> Plan:
+def build_process_spec(job: MSJob, member: Member, *, environment: Mapping[str, str], cwd: Path) -> ProcessSpec:
     """Return the process that runs a member.
 
     Args:
@@ -85,7 +85,7 @@ def plan_member(job: MSJob, member: Member, *, environment: Mapping[str, str], c
     words = [_expand(word, variables) for word in (*container.get("command", ()), *container.get("args", ()))]
     if words and words[0] in PYTHON_WORDS:
         words[0] = sys.executable
-    return Plan(tuple(words), cwd / container.get("workingDir", ""), {**base, **variables})
+    return ProcessSpec(tuple(words), cwd / container.get("workingDir", ""), {**base, **variables})
 
 
 def check_job(job: MSJob, *, environment: Mapping[str, str], cwd: Path) -> list[str]:
@@ -105,7 +105,7 @@ def check_job(job: MSJob, *, environment: Mapping[str, str], cwd: Path) -> list[
     errors: list[str] = []
     warnings: list[str] = []
     seen: set[str] = set()
-    for member in topology(job, Endpoints(LOCAL_ADDRESS, _ANY_PORT)).members:
+    for member in build_topology(job, Endpoints(LOCAL_ADDRESS, _ANY_PORT)).members:
         kind = member.replica_type if member.replica_type in job.ms_replica_specs else "Worker"
         if kind in seen:
             continue
@@ -118,7 +118,7 @@ def check_job(job: MSJob, *, environment: Mapping[str, str], cwd: Path) -> list[
         before = len(errors)
         _check_container(containers[index], where, errors, warnings)
         if len(errors) == before:
-            errors += _check_command(plan_member(job, member, environment=environment, cwd=cwd), where)
+            errors += _check_command(build_process_spec(job, member, environment=environment, cwd=cwd), where)
     if errors:
         raise ValidationError(errors, subject=f"MSJob {job.name} on this machine")
     return warnings
@@ -216,7 +216,7 @@ def _read_variable(job: MSJob, member: Member, item: Mapping[str, Any]) -> str |
     return fields.get(path)
 
 
-def _check_command(plan: Plan, path: str) -> list[str]:
+def _check_command(plan: ProcessSpec, path: str) -> list[str]:
     if not plan.cwd.is_dir():
         return [f"{path}.workingDir: must be a directory of this machine, got {str(plan.cwd)!r}"]
     if "/" in plan.argv[0]:

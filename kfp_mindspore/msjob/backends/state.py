@@ -28,7 +28,7 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.files import read_json, write_bytes, write_json
 from kfp_mindspore.local.process import ProcessIdentity, kill_session
 from kfp_mindspore.msjob.backends.base import Event, Pod
-from kfp_mindspore.msjob.manifest import format_time, now, to_wire
+from kfp_mindspore.msjob.manifest import format_time, now, serialize
 from kfp_mindspore.msjob.names import FAILED
 from kfp_mindspore.msjob.status import JobStatus, ReplicaStatus
 from kfp_mindspore.msjob.types import MSJob
@@ -40,7 +40,7 @@ _KILL_SECONDS = 5.0
 
 
 @dataclass
-class Submission:
+class JobRequest:
     """Where and how a job was submitted.
 
     Attributes:
@@ -55,7 +55,7 @@ class Submission:
 
 
 @dataclass
-class Record:
+class JobState:
     """What a supervisor knows, all in one file so that it is always consistent.
 
     Attributes:
@@ -71,7 +71,7 @@ class Record:
     restarts: int = 0
 
     @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> Record:
+    def from_dict(cls, document: dict[str, Any]) -> JobState:
         """Rebuild a record from `to_dict`'s result."""
         return cls(
             JobStatus.from_dict(document["status"]),
@@ -82,7 +82,7 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON types."""
-        document: dict[str, Any] = to_wire(self)
+        document: dict[str, Any] = serialize(self)
         return document
 
     def add_event(self, name: str, reason: str, message: str) -> None:
@@ -120,7 +120,7 @@ class JobDirectory:
         return self.job_file.is_file()
 
     @classmethod
-    def create(cls, path: Path, job: MSJob, submission: Submission, record: Record) -> JobDirectory:
+    def create(cls, path: Path, job: MSJob, submission: JobRequest, record: JobState) -> JobDirectory:
         """Write a new job's directory, whole or not at all.
 
         Raises:
@@ -133,7 +133,7 @@ class JobDirectory:
             new = cls(temporary)
             new.logs.mkdir()
             new._reserve.write_bytes(b"\0" * _RESERVE_BYTES)
-            write_bytes(new._submission_file, _encode(to_wire(submission)), mode=0o600)
+            write_bytes(new._submission_file, _encode(serialize(submission)), mode=0o600)
             new.write_record(record)
             new.write_job(job)
             try:
@@ -157,11 +157,11 @@ class JobDirectory:
         document.pop("status", None)
         write_json(self.job_file, document)
 
-    def read_record(self) -> Record:
+    def read_record(self) -> JobState:
         """Return what the supervisor wrote last."""
-        return Record.from_dict(read_json(self._status_file))
+        return JobState.from_dict(read_json(self._status_file))
 
-    def write_record(self, record: Record) -> None:
+    def write_record(self, record: JobState) -> None:
         """Write the record; when the disk is full, in the room that was kept for it."""
         record.status.last_reconcile_time = now()
         document = record.to_dict()
@@ -173,9 +173,9 @@ class JobDirectory:
             self._reserve.unlink()
             write_json(self._status_file, document)
 
-    def read_submission(self) -> Submission:
+    def read_submission(self) -> JobRequest:
         """Return how the job was submitted."""
-        return Submission(**read_json(self._submission_file))
+        return JobRequest(**read_json(self._submission_file))
 
     def read_supervisor(self) -> ProcessIdentity | None:
         """Return the supervisor's identity; None before it was started."""
@@ -219,7 +219,7 @@ class JobDirectory:
         finally:
             os.close(descriptor)
 
-    def recover(self, job: MSJob, record: Record, start_seconds: float = 10.0) -> Record:
+    def recover(self, job: MSJob, record: JobState, start_seconds: float = 10.0) -> JobState:
         """Close the books of a job whose supervisor was killed: its processes end, and it has failed.
 
         Args:
@@ -254,14 +254,14 @@ class JobDirectory:
             self.write_record(record)
         return record
 
-    def _expire(self, job: MSJob, record: Record) -> None:
+    def _expire(self, job: MSJob, record: JobState) -> None:
         ttl = job.effective_run_policy.ttl_seconds_after_finished
         end = record.status.completion_time
         if ttl is not None and end is not None and (now() - end).total_seconds() > ttl + 1:
             self.remove()
 
 
-def end_leftovers(record: Record, supervisor: ProcessIdentity | None) -> None:
+def end_leftovers(record: JobState, supervisor: ProcessIdentity | None) -> None:
     """Kill whatever a dead supervisor's processes left behind in their sessions.
 
     Args:
@@ -278,7 +278,7 @@ def end_leftovers(record: Record, supervisor: ProcessIdentity | None) -> None:
             kill_session(leader)
 
 
-def count_replicas(record: Record) -> None:
+def count_replicas(record: JobState) -> None:
     """Write the counts of active, succeeded and failed replicas into the status."""
     counts: dict[str, ReplicaStatus] = {}
     for pod in record.pods:

@@ -1,7 +1,7 @@
-"""Looks after one local job for as long as it lives: `python -m kfp_mindspore.msjob.backends.supervisor DIRECTORY`.
+"""Supervisor of one local job: `python -m kfp_mindspore.msjob.backends.supervisor DIRECTORY`.
 
-It has one thread, since on Linux its children die with the thread that started them, and imports no more than it needs.
-Everything it decides comes from `restart.judge_job`; everything others want of it is a file in the job's directory.
+Single-threaded, since on Linux children die with the thread that started them, and with few imports, for a fast start.
+`restart.decide_job_phase` makes its decisions; requests of clients are files in the job's directory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kfp_mindspore.msjob.backends.gang import Gang
 from kfp_mindspore.msjob.backends.state import JobDirectory, count_replicas
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
-from kfp_mindspore.msjob.restart import choose_backoff, judge_job
+from kfp_mindspore.msjob.restart import compute_restart_delay, decide_job_phase
 
 _POLL_SECONDS = 0.15
 # After the job has succeeded, members that are about to end may do so before they are told to.
@@ -155,7 +155,7 @@ class Supervisor:
     def _judge(self) -> None:
         assert self._gang is not None
         policy = self._job.effective_run_policy
-        decision = judge_job(
+        decision = decide_job_phase(
             self._gang.endings,
             success_policy=self._job.success_policy or "",
             restarts=self._record.restarts,
@@ -170,7 +170,7 @@ class Supervisor:
             self._end_gang(0.0, "PeerFailed")
             self._record.restarts += decision.counted
             self._gang = None
-            self._start_at = time.monotonic() + choose_backoff(self._record.restarts)
+            self._start_at = time.monotonic() + compute_restart_delay(self._record.restarts)
             self._record.status.set_condition(RESTARTING, decision.reason, decision.message)
             self._record.add_event(self._job.name, decision.reason, decision.message)
             self._unsaved = True

@@ -77,7 +77,7 @@ def test_an_evicted_worker_waits_for_a_node_and_is_not_counted(jobs: NodeJobs) -
         try:
             evict(client, jobs.namespace, "drained-worker-1")
             disrupted = job.wait("Restarting")
-            assert disrupted.status.find("Restarting").reason == "JobDisrupted"
+            assert disrupted.status.get_condition("Restarting").reason == "JobDisrupted"
             job.wait_pods(lambda pods: len(pods) == 3 and all(_is_unschedulable(pod) for pod in pods.values()))
             waiting = job.list_steps()
             # The worker that was not evicted was told in time to save.
@@ -98,7 +98,7 @@ def test_a_worker_out_of_memory_is_told_apart(jobs: NodeJobs) -> None:
     with pytest.raises(JobFailedError, match="OOMKilled"):
         job.wait("Succeeded")
     failed = job.client.get_job(job.name)
-    assert failed.status.find("Failed").reason == "BackoffLimitExceeded"
+    assert failed.status.get_condition("Failed").reason == "BackoffLimitExceeded"
     assert failed.status.restarts == 1
     assert failed.status.failure.exit_code == 137
     assert failed.status.failure.reason == "OOMKilled"
@@ -118,7 +118,7 @@ def test_an_image_that_does_not_exist_is_named_until_the_deadline(jobs: NodeJobs
     with pytest.raises(JobFailedError, match="ran longer than 1 s"):
         job.wait("Succeeded")
     failed = job.client.get_job(job.name)
-    assert failed.status.find("Failed").reason == "DeadlineExceeded"
+    assert failed.status.get_condition("Failed").reason == "DeadlineExceeded"
     assert failed.status.restarts == 0
     job.wait_pods(lambda pods: not pods)
     # Each try of the kubelet is no event of the job.

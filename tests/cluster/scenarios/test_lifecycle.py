@@ -49,7 +49,7 @@ def test_a_job_past_its_deadline_is_told_to_save(jobs: NodeJobs) -> None:
     with pytest.raises(JobFailedError, match=f"ran longer than {seconds} s"):
         job.wait("Succeeded")
     failed = job.client.get_job(job.name)
-    assert failed.status.find("Failed").reason == "DeadlineExceeded"
+    assert failed.status.get_condition("Failed").reason == "DeadlineExceeded"
     assert (failed.status.completion_time - failed.status.start_time).total_seconds() >= seconds
     job.wait_pods(lambda pods: not pods)
     # What was told to go in time has saved all that it had done.

@@ -7,7 +7,7 @@ import pytest
 
 from kfp_mindspore.cli.job_report import warn_of_silence
 from kfp_mindspore.msjob import MSJob, RunPolicy
-from kfp_mindspore.msjob.backends.base import Backend, Pod
+from kfp_mindspore.msjob.backends.base import JobBackend, Pod
 
 INSTALL = "Install one with: kfp-mindspore operator install --image REGISTRY/NAME@sha256:… --context here\n"
 
@@ -44,7 +44,9 @@ def test_silence_is_told_with_a_command_that_works(
         "creationTimestamp": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     job = MSJob(metadata=document, ms_replica_specs={}, run_policy=RunPolicy(managed_by=manager))
-    warn_of_silence(job, cast(Backend, Somewhere([Pod("digits-worker-0", "default", "Worker", 0, "Pending")] * pods)))
+    warn_of_silence(
+        job, cast(JobBackend, Somewhere([Pod("digits-worker-0", "default", "Worker", 0, "Pending")] * pods))
+    )
     printed = capsys.readouterr()
     assert told in printed.err
     assert bool(told) == bool(printed.err)

@@ -109,7 +109,7 @@ def serve(shop: Any, *arguments: str, flags: str = "") -> subprocess.Popen[str]:
     """Run the serve command with the tiny server."""
     code = (
         "import functools, sys; from kfp_mindspore.cli import main, serve;"
-        "serve.LocalBackend = functools.partial(serve.LocalBackend, command=sys.argv[1].split(), max_restarts=0);"
+        "serve.LocalServing = functools.partial(serve.LocalServing, command=sys.argv[1].split(), max_restarts=0);"
         "main.main(sys.argv[2:])"
     )
     server = f"{sys.executable} {TINY_SERVER} {flags}"

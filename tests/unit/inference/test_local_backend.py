@@ -1,4 +1,4 @@
-"""What LocalBackend does in good order, with the tiny server; tests/faults has the rest."""
+"""What LocalServing does in good order, with the tiny server; tests/faults has the rest."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import NotFoundError, ProcessFailedError, UserError, ValidationError, WaitTimeoutError
-from kfp_mindspore.inference import InferenceClient, LocalBackend, Service, ServiceState
-from kfp_mindspore.inference.client import choose_backend
+from kfp_mindspore.inference import InferenceClient, LocalServing, Service, ServiceState
+from kfp_mindspore.inference.client import create_backend
 from kfp_mindspore.inference.rest import is_ready, request_json
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.settings import EVENTS_VARIABLE, STEP_VARIABLE
@@ -68,7 +68,7 @@ def test_the_process_that_deployed_it_may_end(shop: Any) -> None:
     shop.make_bundle()
     code = (
         "import sys; from kfp_mindspore.inference import *;"
-        "s = InferenceClient(LocalBackend(command=sys.argv[2:])).deploy(Service('digits', sys.argv[1])); print(s.pid)"
+        "s = InferenceClient(LocalServing(command=sys.argv[2:])).deploy(Service('digits', sys.argv[1])); print(s.pid)"
     )
     server = [sys.executable, str(Path(__file__).parents[2] / "support" / "tiny_server.py")]
     done = subprocess.run(
@@ -287,22 +287,22 @@ def test_a_uri_is_for_a_cluster(shop: Any, uri: str) -> None:
 
 
 def test_the_backend_is_chosen_by_name(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(InferenceClient().backend, LocalBackend)
-    assert type(choose_backend("kubernetes")).__name__ == "KServeBackend"
+    assert isinstance(InferenceClient().backend, LocalServing)
+    assert type(create_backend("kubernetes")).__name__ == "KServeBackend"
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "moon")
     with pytest.raises(UserError, match="KFP_MINDSPORE_BACKEND: must be 'local' or 'kubernetes', got 'moon'"):
         InferenceClient()
 
 
 def test_a_port_is_not_free_while_somebody_listens(free_port: int) -> None:
-    from kfp_mindspore.inference.backends.ports import find_free_ports, is_port_free
+    from kfp_mindspore.inference.backends.ports import is_port_free, list_free_ports
 
     assert is_port_free(free_port)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", free_port))
         listener.listen()
         assert not is_port_free(free_port)
-    assert len(set(find_free_ports(20))) == 20
+    assert len(set(list_free_ports(20))) == 20
 
 
 def test_a_supervisor_is_told_from_a_process_with_its_number(shop: Any) -> None:

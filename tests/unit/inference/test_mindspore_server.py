@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import ProcessFailedError
-from kfp_mindspore.inference import InferenceClient, LocalBackend, Service, ServiceStatus, run_smoke_test
+from kfp_mindspore.inference import InferenceClient, LocalServing, Service, ServiceStatus, run_smoke_test
 from kfp_mindspore.inference.rest import request_json
 
 pytestmark = pytest.mark.mindspore
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.mindspore
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceClient]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("KFP_MINDSPORE_LEASE", raising=False)
-        new = InferenceClient(LocalBackend(tmp_path_factory.mktemp("home")))
+        new = InferenceClient(LocalServing(tmp_path_factory.mktemp("home")))
         yield new
         for status in new.list():
             new.delete(status.name)

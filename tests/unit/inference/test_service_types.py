@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.inference import Service, ServiceState, ServiceStatus
-from kfp_mindspore.inference.service import find_name_errors, suggest_name
+from kfp_mindspore.inference.service import list_name_errors, suggest_name
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_name_is_made_from_the_directory(path: str, expected: str) -> None:
 
 @given(st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=80))
 def test_a_name_made_from_any_directory_is_valid(name: str) -> None:
-    assert find_name_errors(suggest_name(f"/models/{name}"), "default") == []
+    assert list_name_errors(suggest_name(f"/models/{name}"), "default") == []
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,6 @@ def test_a_name_made_from_any_directory_is_valid(name: str) -> None:
 )
 def test_a_status_knows_whether_it_is_ready_and_over(state: ServiceState, ready: bool, over: bool) -> None:
     status = ServiceStatus("digits", "default", state, "http://127.0.0.1:1", "127.0.0.1:2", "model", warnings=("a",))
-    assert (status.ready, status.is_over) == (ready, over)
+    assert (status.ready, status.is_finished) == (ready, over)
     value = json.loads(json.dumps(status.to_dict()))
     assert (value["state"], value["ready"], value["warnings"]) == (str(state), ready, ["a"])

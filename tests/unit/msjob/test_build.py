@@ -6,7 +6,7 @@ import pytest
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import MSJob, build_msjob, validate_msjob
-from kfp_mindspore.msjob.build import spell_env, spell_resources
+from kfp_mindspore.msjob.build import to_env_vars, to_resource_requirements
 from kfp_mindspore.settings import PLACEHOLDER_IMAGE
 
 
@@ -112,7 +112,7 @@ def test_a_wrong_argument_is_named_by_the_field_it_fills(arguments: dict[str, An
     ],
 )
 def test_env(env: Any, wire: list[tuple[str, str]]) -> None:
-    assert spell_env(env) == [{"name": name, "value": value} for name, value in wire]
+    assert to_env_vars(env) == [{"name": name, "value": value} for name, value in wire]
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,9 @@ def test_env(env: Any, wire: list[tuple[str, str]]) -> None:
     ],
 )
 def test_resources(resources: Any, wire: dict[str, Any]) -> None:
-    assert spell_resources(resources) == wire
+    assert to_resource_requirements(resources) == wire
 
 
 def test_requests_and_limits_are_two_mappings() -> None:
-    wire = spell_resources({"cpu": 1})
+    wire = to_resource_requirements({"cpu": 1})
     assert wire["requests"] is not wire["limits"], "YAML would write an alias"

@@ -13,9 +13,9 @@ import pytest
 
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.msjob import MSJobClient
-from kfp_mindspore.msjob.function import spell_function
-from kfp_mindspore.msjob.pod_filter import make_filter
-from kfp_mindspore.msjob.trainer import spell_network, spell_script
+from kfp_mindspore.msjob.function import build_function_command
+from kfp_mindspore.msjob.pod_filter import build_pod_filter
+from kfp_mindspore.msjob.trainer import build_network_command, build_script_command
 
 # Of TrainingClient's parameters: those of other kinds of job, of a server, and of a language model's fine-tuning.
 NOT_OURS = {
@@ -69,20 +69,20 @@ def test_functions_that_cannot_travel() -> None:
         return outer
 
     with pytest.raises(UserError, match="closure uses outer of the function around it"):
-        spell_function(closure)
+        build_function_command(closure)
     with pytest.raises(UserError, match="with a name of its own"):
-        spell_function(lambda: None)
+        build_function_command(lambda: None)
     with pytest.raises(UserError, match="source of len cannot be found"):
-        spell_function(len)
+        build_function_command(len)
     with pytest.raises(UserError, match="must be a function, got 'train'"):
-        spell_function("train")  # type: ignore[arg-type]
+        build_function_command("train")  # type: ignore[arg-type]
 
 
 def test_packages_are_installed_first() -> None:
     def train() -> None:
         pass
 
-    program = spell_function(train, packages_to_install=["a==1"], pip_index_url="https://example.org")[-1]
+    program = build_function_command(train, packages_to_install=["a==1"], pip_index_url="https://example.org")[-1]
     assert "['-m', 'pip', 'install', '--quiet', '-i', 'https://example.org', 'a==1']" in program
     assert program.rstrip().endswith("train()")
 
@@ -119,7 +119,7 @@ def test_events_are_returned_on_request(desk: Any) -> None:
 
 def test_filters() -> None:
     with pytest.raises(ValidationError, match="replica_type: must be one of Scheduler, PS, Worker, got 'chief'"):
-        make_filter(replica_type="chief")
+        build_pod_filter(replica_type="chief")
 
 
 @pytest.mark.parametrize(
@@ -131,11 +131,11 @@ def test_filters() -> None:
     ],
 )
 def test_options_of_a_script(parameters: dict[str, Any], words: list[str]) -> None:
-    assert spell_script("a.py", parameters) == ["python", "a.py", *words]
+    assert build_script_command("a.py", parameters) == ["python", "a.py", *words]
 
 
 def test_command_of_a_network() -> None:
-    assert spell_network("net:LeNet", {"classes": 10}, {"epochs": 2, "metrics": ["accuracy", "loss"]}) == [
+    assert build_network_command("net:LeNet", {"classes": 10}, {"epochs": 2, "metrics": ["accuracy", "loss"]}) == [
         *("python", "-m", "kfp_mindspore.training", "net:LeNet", "--network-arguments", '{"classes": 10}'),
         *("--epochs", "2", "--metrics", "accuracy,loss"),
     ]

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.msjob import MSJob, topology
+from kfp_mindspore.msjob import MSJob
 from kfp_mindspore.msjob.convert import Conversion, convert_msjob
-from kfp_mindspore.msjob.topology import Endpoints
+from kfp_mindspore.msjob.topology import Endpoints, build_topology
 from kfp_mindspore.msjob.validation import parse_msjob_yaml
 from tests.support.msjob_cases import DELETED, VALID, put
 
@@ -104,7 +104,7 @@ def test_master_and_workers_become_one_type_and_keep_the_port() -> None:
     job = conversion.job
     assert job.workers == 4
     assert job.ms_replica_specs["Worker"].container["ports"] == [{"name": "msjob-port", "containerPort": 23456}]
-    members = topology(job, Endpoints("127.0.0.1", 23456)).members
+    members = build_topology(job, Endpoints("127.0.0.1", 23456)).members
     assert [member.name for member in members] == ["old-scheduler-0", *(f"old-worker-{rank}" for rank in range(4))]
     changes = list_changes(conversion)
     assert changes["spec.replicaSpecs"] == "MASTER and 3 WORKER are now 4 of Worker"

@@ -12,7 +12,7 @@ import pytest
 
 from kfp_mindspore.msjob import MSJob
 from kfp_mindspore.msjob.crd import build_crd
-from kfp_mindspore.msjob.validation import find_errors
+from kfp_mindspore.msjob.validation import list_errors
 from tests.support.msjob_cases import INVALID, UPDATES, VALID, VALID_HERE, Invalid, Update, build_job
 from tests.support.structural import fill_defaults, find_faults, make_strict, walk
 
@@ -101,13 +101,13 @@ def test_rules_over_replicas_have_a_bound(schema: dict[str, Any]) -> None:
 @pytest.mark.parametrize("document", [*VALID.values(), *VALID_HERE.values()], ids=[*VALID, *VALID_HERE])
 def test_valid_jobs_are_accepted_by_schema_and_client(validator: Any, document: dict[str, Any]) -> None:
     assert [error.message for error in validator.iter_errors(document)] == []
-    assert find_errors(document) == []
+    assert list_errors(document) == []
 
 
 @pytest.mark.parametrize("case", INVALID, ids=lambda case: case.name)
 def test_invalid_jobs_are_refused(validator: Any, case: Invalid) -> None:
     document = case.build()
-    errors = find_errors(document)
+    errors = list_errors(document)
     assert len(errors) == 1, errors
     assert errors[0].startswith(case.client)
     refused = not validator.is_valid(document)
@@ -210,7 +210,7 @@ def test_ours_names_every_field_that_the_published_one_names(published: dict[str
 @pytest.mark.parametrize("case", UPDATES, ids=lambda case: case.name)
 def test_jobs_are_valid_before_and_after_an_update(schema: dict[str, Any], validator: Any, case: Update) -> None:
     for document in case.build():
-        assert find_errors(document) == []
+        assert list_errors(document) == []
         assert validator.is_valid(document)
     messages = [rule["message"] for _, item in walk(schema) for rule in item.get("x-kubernetes-validations", [])]
     assert any(case.server in message for message in messages)

@@ -45,7 +45,7 @@ def test_success_policy_decides_whose_end_counts(desk: Any) -> None:
     job = desk.build("exit-worker", 1, 4, "sleep", 0.3, workers=2, restart_policy="Never")
     job.success_policy = "AllWorkers"
     desk.client.create_job(job)
-    assert "job-worker-1 ended with exit code 4" in desk.wait().status.find("Failed").message
+    assert "job-worker-1 ended with exit code 4" in desk.wait().status.get_condition("Failed").message
 
 
 def test_a_failed_job_says_why(desk: Any) -> None:
@@ -83,7 +83,7 @@ def test_a_restart_is_one_of_the_whole_gang(desk: Any) -> None:
 def test_backoff_limit(desk: Any) -> None:
     job = desk.run("exit", 1, restart_policy="OnFailure", backoff_limit=1)
     assert find_conditions(job)["Failed"] == "BackoffLimitExceeded"
-    assert "restarted 1 of 1 times" in job.status.find("Failed").message
+    assert "restarted 1 of 1 times" in job.status.get_condition("Failed").message
     assert len((desk.path / "starts").read_text().splitlines()) == 2
 
 
@@ -243,7 +243,7 @@ def test_a_command_that_cannot_run_fails_at_once(desk: Any, tmp_path: Path) -> N
     desk.client.create_job(job)
     failed = desk.wait()
     assert find_conditions(failed)["Failed"] == "StartError"
-    assert "No such file or directory" in failed.status.find("Failed").message
+    assert "No such file or directory" in failed.status.get_condition("Failed").message
 
 
 def test_wait_ends_in_time(desk: Any) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.msjob import RunPolicy, SchedulingPolicy
-from kfp_mindspore.msjob.manifest import format_time, from_wire, parse_time, spell_field, to_wire
+from kfp_mindspore.msjob.manifest import deserialize, format_time, parse_time, serialize, to_field_name
 
 UTC = datetime.timezone.utc
 times = st.datetimes(
@@ -33,29 +33,29 @@ documents = st.recursive(
     ],
 )
 def test_fields_are_spelled_in_camel_case(name: str, wire: str) -> None:
-    assert spell_field(name) == wire
+    assert to_field_name(name) == wire
 
 
 @settings(deadline=None)
 @given(documents)
 def test_a_plain_document_is_its_own_wire_form(document: Any) -> None:
-    assert to_wire(document) == document
+    assert serialize(document) == document
 
 
 def test_what_is_none_is_left_out_of_dataclasses_only() -> None:
     policy = RunPolicy(backoff_limit=0, suspend=False, scheduling_policy=SchedulingPolicy(min_resources={"cpu": None}))
-    assert to_wire({"policy": policy, "other": None}) == {
+    assert serialize({"policy": policy, "other": None}) == {
         "policy": {"backoffLimit": 0, "suspend": False, "schedulingPolicy": {"minResources": {"cpu": None}}},
         "other": None,
     }
 
 
 def test_a_dataclass_itself_is_a_value() -> None:
-    assert to_wire(RunPolicy) is RunPolicy
+    assert serialize(RunPolicy) is RunPolicy
 
 
 def test_unknown_wire_fields_are_left_out() -> None:
-    assert from_wire(RunPolicy, {"backoffLimit": 1, "fromTheFuture": 2}) == {"backoff_limit": 1}
+    assert deserialize(RunPolicy, {"backoffLimit": 1, "fromTheFuture": 2}) == {"backoff_limit": 1}
 
 
 @settings(deadline=None)
@@ -64,7 +64,7 @@ def test_times_round_trip_to_the_microsecond(time: datetime.datetime) -> None:
     text = format_time(time)
     assert text.endswith("Z")
     assert parse_time(text) == time
-    assert to_wire([time]) == [text]
+    assert serialize([time]) == [text]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from kfp_mindspore.msjob import (
     validate_msjob,
 )
 from kfp_mindspore.msjob import names as words
-from kfp_mindspore.msjob.manifest import spell_field, to_wire
+from kfp_mindspore.msjob.manifest import serialize, to_field_name
 from kfp_mindspore.msjob.pod_schema import list_fields
 
 NOON = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone.utc)
@@ -53,7 +53,7 @@ def kubernetes_client() -> ModuleType:
     ],
 )
 def test_the_fields_are_the_same(models: ModuleType, kind: type[Any], model: str) -> None:
-    ours = {field.name: spell_field(field.name) for field in dataclasses.fields(kind)}
+    ours = {field.name: to_field_name(field.name) for field in dataclasses.fields(kind)}
     assert ours == getattr(models, model).attribute_map
 
 
@@ -151,7 +151,7 @@ def test_a_status_of_models(models: ModuleType, document: dict[str, Any]) -> Non
     job = MSJob.from_dict(document)
     assert MSJob(job.metadata, job.ms_replica_specs, status=status).status == expected
     assert JobStatus([condition], status.replica_statuses, NOON) == expected
-    assert JobStatus.from_dict(to_wire(status)) == expected
+    assert JobStatus.from_dict(serialize(status)) == expected
 
 
 def test_a_built_job_takes_models_for_env_and_resources(kubernetes_client: ModuleType) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.msjob import names
-from kfp_mindspore.msjob.names import REPLICA_TYPES, find_replica_type
+from kfp_mindspore.msjob.names import REPLICA_TYPES, resolve_replica_type
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from kfp_mindspore.msjob.names import REPLICA_TYPES, find_replica_type
     ],
 )
 def test_replica_types_are_found_in_any_case(word: str, found: str | None) -> None:
-    assert find_replica_type(word) == found
+    assert resolve_replica_type(word) == found
 
 
 @settings(deadline=None)
@@ -32,7 +32,7 @@ def test_replica_types_are_found_in_any_case(word: str, found: str | None) -> No
 def test_any_mixture_of_cases_is_the_same_type(name: str, data: st.DataObject) -> None:
     upper = data.draw(st.lists(st.booleans(), min_size=len(name), max_size=len(name)))
     word = "".join(letter.upper() if up else letter.lower() for letter, up in zip(name, upper, strict=True))
-    assert find_replica_type(word) == name
+    assert resolve_replica_type(word) == name
 
 
 def test_the_longest_name_leaves_room_for_its_members() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import MSJob, build_msjob
-from kfp_mindspore.msjob.backends.process_spec import Plan, check_job, find_script, plan_member
-from kfp_mindspore.msjob.topology import Endpoints, topology
+from kfp_mindspore.msjob.backends.process_spec import ProcessSpec, build_process_spec, check_job, find_script
+from kfp_mindspore.msjob.topology import Endpoints, build_topology
 
 PATH = "spec.msReplicaSpecs.Worker.template.spec"
 CONTAINER = f"{PATH}.containers[0]"
@@ -28,10 +28,10 @@ def make_job(container: dict[str, Any] | None = None, pod: dict[str, Any] | None
     return MSJob.from_dict(document)
 
 
-def make_plan(job: MSJob, cwd: Path = Path("/work"), member: int = 1, **environment: str) -> Plan:
+def make_plan(job: MSJob, cwd: Path = Path("/work"), member: int = 1, **environment: str) -> ProcessSpec:
     """Return the plan of a member; 0 is the scheduler, 1 worker 0."""
-    members = topology(job, Endpoints("127.0.0.1", 4000)).members
-    return plan_member(job, members[member], environment=environment, cwd=cwd)
+    members = build_topology(job, Endpoints("127.0.0.1", 4000)).members
+    return build_process_spec(job, members[member], environment=environment, cwd=cwd)
 
 
 @pytest.mark.parametrize("word", ["python", "python3"])

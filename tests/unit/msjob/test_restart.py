@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.msjob.names import RESTART_POLICIES
-from kfp_mindspore.msjob.restart import Decision, Ending, choose_backoff, describe, judge_job, judge_member
+from kfp_mindspore.msjob.restart import (
+    ContainerTermination,
+    Decision,
+    compute_restart_delay,
+    decide_job_phase,
+    decide_restart,
+    describe,
+)
 
 POLICIES = ("Always", "OnFailure", "ExitCode", "Never")
 OWN = ("", "Error", "OOMKilled")
@@ -50,17 +57,19 @@ def test_the_table_is_complete() -> None:
 @pytest.mark.parametrize(("codes", "reasons", "verdicts"), MEMBER_TABLE)
 def test_one_member(codes: tuple[int, ...], reasons: tuple[str, ...], verdicts: tuple[str, ...]) -> None:
     for code, reason in itertools.product(codes, reasons):
-        found = tuple(judge_member(policy, code, reason) for policy in POLICIES)
+        found = tuple(decide_restart(policy, code, reason) for policy in POLICIES)
         assert found == verdicts, f"exit code {code}, reason {reason!r}"
 
 
-def member(text: str) -> Ending:
+def member(text: str) -> ContainerTermination:
     """Read `worker-1:137/Evicted`; without a code it runs."""
     name, _, rest = text.partition(":")
     code, _, reason = rest.partition("/")
     kind, index = name.split("-")
     kinds = {"scheduler": "Scheduler", "ps": "PS", "worker": "Worker"}
-    return Ending(f"job-{name}", kinds[kind], int(index), int(code) if code else None, reason, "no such file")
+    return ContainerTermination(
+        f"job-{name}", kinds[kind], int(index), int(code) if code else None, reason, "no such file"
+    )
 
 
 JOB_TABLE = [
@@ -110,7 +119,7 @@ JOB_TABLE = [
 
 @pytest.mark.parametrize(("members", "policy", "success", "restarts", "limit", "action", "reason"), JOB_TABLE)
 def test_the_job(members: str, policy: str, success: str, restarts: int, limit: int, action: str, reason: str) -> None:
-    decision = judge_job(
+    decision = decide_job_phase(
         [(member(text), policy) for text in members.split()],
         success_policy=success,
         restarts=restarts,
@@ -122,7 +131,7 @@ def test_the_job(members: str, policy: str, success: str, restarts: int, limit: 
 
 def test_each_member_is_judged_by_its_own_policy() -> None:
     members = [(member("scheduler-0:1"), "Never"), (member("worker-0:1"), "OnFailure")]
-    assert judge_job(members, success_policy="", restarts=0, backoff_limit=3) == Decision(
+    assert decide_job_phase(members, success_policy="", restarts=0, backoff_limit=3) == Decision(
         "fail", "JobFailed", "job-scheduler-0 ended with exit code 1"
     )
 
@@ -137,29 +146,40 @@ def test_each_member_is_judged_by_its_own_policy() -> None:
 )
 def test_restarts_are_counted_in_the_message(restarts: int, limit: int, message: str) -> None:
     members = [(member("worker-0"), "Always"), (member("worker-1:9"), "Always")]
-    assert judge_job(members, success_policy="", restarts=restarts, backoff_limit=limit).message == message
+    assert decide_job_phase(members, success_policy="", restarts=restarts, backoff_limit=limit).message == message
 
 
 @pytest.mark.parametrize(
     ("ending", "sentence"),
     [
-        (Ending("a", "Worker", 0, 1), "a ended with exit code 1"),
-        (Ending("a", "Worker", 0, 1, "Error", "x"), "a ended with exit code 1"),
-        (Ending("a", "Worker", 0, 137, "OOMKilled"), "a ended with exit code 137 (OOMKilled)"),
-        (Ending("a", "Worker", 0, 137, "Evicted", "disk full"), "a ended with exit code 137 (disk full)"),
-        (Ending("a", "Worker", 0, 127, "StartError", "no 'x'"), "a could not be started: no 'x'"),
+        (ContainerTermination("a", "Worker", 0, 1), "a ended with exit code 1"),
+        (ContainerTermination("a", "Worker", 0, 1, "Error", "x"), "a ended with exit code 1"),
+        (ContainerTermination("a", "Worker", 0, 137, "OOMKilled"), "a ended with exit code 137 (OOMKilled)"),
+        (ContainerTermination("a", "Worker", 0, 137, "Evicted", "disk full"), "a ended with exit code 137 (disk full)"),
+        (ContainerTermination("a", "Worker", 0, 127, "StartError", "no 'x'"), "a could not be started: no 'x'"),
     ],
 )
-def test_descriptions(ending: Ending, sentence: str) -> None:
+def test_descriptions(ending: ContainerTermination, sentence: str) -> None:
     assert describe(ending) == sentence
 
 
 def test_pauses_grow_to_half_a_minute() -> None:
-    assert [choose_backoff(count) for count in (0, 1, 2, 3, 4, 5, 6, 7, 8, 5000)] == [0, 0, 1, 2, 4, 8, 16, 30, 30, 30]
+    assert [compute_restart_delay(count) for count in (0, 1, 2, 3, 4, 5, 6, 7, 8, 5000)] == [
+        0,
+        0,
+        1,
+        2,
+        4,
+        8,
+        16,
+        30,
+        30,
+        30,
+    ]
 
 
 endings = st.builds(
-    Ending,
+    ContainerTermination,
     name=st.just("m"),
     replica_type=st.sampled_from(["Scheduler", "PS", "Worker"]),
     index=st.integers(0, 2),
@@ -175,9 +195,9 @@ endings = st.builds(
     restarts=st.integers(0, 4),
     limit=st.integers(0, 4),
 )
-def test_of_any_gang(members: list[tuple[Ending, str]], success: str, restarts: int, limit: int) -> None:
-    decision = judge_job(members, success_policy=success, restarts=restarts, backoff_limit=limit)
-    again = judge_job(reversed(members), success_policy=success, restarts=restarts, backoff_limit=limit)
+def test_of_any_gang(members: list[tuple[ContainerTermination, str]], success: str, restarts: int, limit: int) -> None:
+    decision = decide_job_phase(members, success_policy=success, restarts=restarts, backoff_limit=limit)
+    again = decide_job_phase(reversed(members), success_policy=success, restarts=restarts, backoff_limit=limit)
     assert decision.action == again.action, "in whatever order its members are listed"
     assert decision.counted is (decision.reason != "JobDisrupted")
     if decision.action == "restart" and decision.counted:
@@ -185,5 +205,5 @@ def test_of_any_gang(members: list[tuple[Ending, str]], success: str, restarts: 
     if all(ending.exit_code is None for ending, _ in members):
         assert decision == Decision("continue")
     if decision.action == "continue":
-        verdicts = {judge_member(policy, item.exit_code, item.reason) for item, policy in members if item.exit_code}
+        verdicts = {decide_restart(policy, item.exit_code, item.reason) for item, policy in members if item.exit_code}
         assert not verdicts, "nobody failed"

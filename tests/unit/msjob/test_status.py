@@ -38,9 +38,9 @@ def test_one_of_two_conditions_of_a_type_is_enough() -> None:
 
 def test_find_returns_a_condition_that_does_not_hold() -> None:
     status = make_status(Running="False")
-    found = status.find(RUNNING)
+    found = status.get_condition(RUNNING)
     assert found is status.conditions[0]
-    assert status.find(FAILED) is None
+    assert status.get_condition(FAILED) is None
 
 
 @pytest.mark.parametrize(

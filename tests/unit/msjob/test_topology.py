@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.msjob import MSJob, ReplicaSpec, build_msjob
-from kfp_mindspore.msjob.topology import VARIABLES, Endpoints, find_port, is_standalone, make_labels, topology
+from kfp_mindspore.msjob.topology import (
+    VARIABLES,
+    Endpoints,
+    build_topology,
+    get_scheduler_port,
+    is_standalone,
+    make_labels,
+)
 
 HERE = Endpoints("10.0.0.7", 4321)
 
@@ -27,17 +34,17 @@ def make_job(**specs: ReplicaSpec) -> MSJob:
 def test_one_worker_is_one_plain_process(specs: dict[str, ReplicaSpec]) -> None:
     job = make_job(**specs)
     assert is_standalone(job)
-    laid_out = topology(job, HERE)
-    (member,) = laid_out.members
+    topology = build_topology(job, HERE)
+    (member,) = topology.members
     assert (member.name, member.replica_type, member.index) == ("digits-worker-0", "Worker", 0)
     assert member.environment == {}
-    assert laid_out.scheduler_port is None
+    assert topology.scheduler_port is None
 
 
 def test_workers_get_a_scheduler_of_their_own_template() -> None:
     worker = make_spec(2)
-    laid_out = topology(make_job(Worker=worker), HERE)
-    assert [(member.name, member.environment) for member in laid_out.members] == [
+    topology = build_topology(make_job(Worker=worker), HERE)
+    assert [(member.name, member.environment) for member in topology.members] == [
         (
             "digits-scheduler-0",
             {
@@ -69,20 +76,20 @@ def test_workers_get_a_scheduler_of_their_own_template() -> None:
             },
         ),
     ]
-    assert laid_out.scheduler_port == 4321
-    scheduler = laid_out.members[0].spec
+    assert topology.scheduler_port == 4321
+    scheduler = topology.members[0].spec
     assert (scheduler.template, scheduler.restart_policy) == (worker.template, worker.restart_policy)
 
 
 def test_a_scheduler_with_its_own_template_keeps_it() -> None:
     job = make_job(Worker=make_spec(2), Scheduler=make_spec(word="schedule"))
-    assert topology(job, HERE).members[0].spec.container["command"] == ["schedule"]
+    assert build_topology(job, HERE).members[0].spec.container["command"] == ["schedule"]
 
 
 def test_parameter_servers_make_a_cluster_of_one_worker_too() -> None:
     job = make_job(Worker=make_spec(), PS=make_spec(2))
     assert not is_standalone(job)
-    members = topology(job, HERE).members
+    members = build_topology(job, HERE).members
     assert [member.name for member in members] == [
         "digits-scheduler-0",
         "digits-ps-0",
@@ -100,7 +107,7 @@ def test_parameter_servers_make_a_cluster_of_one_worker_too() -> None:
 
 
 def test_only_the_scheduler_binds_another_address() -> None:
-    members = topology(make_job(Worker=make_spec(2)), Endpoints("10.0.0.7", 4321, bind_host="10.9.9.9")).members
+    members = build_topology(make_job(Worker=make_spec(2)), Endpoints("10.0.0.7", 4321, bind_host="10.9.9.9")).members
     assert [member.environment["MS_SCHED_HOST"] for member in members] == ["10.9.9.9", "10.0.0.7", "10.0.0.7"]
 
 
@@ -114,7 +121,7 @@ def test_only_the_scheduler_binds_another_address() -> None:
     ],
 )
 def test_the_port_on_a_cluster(specs: dict[str, ReplicaSpec], port: int) -> None:
-    assert find_port(make_job(**specs)) == port
+    assert get_scheduler_port(make_job(**specs)) == port
 
 
 @pytest.mark.parametrize(
@@ -142,7 +149,7 @@ def test_every_layout(workers: int, servers: int, has_scheduler: bool) -> None:
         specs["Scheduler"] = make_spec()
     job = make_job(**specs)
     before = job.to_dict()
-    members = topology(job, HERE).members
+    members = build_topology(job, HERE).members
     assert job.to_dict() == before, "laying a job out does not change it"
     standalone = workers == 1 and not servers
     assert len(members) == (1 if standalone else 1 + servers + workers)
@@ -158,5 +165,5 @@ def test_every_layout(workers: int, servers: int, has_scheduler: bool) -> None:
 
 
 def test_the_longest_name_gives_members_that_are_dns_labels() -> None:
-    members = topology(build_msjob("a" * 51, command=["x"], workers=10), HERE).members
+    members = build_topology(build_msjob("a" * 51, command=["x"], workers=10), HERE).members
     assert max(len(member.name) for member in members) == 63

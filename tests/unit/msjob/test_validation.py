@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.msjob import MSJob, validate_msjob
-from kfp_mindspore.msjob.topology import Endpoints, topology
-from kfp_mindspore.msjob.validation import find_errors, suggest
+from kfp_mindspore.msjob.topology import Endpoints, build_topology
+from kfp_mindspore.msjob.validation import list_errors, suggest
 
 DELETED = object()
 SPECS = "spec.msReplicaSpecs"
@@ -165,7 +165,7 @@ def test_one_wrong_field_is_one_sentence(document: dict[str, Any], path: str, va
     "name", ["", "Digits", "1digits", "-digits", "digits-", "di_gits", "di.gits", "digits\n", "zähler", 1, True, []]
 )
 def test_bad_names(document: dict[str, Any], name: Any) -> None:
-    (error,) = find_errors(put(document, "metadata.name", name))
+    (error,) = list_errors(put(document, "metadata.name", name))
     assert error.startswith("metadata.name: must be lower-case letters, digits and '-'")
 
 
@@ -218,13 +218,13 @@ def test_what_is_let_through(document: dict[str, Any], path: str, value: Any) ->
     ],
 )
 def test_a_status_that_cannot_be_read(document: dict[str, Any], status: Any) -> None:
-    (error,) = find_errors(put(document, "status", status))
+    (error,) = list_errors(put(document, "status", status))
     assert error.startswith("status: must be the status of a job (")
 
 
 def test_a_condition_without_quotes(document: dict[str, Any]) -> None:
     status = {"conditions": [{"type": "Created", "status": "True"}, {"type": None, "status": True}]}
-    assert find_errors(put(document, "status", status)) == [
+    assert list_errors(put(document, "status", status)) == [
         "status.conditions[1].type: must be text, got nothing",
         "status.conditions[1].status: must be text, got True",
     ]
@@ -296,12 +296,12 @@ def test_whatever_is_in_a_field_is_named_or_can_be_used(data: st.DataObject) -> 
     }
     path = data.draw(st.sampled_from(list_paths(base)))
     changed = put(base, path, data.draw(junk))
-    if errors := find_errors(changed):
+    if errors := list_errors(changed):
         assert all(re.match(r"[\w.\[\]]+: ", error) for error in errors)
         return
     job = MSJob.from_dict(changed)
     assert MSJob.from_dict(job.to_dict()) == job
     assert job.workers >= 1
     assert job.effective_run_policy.backoff_limit is not None
-    assert topology(job, Endpoints("127.0.0.1", 1024)).members
+    assert build_topology(job, Endpoints("127.0.0.1", 1024)).members
     assert job.ms_replica_specs["Worker"].grace_seconds >= 0
