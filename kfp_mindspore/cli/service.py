@@ -10,7 +10,6 @@ import click
 
 from kfp_mindspore.cli.output import add_backend_option, add_json_option, dump_manifest, print_json, print_table
 from kfp_mindspore.inference import InferenceClient, ServiceStatus
-from kfp_mindspore.inference.client import create_backend
 from kfp_mindspore.settings import SERVER_IMAGE_VARIABLE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -125,7 +124,7 @@ def runtime(image: str | None, namespace: str | None, name: str | None, auto_sel
 
 
 def _connect(backend: str | None, namespace: str) -> InferenceClient:
-    return InferenceClient(create_backend(backend), namespace)
+    return InferenceClient(backend, namespace)
 
 
 def _print_status(status: ServiceStatus, as_json: bool) -> None:

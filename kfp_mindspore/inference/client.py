@@ -20,13 +20,13 @@ class InferenceClient:
     """Deploys, watches and ends services.
 
     Args:
-        backend: Where they run; default what `KFP_MINDSPORE_BACKEND` says (`local` or `kubernetes`), else the cluster
-            in a pod and this machine anywhere else.
+        backend: Where they run: `local`, `kubernetes` or a backend's configuration, such as `LocalServing()`; default
+            `KFP_MINDSPORE_BACKEND`, else `kubernetes` in a pod and `local` anywhere else.
         namespace: Namespace of the services that are named without one.
     """
 
-    def __init__(self, backend: ServingBackend | None = None, namespace: str = "default") -> None:
-        self.backend = backend or create_backend()
+    def __init__(self, backend: ServingBackend | str | None = None, namespace: str = "default") -> None:
+        self.backend = backend if isinstance(backend, ServingBackend) else create_backend(backend)
         self.namespace = namespace
 
     def deploy(self, service: Service, wait_seconds: float = 120, lease: Lease | None = None) -> ServiceStatus:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from kfp_mindspore.formats.bundle import ModelBundle
     from kfp_mindspore.formats.dataset import Dataset
-    from kfp_mindspore.inference import ServiceStatus, SmokeReport
+    from kfp_mindspore.inference import ServiceStatus
+    from kfp_mindspore.inference.smoke import SmokeReport
     from kfp_mindspore.mindir import Evaluation
     from kfp_mindspore.steps.train import TrainingResult
 

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import NotFoundError, ProcessFailedError, UserError, ValidationError, WaitTimeoutError
-from kfp_mindspore.inference import InferenceClient, LocalServing, Service, ServiceState
-from kfp_mindspore.inference.client import create_backend
+from kfp_mindspore.inference import InferenceClient, KServeBackend, LocalServing, Service, ServiceState
 from kfp_mindspore.inference.rest import is_ready, request_json
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.settings import EVENTS_VARIABLE, STEP_VARIABLE
@@ -288,7 +287,7 @@ def test_a_uri_is_for_a_cluster(shop: Any, uri: str) -> None:
 
 def test_the_backend_is_chosen_by_name(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(InferenceClient().backend, LocalServing)
-    assert type(create_backend("kubernetes")).__name__ == "KServeBackend"
+    assert isinstance(InferenceClient("kubernetes").backend, KServeBackend)
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "moon")
     with pytest.raises(UserError, match="KFP_MINDSPORE_BACKEND: must be 'local' or 'kubernetes', got 'moon'"):
         InferenceClient()

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.msjob import (
-    JobCondition,
     JobStatus,
     MSJob,
     ReplicaSpec,
-    ReplicaStatus,
     RunPolicy,
     SchedulingPolicy,
     build_msjob,
@@ -23,6 +21,7 @@ from kfp_mindspore.msjob import (
 from kfp_mindspore.msjob import names as words
 from kfp_mindspore.msjob.manifest import serialize, to_field_name
 from kfp_mindspore.msjob.pod_schema import list_fields
+from kfp_mindspore.msjob.status import JobCondition, ReplicaStatus
 
 NOON = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone.utc)
 
