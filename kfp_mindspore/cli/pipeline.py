@@ -78,9 +78,9 @@ Examples:
 def compile_(source: str, output: Path, image: str, as_json: bool) -> None:
     """Compile a pipeline into the YAML that Kubeflow Pipelines takes in its page for uploads."""
     from kfp_mindspore import files
-    from kfp_mindspore.runs.image import find_placeholders
+    from kfp_mindspore.runs.image import list_placeholders
     from kfp_mindspore.runs.sources import compile_text
-    from kfp_mindspore.runs.spec import find_name, list_steps, parse_spec
+    from kfp_mindspore.runs.spec import get_pipeline_name, list_steps, parse_spec
 
     if output.suffix not in (".yaml", ".yml"):
         raise UserError(f"output: must end in .yaml or .yml, which Kubeflow Pipelines asks for, got {output}")
@@ -92,11 +92,13 @@ def compile_(source: str, output: Path, image: str, as_json: bool) -> None:
         files.write_text(output, text)
     except OSError as error:
         raise KfpMindSporeError(f"{output}: cannot be written: {error.strerror or error}") from error
-    placeholders = find_placeholders(spec)
+    placeholders = list_placeholders(spec)
     if as_json:
-        print_json({"file": str(output), "name": find_name(spec), "steps": list_steps(spec), "image": image or None})
+        print_json(
+            {"file": str(output), "name": get_pipeline_name(spec), "steps": list_steps(spec), "image": image or None}
+        )
     else:
-        click.echo(f"{output}: {find_name(spec)}, {len(list_steps(spec))} steps")
+        click.echo(f"{output}: {get_pipeline_name(spec)}, {len(list_steps(spec))} steps")
     if placeholders:
         click.echo(
             f"Its steps have the placeholder image {placeholders[0]}: name the real one with --image before a cluster "

@@ -30,7 +30,7 @@ def set_image(spec: PipelineSpec, image: str, *, placeholder: str = "") -> Pipel
     return changed
 
 
-def find_placeholders(spec: PipelineSpec) -> list[str]:
+def list_placeholders(spec: PipelineSpec) -> list[str]:
     """Return the placeholder images that a compiled pipeline still holds, sorted."""
     found: set[str] = set()
     stack: list[Any] = [spec]

@@ -21,10 +21,10 @@ from kfp_mindspore.local.logs import read_last_lines
 from kfp_mindspore.local.process import is_group_alive, kill_group, terminate_group
 from kfp_mindspore.runs import sources
 from kfp_mindspore.runs.code_digest import digest_code
-from kfp_mindspore.runs.log import LAST_LINES, find_last_lines
+from kfp_mindspore.runs.log import LAST_LINES, read_last_step_lines
 from kfp_mindspore.runs.result import RunResult, explain
 from kfp_mindspore.runs.spec import dump_spec
-from kfp_mindspore.runs.tracker import Collection
+from kfp_mindspore.runs.tracker import RunTracker
 from kfp_mindspore.settings import BACKEND_VARIABLE, CODE_DIGEST_VARIABLE, EVENTS_VARIABLE, HOME_VARIABLE, STEP_VARIABLE
 
 STOP_SECONDS = 10.0
@@ -79,7 +79,7 @@ def run_local(
     source, compiled = (str(pipeline), None) if isinstance(pipeline, (str, Path)) else ("", pipeline)
     if compiled is None:
         sources.check_source(source)
-        project = project or sources.find_project(source)
+        project = project or sources.get_project_directory(source)
     else:
         project = project or _find_module_directory(compiled)
     directory = _make_directory(home, source or getattr(compiled, "name", "pipeline"))
@@ -135,13 +135,13 @@ def _execute(
     from kfp_mindspore.local.logs import LogReader
 
     directory = result.directory
-    collection = Collection(result, directory / "events.jsonl", directory / "logs")
+    tracker = RunTracker(result, directory / "events.jsonl", directory / "logs")
     log = LogReader(directory / "run.log")
     with _start_worker(directory, environment) as worker:
         over = False
         while not over:
             over = worker.poll() is not None
-            fresh = collection.read(final=over)
+            fresh = tracker.read(final=over)
             if on_log is not None:
                 for line in log.read(final=over):
                     on_log(line)
@@ -151,9 +151,11 @@ def _execute(
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     worker.wait(_POLL_SECONDS)
     last_lines = {
-        step.name: find_last_lines(step.log) for step in result.steps.values() if step.state == "failed" and step.log
+        step.name: read_last_step_lines(step.log)
+        for step in result.steps.values()
+        if step.state == "failed" and step.log
     }
-    result.error = _find_error(result, collection, worker.returncode, last_lines)
+    result.error = _find_error(result, tracker, worker.returncode, last_lines)
     if result.error is None:
         result.state = "succeeded"
     else:
@@ -161,15 +163,15 @@ def _execute(
 
 
 def _find_error(
-    result: RunResult, collection: Collection, exit_code: int, last_lines: Mapping[str, list[str]]
+    result: RunResult, tracker: RunTracker, exit_code: int, last_lines: Mapping[str, list[str]]
 ) -> KfpMindSporeError | None:
     error = explain(result, last_lines)
     if error is not None:
         return error
-    if collection.failure is not None:
-        kind = UserError if collection.failure["mistake"] else KfpMindSporeError
-        return kind(collection.failure["message"], hint=collection.failure["hint"])
-    if not collection.is_finished:
+    if tracker.failure is not None:
+        kind = UserError if tracker.failure["mistake"] else KfpMindSporeError
+        return kind(tracker.failure["message"], hint=tracker.failure["hint"])
+    if not tracker.is_finished:
         log = result.directory / "run.log"
         return ProcessFailedError(
             f"the run ended before its pipeline did (exit code {exit_code})",

@@ -16,7 +16,7 @@ _EXECUTOR = "[KFP Executor "
 _ERRORS = "kfp_mindspore.errors."
 
 
-def find_last_lines(path: Path, count: int = LAST_LINES) -> list[str]:
+def read_last_step_lines(path: Path, count: int = LAST_LINES) -> list[str]:
     """Return the last lines that a step printed, oldest first.
 
     An error of this package at the end is shown by its message alone, without its stack trace.

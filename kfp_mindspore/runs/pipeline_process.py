@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -87,13 +87,13 @@ def main() -> None:
 
 
 def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
-    # Imported here: the watch on the parent must not wait for kfp, which takes seconds.
-    from kfp_mindspore.runs.lazy_kfp import import_kfp
+    # The import of kfp takes seconds: the parent is watched before it.
+    from kfp_mindspore.compat.lazy_kfp import import_kfp
 
     import_kfp()
     from kfp import components, local
 
-    from kfp_mindspore.compat import kfp_conditions as conditions
+    from kfp_mindspore.compat import kfp_conditions
     from kfp_mindspore.runs import spec
     from kfp_mindspore.runs.sources import load_spec
 
@@ -107,10 +107,10 @@ def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
     text = spec.dump_spec(prepared)
     compiled.write_text(text)
     shown = {parameter.name: parameter.default for parameter in spec.list_parameters(pipeline)} | arguments
-    events.emit("plan", spec.find_name(pipeline), steps=spec.list_steps(pipeline), arguments=shown)
+    events.emit("plan", spec.get_pipeline_name(pipeline), steps=spec.list_steps(pipeline), arguments=shown)
 
-    conditions.install()
-    _record_tasks(directory / "logs", output)
+    kfp_conditions.install()
+    _emit_task_events(directory / "logs", output)
     local.init(
         runner=local.SubprocessRunner(use_venv=False),
         pipeline_root=str(directory / "artifacts"),
@@ -122,41 +122,37 @@ def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
     # Defaults are given too: from compiled YAML kfp takes 10 as 10.0, which is another cache key than 10.
     given = {name: value for name, value in shown.items() if value is not None}
     task = components.load_component_from_text(text)(**given)
-    if conditions.unresolved:
-        missing = ", ".join(dict.fromkeys(conditions.unresolved))
+    if kfp_conditions.unresolved:
+        missing = ", ".join(dict.fromkeys(kfp_conditions.unresolved))
         raise KfpMindSporeError(
             f"a condition could not be decided: {missing} has no value",
             hint="What depends on it was not run. A condition can use outputs of earlier steps and parameters.",
         )
-    events.emit("finish", spec.find_name(pipeline), outputs=_to_json(getattr(task, "outputs", None) or {}))
+    events.emit("finish", spec.get_pipeline_name(pipeline), outputs=_to_json(getattr(task, "outputs", None) or {}))
 
 
-def _record_tasks(logs: Path, output: StepOutput) -> None:
-    """Wrap the one function through which kfp.local runs each task, so that outputs of cached tasks are seen too."""
-    from kfp.local import status, task_dispatcher
-    from kfp.local.orchestrator import task_executor
+def _emit_task_events(logs: Path, output: StepOutput) -> None:
+    """Emit an event for each start and end of a task, cached ones included."""
+    from kfp.local import status
 
-    from kfp_mindspore.runs.spec import name_step
+    from kfp_mindspore.compat import kfp_tasks
+    from kfp_mindspore.runs.spec import get_step_name
 
-    original: Callable[..., Any] = task_executor.execute_single_task
-    dispatch: Callable[..., Any] = task_dispatcher.run_single_task_implementation
-    ran = threading.local()
+    current = threading.local()
 
-    def run_task(*args: Any, **kwargs: Any) -> Any:
-        # Not reached when the outputs come from the cache.
-        ran.value = True
-        events.emit("task", ran.step, state="running", arguments=_to_json(kwargs["arguments"]))
-        return dispatch(*args, **kwargs)
+    def on_run(arguments: Any) -> None:
+        current.is_cached = False
+        events.emit("task", current.step, state="running", arguments=_to_json(arguments))
 
-    def execute(*args: Any, **kwargs: Any) -> Any:
-        step = ran.step = name_step(kwargs["task_spec"].component_ref.name)
-        ran.value = False
+    def on_task(task: Any, store: Any, execute: kfp_tasks.Execute) -> tuple[dict[str, Any], Any]:
+        step = current.step = get_step_name(task.component_ref.name)
+        current.is_cached = True
         if _stopping.is_set():
             return {}, status.Status.FAILURE
         start = time.perf_counter()
         with output.redirect(logs / f"{step}.log"):
             try:
-                outputs, state = original(*args, **kwargs)
+                outputs, state = execute()
             except BaseException:
                 traceback.print_exc(file=sys.stdout)
                 events.emit("task", step, state="failed", seconds=time.perf_counter() - start)
@@ -165,32 +161,22 @@ def _record_tasks(logs: Path, output: StepOutput) -> None:
         if state != status.Status.SUCCESS:
             events.emit("task", step, state="failed", seconds=seconds)
             return outputs, state
-        _complete_artifacts(outputs)
-        if ran.value:
-            events.emit("task", step, state="succeeded", seconds=seconds, outputs=_to_json(outputs))
-        else:
-            arguments = _find_arguments(kwargs["task_spec"], kwargs["io_store"])
-            events.emit(
-                "task", step, state="cached", seconds=seconds, outputs=_to_json(outputs), arguments=_to_json(arguments)
-            )
+        _create_metadata_files(outputs)
+        event = {"seconds": seconds, "outputs": _to_json(outputs)}
+        if current.is_cached:
+            event["arguments"] = _to_json(kfp_tasks.make_arguments(task, store))
+        events.emit("task", step, state="cached" if current.is_cached else "succeeded", **event)
         return outputs, state
 
-    task_executor.execute_single_task = execute
-    task_dispatcher.run_single_task_implementation = run_task
+    kfp_tasks.install(on_task, on_run)
 
 
-def _complete_artifacts(outputs: dict[str, Any]) -> None:
-    """Make the files of artifacts that are metadata only: without them kfp's cache would take them for lost."""
+def _create_metadata_files(outputs: dict[str, Any]) -> None:
+    """Create the files of metadata-only artifacts; kfp's cache discards outputs whose files are missing."""
     for value in outputs.values():
         if getattr(value, "schema_title", "").endswith("Metrics") and Path(value.uri).is_absolute():
             Path(value.uri).parent.mkdir(parents=True, exist_ok=True)
             Path(value.uri).touch()
-
-
-def _find_arguments(task: Any, store: Any) -> Any:
-    from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
-
-    return OrchestratorUtils.make_task_arguments(task_inputs_spec=task.inputs, io_store=store)
 
 
 def _to_json(value: Any) -> Any:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kfp_mindspore.compat.lazy_kfp import import_kfp
 from kfp_mindspore.errors import ProcessFailedError, UserError, WaitTimeoutError
-from kfp_mindspore.runs.image import find_placeholders
-from kfp_mindspore.runs.lazy_kfp import import_kfp
+from kfp_mindspore.runs.image import list_placeholders
 from kfp_mindspore.runs.server import check_host, check_server, explain_errors
-from kfp_mindspore.runs.spec import PipelineSpec, convert_arguments, find_name, parse_spec
+from kfp_mindspore.runs.spec import PipelineSpec, convert_arguments, get_pipeline_name, parse_spec
 
 CONNECT_SECONDS = 10.0
 POLL_SECONDS = 5.0
@@ -119,7 +119,7 @@ class RemoteClient:
             KfpMindSporeError: The server cannot be reached or refuses.
         """
         spec = check_package(text)
-        name = name or find_name(spec)
+        name = name or get_pipeline_name(spec)
         version = version or f"{name} {hashlib.sha256(text.encode()).hexdigest()[:12]}"
         with _write_package(text) as package, explain_errors(self.host, "upload", version=version):
             pipeline_id = self._find_pipeline(name)
@@ -164,7 +164,7 @@ class RemoteClient:
         values = convert_arguments(spec, arguments or {})
         if not cache:
             text = disable_caching(text)
-        name = name or f"{find_name(spec)} {time.strftime('%Y-%m-%d %H-%M-%S')}"
+        name = name or f"{get_pipeline_name(spec)} {time.strftime('%Y-%m-%d %H-%M-%S')}"
         with _write_package(text) as package, explain_errors(self.host, "run"):
             started = self._client.create_run_from_pipeline_package(
                 package,
@@ -260,10 +260,10 @@ def check_package(text: str) -> PipelineSpec:
         UserError: It is no compiled pipeline, or a step's image is still a placeholder.
     """
     spec = parse_spec(text)
-    placeholders = find_placeholders(spec)
+    placeholders = list_placeholders(spec)
     if placeholders:
         raise UserError(
-            f"{find_name(spec)}: its steps have no image, only the placeholder {placeholders[0]}",
+            f"{get_pipeline_name(spec)}: its steps have no image, only the placeholder {placeholders[0]}",
             hint="Name one that holds kfp-mindspore: --image, or KFP_MINDSPORE_IMAGE.",
         )
     return spec

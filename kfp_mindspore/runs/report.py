@@ -44,7 +44,7 @@ def render_report(result: RunResult) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    history = find_history(result)
+    history = read_history(result)
     return environment.get_template("report.html.j2").render(
         run=result,
         error=result.error,
@@ -52,14 +52,14 @@ def render_report(result: RunResult) -> str:
         tiles=_list_tiles(result),
         steps=_list_steps(result),
         charts=[chart for chart in (_draw_loss(history), _draw_accuracy(history)) if chart],
-        matrix=find_matrix(result),
-        sample=find_sample(result),
+        matrix=get_confusion_matrix(result),
+        sample=get_sample(result),
         parameters=[(name, _shorten(value)) for name, value in sorted(result.arguments.items())],
         versions=_list_versions(),
     )
 
 
-def find_history(result: RunResult) -> list[dict[str, Any]]:
+def read_history(result: RunResult) -> list[dict[str, Any]]:
     """Return the training's records, one an epoch, from the `metrics.jsonl` of a step's artifact."""
     for _, _, artifact in result.list_artifacts():
         path = Path(artifact["uri"], "metrics.jsonl")
@@ -76,7 +76,7 @@ def find_history(result: RunResult) -> list[dict[str, Any]]:
     return []
 
 
-def find_matrix(result: RunResult) -> dict[str, Any] | None:
+def get_confusion_matrix(result: RunResult) -> dict[str, Any] | None:
     """Return the last confusion matrix that a step logged, ready to draw, or None."""
     found = None
     for _, _, artifact in result.list_artifacts("system.ClassificationMetrics"):
@@ -111,7 +111,7 @@ def find_matrix(result: RunResult) -> dict[str, Any] | None:
     return {"labels": labels, "rows": rows, "wrong": wrong, "total": sum(map(sum, counts))}
 
 
-def find_sample(result: RunResult) -> dict[str, Any] | None:
+def get_sample(result: RunResult) -> dict[str, Any] | None:
     """Return what the service answered for one sample and, for a small image, its pixels; None when nobody asked."""
     prediction, label = result.find("prediction"), result.find("label")
     if prediction is None or label is None:

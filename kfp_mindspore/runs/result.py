@@ -138,7 +138,7 @@ class RunResult:
     @property
     def gates(self) -> list[Gate]:
         """The gates that were decided, from the steps with an output named `passed`."""
-        return [gate for step in self.steps.values() if (gate := find_gate(step)) is not None]
+        return [gate for step in self.steps.values() if (gate := get_gate(step)) is not None]
 
     def find(self, name: str, *, last: bool = True) -> Any:
         """Return the output parameter of that name of the last step that has one, or of the first, else None."""
@@ -199,7 +199,7 @@ class RunResult:
         }
 
 
-def find_gate(step: StepResult) -> Gate | None:
+def get_gate(step: StepResult) -> Gate | None:
     """Return the gate that a step decided, or None when it has no output named `passed`."""
     passed = step.outputs.get(GATE_OUTPUT)
     if not isinstance(passed, bool) or not step.is_done:

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from kfp_mindspore.compat.lazy_kfp import import_kfp
 from kfp_mindspore.errors import NotFoundError, UserError
-from kfp_mindspore.runs.lazy_kfp import import_kfp
 from kfp_mindspore.runs.spec import PipelineSpec, parse_spec, read_spec
 
 PACKAGE = "kfp_mindspore.pipelines"
@@ -29,7 +29,7 @@ def list_pipelines() -> dict[str, str]:
     return found
 
 
-def find_project(source: str) -> Path | None:
+def get_project_directory(source: str) -> Path | None:
     """Return the directory that holds the user's code for a source, or None for a pipeline of this package."""
     path, _ = _split(source)
     if path.suffix == ".py":

@@ -99,7 +99,7 @@ def dump_spec(spec: PipelineSpec) -> str:
     return text
 
 
-def find_name(spec: PipelineSpec) -> str:
+def get_pipeline_name(spec: PipelineSpec) -> str:
     """Return the pipeline's name."""
     return str(spec["pipelineInfo"]["name"])
 
@@ -120,15 +120,10 @@ def list_parameters(spec: PipelineSpec) -> list[Parameter]:
 
 def list_steps(spec: PipelineSpec) -> list[str]:
     """Return the names of the steps that run something, each after those it depends on."""
-    return list(dict.fromkeys(name for name, _ in _walk(spec, spec["root"], ())))
+    return list(dict.fromkeys(_walk(spec, spec["root"])))
 
 
-def find_groups(spec: PipelineSpec) -> dict[str, tuple[str, ...]]:
-    """Return, for each step, the conditions, loops and nested pipelines it stands in, outermost first."""
-    return dict(_walk(spec, spec["root"], ()))
-
-
-def name_step(component: str) -> str:
+def get_step_name(component: str) -> str:
     """Return the step's name for the name of its component in a compiled pipeline."""
     return component.removeprefix(_COMPONENT_PREFIX)
 
@@ -149,7 +144,7 @@ def set_environment(spec: PipelineSpec, environment: Mapping[str, str], step_var
             continue
         variables = dict(environment)
         if step_variable:
-            variables[step_variable] = name_step(component)
+            variables[step_variable] = get_step_name(component)
         present = {entry["name"]: entry for entry in container.get("env", [])}
         added = [{"name": name, "value": value} for name, value in variables.items() if name not in present]
         container["env"] = [*container.get("env", []), *added]
@@ -184,7 +179,7 @@ def convert_arguments(spec: PipelineSpec, arguments: Mapping[str, Any]) -> dict[
             errors.append(f"{name}: must be {_TYPES[parameters[name].kind][0]}, got {value!r}")
     errors += [f"{name}: must be given" for name, it in parameters.items() if it.required and name not in arguments]
     if errors:
-        raise ValidationError(errors, subject=f"A run of {find_name(spec)}")
+        raise ValidationError(errors, subject=f"A run of {get_pipeline_name(spec)}")
     return values
 
 
@@ -218,9 +213,7 @@ def _restore_integer(value: Any, kind: str | None) -> Any:
     return int(value) if kind == "NUMBER_INTEGER" and isinstance(value, float) and value.is_integer() else value
 
 
-def _walk(
-    spec: PipelineSpec, component: dict[str, Any], groups: tuple[str, ...]
-) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _walk(spec: PipelineSpec, component: dict[str, Any]) -> Iterator[str]:
     tasks: dict[str, Any] = component.get("dag", {}).get("tasks", {})
     done: set[str] = set()
     pending = list(tasks)
@@ -231,8 +224,8 @@ def _walk(
             reference = tasks[name]["componentRef"]["name"]
             inner = spec.get("components", {}).get(reference, {})
             if "dag" in inner:
-                yield from _walk(spec, inner, (*groups, name))
+                yield from _walk(spec, inner)
             else:
-                yield name_step(reference), groups
+                yield get_step_name(reference)
         done.update(ready or pending)
         pending = [name for name in pending if name not in done]

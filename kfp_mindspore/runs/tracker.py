@@ -13,7 +13,7 @@ from kfp_mindspore.runs.result import RunResult, StepResult
 Event = dict[str, Any]
 
 
-class Collection:
+class RunTracker:
     """Reads new events and applies them to a result.
 
     Args:

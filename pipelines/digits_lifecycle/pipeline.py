@@ -2,16 +2,12 @@
 
 from kfp import dsl
 
-from kfp_mindspore.compat import kfp_conditions as conditions
 from kfp_mindspore.components.data_processing.load_dataset import load_dataset
 from kfp_mindspore.components.deployment.deploy_kserve import deploy_kserve
 from kfp_mindspore.components.deployment.smoke_test import smoke_test
 from kfp_mindspore.components.evaluation.evaluate_mindir import evaluate_mindir
 from kfp_mindspore.components.training.export_mindir import export_mindir
 from kfp_mindspore.components.training.train_msjob import train_msjob
-
-# Called as a function under plain kfp.local, the gate below has to decide as it does on a cluster.
-conditions.install()
 
 TRAINING_COMMAND = ["python", "-m", "kfp_mindspore.pipelines.digits_lifecycle.train"]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_mindspore.runs.log import find_last_lines
+from kfp_mindspore.runs.log import read_last_step_lines
 
 INPUT = """\
 05:00:00.000 - INFO - Executing task 'x'
@@ -35,11 +35,11 @@ FAILED = "    \n\n05:00:01.000 - ERROR - Task 'x' finished with status FAILURE\n
 def test_a_step_s_own_lines(tmp_path: Path, text: str, expected: list[str] | None) -> None:
     path = tmp_path / "step.log"
     path.write_text(text)
-    assert find_last_lines(path) == (text.splitlines() if expected is None else expected)
+    assert read_last_step_lines(path) == (text.splitlines() if expected is None else expected)
 
 
 def test_no_more_lines_than_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "step.log"
     path.write_text("".join(f"    line {i}\n" for i in range(1000)))
-    assert find_last_lines(path, 3) == ["line 997", "line 998", "line 999"]
-    assert find_last_lines(tmp_path / "missing", 3) == []
+    assert read_last_step_lines(path, 3) == ["line 997", "line 998", "line 999"]
+    assert read_last_step_lines(tmp_path / "missing", 3) == []

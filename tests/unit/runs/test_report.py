@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.errors import GateNotMetError, ProcessFailedError
 from kfp_mindspore.runs.chart import BOTTOM, LEFT, RIGHT, TOP, choose_ticks, draw_chart
-from kfp_mindspore.runs.report import find_history, find_matrix, find_sample, render_report, write_report
+from kfp_mindspore.runs.report import get_confusion_matrix, get_sample, read_history, render_report, write_report
 from kfp_mindspore.runs.result import RunResult, StepResult
 
 
@@ -121,15 +121,15 @@ def test_a_failed_run_shows_the_last_lines(tmp_path: Path) -> None:
 
 
 def test_history_matrix_and_sample_are_found_in_artifacts(result: RunResult) -> None:
-    assert [record["epoch"] for record in find_history(result)] == [1, 2]
-    matrix = find_matrix(result)
+    assert [record["epoch"] for record in read_history(result)] == [1, 2]
+    matrix = get_confusion_matrix(result)
     assert matrix is not None
     assert (matrix["total"], matrix["wrong"], matrix["labels"]) == (20, 2, ["cat", "dog"])
-    sample = find_sample(result)
+    sample = get_sample(result)
     assert sample is not None
     assert {"x": 4, "y": 3, "shade": 255} in sample["pixels"]
     empty = RunResult(id="x", pipeline="p", directory=result.directory)
-    assert (find_history(empty), find_matrix(empty), find_sample(empty)) == ([], None, None)
+    assert (read_history(empty), get_confusion_matrix(empty), get_sample(empty)) == ([], None, None)
 
 
 @given(

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.runs import set_image
-from kfp_mindspore.runs.image import find_placeholders
+from kfp_mindspore.runs.image import list_placeholders
 from kfp_mindspore.runs.spec import (
     convert_arguments,
     dump_spec,
-    find_groups,
-    find_name,
+    get_pipeline_name,
     list_parameters,
     list_steps,
     parse_spec,
@@ -75,9 +74,8 @@ def make_spec() -> dict[str, Any]:
 
 
 def test_steps_stand_after_those_they_depend_on() -> None:
-    assert find_name(make_spec()) == "sample"
+    assert get_pipeline_name(make_spec()) == "sample"
     assert list_steps(make_spec()) == ["i", "b", "a", "c"]
-    assert find_groups(make_spec())["c"] == ("condition-1",)
 
 
 def test_environment_reaches_every_container_and_nothing_else_changes() -> None:
@@ -108,10 +106,10 @@ def test_the_image_takes_the_place_of_placeholders_only() -> None:
         entry["container"]["image"] for entry in changed["deploymentSpec"]["executors"].values() if "container" in entry
     ]
     assert images == ["registry/mindspore@sha256:abc", "registry/user:1", "registry/mindspore@sha256:abc"]
-    assert find_placeholders(spec) == [PLACEHOLDER]
-    assert find_placeholders(changed) == []
+    assert list_placeholders(spec) == [PLACEHOLDER]
+    assert list_placeholders(changed) == []
     assert json.dumps(changed).replace("registry/mindspore@sha256:abc", PLACEHOLDER) == json.dumps(before)
-    assert find_placeholders(set_image(spec, "x/y", placeholder="registry/user:1")) == [PLACEHOLDER]
+    assert list_placeholders(set_image(spec, "x/y", placeholder="registry/user:1")) == [PLACEHOLDER]
     assert set_image(changed, "other") == changed
 
 

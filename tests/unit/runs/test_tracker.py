@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_mindspore.runs.result import Gate, RunResult, StepResult, find_gate
-from kfp_mindspore.runs.tracker import Collection, sum_intervals
+from kfp_mindspore.runs.result import Gate, RunResult, StepResult, get_gate
+from kfp_mindspore.runs.tracker import RunTracker, sum_intervals
 
 
 def collect(tmp_path: Path, events: list[dict[str, Any]], tail: str = "") -> RunResult:
@@ -17,7 +17,7 @@ def collect(tmp_path: Path, events: list[dict[str, Any]], tail: str = "") -> Run
     base = {"time": 0.0, "task": "", "pid": 1, "name": ""}
     file.write_text("".join(json.dumps({**base, **event}) + "\n" for event in events) + tail)
     result = RunResult(id="run", pipeline="", directory=tmp_path)
-    Collection(result, file, tmp_path / "logs").read(final=True)
+    RunTracker(result, file, tmp_path / "logs").read(final=True)
     return result
 
 
@@ -87,7 +87,7 @@ def test_a_gate_says_by_how_much(value: float | None, threshold: float, expected
     ],
 )
 def test_a_gate_is_found_by_the_output_passed(step: StepResult, expected: Gate | None) -> None:
-    assert find_gate(step) == expected
+    assert get_gate(step) == expected
 
 
 def test_outcomes_in_words() -> None:
