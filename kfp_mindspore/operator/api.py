@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import aiohttp
 
 PAGE_SIZE = 500
-# What a write is answered with: a caller knows what it has sent, and the server need not spell it again.
-METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _ATTEMPTS = 5
 _FIRST_PAUSE_SECONDS = 0.2
@@ -91,11 +89,9 @@ class Api:
         """Return an object; an ApiError of code 404 says that there is none."""
         return await self.request("get", "GET", resource.locate(namespace, name))
 
-    async def create(
-        self, resource: Resource, namespace: str, body: Mapping[str, Any], *, answer: str = "application/json"
-    ) -> dict[str, Any]:
-        """Create an object and return the answer, which `answer` may cut down to `METADATA_ONLY`."""
-        return await self.request("create", "POST", resource.locate(namespace), body=body, accept=answer)
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Create an object and return it."""
+        return await self.request("create", "POST", resource.locate(namespace), body=body)
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str, grace_seconds: int | None = None
@@ -109,7 +105,7 @@ class Api:
         }
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
-        return await self.request("delete", "DELETE", resource.locate(namespace, name), body=body, accept=METADATA_ONLY)
+        return await self.request("delete", "DELETE", resource.locate(namespace, name), body=body)
 
     async def list_pages(
         self, resource: Resource, namespace: str, selector: str = ""
@@ -183,7 +179,6 @@ class Api:
         body: Any = None,
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
-        accept: str = "application/json",
         attempts: int = _ATTEMPTS,
         seconds: float = _REQUEST_SECONDS,
     ) -> dict[str, Any]:
@@ -196,7 +191,6 @@ class Api:
             body: Sent as JSON.
             query: Query parameters.
             content_type: Of the body.
-            accept: Of the answer.
             attempts: How often to ask at most.
             seconds: The longest one attempt may take.
 
@@ -212,7 +206,7 @@ class Api:
         for attempt in range(1, attempts + 1):
             assert self._session is not None
             wait = pause * random.uniform(0.5, 1.5)
-            headers = {**self.credentials.headers, "Accept": accept}
+            headers = {**self.credentials.headers, "Accept": "application/json"}
             if data is not None:
                 headers["Content-Type"] = content_type
             try:

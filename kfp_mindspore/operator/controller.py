@@ -25,7 +25,7 @@ from kfp_mindspore.operator.actions import (
     EmitEvent,
     RequeueAt,
 )
-from kfp_mindspore.operator.api import METADATA_ONLY, Api, ApiError
+from kfp_mindspore.operator.api import Api, ApiError
 from kfp_mindspore.operator.metrics import Metrics
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.reconcile import Outcome, reconcile
@@ -80,7 +80,7 @@ class Controller:
             start = time.monotonic()
             try:
                 await self.look(key)
-                self._queue.forget_failures(key)
+                self._queue.reset_failures(key)
             except ApiError as error:
                 self._fail(key, error.message)
             except Exception:
@@ -104,25 +104,10 @@ class Controller:
                 self._queue.forget(key)
                 return
             outcome = reconcile(observed, now(), self._options)
-            if outcome.status is None or outcome.status == observed.job.get("status"):
-                written = True
-            elif outcome.status_first:
-                if not await self._write_status(key, observed.job, version, outcome):
-                    continue
-                written = True
-            else:
-                written = False
-            try:
-                more = await self._apply(key, outcome.actions)
-            except ApiError:
-                # What went wrong with the actions does not keep people from seeing that the job was seen.
-                if not written:
-                    await self._write_status(key, observed.job, version, outcome)
-                raise
-            if more:
+            is_changed = outcome.status not in (None, observed.job.get("status"))
+            if is_changed and not await self._write_status(key, observed.job, version, outcome):
                 continue
-            # A backlog's pods are worth more than news of jobs that were seen.
-            if written or self._queue.defer(key) or await self._write_status(key, observed.job, version, outcome):
+            if not await self._apply(key, outcome.actions):
                 return
         self._queue.add(key)
 
@@ -142,21 +127,16 @@ class Controller:
             "status": outcome.status,
         }
         try:
-            with self._store.writing(key, job["metadata"].get("generation")):
-                # Under the resourceVersion that was seen; the API server changes nothing but the status by it.
-                answer = await self._api.request(
-                    "update",
-                    "PUT",
-                    JOBS.locate(key.namespace, key.name, "status"),
-                    body=document,
-                    accept=METADATA_ONLY,
-                )
+            # The API server changes nothing but the status by it.
+            stored = await self._api.request(
+                "update", "PUT", JOBS.locate(key.namespace, key.name, "status"), body=document
+            )
         except ApiError as error:
             if error.code not in (404, 409):
                 raise
             await self._refresh_job(key, uid)
             return False
-        self._store.put_status(key, uid, int(answer["metadata"]["resourceVersion"]), document)
+        self._store.put_job(stored)
         for action in outcome.actions:
             if isinstance(action, EmitEvent):
                 self._recorder.record(key, uid, action)
@@ -222,19 +202,15 @@ class Controller:
         return False
 
     async def _create(self, key: Key, kind: Kind, body: dict[str, Any]) -> bool:
-        resource = self._resources[kind]
-        # Of these the server adds nothing that a decision needs but uid and version; of a Service its address.
-        is_known = kind in ("pods", "endpointslices")
-        answer_form = METADATA_ONLY if is_known else "application/json"
         try:
-            with self._store.making(key, kind, body):
-                answer = await self._api.create(resource, key.namespace, body, answer=answer_form)
+            created = await self._api.create(self._resources[kind], key.namespace, body)
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
             return await self._find_holder(key, kind, str(body["metadata"]["name"]))
-        self._store.put(kind, {**body, "metadata": answer["metadata"]} if is_known else answer)
-        return not is_known
+        self._store.put(kind, created)
+        # Pods wait for the Service's address and for the PodGroup.
+        return kind in ("services", "podgroups")
 
     async def _find_holder(self, key: Key, kind: Kind, name: str) -> bool:
         """Add the object that has a name already to what was seen."""

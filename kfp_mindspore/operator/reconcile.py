@@ -3,9 +3,8 @@
 The contract with whoever applies them:
 
 1. The status, when it differs from what stands there, is written first, under the resourceVersion that was observed;
-   the actions follow only when that has succeeded. So no restart is done that is not counted, whenever the operator
-   dies. The attempt and the counted restarts also stand in each pod, and the higher number holds. A first status
-   decides nothing (`Outcome.status_first` is false): it may follow the actions. Events come after the status always.
+   the actions and events follow only when that has succeeded. So no restart is done that is not counted, whenever the
+   operator dies. The attempt and the counted restarts also stand in each pod, and the higher number holds.
 2. Actions may be lost, repeated or late: names are fixed, deletes carry a uid, and each action follows again from the
    state as long as it is needed.
 3. Neither job nor pods are observed older than they were before, nor the job older than the operator's own last write.
@@ -86,13 +85,10 @@ class Outcome(NamedTuple):
     Attributes:
         actions: What to do, in this order.
         status: The whole new status on the wire; None to leave it alone.
-        status_first: Whether the status must stand before the actions are done; when it says no more than that the job
-            was seen, it may also come later.
     """
 
     actions: tuple[Action, ...]
     status: dict[str, Any] | None
-    status_first: bool = True
 
 
 def reconcile(observed: Observed, now: datetime.datetime, options: Options | None = None) -> Outcome:
@@ -144,7 +140,6 @@ class _Reconciliation:
         self.waiting: str | None = None
 
     def run(self) -> Outcome:
-        is_new = self.status.get_condition(CREATED) is None
         if not self.status.is_finished:
             self._proceed()
             if self.waiting and self.waiting != self.status.waiting:
@@ -153,8 +148,7 @@ class _Reconciliation:
         if self.status.is_finished:
             self._clean_up()
         self.status.attempt, self.status.restarts = self.attempt, self.restarts
-        only_seen = is_new and not self.waiting and {item.type for item in self.status.conditions} == {CREATED}
-        return Outcome(tuple(self.actions), write_status(self.status), status_first=not only_seen)
+        return Outcome(tuple(self.actions), write_status(self.status))
 
     def _proceed(self) -> None:
         document = {key: value for key, value in self.document.items() if key != "status"}

@@ -14,7 +14,7 @@ from typing import Any
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import API_VERSION, KIND
 from kfp_mindspore.operator.actions import EmitEvent
-from kfp_mindspore.operator.api import METADATA_ONLY, Api, ApiError
+from kfp_mindspore.operator.api import Api, ApiError
 from kfp_mindspore.operator.metrics import Metrics
 from kfp_mindspore.operator.resources import EVENTS
 from kfp_mindspore.operator.store import Key
@@ -89,14 +89,13 @@ class Recorder:
                     EVENTS.locate(key.namespace, found.name),
                     body=body,
                     content_type="application/merge-patch+json",
-                    accept=METADATA_ONLY,
                 )
                 return
             except ApiError as error:
                 if error.code != 404:
                     raise
         name = f"{key.name}.{os.urandom(8).hex()}"
-        await self._api.create(EVENTS, key.namespace, _build_event(key, uid, event, name, stamp), answer=METADATA_ONLY)
+        await self._api.create(EVENTS, key.namespace, _build_event(key, uid, event, name, stamp))
         self._written[(uid, event)] = _Written(name, 1, time)
         if len(self._written) > _REMEMBERED:
             self._written.popitem(last=False)

@@ -1,18 +1,16 @@
-"""What the API server was last seen to hold, a few kilobytes a job: jobs packed, pods and Services cut down."""
+"""What the API server was last seen to hold, a few kilobytes a job: jobs as JSON, pods and Services cut down."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
-import zlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from kfp_mindspore.msjob.names import JOB_LABEL
-from kfp_mindspore.operator.encoding import decode, encode
 from kfp_mindspore.operator.observed import (
     EndpointSliceView,
     Observed,
@@ -59,18 +57,16 @@ class Entry:
     """All that is known of one job.
 
     Attributes:
-        job: Its packed document; empty when there is none.
+        job: Its document as JSON, a tenth of the memory of Python's objects; empty when there is none.
         uid: Its uid.
         version: Its resourceVersion.
         state: Its state, for counting.
         children: Its pods, Service, EndpointSlice and PodGroup, by kind and name.
         foreign: Objects of others that have a name which the job needs, by kind and name.
         refusal: Why the API server last refused to make one of its objects; empty when it did not.
-        making: What objects will look like whose creation is under way, by kind and name.
-        writing: The generation whose status is being written; None when none is.
     """
 
-    __slots__ = ("children", "foreign", "job", "making", "refusal", "state", "uid", "version", "writing")
+    __slots__ = ("children", "foreign", "job", "refusal", "state", "uid", "version")
 
     def __init__(self) -> None:
         self.job = b""
@@ -80,17 +76,14 @@ class Entry:
         self.children: dict[tuple[Kind, str], Seen] = {}
         self.foreign: dict[tuple[Kind, str], View] = {}
         self.refusal = ""
-        self.making: dict[tuple[Kind, str], View] = {}
-        self.writing: int | None = None
 
 
 @dataclass
 class Store:
     """Jobs by key; nothing in it ever gets older.
 
-    A write's answer goes in at once, so that what the operator has done itself is known before a watch says so; what a
-    watch then says of the same resourceVersion is no news. Nor is what it says of a write whose answer is still to come
-    (`making`, `writing`): who waits for that answer looks again by himself.
+    The response to a write is stored at once, so that the operator's own writes are known before the watch reports
+    them; an event of the same resourceVersion then changes nothing.
     """
 
     entries: dict[Key, Entry] = field(default_factory=dict)
@@ -106,10 +99,9 @@ class Store:
         if uid in self._gone or (entry is not None and entry.job and version <= entry.version):
             return None
         entry = entry or self.entries.setdefault(key, Entry())
-        expected = entry.uid == uid and entry.writing is not None and entry.writing == metadata.get("generation")
         entry.job, entry.uid, entry.version = _pack(document), uid, version
         self._count(entry, str((document.get("status") or {}).get("state") or "Pending"))
-        return None if expected and not metadata.get("deletionTimestamp") else key
+        return key
 
     def drop_job(self, key: Key, uid: str) -> Key | None:
         """Forget a job that is gone, if it is still the one of this uid; return its key."""
@@ -123,23 +115,6 @@ class Store:
         self._tidy(key, entry)
         return key
 
-    @contextmanager
-    def writing(self, key: Key, generation: int | None) -> Iterator[None]:
-        """Expect news of a job's status, and of nothing else of this generation, for the length of a block."""
-        entry = self.entries.get(key, Entry())
-        entry.writing = generation
-        try:
-            yield
-        finally:
-            entry.writing = None
-
-    def put_status(self, key: Key, uid: str, version: int, job: Mapping[str, Any]) -> None:
-        """Take in a job whose status was just written, with the resourceVersion of the answer."""
-        entry = self.entries.get(key)
-        if entry is not None and entry.uid == uid and version > entry.version:
-            entry.job, entry.version = _pack(job), version
-            self._count(entry, str((job.get("status") or {}).get("state") or "Pending"))
-
     def put(self, kind: Kind, document: Mapping[str, Any]) -> Key | None:
         """Take in a pod, Service, EndpointSlice or PodGroup; return its job's key when its view has changed."""
         metadata = document["metadata"]
@@ -152,23 +127,12 @@ class Store:
         if before is not None and version <= before.version:
             return None
         view = VIEWS[kind](document)
-        expected = entry.making.get((kind, name))
         entry.foreign.pop((kind, name), None)
         if before is not None and before.view == view:
             entry.children[(kind, name)] = Seen(before.view, version)
             return None
         entry.children[(kind, name)] = Seen(view, version)
-        return None if expected is not None and _strip(view) == _strip(expected) else key
-
-    @contextmanager
-    def making(self, key: Key, kind: Kind, document: Mapping[str, Any]) -> Iterator[None]:
-        """Expect news of an object that is being made for a job, as it is asked for, for the length of a block."""
-        entry, name = self.entries.get(key, Entry()), document["metadata"]["name"]
-        entry.making[(kind, name)] = VIEWS[kind](document)
-        try:
-            yield
-        finally:
-            del entry.making[(kind, name)]
+        return key
 
     @staticmethod
     def find_job(kind: Kind, document: Mapping[str, Any]) -> Key | None:
@@ -227,7 +191,7 @@ class Store:
         views = [*(seen.view for seen in entry.children.values()), *entry.foreign.values()]
         return (
             Observed(
-                unpack(entry.job),
+                json.loads(entry.job),
                 tuple(view for view in views if isinstance(view, PodView)),
                 tuple(view for view in views if isinstance(view, ServiceView)),
                 tuple(view for view in views if isinstance(view, EndpointSliceView)),
@@ -268,22 +232,9 @@ class Store:
             self._gone.popitem(last=False)
 
 
-def _strip(view: View) -> View:
-    """Return a view without what only the API server knows."""
-    if isinstance(view, ServiceView):
-        return dataclasses.replace(view, uid="", cluster_ip="")
-    return dataclasses.replace(view, uid="")
-
-
-def unpack(job: bytes) -> dict[str, Any]:
-    """Return a packed document."""
-    document: dict[str, Any] = decode(zlib.decompress(job))
-    return document
-
-
 def _pack(document: Mapping[str, Any]) -> bytes:
-    """Return a document small: without what kubectl and the API server note down for themselves, compressed."""
+    """Return a document as JSON, without managedFields and kubectl's copy of it."""
     metadata = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
     if _APPLIED in (metadata.get("annotations") or {}):
         metadata["annotations"] = {name: value for name, value in metadata["annotations"].items() if name != _APPLIED}
-    return zlib.compress(encode({**document, "metadata": metadata}), 1)
+    return json.dumps({**document, "metadata": metadata}).encode()

@@ -119,15 +119,11 @@ class Cluster:
             return False
         events = [action for action in outcome.actions if isinstance(action, EmitEvent)]
         work = [action for action in outcome.actions if not isinstance(action, EmitEvent)]
-        if outcome.status_first and not self._write_status(outcome, version):
+        if not self._write_status(outcome, version):
             return False
         for action in work[:first]:
             self.do(action)
-        if first is not None:
-            return outcome.status_first
-        if not outcome.status_first and not self._write_status(outcome, version):
-            return False
-        for event in events:
+        for event in events if first is None else ():
             self.do(event)
         return True
 

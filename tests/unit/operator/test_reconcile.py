@@ -476,42 +476,6 @@ def test_an_image_that_several_pods_miss_is_told_once_whoever_comes_first() -> N
     assert cluster.status["waiting"] == "digits-scheduler-0: ImagePullBackOff: no/such:1"
 
 
-@pytest.mark.parametrize(
-    ("change", "first"),
-    [
-        ({}, False),
-        ({"workers": 1}, False),
-        ({"suspend": True}, True),
-        ({"cleanPodPolicy": "Sometimes"}, True),
-    ],
-)
-def test_only_a_status_that_decides_nothing_may_come_later(change: dict[str, Any], first: bool) -> None:
-    cluster = Cluster(make_job(2))
-    cluster.change_spec(**change)
-    assert cluster.decide().status_first is first
-    cluster.settle()
-    assert cluster.decide().status_first
-
-
-def test_a_name_that_is_taken_is_said_before_anything_is_done() -> None:
-    foreign = PodView("digits-worker-0", "x", owner="somebody")
-    assert reconcile(Observed(make_job(2), (foreign,)), START).status_first
-
-
-def test_an_operator_that_dies_before_a_first_status_has_its_pods_found() -> None:
-    cluster = Cluster(make_job(2))
-    cluster.apply(cluster.decide(), cluster.version, first=1)
-    cluster.apply(cluster.decide(), cluster.version, first=3)
-    assert set(cluster.pods) == MEMBERS
-    assert (cluster.status, cluster.events) == ({}, [])
-    cluster.run_pods()
-    cluster.settle()
-    assert cluster.has("Created")
-    assert cluster.has("Running")
-    assert (len(cluster.created), cluster.status["attempt"], cluster.status["restarts"]) == (3, 0, 0)
-    assert reasons(cluster) == ["JobCreated", "JobRunning"]
-
-
 @pytest.mark.parametrize("status", [{}, {"conditions": 3}, {"failure": 3}])
 def test_counts_are_rebuilt_from_the_pods(status: dict[str, Any]) -> None:
     cluster = Cluster(make_job(2)).start()

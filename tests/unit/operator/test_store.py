@@ -34,12 +34,6 @@ def make_pod(version: int, uid: str = "p1", phase: str = "Pending", name: str = 
     return {"metadata": metadata, "status": {"phase": phase}}
 
 
-def make_service(address: str, version: int = 0) -> dict[str, Any]:
-    labels = {"training.kubeflow.org/job-name": "job"}
-    metadata = {"namespace": "ns", "name": "job-scheduler-0", "resourceVersion": str(version), "labels": labels}
-    return {"metadata": {**metadata, "uid": "s1"}, "spec": {"clusterIP": address, "ports": [{"port": 2222}]}}
-
-
 def test_a_job_is_kept_without_what_others_note_in_it() -> None:
     store = Store()
     assert store.put_job(make_job(5)) == KEY
@@ -63,38 +57,6 @@ def test_what_is_known_already_is_no_news() -> None:
     assert store.put("pods", make_pod(9, phase="Running")) == KEY
     assert store.put("pods", make_pod(8, phase="Pending")) is None
     assert store.observe(KEY)[0].pods[0].phase == "Running"
-
-
-def test_what_a_watch_says_before_the_answer_is_no_news_unless_more_has_happened() -> None:
-    store = Store()
-    store.put_job(make_job(5))
-    asked = make_pod(0, uid="")
-    del asked["status"]
-    with store.making(KEY, "pods", asked):
-        assert store.put("pods", make_pod(7)) is None
-        assert store.observe(KEY)[0].pods[0].uid == "p1"
-        assert store.put("pods", make_pod(8, phase="Running")) == KEY
-        assert store.put("pods", make_pod(9, uid="p9", name="job-worker-1")) == KEY, "this one nobody makes"
-    with store.making(KEY, "services", make_service("")):
-        assert store.put("services", make_service("10.96.0.1", version=10)) is None
-    assert store.put("services", make_service("10.96.0.2", version=11)) == KEY
-    with store.writing(KEY, 1):
-        assert store.put_job(make_job(20, state="Running")) is None
-        assert store.observe(KEY)[1] == 20
-        assert store.put_job(make_job(21, state="Running", generation=2)) == KEY
-        assert store.put_job(make_job(22, uid="u2")) == KEY, "another job of that name"
-    assert store.put_job(make_job(23, uid="u2")) == KEY
-
-
-def test_a_job_that_goes_while_its_pod_is_made_takes_the_expectation_with_it() -> None:
-    store = Store()
-    store.put_job(make_job(5))
-    with store.making(KEY, "pods", make_pod(0)), store.writing(KEY, 1):
-        store.drop_job(KEY, "u1")
-        assert store.entries == {}
-        assert store.put("pods", make_pod(7)) == KEY
-    with store.making(Key("ns", "nobody"), "pods", make_pod(0)), store.writing(Key("ns", "nobody"), 1):
-        pass
 
 
 def test_an_answer_that_comes_after_the_news_of_the_end_brings_nothing_back() -> None:
@@ -127,7 +89,7 @@ def test_jobs_are_counted_by_state() -> None:
     store.put_job(make_job(1))
     store.put_job(make_job(2, state="Running"))
     assert +store.states == {"Running": 1}
-    store.put_status(KEY, "u1", 3, make_job(3, state="Failed"))
+    store.put_job(make_job(3, state="Failed"))
     assert +store.states == {"Failed": 1}
 
 
