@@ -1,1 +1,1 @@
-"""On-disk contracts, readable without MindSpore: dataset, checkpoint, signature, bundle."""
+"""On-disk contracts (model bundle, checkpoint, dataset), read and written without MindSpore."""

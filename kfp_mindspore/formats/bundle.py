@@ -1,12 +1,12 @@
-"""The model bundle, a directory that is a model: read, checked and written without MindSpore.
+"""The model bundle, a directory.
 
-model.mindir      the graph and its weights
+model.mindir      graph and weights
 verified.npz      held-out samples: `input.<name>`, the network's own `output.<name>`, and `labels` where known
-transform.py      optional: what is done before and after the graph, see kfp_mindspore.transform
-example.json      optional: a request of a client and its answer, where a transform changes them
+transform.py      optional: preprocessing and postprocessing, see kfp_mindspore.transform
+example.json      optional: a request and its response, where a transform changes them
 signature.json    inputs and outputs {name, dtype, shape with -1 for a free dimension}, files {name: {sha256, size}},
-                  mindspore_version, verified (against what, and by how much it differed), metadata, and `digest`,
-                  the sha256 of all of this, so that no byte of a bundle can change unnoticed
+                  mindspore_version, verified (origin and count of the samples, largest difference), metadata, and
+                  `digest`, the sha256 of all these fields, so that a change of any byte is detected
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore import files
 from kfp_mindspore.errors import CorruptBundleError, NotFoundError, UserError, ValidationError
 from kfp_mindspore.formats.example_request import ExampleRequest
-from kfp_mindspore.formats.signature import FORMAT_VERSION, Dimension, Signature, TensorSpec
+from kfp_mindspore.formats.manifest import check_files, describe_files, naming_fields
+from kfp_mindspore.formats.model_options import Dimension
+from kfp_mindspore.formats.signature import FORMAT_VERSION, Signature
+from kfp_mindspore.formats.tensors import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,7 +61,7 @@ _EXPORT_HINT = "A model is a directory written by: kfp-mindspore model export CH
 
 @dataclass(frozen=True)
 class VerifiedSamples:
-    """Held-out samples and what the network itself made of them.
+    """Held-out samples and the outputs of the network before export.
 
     Args:
         inputs: By name, each of shape (N, …).
@@ -76,11 +79,11 @@ class VerifiedSamples:
 
 @dataclass(frozen=True)
 class ModelBundle:
-    """A bundle whose signature was read; `open` is the way to get one.
+    """A bundle whose signature was read by `open`.
 
     Args:
         path: The directory.
-        signature: What is in it.
+        signature: Inputs, outputs, files and metadata.
     """
 
     path: Path
@@ -88,21 +91,21 @@ class ModelBundle:
 
     @property
     def mindir(self) -> Path:
-        """The model's file."""
+        """Path of model.mindir."""
         return self.path / MODEL_FILE
 
     @classmethod
     def open(cls, path: Path | str, *, verify: bool = True) -> ModelBundle:
-        """Read a bundle and refuse one that was damaged.
+        """Read a bundle's signature and check its files.
 
         Args:
             path: The directory.
             verify: Also compare the files' digests, not only their presence and size.
 
         Raises:
-            NotFoundError: Nothing is there.
-            UserError: It is no bundle, or files are missing; the message names them.
-            CorruptBundleError: A file is not the one that was signed; the message names it.
+            NotFoundError: There is no such directory.
+            UserError: It is not a bundle, or files are missing; the message names them.
+            CorruptBundleError: A file has another size or digest than signed; the message names it.
         """
         path = Path(path)
         if not path.exists():
@@ -122,12 +125,12 @@ class ModelBundle:
 
         Raises:
             UserError: A file is missing.
-            CorruptBundleError: A file is not the one that was signed.
+            CorruptBundleError: A file has another size or digest than signed.
         """
         self._check(digests=True)
 
     def read_verified(self) -> VerifiedSamples:
-        """Read the samples that the model was compared with.
+        """Read the samples of the verification at export.
 
         Raises:
             UserError: The bundle has none.
@@ -152,10 +155,10 @@ class ModelBundle:
             raise UserError(f"{file}: no array {error.args[0]!r}, found {', '.join(arrays)}") from None
 
     def read_example(self) -> ExampleRequest | None:
-        """Read a client's request and its answer; None in a bundle that has none, as those without a transform.
+        """Read the example request; None in a bundle without one, such as those without a transform.
 
         Raises:
-            CorruptBundleError: It is not readable.
+            CorruptBundleError: The file is not readable.
         """
         if EXAMPLE_FILE not in self.signature.files:
             return None
@@ -166,27 +169,16 @@ class ModelBundle:
             raise CorruptBundleError(f"{file}: not readable ({error})", hint=_COPY_HINT) from None
 
     def _check(self, *, digests: bool) -> None:
-        described = self.signature.files
-        missing = [name for name in sorted({MODEL_FILE, *described}) if not (self.path / name).is_file()]
-        if missing:
-            raise UserError(f"{self.path}: {', '.join(missing)} missing, named by {SIGNATURE_FILE}", hint=_COPY_HINT)
-        if MODEL_FILE not in described:
+        if MODEL_FILE not in self.signature.files:
             raise CorruptBundleError(f"{self.path / SIGNATURE_FILE}: files: no entry for {MODEL_FILE}", hint=_COPY_HINT)
-        for name, entry in described.items():
-            file = self.path / name
-            if (size := file.stat().st_size) != entry["size"]:
-                raise CorruptBundleError(f"{file}: must have {entry['size']} bytes, has {size}", hint=_COPY_HINT)
-            if digests and (digest := files.digest_file(file)) != entry["sha256"]:
-                raise CorruptBundleError(
-                    f"{file}: sha256 must be {entry['sha256']}, is {digest}: the file was changed", hint=_COPY_HINT
-                )
+        check_files(self.path, self.signature.files, SIGNATURE_FILE, digests=digests, hint=_COPY_HINT)
 
 
 @contextlib.contextmanager
 def write_bundle(path: Path | str) -> Iterator[BundleWriter]:
     """Yield a writer; when the block succeeds and `sign` was called, its directory becomes the bundle `path`.
 
-    When the block raises, nothing is left of it and what stood at `path` is untouched.
+    When the block raises, its files are removed and an existing bundle at `path` is unchanged.
 
     Args:
         path: The bundle's directory; replaced when it exists.
@@ -209,17 +201,17 @@ def write_bundle(path: Path | str) -> Iterator[BundleWriter]:
 
 
 class BundleWriter:
-    """What `write_bundle` yields.
+    """Writes the files of a bundle, see `write_bundle`.
 
     Args:
-        directory: Where the files go; `model.mindir` is the caller's to write.
+        directory: Temporary directory of the files; the caller writes `model.mindir`.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def write_verified(self, samples: VerifiedSamples) -> None:
-        """Write the samples that the model was compared with."""
+        """Write the samples of the verification."""
         import numpy as np
 
         arrays = {f"input.{name}": array for name, array in samples.inputs.items()}
@@ -229,20 +221,16 @@ class BundleWriter:
         np.savez(self.directory / VERIFIED_FILE, **arrays)
 
     def write_example(self, example: ExampleRequest) -> None:
-        """Write what a client may send, and what it gets."""
+        """Write the example request."""
         (self.directory / EXAMPLE_FILE).write_bytes(example.encode())
 
     def sign(self, signature: Signature) -> None:
-        """Digest every file and write the signature; the last thing to do.
+        """Digest every file and write the signature; call it last.
 
         Args:
-            signature: Its `files` are replaced by what is in the directory.
+            signature: Its `files` are replaced by the directory's.
         """
-        described = {}
-        for file in sorted(self.directory.iterdir()):
-            file.chmod(0o644)
-            described[file.name] = {"sha256": files.digest_file(file), "size": file.stat().st_size}
-        value = {**signature.to_dict(), "files": described}
+        value = {**signature.to_dict(), "files": describe_files(self.directory)}
         value["digest"] = _digest(value)
         files.write_bytes(self.directory / SIGNATURE_FILE, _serialize(value))
 
@@ -264,16 +252,13 @@ def _read_signature(file: Path) -> Signature:
     except ValueError:
         whole = False
     if not whole:
-        raise CorruptBundleError(f"{file}: its content does not have its own digest: it was changed", hint=_COPY_HINT)
+        raise CorruptBundleError(f"{file}: its content does not match its own digest: it was changed", hint=_COPY_HINT)
     if value.get("version") != FORMAT_VERSION:
         raise UserError(f"{file}: version must be {FORMAT_VERSION}, got {value.get('version')!r}")
-    try:
-        signature = Signature.from_dict(value)
-        _ = signature.dimensions, signature.ranges, signature.serving
-    except KeyError as error:
-        raise UserError(f"{file}: field {error.args[0]!r} is missing") from None
-    except ValidationError as error:
-        raise ValidationError(error.errors, subject=f"{file}: metadata") from None
-    except (TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{file}: not a model's signature ({error})") from None
+    with naming_fields(file, "a model's signature"):
+        try:
+            signature = Signature.from_dict(value)
+            _ = signature.dimensions, signature.ranges, signature.serving
+        except ValidationError as error:
+            raise ValidationError(error.errors, subject=f"{file}: metadata") from None
     return signature

@@ -1,9 +1,9 @@
-"""The checkpoint directory, without MindSpore: written whole or not at all, found newest first, checked by digests.
+"""The checkpoint directory: written atomically, listed newest first, checked by digests.
 
 <root>/<epochs done, 5 digits>-<steps done>/    or a directory of any other name for a final one
     network.ckpt      the network's parameters
     optimizer.ckpt    the optimizer's parameters (moments, learning rate, global step)
-    …                 further state that training keeps
+    …                 further state of the training, such as weights kept by a callback
     checkpoint.json   epoch, step, seed, network {factory, arguments}, metrics, training, files {name: {sha256,
                       size}}, mindspore_version
 """
@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore import files
-from kfp_mindspore.errors import CorruptBundleError, NotFoundError, UserError
+from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.formats.manifest import check_files, describe_files, naming_fields, parse_entries
 
 DESCRIPTION = "checkpoint.json"
 NETWORK_FILE = "network.ckpt"
@@ -34,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """How a network is built again.
+    """How to build a network.
 
     Args:
         factory: `module:callable` that returns the network; empty when it cannot be imported.
@@ -54,9 +55,9 @@ class Checkpoint:
         epoch: Number of epochs completed.
         step: Number of optimizer steps done since the start; within an epoch when it is no multiple of its steps.
         seed: Seed of the run.
-        network: How the network is built again.
+        network: How to build the network.
         metrics: Newest metrics by name, such as {"loss": 0.1, "accuracy": 0.97}.
-        training: What training needs to go on besides: epochs, steps an epoch, batch size, workers, callbacks.
+        training: Further state for resuming: epochs, steps per epoch, batch size, workers, callbacks.
         files: Name to {"sha256": …, "size": bytes}.
         mindspore_version: The version that wrote it.
     """
@@ -103,15 +104,7 @@ class Checkpoint:
                 hint="Name the directory of one checkpoint, such as OUTPUT_DIR/checkpoint.",
             )
         checkpoint = _parse_description(path, files.read_json(path / DESCRIPTION))
-        for name, entry in checkpoint.files.items():
-            file = path / name
-            if not file.is_file():
-                raise UserError(f"{file}: missing, named by {DESCRIPTION}")
-            size = file.stat().st_size
-            if size != entry["size"]:
-                raise CorruptBundleError(f"{file}: has {size} bytes, {DESCRIPTION} says {entry['size']}")
-            if verify and files.digest_file(file) != entry["sha256"]:
-                raise CorruptBundleError(f"{file}: its sha256 is not the one in {DESCRIPTION}")
+        check_files(path, checkpoint.files, DESCRIPTION, digests=verify)
         return checkpoint
 
 
@@ -135,16 +128,17 @@ def write_checkpoint(
     """Yield an empty directory to write the files into; when the block succeeds it becomes the checkpoint `path`.
 
     The files get mode 0644 (MindSpore's are 0400), reach the disk and are digested before the directory appears under
-    its name. When the block or the writing fails, nothing is left of it and what stood at `path` is untouched.
+    its name. When the block or the writing fails, its files are removed and an existing
+    checkpoint at `path` is unchanged.
 
     Args:
         path: The checkpoint directory, such as `root / name_checkpoint(epoch, step)`; replaced when it exists.
         epoch: Number of epochs completed.
         step: Number of optimizer steps done.
         seed: Seed of the run.
-        network: How the network is built again.
+        network: How to build the network.
         metrics: Newest metrics by name.
-        training: What training needs to go on besides, JSON types only; read when the block ends.
+        training: Further state for resuming, JSON types only; read when the block ends.
         mindspore_version: The version that writes it.
 
     Raises:
@@ -154,11 +148,9 @@ def write_checkpoint(
     try:
         with files.replace_directory(path) as directory:
             yield directory
-            described = {}
-            for file in sorted(directory.iterdir()):
-                file.chmod(0o644)
-                _synchronise(file)
-                described[file.name] = {"sha256": files.digest_file(file), "size": file.stat().st_size}
+            described = describe_files(directory)
+            for name in described:
+                _fsync(directory / name)
             description = {
                 "epoch": epoch,
                 "step": step,
@@ -175,11 +167,11 @@ def write_checkpoint(
             f"{path}: the checkpoint cannot be written ({error.strerror or error})",
             hint="Earlier checkpoints are untouched. Free some space or choose another directory.",
         ) from error
-    _synchronise(path.parent)
+    _fsync(path.parent)
 
 
 def list_checkpoints(root: Path | str) -> list[Path]:
-    """Return the directories below `root` that are named as checkpoints, newest first; they may be broken."""
+    """Return the directories below `root` with names of checkpoints, newest first; they may be broken."""
     root = Path(root)
     if not root.is_dir():
         return []
@@ -189,7 +181,7 @@ def list_checkpoints(root: Path | str) -> list[Path]:
 
 
 def get_latest_checkpoint(root: Path | str) -> Checkpoint | None:
-    """Return the newest whole checkpoint below `root`, or None; a broken one is skipped with a warning."""
+    """Return the newest intact checkpoint below `root`, or None; a broken one is skipped with a warning."""
     for path in list_checkpoints(root):
         try:
             return Checkpoint.open(path)
@@ -205,7 +197,7 @@ def prune_checkpoints(root: Path | str, keep: int) -> None:
 
 
 def remove_leftovers(root: Path | str) -> None:
-    """Remove what a killed writer left half-written below `root`; call it only where no writer is at work."""
+    """Remove temporary directories of killed writers below `root`; no writer may be running there."""
     root = Path(root)
     if not root.is_dir():
         return
@@ -215,7 +207,7 @@ def remove_leftovers(root: Path | str) -> None:
 
 
 def _parse_description(path: Path, raw: Any) -> Checkpoint:
-    try:
+    with naming_fields(path / DESCRIPTION, "a checkpoint's description"):
         return Checkpoint(
             path=path,
             epoch=int(raw["epoch"]),
@@ -224,19 +216,12 @@ def _parse_description(path: Path, raw: Any) -> Checkpoint:
             network=NetworkSpec(str(raw["network"]["factory"]), dict(raw["network"]["arguments"])),
             metrics={str(name): float(value) for name, value in raw["metrics"].items()},
             training=dict(raw.get("training", {})),
-            files={
-                str(name): {"sha256": str(entry["sha256"]), "size": int(entry["size"])}
-                for name, entry in raw["files"].items()
-            },
+            files=parse_entries(raw["files"]),
             mindspore_version=str(raw["mindspore_version"]),
         )
-    except KeyError as error:
-        raise UserError(f"{path / DESCRIPTION}: field {error.args[0]!r} is missing") from None
-    except (TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path / DESCRIPTION}: not a checkpoint's description ({error})") from None
 
 
-def _synchronise(path: Path) -> None:
+def _fsync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

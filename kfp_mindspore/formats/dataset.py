@@ -1,4 +1,4 @@
-"""A dataset directory: three NumPy splits and a description with their digests, without MindSpore.
+"""The dataset directory: three NumPy splits and a description with their digests.
 
 train.npz  validation.npz  test.npz     each with `features` (float32, (N, *shape)) and `labels` (int32, (N,))
 dataset.json                            name, features {name, dtype, shape of one sample}, labels [class names],
@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events, files
-from kfp_mindspore.errors import CorruptBundleError, MissingExtraError, NotFoundError, UserError, ValidationError
+from kfp_mindspore.errors import MissingExtraError, NotFoundError, UserError, ValidationError
+from kfp_mindspore.formats.manifest import check_digest, naming_fields
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +35,7 @@ BUILT_IN = ("breast_cancer", "digits", "wine")
 
 @dataclass(frozen=True)
 class FeatureSpec:
-    """What one sample looks like.
+    """Name, dtype and shape of one sample.
 
     Args:
         name: Name of the network's input, such as `image`.
@@ -49,12 +50,12 @@ class FeatureSpec:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset directory that was opened; `read` gives a split as arrays.
+    """An opened dataset directory; `read` returns a split as arrays.
 
     Args:
         path: The directory.
-        name: What the data is called.
-        features: What one sample looks like.
+        name: Name of the data.
+        features: Spec of one sample.
         labels: Class names; a label is an index into them.
         splits: Number of samples a split.
         seed: Seed of the split into train, validation and test.
@@ -107,10 +108,7 @@ class Dataset:
         if split not in self.splits:
             raise UserError(f"{self.path}: no split {split!r}, found {', '.join(self.splits)}")
         file = self.path / f"{split}.npz"
-        if files.digest_file(file) != self.digests[file.name]:
-            raise CorruptBundleError(
-                f"{file}: its sha256 is not the one in {DESCRIPTION}", hint="Load the dataset again."
-            )
+        check_digest(file, self.digests[file.name], hint="Load the dataset again.")
         features, labels = _read_arrays(file)
         expected = (self.splits[split], *self.features.shape)
         if features.shape != expected:
@@ -127,13 +125,13 @@ def load_dataset(
     validation_fraction: float = 0.15,
     test_fraction: float = 0.2,
 ) -> Dataset:
-    """Put a dataset into a directory of its own, split and described; an existing one is replaced whole.
+    """Write a dataset directory with splits and description; an existing one is replaced atomically.
 
     Args:
         name_or_uri: `digits` (8×8 images scaled to 0..1, shape (1, 8, 8)), `breast_cancer` or `wine` (standardised by
             the training split's mean and deviation), all from scikit-learn, no network needed; or a path or fsspec
             URI of a dataset directory, of a directory with train.npz, validation.npz and test.npz, or of one .npz
-            file with `features` and `labels`, which is split. Arrays of one's own are taken as they are.
+            file with `features` and `labels`, which is split. Given arrays are not scaled.
         output_dir: The dataset directory to write.
         seed: Seed of the stratified split.
         validation_fraction: Share of all samples in the validation split, between 0 and 1.
@@ -151,8 +149,8 @@ def load_dataset(
     _check_fractions(validation_fraction, test_fraction)
     fractions = (validation_fraction, test_fraction)
     if name_or_uri in BUILT_IN:
-        # Imported before the span: what a run calls work is without imports, here of half a second and more.
-        _import_sets()
+        # Imported before the span, which measures work without imports (0.5 s here).
+        _import_sklearn()
     with events.span("dataset.load"):
         return _load(name_or_uri, output, seed, fractions)
 
@@ -180,7 +178,7 @@ def _load(name_or_uri: str, output: Path, seed: int, fractions: tuple[float, flo
 
 
 def _parse_description(path: Path, raw: Any) -> Dataset:
-    try:
+    with naming_fields(path / DESCRIPTION, "a dataset's description"):
         features = raw["features"]
         dataset = Dataset(
             path=path,
@@ -191,10 +189,6 @@ def _parse_description(path: Path, raw: Any) -> Dataset:
             seed=int(raw["seed"]),
             digests={str(name): str(digest) for name, digest in raw["digests"].items()},
         )
-    except KeyError as error:
-        raise UserError(f"{path / DESCRIPTION}: field {error.args[0]!r} is missing") from None
-    except (TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path / DESCRIPTION}: not a dataset's description ({error})") from None
     undigested = [split for split in dataset.splits if f"{split}.npz" not in dataset.digests]
     if undigested:
         raise UserError(f"{path / DESCRIPTION}: digests: no entry for {undigested[0]}.npz")
@@ -240,7 +234,7 @@ def _read_arrays(file: Path) -> tuple[Features, Labels]:
 def _split(
     features: Features, labels: Labels, seed: int, fractions: tuple[float, float]
 ) -> dict[str, tuple[Features, Labels]]:
-    _import_sets()
+    _import_sklearn()
     from sklearn.model_selection import train_test_split
 
     # Counts, not shares of the rest: 0.1 of 90 is 9 whatever the test split takes.
@@ -265,7 +259,7 @@ def _split(
     }
 
 
-def _import_sets() -> Any:
+def _import_sklearn() -> Any:
     try:
         from sklearn import datasets, model_selection  # noqa: F401
     except ImportError:
@@ -278,7 +272,7 @@ def _load_built_in(
 ) -> tuple[dict[str, tuple[Features, Labels]], FeatureSpec, list[str]]:
     import numpy as np
 
-    raw = getattr(_import_sets(), f"load_{name}")()
+    raw = getattr(_import_sklearn(), f"load_{name}")()
     names = [str(label) for label in raw.target_names]
     labels = raw.target.astype(np.int32)
     if name == "digits":
@@ -328,7 +322,7 @@ def _copy_dataset(source: Dataset, output: Path) -> Dataset:
 
 @contextmanager
 def _fetch(uri: str) -> Iterator[Path]:
-    """Yield a local path of what a path or URI names; a download lives as long as the block."""
+    """Yield a local path for a path or URI; a download is removed after the block."""
     if "://" not in uri:
         path = Path(uri).expanduser()
         if not path.exists():

@@ -1,4 +1,4 @@
-"""One request and its answer, kept with a model whose transform changes what clients send and get."""
+"""An example request and its response, kept with a model whose transform changes inputs or outputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.formats.signature import BYTES
+from kfp_mindspore.formats.tensors import BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExampleRequest:
-    """What a client may send, and what it gets.
+    """A request and its response.
 
     Args:
         inputs: By name; texts and files as arrays of `bytes` objects.
@@ -42,7 +42,7 @@ class ExampleRequest:
         """Rebuild an example from `encode`'s result.
 
         Raises:
-            ValueError: It is none.
+            ValueError: The content is no example.
         """
         try:
             value = json.loads(content)

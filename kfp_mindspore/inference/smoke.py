@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore import events
 from kfp_mindspore.errors import ProcessFailedError, UserError
 from kfp_mindspore.formats.bundle import TRANSFORM_FILE, ModelBundle, TensorSpec, VerifiedSamples
-from kfp_mindspore.formats.signature import BYTES
+from kfp_mindspore.formats.tensors import BYTES
 from kfp_mindspore.inference import rest
 
 if TYPE_CHECKING:

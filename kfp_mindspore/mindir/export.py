@@ -24,7 +24,7 @@ from kfp_mindspore.formats.bundle import (
 )
 from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.formats.dataset import Dataset
-from kfp_mindspore.formats.signature import parse_dimensions
+from kfp_mindspore.formats.model_options import parse_dimensions
 from kfp_mindspore.mindir.encryption import ENCRYPTION, check_key
 from kfp_mindspore.mindir.metadata import inspect_mindir
 from kfp_mindspore.mindir.padding import (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.formats.bundle import Dimension, ModelBundle, Signature, TensorSpec, VerifiedSamples
-from kfp_mindspore.formats.signature import parse_dimensions
+from kfp_mindspore.formats.model_options import parse_dimensions
 from kfp_mindspore.mindir.verify import measure_difference
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.formats.signature import BYTES, Signature, TensorSpec
+from kfp_mindspore.formats.signature import Signature
+from kfp_mindspore.formats.tensors import BYTES, TensorSpec
 from kfp_mindspore.transform.base import Arrays, Transform, TransformFailedError, TransformInputError
 from kfp_mindspore.transform.operation import fill_objects
 

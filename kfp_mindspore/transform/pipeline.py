@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.formats.signature import BYTES, Signature, TensorSpec
+from kfp_mindspore.formats.signature import Signature
+from kfp_mindspore.formats.tensors import BYTES, TensorSpec
 from kfp_mindspore.transform.base import Arrays, Transform, TransformInputError, make_shape
 from kfp_mindspore.transform.step import Step, is_ragged
 

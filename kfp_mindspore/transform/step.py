@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.formats.signature import TensorSpec
+from kfp_mindspore.formats.tensors import TensorSpec
 from kfp_mindspore.transform.base import Arrays
 from kfp_mindspore.transform.operation import fill_objects, make_batch, take_row
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.formats.signature import BYTES, TensorSpec
+from kfp_mindspore.formats.tensors import BYTES, TensorSpec
 from kfp_mindspore.transform.base import Arrays, TransformInputError
 from kfp_mindspore.transform.operation import fill_objects
 from kfp_mindspore.transform.step import Step, keep_float, require_float

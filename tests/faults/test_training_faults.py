@@ -155,7 +155,7 @@ def test_a_truncated_newest_checkpoint_is_skipped_by_name(runs: Runs, whole: Pat
 
     output = runs.run(copied)
 
-    assert f"skipping a broken checkpoint: {file}: has" in output
+    assert f"skipping a broken checkpoint: {file}: must have" in output
     assert f"resuming from {copied / 'checkpoints' / '00003-108'}" in output
     assert_same_end(copied, whole)
     assert Checkpoint.open(newest).step == 4 * STEPS, "written anew"

@@ -96,9 +96,9 @@ def garble_description(path: Path) -> None:
 
 
 BREAKAGES = [
-    (truncate, CorruptBundleError, "network.ckpt: has 3 bytes"),
-    (flip, CorruptBundleError, "optimizer.ckpt: its sha256"),
-    (forget_file, UserError, "optimizer.ckpt: missing"),
+    (truncate, CorruptBundleError, "network.ckpt: must have"),
+    (flip, CorruptBundleError, "optimizer.ckpt: sha256 must be"),
+    (forget_file, UserError, "optimizer.ckpt missing, named by checkpoint.json"),
     (forget_description, NotFoundError, "checkpoint.json is missing"),
     (garble_description, UserError, "checkpoint.json: not valid JSON"),
 ]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.formats.bundle import MODEL_FILE, Dimension, ModelBundle, Signature, TensorSpec, write_bundle
-from kfp_mindspore.formats.signature import parse_dimensions, parse_ranges, parse_serving
+from kfp_mindspore.formats.model_options import parse_dimensions, parse_ranges, parse_serving
 
 INPUTS = (
     TensorSpec("ids", "int32", (-1, -1)),

@@ -1,0 +1,88 @@
+"""Specs of tensors, and how arrays differ from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BYTES = "bytes"
+"""dtype of texts and encoded images, as `bytes` objects: of a transform's inputs and outputs, never of a graph's."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Name, dtype and shape of one input or output.
+
+    Args:
+        name: Such as `image`.
+        dtype: NumPy name, such as `float32`; `bytes` for texts and encoded images that a transform takes.
+        shape: -1 for a free dimension.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def describe_mismatch(self, dtype: str, shape: Sequence[int]) -> str:
+        """Return how an array differs from this.
+
+        Args:
+            dtype: NumPy name of the array's type.
+            shape: The array's shape.
+
+        Returns:
+            Such as `shape must be (-1, 1, 8, 8), got (3, 8, 8)`, or an empty text when the array fits.
+        """
+        if dtype != self.dtype:
+            return f"dtype must be {self.dtype}, got {dtype}"
+        fits = len(shape) == len(self.shape) and all(
+            size == wanted >= 0 or (wanted == -1 and size > 0) for size, wanted in zip(shape, self.shape, strict=True)
+        )
+        return "" if fits else f"shape must be {self.shape}, got {tuple(shape)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the spec as JSON types."""
+        return {"name": self.name, "dtype": self.dtype, "shape": list(self.shape)}
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> TensorSpec:
+        """Rebuild a spec from `to_dict`'s result."""
+        return cls(str(value["name"]), str(value["dtype"]), tuple(int(size) for size in value["shape"]))
+
+
+def list_mismatches(specs: Sequence[TensorSpec], arrays: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+    """Compare arrays with specs by name, dtype and shape.
+
+    Args:
+        specs: The expected tensors.
+        arrays: Arrays by name; an array of `bytes` objects has dtype `bytes`.
+
+    Returns:
+        What is wrong by name, such as {"image": "shape must be (-1, 1, 8, 8), got (3, 8, 8)"}; empty when all fit.
+    """
+    expected = {spec.name: spec for spec in specs}
+    found = {name: f"missing, got {', '.join(map(repr, arrays)) or 'none'}" for name in expected if name not in arrays}
+    found |= {name: f"unknown, expected {', '.join(map(repr, expected))}" for name in arrays if name not in expected}
+    for name, spec in expected.items():
+        if name in arrays and (mismatch := spec.describe_mismatch(get_dtype(arrays[name]), arrays[name].shape)):
+            found[name] = mismatch
+    return found
+
+
+def get_dtype(array: NDArray[Any]) -> str:
+    """Return the dtype name of an array as specs have it."""
+    if array.dtype == object and all(isinstance(value, bytes) for value in array.flat):
+        return BYTES
+    return array.dtype.name
+
+
+def describe_unequal_rows(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return which arrays have different numbers of rows; empty when all have the same."""
+    if len({len(array) for array in arrays.values()}) <= 1:
+        return ""
+    found = ", ".join(f"{len(array)} in {name!r}" for name, array in arrays.items())
+    return f"must have the same number of rows, got {found}"
