@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.model_servers import ModelServer, make_models
+from tests.support.shared import make_once
 
 
 @pytest.fixture(scope="session")
 def hard_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory of tests/support/make_serving_models.py."""
-    return make_models(tmp_path_factory.mktemp("hard"), "make_serving_models.py")
+    return make_once(tmp_path_factory, "hard", lambda root: make_models(root, "make_serving_models.py"))
 
 
 @pytest.fixture

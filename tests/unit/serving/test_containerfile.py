@@ -103,7 +103,7 @@ def test_what_is_copied_is_there_and_not_ignored() -> None:
         (".git/config", True),
         (".venv/bin/python", True),
         ("docs/serving.md", True),
-        ("tests/conftest.py", True),
+        ("tests/faults/conftest.py", True),
         ("components/training/export_mindir/tests/test_component_unit.py", True),
         ("kfp_mindspore/__pycache__/files.pyc", True),
         ("kfp_mindspore/files.py", False),
