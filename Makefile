@@ -3,9 +3,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Processes that run tests: `auto` is one per core.
+WORKERS ?= auto
+PYTEST := $(BIN)/python -m pytest
+PARALLEL := --numprocesses $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format types contracts unit local test-docker test-cluster cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
+.PHONY: help install demo test test-pythons lint format types contracts unit local suite test-docker test-cluster test-gang cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -22,7 +26,12 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## Train, export, gate, serve and query LeNet on digits, on this machine
 	$(BIN)/kfp-mindspore demo
 
-test: lint types contracts unit local ## Everything CI checks
+test: $(STAMP) ## Everything CI checks without root: lint, types and contracts beside the unit and lifecycle tests
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory --jobs 2 suite types contracts
+
+test-pythons: ## `make test` on each Python 3.10, 3.11 and 3.12 of this machine, in .venv-3.10 and so on
+	@.ci/test-pythons
 
 lint: $(STAMP) ## Format and lint check
 	$(BIN)/ruff format --check .
@@ -39,34 +48,41 @@ contracts: $(STAMP) ## Import contracts
 	$(BIN)/lint-imports
 
 unit: $(STAMP) ## Fast tests: unit, golden
-	$(BIN)/python -m pytest -m 'not lifecycle and not wheel and not cluster and not docker'
+	$(PYTEST) $(PARALLEL) -m 'not lifecycle and not wheel and not cluster and not docker'
 
 local: $(STAMP) ## Whole lifecycles on this machine, the notebook and the wheel
-	$(BIN)/python -m pytest -m 'lifecycle or wheel'
+	$(PYTEST) $(PARALLEL) -m 'lifecycle or wheel'
+
+suite: $(STAMP)
+	$(PYTEST) $(PARALLEL) --durations 10 -m 'not cluster and not docker'
 
 DOCKER_PACKAGES := busybox-static debootstrap docker.io docker-registry skopeo
 
 test-docker: $(STAMP) ## Tests with a Docker daemon of their own (root; installs Debian's packages)
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! dpkg -s $(DOCKER_PACKAGES) >/dev/null 2>&1; then \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(DOCKER_PACKAGES); fi
-	$(BIN)/python -m pytest -m docker --durations=10 tests/docker
+	$(PYTEST) -m docker --durations 10 tests/docker
 
-cluster-build: $(STAMP) ## Build a Kubernetes, BuildKit and gang schedulers for tests into a cache: 23 minutes at first
+cluster-build: $(STAMP) ## Build Kubernetes and BuildKit for the tests into a cache: 16 minutes the first time
 	$(BIN)/python -m tests.cluster build
 
 test-cluster: cluster-build ## Tests on a real Kubernetes: our own, or with KFP_MINDSPORE_TEST_CLUSTER=current yours
-	$(BIN)/python -m pytest -m cluster --durations=20 tests/cluster
+	$(PYTEST) -m cluster --durations 20 tests/cluster
 
-cluster-up: $(STAMP) ## Start a Kubernetes of one node that stays (root), and print its KUBECONFIG
+test-gang: cluster-build ## Gang scheduling by Volcano and scheduler-plugins, built first (8 minutes the first time)
+	$(BIN)/python -m tests.cluster build --gang
+	KFP_MINDSPORE_TEST_GANG=1 $(PYTEST) -m cluster tests/cluster/scenarios/test_gang_scheduling.py
+
+cluster-up: $(STAMP) ## Start a one-node Kubernetes that keeps running (root), and print its KUBECONFIG
 	@$(BIN)/python -m tests.cluster up
 
-cluster-down: $(STAMP) ## End it
+cluster-down: $(STAMP) ## Stop it
 	@$(BIN)/python -m tests.cluster down
 
 golden: $(STAMP) ## Regenerate compiled YAML and component READMEs
 	$(BIN)/python -m tests.golden.regenerate
 
-pod-schema: $(STAMP) ## Take the pod template's fields from the Kubernetes release that is named (needs Go)
+pod-schema: $(STAMP) ## Regenerate the pod template's schema from the pinned Kubernetes release (needs Go)
 	$(BIN)/python -m tests.golden.pod_schema
 
 docs: $(STAMP) ## Build the documentation into site/
@@ -78,8 +94,8 @@ bench: $(STAMP) ## Run every benchmark and redraw docs/benchmarks.md
 fuzz: $(STAMP) ## 100,000 generated bodies, 30 s of overload and reloads against a real server; SEED=… repeats one
 	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) --scale 0.2 --workers=2
-	FUZZ_EXAMPLES=1000 OVERLOAD_SECONDS=30 RELOADS=100 $(BIN)/python -m pytest --timeout 1800 \
+	FUZZ_EXAMPLES=1000 OVERLOAD_SECONDS=30 RELOADS=100 $(PYTEST) --timeout 1800 \
 	  tests/fuzz tests/faults/test_serving_load.py tests/faults/test_serving_bundles.py tests/faults/test_serving_graphs.py
 
 clean: ## Remove what make made
-	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) .venv-3.1* build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

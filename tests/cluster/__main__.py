@@ -1,4 +1,4 @@
-"""A cluster of our own, for people: build it, start it, look at it, end it."""
+"""Command line of the test cluster: build, up, down, sweep, status."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ REQUIRE_VARIABLE = "KFP_MINDSPORE_REQUIRE_CLUSTER"
 
 
 def main() -> int:
-    """Do what the command line says, and return the exit code."""
+    """Run the command and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    build_command = commands.add_parser("build", help="build binaries, images and pods' packages into the cache")
-    build_command.add_argument("--control-plane", action="store_true", help="only what an API server alone needs")
-    commands.add_parser("up", help="start a cluster that stays, unless one is up, and print its KUBECONFIG")
-    commands.add_parser("down", help="end the clusters that stay, and what dead owners left")
-    commands.add_parser("sweep", help="remove what dead owners left")
-    commands.add_parser("status", help="say what is up")
+    build_command = commands.add_parser("build", help="build binaries, images and the pods' packages into the cache")
+    build_command.add_argument("--control-plane", action="store_true", help="only the programs of an API server")
+    build_command.add_argument(
+        "--gang", action="store_true", help="also the schedulers of Volcano and scheduler-plugins"
+    )
+    commands.add_parser("up", help="start a persistent cluster, unless one is up, and print its KUBECONFIG")
+    commands.add_parser("down", help="stop persistent clusters and remove those of dead owners")
+    commands.add_parser("sweep", help="remove clusters of dead owners")
+    commands.add_parser("status", help="list persistent clusters")
     arguments = parser.parse_args()
     try:
         if arguments.command == "build":
-            build(control_plane=arguments.control_plane)
+            build(control_plane=arguments.control_plane, gang=arguments.gang)
         else:
             {"up": up, "down": down, "sweep": remove_leftovers, "status": status}[arguments.command]()
     except UnavailableError as error:
@@ -40,14 +43,20 @@ def main() -> int:
     return 0
 
 
-def build(*, control_plane: bool = False) -> None:
-    """Build what is missing and say how long it took."""
-    _time("binaries", build_binaries)
+def build(*, control_plane: bool = False, gang: bool = False) -> None:
+    """Build missing parts and print the time that each took.
+
+    Args:
+        control_plane: Only the programs of an API server without nodes.
+        gang: Also the gang schedulers, which `make test-gang` runs.
+    """
+    _time("Kubernetes", build_binaries)
     if control_plane:
         return
     check_root()
     _time("BuildKit", lambda: build_binaries(BUILDKIT))
-    _time("gang schedulers", lambda: [build_binaries(tools) for tools in (COSCHEDULING, VOLCANO)])
+    if gang:
+        _time("gang schedulers", lambda: [build_binaries(tools) for tools in (COSCHEDULING, VOLCANO)])
     _time("packages of the distribution", install_packages)
     _time("images", build_images)
     _time("packages for pods", install_dependencies)
@@ -63,16 +72,16 @@ def up() -> None:
 
 
 def down() -> None:
-    """End every cluster that stays."""
+    """Stop every persistent cluster."""
     for directory in find_kept():
         remove_instance(directory)
-        print(f"{directory.name} ended")
+        print(f"{directory.name} stopped")
     for name in remove_leftovers():
         print(f"{name} removed: its owner is dead")
 
 
 def status() -> None:
-    """Say which clusters stay, and whether they are ready."""
+    """List persistent clusters and whether they are ready."""
     kept = find_kept()
     for directory in kept:
         cluster = Cluster.open(directory)

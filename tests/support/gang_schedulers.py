@@ -1,27 +1,30 @@
-"""Gang schedulers of their own projects, beside a cluster's scheduler."""
+"""Volcano and scheduler-plugins beside the default scheduler of a test cluster."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from kfp_mindspore.kube import Cluster
 from tests.cluster.conftest import start
-from tests.cluster.infrastructure.binaries import COSCHEDULING, VOLCANO, find_binaries
+from tests.cluster.infrastructure.binaries import COSCHEDULING, VOLCANO, Toolset, find_binaries
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 
+GANG_VARIABLE = "KFP_MINDSPORE_TEST_GANG"
 _PROFILE = "scheduler-plugins-scheduler"
 _SECONDS = 5
 
 
 @contextlib.contextmanager
 def run_scheduler_plugins(cluster: NodeCluster) -> Iterator[None]:
-    """Run scheduler-plugins' scheduler, with its coscheduling alone."""
-    folder = start(lambda: find_binaries(COSCHEDULING))
+    """Run the scheduler of scheduler-plugins with the Coscheduling plugin."""
+    folder = _get_programs(COSCHEDULING)
     _define(cluster, folder / "podgroups.yaml")
     plugin = {"name": "Coscheduling"}
     profile = {
@@ -49,8 +52,8 @@ def run_scheduler_plugins(cluster: NodeCluster) -> Iterator[None]:
 
 @contextlib.contextmanager
 def run_volcano(cluster: NodeCluster) -> Iterator[None]:
-    """Run Volcano's scheduler as it comes, with its controllers of queues and PodGroups."""
-    folder = start(lambda: find_binaries(VOLCANO))
+    """Run Volcano's scheduler with its defaults, and its controllers of queues and PodGroups."""
+    folder = _get_programs(VOLCANO)
     for definition in VOLCANO.files:
         _define(cluster, folder / definition)
     flags = [f"--kubeconfig={cluster.kubeconfig}", "--leader-elect=false"]
@@ -59,6 +62,12 @@ def run_volcano(cluster: NodeCluster) -> Iterator[None]:
     commands = {"volcano-controllers": controllers, "volcano-scheduler": scheduler}
     with _run(cluster, commands):
         yield
+
+
+def _get_programs(tools: Toolset) -> Path:
+    if not os.environ.get(GANG_VARIABLE):
+        pytest.skip(f"builds of gang schedulers are slow: run `make test-gang`, which sets {GANG_VARIABLE}")
+    return Path(start(lambda: find_binaries(tools)))
 
 
 def _define(cluster: NodeCluster, file: Path) -> None:
@@ -72,5 +81,5 @@ def _run(cluster: NodeCluster, commands: dict[str, list[str]]) -> Iterator[None]
             cluster.daemons.start(name, command)
             stack.callback(cluster.daemons.stop, name)
         yield
-        # What waited for one that is gone has said so less clearly.
+        # A daemon that exited during the test explains the failure better than the test's own timeout.
         cluster.daemons.check(*commands)
