@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.formats.tensors import TensorSpec
+from kfp_mindspore.formats.tensors import TensorSpec, parse_range
 
 _DIMENSION_FIELDS = ("inputs", "outputs", "sizes", "pad")
 _LARGEST = {"float16": 65504.0, "float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}
@@ -86,15 +86,18 @@ def parse_ranges(value: Any, inputs: Sequence[TensorSpec]) -> dict[str, tuple[fl
         raise ValidationError([f"ranges: must be an object of [least, greatest] by input, got {_shorten(value)}"])
     names = [spec.name for spec in inputs]
     errors = []
-    for name, bounds in value.items():
-        pair = isinstance(bounds, list | tuple) and len(bounds) == 2 and all(_is_number(item) for item in bounds)
+    ranges = {}
+    for name, limits in value.items():
         if name not in names:
             errors.append(f"ranges.{name}: must be an input, one of {', '.join(map(repr, names))}")
-        elif not pair or bounds[0] > bounds[1]:
-            errors.append(f"ranges.{name}: must be [least, greatest], got {_shorten(bounds)}")
+            continue
+        try:
+            ranges[str(name)] = parse_range(limits)
+        except ValueError as error:
+            errors.append(f"ranges.{name}: {error}")
     if errors:
         raise ValidationError(errors)
-    return {str(name): (bounds[0], bounds[1]) for name, bounds in value.items()}
+    return ranges
 
 
 def _is_number(value: Any) -> bool:

@@ -65,14 +65,15 @@ class Signature:
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
-        """Least and greatest value by input, where the graph fails outside of them, such as indices of an embedding.
+        """Least and greatest value by input, for inputs with a range.
 
-        MindSpore's Gather takes seconds to fail on such a value; the server refuses the request instead.
+        Bundles of version 0.1 hold ranges in the metadata's `ranges`; the range of the input itself has precedence.
 
         Raises:
             ValidationError: The metadata's `ranges` do not fit the inputs.
         """
-        return parse_ranges(self._load("ranges"), self.inputs)
+        own = {spec.name: spec.range for spec in self.inputs if spec.range is not None}
+        return {**parse_ranges(self._load("ranges"), self.inputs), **own}
 
     @property
     def serving(self) -> dict[str, float]:

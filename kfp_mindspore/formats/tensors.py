@@ -15,17 +15,20 @@ BYTES = "bytes"
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Name, dtype and shape of one input or output.
+    """Name, dtype, shape and range of one input or output.
 
     Args:
         name: Such as `image`.
         dtype: NumPy name, such as `float32`; `bytes` for texts and encoded images that a transform takes.
         shape: -1 for a free dimension.
+        range: Least and greatest value of an input, both included; None for no limit. Indices into a table have one:
+            the graph raises on an index outside of it.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    range: tuple[float, float] | None = None
 
     def describe_mismatch(self, dtype: str, shape: Sequence[int]) -> str:
         """Return how an array differs from this.
@@ -46,12 +49,36 @@ class TensorSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the spec as JSON types."""
-        return {"name": self.name, "dtype": self.dtype, "shape": list(self.shape)}
+        value: dict[str, Any] = {"name": self.name, "dtype": self.dtype, "shape": list(self.shape)}
+        return value if self.range is None else {**value, "range": list(self.range)}
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> TensorSpec:
-        """Rebuild a spec from `to_dict`'s result."""
-        return cls(str(value["name"]), str(value["dtype"]), tuple(int(size) for size in value["shape"]))
+        """Rebuild a spec from `to_dict`'s result.
+
+        Raises:
+            ValueError: The range is not two numbers in ascending order.
+        """
+        shape = tuple(int(size) for size in value["shape"])
+        limits = parse_range(value["range"]) if "range" in value else None
+        return cls(str(value["name"]), str(value["dtype"]), shape, limits)
+
+
+def parse_range(value: Any) -> tuple[float, float]:
+    """Validate the range of an input.
+
+    Args:
+        value: Such as [0, 29999]: the least and the greatest value, both included.
+
+    Raises:
+        ValueError: It is not two numbers in ascending order.
+    """
+    numbers = isinstance(value, list | tuple) and all(
+        isinstance(item, int | float) and not isinstance(item, bool) and item == item for item in value
+    )
+    if not numbers or len(value) != 2 or value[0] > value[1]:
+        raise ValueError(f"must be [least, greatest], got {value!r:.80}")
+    return value[0], value[1]
 
 
 def list_mismatches(specs: Sequence[TensorSpec], arrays: Mapping[str, NDArray[Any]]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import inspect
 import json
+import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.formats.model_options import parse_dimensions
 from kfp_mindspore.mindir.encryption import ENCRYPTION, check_key
+from kfp_mindspore.mindir.index_ranges import compute_index_ranges
 from kfp_mindspore.mindir.metadata import inspect_mindir
 from kfp_mindspore.mindir.padding import (
     check_inputs,
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from kfp_mindspore.mindir.padding import Axes
 
     Arrays = dict[str, NDArray[Any]]
+
+_logger = logging.getLogger(__name__)
 
 FREE = "free"
 _SPLIT = "test"
@@ -138,6 +142,7 @@ def export_mindir(
         if key is not None:
             described["encryption"] = ENCRYPTION
         signature = dataclasses.replace(signature, metadata={**described, **signature.metadata})
+        signature = _add_ranges(signature, file, named, key)
         with write_bundle(output_dir) as writer:
             shutil.copyfile(file, writer.directory / MODEL_FILE)
             writer.write_verified(kept)
@@ -275,6 +280,30 @@ def _describe_tensors(
     if dimensions:
         metadata["dimensions"] = write_dimensions(parse_dimensions(dimensions, inputs, outputs))
     return Signature(inputs, outputs, version, metadata=metadata)
+
+
+def _add_ranges(signature: Signature, file: Path, samples: Arrays, key: bytes | None) -> Signature:
+    """Return the signature with the range of each input that the graph uses as an index.
+
+    A range that the user names in the metadata has precedence over the graph's, and the graph's over the samples'.
+    """
+    named = signature.ranges
+    found = compute_index_ranges(file, key=key)
+    ranges: dict[str, tuple[float, float]] = {**found.known, **named}
+    for spec in signature.inputs:
+        if spec.name in found.unknown and spec.name not in ranges and spec.dtype.startswith(("int", "uint")):
+            array = samples[spec.name]
+            ranges[spec.name] = least, greatest = int(array.min()), int(array.max())
+            _logger.warning(
+                "input %r is used as an index and the graph does not fix its range: servers will refuse values outside "
+                "%d to %d, the range of the samples; name another by the metadata ranges={%s: [least, greatest]}",
+                *(spec.name, least, greatest, json.dumps(spec.name)),
+            )
+    return dataclasses.replace(
+        signature,
+        inputs=tuple(dataclasses.replace(spec, range=ranges.get(spec.name)) for spec in signature.inputs),
+        metadata={name: text for name, text in signature.metadata.items() if name != "ranges"},
+    )
 
 
 def _check_signature(directory: Path, output_dir: Path | str) -> None:

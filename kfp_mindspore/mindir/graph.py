@@ -7,6 +7,7 @@ with a thread of its own.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,7 @@ class Graph:
         self._expected = {spec.name: spec for spec in self.inputs}
         self._plain = [(spec.name, _parse_dtype(spec), spec.shape) for spec in self.inputs]
         self._dimensions = self.signature.dimensions
+        self._ranges = self.signature.ranges
         self._key = key
         self._compiled: CompiledGraph | None = None
         self._shapes: set[RowShapes] = set()
@@ -118,6 +120,26 @@ class Graph:
         if not errors and len(set(rows.values())) > 1:
             found = ", ".join(f"{count} in {name!r}" for name, count in rows.items())
             errors.append(f"inputs: must have the same number of rows, got {found}")
+        if errors:
+            raise ValidationError(errors)
+
+    def check_ranges(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        """Refuse values outside an input's range, on which the graph would raise after 3 s and need recompilation.
+
+        Args:
+            inputs: Validated.
+
+        Raises:
+            ValidationError: Such as `input 'ids': values must be 0 to 9, got 12`; all mistakes at once.
+        """
+        errors = []
+        for name, (least, greatest) in self._ranges.items():
+            array = inputs[name]
+            if array.size == 0:
+                continue
+            found = next((value for value in (array.min(), array.max()) if value < least or value > greatest), None)
+            if found is not None:
+                errors.append(f"input {name!r}: values must be {least} to {greatest}, got {found}")
         if errors:
             raise ValidationError(errors)
 
@@ -372,7 +394,7 @@ def widen_inputs(signature: Signature) -> tuple[TensorSpec, ...]:
     """Return what a runner accepts: any number of rows, since a fixed batch is filled by padding and splitting."""
     if not find_batch(signature):
         return signature.inputs
-    return tuple(TensorSpec(spec.name, spec.dtype, (-1, *spec.shape[1:])) for spec in signature.inputs)
+    return tuple(dataclasses.replace(spec, shape=(-1, *spec.shape[1:])) for spec in signature.inputs)
 
 
 def _parse_dtype(spec: TensorSpec) -> np.dtype[Any]:

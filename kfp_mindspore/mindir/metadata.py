@@ -89,25 +89,9 @@ def inspect_mindir(path: Path | str, *, key: bytes | None = None) -> MindIRInfo:
         UserError: It is no MindIR file, or is encrypted and the key is missing or another one.
         MissingExtraError: MindSpore, whose format description is read, is not installed.
     """
-    file = Path(path)
-    if file.is_dir():
-        file = file / MODEL_FILE
-    if not file.is_file():
-        raise NotFoundError(f"{file}: no such file")
-    from google.protobuf.message import DecodeError
-
-    messages = _load_messages()
-    encrypted = is_encrypted(file)
-    if encrypted and key is None:
-        raise missing_key(file)
-    content = decrypt_file(file, key) if encrypted and key is not None else file.read_bytes()
-    try:
-        model = messages.ModelProto.FromString(content)
-    except DecodeError:
-        raise UserError(f"{file}: not a MindIR file") from None
+    file = _get_file(path)
+    model = read_proto(file, key=key)
     graph = model.graph
-    if not graph.node or not graph.input:
-        raise UserError(f"{file}: not a MindIR file: it holds no graph")
     primitives = {primitive.name: primitive.op_type for primitive in model.primitives}
     operators: Counter[str] = Counter()
     for part in (graph, *model.functions):
@@ -128,14 +112,56 @@ def inspect_mindir(path: Path | str, *, key: bytes | None = None) -> MindIRInfo:
     )
 
 
+def read_proto(path: Path | str, *, key: bytes | None = None) -> Any:
+    """Parse a MindIR file into its protobuf message, a ModelProto.
+
+    Args:
+        path: The file, or the bundle directory that holds it; digests are not checked.
+        key: 16, 24 or 32 bytes that decrypt an encrypted file in memory; this loads MindSpore.
+
+    Raises:
+        NotFoundError: There is no such file.
+        UserError: It is no MindIR file, or is encrypted and the key is missing or wrong.
+        MissingExtraError: MindSpore, which contains the message's definition, is not installed.
+    """
+    from google.protobuf.message import DecodeError
+
+    file = _get_file(path)
+    messages = _load_messages()
+    encrypted = is_encrypted(file)
+    if encrypted and key is None:
+        raise missing_key(file)
+    content = decrypt_file(file, key) if encrypted and key is not None else file.read_bytes()
+    try:
+        model = messages.ModelProto.FromString(content)
+    except DecodeError:
+        raise UserError(f"{file}: not a MindIR file") from None
+    if not model.graph.node or not model.graph.input:
+        raise UserError(f"{file}: not a MindIR file: it holds no graph")
+    return model
+
+
+def split_name(name: str) -> str:
+    """Return the name of an input or output without its graph's: MindIR writes `<graph>:<name>`."""
+    return name.rpartition(":")[2] if name.count(":") < 2 else name.split(":", 1)[1]
+
+
+def _get_file(path: Path | str) -> Path:
+    file = Path(path)
+    if file.is_dir():
+        file = file / MODEL_FILE
+    if not file.is_file():
+        raise NotFoundError(f"{file}: no such file")
+    return file
+
+
 @lru_cache(maxsize=1)
 def _load_messages() -> Any:
     return load_standalone("mindspore.train.mind_ir_pb2")
 
 
 def _read_value(value: Any) -> TensorSpec:
-    # Names are `<graph>:<name>`.
-    name = value.name.rpartition(":")[2] if value.name.count(":") < 2 else value.name.split(":", 1)[1]
+    name = split_name(value.name)
     if not value.tensor:
         return TensorSpec(name, value.denotation.lower() or "unknown", ())
     tensor = value.tensor[0]

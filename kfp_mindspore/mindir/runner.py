@@ -71,8 +71,9 @@ class GraphRunner:
         return self._graph.max_batch
 
     def validate(self, inputs: Mapping[str, NDArray[Any]]) -> None:
-        """Check names, dtypes, ranks and dimensions, see `Graph.validate`."""
+        """Check names, dtypes, shapes and ranges, see `Graph.validate` and `Graph.check_ranges`."""
         self._graph.validate(inputs)
+        self._graph.check_ranges(inputs)
 
     def submit(self, inputs: Mapping[str, NDArray[Any]]) -> Future[Arrays]:
         """Validate the inputs and queue the computation.
@@ -87,7 +88,7 @@ class GraphRunner:
             ValidationError: The inputs do not fit the signature.
             KfpMindSporeError: The runner is closed.
         """
-        self._graph.validate(inputs)
+        self.validate(inputs)
         inner = self._graph.get_row_shapes(inputs)
         with self._lock:
             if self._executor is None:

@@ -42,13 +42,7 @@ def main(root: Path) -> None:
         "ids": random.integers(0, 50, (6, 12), np.int32),
         "mask": (np.arange(12) < random.integers(1, 13, (6, 1))).astype(np.float32),
     }
-    export_mindir(
-        root / "sequence_checkpoint",
-        root / "sequence",
-        samples=texts,
-        dimensions=TOKENS,
-        metadata={"ranges": '{"ids": [0, 49]}'},
-    )
+    export_mindir(root / "sequence_checkpoint", root / "sequence", samples=texts, dimensions=TOKENS)
     export_mindir(root / "checkpoint", root / "encrypted", dataset_dir=root / "dataset", key=KEY)
     export_mindir(
         root / "checkpoint",

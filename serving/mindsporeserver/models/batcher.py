@@ -154,7 +154,8 @@ class Batcher:
             is_gone: Tells whether the client has gone.
 
         Raises:
-            InvalidRequestError: The inputs do not fit the signature, or have more rows than the queue holds.
+            InvalidRequestError: The inputs do not fit the signature or their ranges, or have more rows than the queue
+                holds.
             OverloadedError: The queue is full.
         """
         inner, rows = self._examine(inputs)
@@ -203,6 +204,10 @@ class Batcher:
             found = inner, len(next(iter(inputs.values()))) if self.graph.batch else 1
             if len(self._known) < _KNOWN:
                 self._known[kind] = found
+        try:
+            self.graph.check_ranges(inputs)
+        except ValidationError as error:
+            raise InvalidRequestError(error.message) from None
         return found
 
     def _notice(self) -> None:

@@ -305,12 +305,7 @@ class MindSporeModel(Model):  # type: ignore[misc]
     def _finish(self) -> None:
         if _identify(self.bundle.mindir) != self._identity:
             raise BundleReplacedError(f"{self.bundle.path}: was replaced while it was being loaded")
-        # A transform's inputs are others, and what it makes of them is its own business.
-        ranges = self.bundle.signature.ranges if self._transform is None else {}
-        self.readers = {
-            spec.name: InputReader(spec, finite=self.settings.finite, bounds=ranges.get(spec.name))
-            for spec in self.inputs
-        }
+        self.readers = {spec.name: InputReader(spec, finite=self.settings.finite) for spec in self.inputs}
         self.output_names = tuple(spec.name for spec in self.outputs)
         self.metrics.set_warm_shapes(len(self._graph.list_shapes()) * max(1, len(self._graph.sizes)))
         self.metrics.set_model_bytes(sum(int(entry["size"]) for entry in self.bundle.signature.files.values()))

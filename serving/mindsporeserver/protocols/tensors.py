@@ -78,11 +78,9 @@ class InputReader:
     Args:
         spec: What is accepted; -1 for a free dimension.
         finite: Whether NaN and infinities are refused.
-        bounds: The least and the greatest value that the model computes; None for all.
     """
 
-    def __init__(self, spec: TensorSpec, *, finite: bool, bounds: tuple[float, float] | None = None) -> None:
-        self._range = bounds
+    def __init__(self, spec: TensorSpec, *, finite: bool) -> None:
         self._depth = len(spec.shape) - 1
         self.spec = spec
         self.name = spec.name
@@ -215,12 +213,6 @@ class InputReader:
                 f"input {self.name!r}: must hold finite numbers, got NaN or infinity, or a number too large for "
                 f"{self.spec.dtype}"
             )
-        if self._range is not None and array.size:
-            least, most = array.min(), array.max()
-            if least < self._range[0] or most > self._range[1]:
-                raise InvalidRequestError(
-                    f"input {self.name!r}: values must be {self._range[0]} to {self._range[1]}, got {least} to {most}"
-                )
         return array
 
 

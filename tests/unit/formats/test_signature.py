@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,24 @@ def test_a_bundle_keeps_its_dimensions(tmp_path: Path) -> None:
         writer.sign(Signature(INPUTS, OUTPUTS, "2.9.0", metadata={"dimensions": json.dumps({"tokens": TOKENS})}))
     (tokens,) = ModelBundle.open(tmp_path / "model").signature.dimensions
     assert (tokens.name, tokens.sizes, tokens.get_size(17), tokens.get_size(65)) == ("tokens", (16, 32, 64), 32, None)
+
+
+def test_bundle_keeps_ranges_of_inputs(tmp_path: Path) -> None:
+    inputs = (replace(INPUTS[0], range=(-10, 9)), *INPUTS[1:])
+    with write_bundle(tmp_path / "model") as writer:
+        (writer.directory / MODEL_FILE).write_bytes(b"graph")
+        # Metadata of version 0.1: the input's own range has precedence.
+        writer.sign(Signature(inputs, OUTPUTS, "2.9.0", metadata={"ranges": '{"ids": [0, 5], "half": [0, 1]}'}))
+    signature = ModelBundle.open(tmp_path / "model").signature
+    assert signature.inputs == inputs
+    assert signature.ranges == {"ids": (-10, 9), "half": (0, 1)}
+    assert "range" not in json.loads((tmp_path / "model" / "signature.json").read_text())["inputs"][1]
+
+
+@pytest.mark.parametrize("value", [None, [1], [2, 1], ["0", 1], {"least": 0}])
+def test_spec_with_invalid_range_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"must be \[least, greatest\]"):
+        TensorSpec.from_dict({**INPUTS[0].to_dict(), "range": value})
 
 
 def test_ranges_and_serving_are_read_from_the_metadata() -> None:

@@ -1,0 +1,167 @@
+"""Ranges of integer inputs that a graph uses as indices, derived from its nodes.
+
+An index outside its table makes MindSpore 2.9's CPU kernels wait 3 s before they raise, and leaves the compiled graph
+unusable, so a server has to refuse the value before the graph runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore.mindir.metadata import read_proto, split_name
+
+
+@dataclass(frozen=True)
+class _Lookup:
+    """An operator that reads rows of a table.
+
+    Args:
+        table: Position of the table among the operator's inputs.
+        indices: Position of the indices.
+        axis: Position of the constant that names the table's axis; None for axis 0.
+        wraps: Whether -n to -1 count from the end, as the CPU kernel computes them.
+    """
+
+    table: int
+    indices: int
+    axis: int | None = None
+    wraps: bool = True
+
+
+# EmbeddingLookup and OneHot are absent: they answer zeros for an index outside the table.
+_LOOKUPS = {
+    "Gather": _Lookup(0, 1, 2),
+    "GatherD": _Lookup(0, 2, 1),
+    "Embedding": _Lookup(1, 0),
+    "IndexSelect": _Lookup(0, 2, 1, wraps=False),
+}
+# Lookups whose table size is not one number.
+_UNSIZED = {"GatherNd": 1}
+# The output holds values of the first input only.
+_VALUE_PRESERVING = frozenset(
+    {"BroadcastTo", "Cast", "Depend", "ExpandDims", "Flatten", "FlattenExt", "Identity", "Load", "Reshape", "ReverseV2"}
+    | {"Slice", "SliceExt", "Squeeze", "StridedSlice", "Tile", "Transpose", "View"}
+)
+# The output does not depend on the values of the inputs, or is bounded whatever they are.
+_BOUNDED = frozenset(
+    {"Argmax", "ArgMaxExt", "ArgMaxWithValue", "ArgMinWithValue", "DynamicShape", "Shape", "TensorShape", "UpdateState"}
+    | {"Equal", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalNot", "LogicalOr", "NotEqual"}
+)
+
+
+@dataclass(frozen=True)
+class IndexRanges:
+    """How a graph's inputs are used as indices.
+
+    Args:
+        known: Least and greatest index by input, both included, for inputs that reach a lookup unchanged.
+        unknown: Inputs that reach a lookup through arithmetic, or a table of unknown size.
+    """
+
+    known: Mapping[str, tuple[int, int]]
+    unknown: frozenset[str]
+
+
+def compute_index_ranges(path: Path | str, *, key: bytes | None = None) -> IndexRanges:
+    """Derive the range of each input that is an index into a table.
+
+    Args:
+        path: The MindIR file.
+        key: 16, 24 or 32 bytes that decrypt an encrypted file.
+
+    Raises:
+        UserError: It is no MindIR file, or the key is missing or wrong.
+    """
+    model = read_proto(path, key=key)
+    operators = {primitive.name: primitive.op_type for primitive in model.primitives}
+    inputs = {value.name: split_name(value.name) for value in model.graph.input}
+    known: dict[str, tuple[int, int]] = {}
+    unknown: set[str] = set()
+    for graph in (model.graph, *model.functions):
+        nodes = _Nodes(graph, operators, inputs)
+        for node in graph.node:
+            operator = nodes.get_operator(node)
+            if operator in _UNSIZED:
+                unknown |= nodes.list_sources(node.input[_UNSIZED[operator]])
+            lookup = _LOOKUPS.get(operator)
+            if lookup is None:
+                continue
+            indices = node.input[lookup.indices]
+            rows = nodes.get_rows(node, lookup)
+            direct = nodes.get_unchanged_input(indices)
+            if rows and direct:
+                least, greatest = known.get(direct, (-rows, rows - 1))
+                known[direct] = max(least, -rows if lookup.wraps else 0), min(greatest, rows - 1)
+            else:
+                unknown |= nodes.list_sources(indices)
+    return IndexRanges(known, frozenset(unknown - set(known)))
+
+
+class _Nodes:
+    """The nodes of one graph or function by the name of their output."""
+
+    def __init__(self, graph: Any, operators: Mapping[str, str], inputs: Mapping[str, str]) -> None:
+        self._operators = operators
+        self._inputs = inputs
+        self._producers = {name: node for node in graph.node for name in node.output}
+        self._tables = {tensor.name: list(tensor.dims) for tensor in graph.parameter}
+        self._tables |= {value.name: list(value.tensor[0].dims) for value in graph.input if value.tensor}
+        self._arguments = {value.name for value in graph.input} - set(inputs)
+
+    def get_operator(self, node: Any) -> str:
+        """Return the operator's type, such as Gather."""
+        name = node.op_type.removeprefix("REF::")
+        return self._operators.get(name, name)
+
+    def get_rows(self, node: Any, lookup: _Lookup) -> int:
+        """Return the size of the table along the axis that is indexed, 0 when the graph does not fix it."""
+        name = node.input[lookup.table]
+        while (producer := self._producers.get(name)) is not None and self.get_operator(producer) in ("Load", "Depend"):
+            name = producer.input[0]
+        dimensions = self._tables.get(name) or _get_shape(producer)
+        axis = 0 if lookup.axis is None else _get_integer(self._producers.get(node.input[lookup.axis]))
+        if axis is None or not -len(dimensions) <= axis < len(dimensions):
+            return 0
+        return max(0, int(dimensions[axis]))
+
+    def get_unchanged_input(self, name: str) -> str:
+        """Return the graph input whose values a tensor holds, or an empty string."""
+        while (producer := self._producers.get(name)) is not None and self.get_operator(producer) in _VALUE_PRESERVING:
+            name = producer.input[0]
+        return self._inputs.get(name, "")
+
+    def list_sources(self, name: str) -> set[str]:
+        """Return the graph inputs that a tensor's values depend on."""
+        sources: set[str] = set()
+        pending, seen = [name], {name}
+        while pending:
+            current = pending.pop()
+            producer = self._producers.get(current)
+            if current in self._inputs:
+                sources.add(self._inputs[current])
+            elif current in self._arguments:
+                # The argument of a function: any input of the graph may have been passed.
+                sources.update(self._inputs.values())
+            elif producer is not None and (operator := self.get_operator(producer)) not in _BOUNDED:
+                used = producer.input[:1] if operator in _VALUE_PRESERVING else producer.input
+                pending += [following for following in used if following not in seen]
+                seen.update(used)
+        return sources
+
+
+def _get_shape(node: Any) -> list[int]:
+    attribute = _get_attribute(node, "value", "shape")
+    return list(attribute.tensors[0].dims) if attribute is not None and len(attribute.tensors) else []
+
+
+def _get_integer(node: Any) -> int | None:
+    attribute = _get_attribute(node, "value")
+    return int(attribute.i) if attribute is not None and not len(attribute.tensors) else None
+
+
+def _get_attribute(node: Any, *names: str) -> Any:
+    attributes = {attribute.name: attribute for attribute in node.attribute} if node is not None else {}
+    return next((attributes[name] for name in names if name in attributes), None)
