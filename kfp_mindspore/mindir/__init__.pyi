@@ -1,8 +1,5 @@
-from .evaluate import Evaluation as Evaluation
 from .evaluate import evaluate_bundle as evaluate_bundle
 from .export import export_mindir as export_mindir
-from .metadata import MindIRInfo as MindIRInfo
 from .metadata import inspect_mindir as inspect_mindir
 from .runner import GraphRunner as GraphRunner
-from .verify import Verification as Verification
 from .verify import verify_bundle as verify_bundle

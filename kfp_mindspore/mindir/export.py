@@ -38,7 +38,8 @@ from kfp_mindspore.mindir.padding import (
     write_dimensions,
 )
 from kfp_mindspore.mindir.verify import TOLERANCE, measure_difference
-from kfp_mindspore.transform import read_transform, try_transform
+from kfp_mindspore.transform.export import try_transform
+from kfp_mindspore.transform.load import read_transform
 
 if TYPE_CHECKING:
     import numpy as np

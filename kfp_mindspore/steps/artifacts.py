@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kfp_mindspore.formats.dataset import Dataset
     from kfp_mindspore.inference import ServiceStatus
     from kfp_mindspore.inference.smoke import SmokeReport
-    from kfp_mindspore.mindir import Evaluation
+    from kfp_mindspore.mindir.evaluate import Evaluation
     from kfp_mindspore.steps.train import TrainingResult
 
 

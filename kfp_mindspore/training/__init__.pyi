@@ -1,4 +1,3 @@
-from .distributed import WorkerInfo as WorkerInfo
 from .distributed import init_distributed as init_distributed
 from .environment import set_seed as set_seed
 from .loop import FitResult as FitResult

@@ -1,7 +1,7 @@
-"""What happens to a request before the graph and to its answer after it, the same in training and in serving.
+"""Preprocessing and postprocessing of a model, the same in training and in serving.
 
 A model directory may hold a `transform.py`, or its signature may name a transform that an installed package registers
-in the entry point group `kfp_mindspore.transforms`. MindSpore is not imported here, Pillow only to decode images.
+in the entry point group `kfp_mindspore.transforms`. MindSpore is not imported here, Pillow only by the image steps.
 """
 
 import lazy_loader

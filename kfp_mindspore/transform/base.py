@@ -1,7 +1,8 @@
-"""What a transform is, and whose fault its failure is."""
+"""The transform of a model, and its two kinds of errors."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ from numpy.typing import NDArray
 from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.formats.signature import Signature
 from kfp_mindspore.formats.tensors import BYTES, TensorSpec
-from kfp_mindspore.transform.operation import Operation
 
 __all__ = [
     "BYTES",
@@ -20,6 +20,9 @@ __all__ = [
     "Transform",
     "TransformFailedError",
     "TransformInputError",
+    "fill_objects",
+    "make_shape",
+    "to_bytes_objects",
 ]
 
 Arrays = dict[str, NDArray[Any]]
@@ -28,52 +31,52 @@ _EXAMPLE_LENGTH = 8
 
 
 class TransformInputError(UserError):
-    """What a client sent is not what the transform takes: the client's fault, told to the client (400).
+    """An invalid request; the server responds 400 with the message.
 
     Raise it in `preprocess` with a message that names the input, what was expected and what was found.
     """
 
 
 class TransformFailedError(KfpMindSporeError):
-    """The transform failed on an input that it should take: the model's fault (500).
+    """A transform that fails on a valid request; the server responds 500.
 
-    The message names the transform, the method and the kind of error, and nothing more, so it may be sent to a client;
-    `__cause__` is what was raised, for the log.
+    The message names only the transform, the method and the type of the error, so it is safe to send to a client;
+    `__cause__` is the original error, for the log.
     """
 
 
 class Transform:
-    """Turns what clients send into what the graph takes, and what it gives into what clients get.
+    """Preprocessing of requests and postprocessing of the graph's outputs.
 
-    Override what is needed. Arrays are batches: their first axis is the rows of one request, at least one. The methods
-    are called by several threads at once and must not keep anything between calls.
+    Override what is needed. Arrays are batches: the first axis is the rows of one request, at least one. The methods
+    are called by several threads concurrently and must keep no state between calls.
 
-    `inputs` and `outputs` say what clients send and get, with a first dimension of -1; None means what the graph takes
-    and gives. A `TensorSpec` of dtype `bytes` is an array of `bytes` objects: a text (UTF-8) or an encoded image.
+    `inputs` and `outputs` are the specs of requests and responses, with a first dimension of -1; None stands for the
+    graph's own. A `TensorSpec` of dtype `bytes` is an array of `bytes` objects: texts (UTF-8) or encoded images.
     """
 
     inputs: tuple[TensorSpec, ...] | None = None
     outputs: tuple[TensorSpec, ...] | None = None
 
     def preprocess(self, inputs: Arrays) -> Arrays:
-        """Return what the graph takes.
+        """Return the graph's inputs.
 
         Args:
-            inputs: What a client sent, by name; it fits `inputs`.
+            inputs: A request's arrays by name; they fit `inputs`.
 
         Returns:
             Arrays by name that fit the model's signature, with as many rows.
 
         Raises:
-            TransformInputError: What the client sent cannot be used.
+            TransformInputError: The request is invalid.
         """
         return inputs
 
     def postprocess(self, outputs: Arrays) -> Arrays:
-        """Return what a client gets.
+        """Return the response.
 
         Args:
-            outputs: What the graph gave, by name.
+            outputs: The graph's outputs by name.
 
         Returns:
             Arrays by name that fit `outputs`, with as many rows.
@@ -91,41 +94,40 @@ class Transform:
         return type(self).postprocess is not Transform.postprocess
 
     def describe_inputs(self, signature: Signature) -> tuple[TensorSpec, ...]:
-        """Return what clients send, for a model with this signature; default `inputs`."""
+        """Return the specs of requests for a model with this signature; default `inputs`."""
         return signature.inputs if self.inputs is None else tuple(self.inputs)
 
     def describe_outputs(self, signature: Signature) -> tuple[TensorSpec, ...]:
-        """Return what clients get, for a model with this signature; default `outputs`."""
+        """Return the specs of responses for a model with this signature; default `outputs`."""
         return signature.outputs if self.outputs is None else tuple(self.outputs)
 
     def make_example(self, signature: Signature) -> Arrays | None:
-        """Return a request of two rows that export tries `preprocess` with; default zeros.
+        """Return a request of two rows, with which export validates `preprocess`; default zeros.
 
         Returns:
-            Arrays by name as `inputs` says, or None when an input is of bytes, whose meaning is not known here.
+            Arrays by name that fit `inputs`, or None when an input is of bytes, for which there is no default.
         """
         specs = self.describe_inputs(signature)
         if any(spec.dtype == BYTES for spec in specs):
             return None
         return {spec.name: np.zeros(make_shape(spec.shape), spec.dtype) for spec in specs}
 
-    def as_operation(self, *columns: str, batched: bool = False) -> Operation:
-        """Return `preprocess` as an operation of `mindspore.dataset`, so that training sees what serving sees.
-
-        Such as `dataset.map(transform.as_operation("image"), input_columns=["image"])`. An input of bytes may be a
-        column of texts, or of encoded files as one-dimensional uint8 arrays, as ImageFolderDataset and others give.
-
-        Args:
-            columns: Names of the transform's inputs, in the order of the dataset's `input_columns`.
-            batched: Whether the dataset was batched already; else each row is a batch of one.
-
-        Returns:
-            A callable that takes an array a column and gives an array for each array that `preprocess` returns, in its
-            order.
-        """
-        return Operation(self.preprocess, columns, batched)
-
 
 def make_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shape with numbers for what is free: two rows, and eight of the rest."""
+    """Return an example of a shape: two rows, and eight for any other free dimension."""
     return tuple(size if size >= 0 else (_EXAMPLE_LENGTH if axis else _EXAMPLE_ROWS) for axis, size in enumerate(shape))
+
+
+def fill_objects(values: Sequence[Any]) -> NDArray[Any]:
+    """Return a one-dimensional array of objects; `np.array` would convert arrays and lists to further dimensions."""
+    array: NDArray[Any] = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+def to_bytes_objects(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array of texts or bytes of any NumPy dtype as an array of `bytes` objects, other arrays unchanged."""
+    if array.dtype.kind not in "SUO":
+        return array
+    values = [value.encode() if isinstance(value, str) else value for value in array.ravel().tolist()]
+    return fill_objects(values).reshape(array.shape)

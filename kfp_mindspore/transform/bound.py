@@ -1,8 +1,7 @@
-"""A transform for one model: what goes in and comes out is checked, and a failure is named by whose fault it is."""
+"""A transform for one model: arrays are validated before and after each method, and errors are classified."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,21 +11,26 @@ from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.signature import Signature
-from kfp_mindspore.formats.tensors import BYTES, TensorSpec
-from kfp_mindspore.transform.base import Arrays, Transform, TransformFailedError, TransformInputError
-from kfp_mindspore.transform.operation import fill_objects
+from kfp_mindspore.formats.tensors import BYTES, TensorSpec, describe_unequal_rows, get_dtype, list_mismatches
+from kfp_mindspore.transform.base import (
+    Arrays,
+    Transform,
+    TransformFailedError,
+    TransformInputError,
+    to_bytes_objects,
+)
 
 
 @dataclass(frozen=True)
 class BoundTransform:
-    """A transform that was found to fit a model. Its methods may be called by several threads at once.
+    """A transform that fits a model. Its methods may be called by several threads concurrently.
 
     Args:
-        name: Where it came from: a file, or a registered name.
-        transform: The transform itself.
-        inputs: What clients send; the first dimension is -1 when the model has a batch.
-        outputs: What clients get, as `inputs`.
-        signature: What the graph takes and gives.
+        name: Origin of the transform: a file, or a registered name.
+        transform: The transform.
+        inputs: Specs of requests; the first dimension is -1 when the model has a batch.
+        outputs: Specs of responses, as `inputs`.
+        signature: Inputs and outputs of the graph.
     """
 
     name: str
@@ -37,7 +41,7 @@ class BoundTransform:
 
     @property
     def preprocesses(self) -> bool:
-        """Whether `run_preprocess` does anything."""
+        """Whether `run_preprocess` does anything but validate."""
         return self.transform.preprocesses
 
     @property
@@ -46,85 +50,104 @@ class BoundTransform:
         return self.transform.postprocesses
 
     def run_preprocess(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Turn one request's arrays into what the graph takes.
+        """Return the graph's inputs for one request.
 
         Args:
-            inputs: What a client sent; inputs of dtype `bytes` as arrays of `bytes` objects.
+            inputs: The request's arrays; those of dtype `bytes` as arrays of `bytes` objects.
 
         Raises:
-            TransformInputError: The client's fault: it does not fit `inputs`, or the transform refuses it.
-            TransformFailedError: The model's fault: the transform raised, or its result does not fit the signature.
+            TransformInputError: The request does not fit `inputs`, or the transform rejects it.
+            TransformFailedError: The transform raised, or its result does not fit the signature.
         """
         given = dict(inputs)
-        batched = has_batch(self.signature)
-        if found := _compare(given, self.inputs, batched):
-            raise TransformInputError("; ".join(f"input {name!r}: {what}" for name, what, _ in found))
+        errors = [f"input {name!r}: {what}" for name, what in list_mismatches(self.inputs, given).items()]
+        if not errors and self.signature.batch_size and (unequal := describe_unequal_rows(given)):
+            errors = [f"inputs: {unequal}"]
+        if errors:
+            raise TransformInputError("; ".join(errors))
         if not self.preprocesses:
             return given
-        result = self._call("preprocess", self.transform.preprocess, _own(given))
-        expected = widen(self.signature.inputs, batched)
-        found = _compare(result, expected, batched, _count(given) if batched else None)
-        if found:
-            message = "; ".join(f"{name!r}: {what}" for name, what, _ in found)
-            if all(by_size for _, _, by_size in found) and any(_is_open(spec) for spec in self.inputs):
-                # Nothing is wrong but a length that the client chose: its picture or text has another size.
-                raise TransformInputError(f"input: preprocessed, {message}")
-            raise TransformFailedError(f"{self.name}: preprocess: its result does not fit the model: {message}")
-        return result
+        result = self._call("preprocess", self.transform.preprocess, given)
+        expected = self.signature.free_batch(self.signature.inputs)
+        mismatches = self._list_result_mismatches(expected, result, given)
+        if not mismatches:
+            return result
+        message = _join(mismatches)
+        wrong = [spec for spec in expected if spec.name in mismatches]
+        sizes_only = len(wrong) == len(mismatches) and all(_differs_in_size(spec, result) for spec in wrong)
+        if sizes_only and any(spec.dtype == BYTES or -1 in spec.shape[1:] for spec in self.inputs):
+            # The client chose the length: its image or text has another size than the model takes.
+            raise TransformInputError(f"input: preprocessed, {message}")
+        raise TransformFailedError(f"{self.name}: preprocess: its result does not fit the model: {message}")
 
     def run_postprocess(self, outputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Turn the rows that the graph gave for one request into what its client gets.
+        """Return the response for the graph's outputs of one request.
 
         Args:
-            outputs: What the graph gave.
+            outputs: The graph's outputs.
 
         Returns:
             Arrays that fit `outputs`; those of dtype `bytes` as arrays of `bytes` objects.
 
         Raises:
-            TransformInputError: The transform says that the client is at fault.
+            TransformInputError: The transform rejects the request.
             TransformFailedError: The transform raised, or its result does not fit `outputs`.
         """
         given = dict(outputs)
         if not self.postprocesses:
             return given
-        result = self._call("postprocess", self.transform.postprocess, _own(given))
+        result = self._call("postprocess", self.transform.postprocess, given)
         texts = {spec.name for spec in self.outputs if spec.dtype == BYTES}
-        result = {name: unify_texts(array) if name in texts else array for name, array in result.items()}
-        batched = has_batch(self.signature)
-        if found := _compare(result, self.outputs, batched, _count(given) if batched else None):
-            message = "; ".join(f"{name!r}: {what}" for name, what, _ in found)
-            raise TransformFailedError(f"{self.name}: postprocess: its result does not fit its outputs: {message}")
+        result = {name: to_bytes_objects(array) if name in texts else array for name, array in result.items()}
+        if mismatches := self._list_result_mismatches(self.outputs, result, given):
+            raise TransformFailedError(
+                f"{self.name}: postprocess: its result does not fit its outputs: {_join(mismatches)}"
+            )
         return result
 
     def _call(self, method: str, function: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
+        # Arrays that view the request's own bytes are read-only; transforms may change their arguments.
+        writable = {name: array if array.flags.writeable else array.copy() for name, array in arrays.items()}
         try:
-            result: Any = function(arrays)
+            result: Any = function(writable)
         except TransformInputError:
             raise
         except (Exception, SystemExit) as error:
             raise TransformFailedError(f"{self.name}: {method} failed with {type(error).__name__}") from error
         if not isinstance(result, Mapping):
-            raise TransformFailedError(f"{self.name}: {method}: must return arrays by name, got {_name_type(result)}")
+            raise TransformFailedError(
+                f"{self.name}: {method}: must return arrays by name, got {type(result).__name__}"
+            )
         for name, array in result.items():
             if not isinstance(name, str) or not isinstance(array, np.ndarray):
-                found = f"{name!r}: {_name_type(array)}"
-                raise TransformFailedError(f"{self.name}: {method}: must return NumPy arrays by name, got {found}")
+                raise TransformFailedError(
+                    f"{self.name}: {method}: must return NumPy arrays by name, got {name!r}: {type(array).__name__}"
+                )
         return dict(result)
+
+    def _list_result_mismatches(self, specs: Sequence[TensorSpec], result: Arrays, given: Arrays) -> dict[str, str]:
+        found = list_mismatches(specs, result)
+        if found or not self.signature.batch_size:
+            return found
+        rows = len(next(iter(given.values())))
+        return {
+            name: f"must have {rows} rows, as the request has, got {len(array)}"
+            for name, array in result.items()
+            if len(array) != rows
+        }
 
 
 def bind_transform(transform: Transform, signature: Signature, name: str) -> BoundTransform:
-    """Check that a transform fits a model.
+    """Validate a transform against a model.
 
     Args:
         transform: The transform.
-        signature: What the graph takes and gives.
-        name: Where the transform came from.
+        signature: Inputs and outputs of the graph.
+        name: Origin of the transform.
 
     Raises:
         UserError: It does not fit; the message names the transform and the tensor.
     """
-    batched = has_batch(signature)
     specs = {}
     for kind, describe in (("inputs", transform.describe_inputs), ("outputs", transform.describe_outputs)):
         try:
@@ -133,36 +156,15 @@ def bind_transform(transform: Transform, signature: Signature, name: str) -> Bou
             raise UserError(f"{name}: {kind}: {error.message}", hint=error.hint) from error
         except (Exception, SystemExit) as error:
             raise UserError(f"{name}: describe_{kind} failed: {type(error).__name__}: {error}") from error
-        specs[kind] = _check_specs(f"{name}: {kind}", found, batched)
-    if not transform.preprocesses and specs["inputs"] != widen(signature.inputs, batched):
-        raise UserError(f"{name}: inputs: differ from the model's, but nothing is done before the graph")
-    if not transform.postprocesses and specs["outputs"] != widen(signature.outputs, batched):
-        raise UserError(f"{name}: outputs: differ from the model's, but nothing is done after the graph")
+        specs[kind] = _check_specs(f"{name}: {kind}", found, signature)
+    if not transform.preprocesses and specs["inputs"] != signature.free_batch(signature.inputs):
+        raise UserError(f"{name}: inputs: differ from the model's, but there is no preprocessing")
+    if not transform.postprocesses and specs["outputs"] != signature.free_batch(signature.outputs):
+        raise UserError(f"{name}: outputs: differ from the model's, but there is no postprocessing")
     return BoundTransform(name, transform, specs["inputs"], specs["outputs"], signature)
 
 
-def has_batch(signature: Signature) -> bool:
-    """Say whether the first dimension of every input and output is the same, free or fixed: the rows of a request."""
-    leading = {spec.shape[0] if spec.shape else 0 for spec in (*signature.inputs, *signature.outputs)}
-    return len(leading) == 1 and 0 not in leading
-
-
-def widen(specs: Sequence[TensorSpec], batched: bool) -> tuple[TensorSpec, ...]:
-    """Return specs with any number of rows, if they have rows."""
-    if not batched:
-        return tuple(specs)
-    return tuple(dataclasses.replace(spec, shape=(-1, *spec.shape[1:])) for spec in specs)
-
-
-def unify_texts(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array of texts or bytes, however NumPy holds them, as an array of `bytes` objects."""
-    if array.dtype.kind not in "SUO":
-        return array
-    values = [value.encode() if isinstance(value, str) else value for value in array.ravel().tolist()]
-    return fill_objects(values).reshape(array.shape)
-
-
-def _check_specs(where: str, specs: Any, batched: bool) -> tuple[TensorSpec, ...]:
+def _check_specs(where: str, specs: Any, signature: Signature) -> tuple[TensorSpec, ...]:
     if not isinstance(specs, Sequence) or not specs or not all(isinstance(spec, TensorSpec) for spec in specs):
         raise UserError(f"{where}: must be a tuple of TensorSpec, at least one, got {specs!r}")
     names = [spec.name for spec in specs]
@@ -173,9 +175,11 @@ def _check_specs(where: str, specs: Any, batched: bool) -> tuple[TensorSpec, ...
             raise UserError(
                 f"{where}: {spec.name!r}: dtype must be bytes or NumPy's name of a number, got {spec.dtype!r}"
             )
-        if any(not isinstance(size, int) or size < -1 for size in spec.shape) or (batched and not spec.shape):
+        if any(not isinstance(size, int) or size < -1 for size in spec.shape) or (
+            signature.batch_size and not spec.shape
+        ):
             raise UserError(f"{where}: {spec.name!r}: shape must begin with -1, the rows, got {spec.shape}")
-    return widen(specs, batched)
+    return signature.free_batch(specs)
 
 
 def _is_dtype(name: str) -> bool:
@@ -186,57 +190,13 @@ def _is_dtype(name: str) -> bool:
     return dtype.kind in "biufc" and dtype.name == name
 
 
-def _compare(
-    arrays: Arrays, specs: Sequence[TensorSpec], batched: bool, rows: int | None = None
-) -> list[tuple[str, str, bool]]:
-    """Return what is wrong: name, sentence, and whether nothing but the size of an inner dimension is."""
-    expected = {spec.name: spec for spec in specs}
-    found = [
-        (name, f"missing, got {', '.join(map(repr, arrays)) or 'none'}", False)
-        for name in expected
-        if name not in arrays
-    ]
-    found += [
-        (name, f"unknown, expected {', '.join(map(repr, expected))}", False) for name in arrays if name not in expected
-    ]
-    if found:
-        return found
-    for name, spec in expected.items():
-        array = arrays[name]
-        dtype = _find_dtype(array)
-        if what := spec.describe_mismatch(dtype, array.shape):
-            by_size = dtype == spec.dtype and array.ndim == len(spec.shape) and (not batched or len(array) > 0)
-            found.append((name, what, by_size))
-        elif batched and rows is not None and len(array) != rows:
-            found.append((name, f"must have {rows} rows, as the request has, got {len(array)}", False))
-    if not found and batched and rows is None and len(counts := {name: len(array) for name, array in arrays.items()}):
-        first = next(iter(counts.values()))
-        found = [
-            (name, f"must have {first} rows, as {next(iter(counts))!r} has, got {count}", False)
-            for name, count in counts.items()
-            if count != first
-        ]
-    return found
+def _differs_in_size(spec: TensorSpec, arrays: Arrays) -> bool:
+    """Return whether nothing but the size of a dimension other than the batch is wrong."""
+    array = arrays.get(spec.name)
+    if array is None or get_dtype(array) != spec.dtype or array.ndim != len(spec.shape) or not len(array):
+        return False
+    return bool(spec.describe_mismatch(spec.dtype, array.shape))
 
 
-def _find_dtype(array: NDArray[Any]) -> str:
-    if array.dtype == object and all(isinstance(value, bytes) for value in array.flat):
-        return BYTES
-    return array.dtype.name
-
-
-def _own(arrays: Arrays) -> Arrays:
-    """Return arrays that may be changed in place: those that lie in a request's own bytes may not."""
-    return {name: array if array.flags.writeable else array.copy() for name, array in arrays.items()}
-
-
-def _is_open(spec: TensorSpec) -> bool:
-    return spec.dtype == BYTES or -1 in spec.shape[1:]
-
-
-def _count(arrays: Arrays) -> int:
-    return len(next(iter(arrays.values())))
-
-
-def _name_type(value: Any) -> str:
-    return type(value).__name__
+def _join(mismatches: Mapping[str, str]) -> str:
+    return "; ".join(f"{name!r}: {what}" for name, what in mismatches.items())

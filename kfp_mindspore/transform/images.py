@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import math
 import struct
 import zlib
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,32 +13,30 @@ from numpy.typing import NDArray
 
 from kfp_mindspore.errors import MissingExtraError, UserError
 from kfp_mindspore.formats.tensors import BYTES, TensorSpec
-from kfp_mindspore.transform.base import TransformInputError, make_shape
-from kfp_mindspore.transform.operation import fill_objects
-from kfp_mindspore.transform.step import Step, keep_float, require_float, stack_rows
+from kfp_mindspore.transform.base import TransformInputError, fill_objects, make_shape
+from kfp_mindspore.transform.pipeline import Step, keep_float, require_float, stack_rows
 
 _CHANNELS = {"L": 1, "RGB": 3}
 _FORMATS = ("JPEG", "PNG")
-# A picture takes 12 bytes a pixel and channel while it is decoded, whatever few bytes it was sent in.
+# Decoding takes up to 12 bytes per pixel and channel, however small the file is.
 _MAX_PIXELS = 1 << 22
 _MAX_IMAGES = 4
-# JPEG's own limit.
+# The limit of JPEG.
 _MAX_SIDE = 65_535
-# What Pillow raises for a file that is cut, damaged or of another format.
+# Errors of Pillow for files that are truncated, damaged or of another format.
 _DAMAGES = (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error, zlib.error)
 
 
 class DecodeImage(Step):
     """PNG or JPEG files to float32 of shape (N, C, H, W) with values from 0 to 1.
 
-    Images of different sizes in one request are stacked by a following `Resize` or `CenterCrop`. The rotation that a
-    camera notes in EXIF is not applied.
+    Images of different sizes in one request need a following `Resize` or `CenterCrop`. EXIF rotation is not applied.
 
     Args:
         mode: `RGB` (C = 3) or `L`, grey (C = 1); an image of another kind is converted.
         max_pixels: Most pixels (H · W) of an image, default 2²²; all images of a request may have four times as many.
-            No side may be longer than 65,535. Told by the files' headers, before memory is spent.
-        column: Which input; may be left out when there is only one.
+            No side may be longer than 65,535. Checked in the file's header, before memory is allocated.
+        column: The input; may be left out when there is only one.
     """
 
     def __init__(self, mode: str = "RGB", *, max_pixels: int = _MAX_PIXELS, column: str = "") -> None:
@@ -60,7 +56,7 @@ class DecodeImage(Step):
             left -= rows[-1].shape[1] * rows[-1].shape[2]
         return stack_rows(rows)
 
-    def find_input(self, spec: TensorSpec) -> TensorSpec:
+    def infer_input(self, spec: TensorSpec) -> TensorSpec:
         """Return bytes, one object a row."""
         channels = _CHANNELS[self.mode]
         if spec.dtype != "float32" or len(spec.shape) != 4 or spec.shape[1] not in (-1, channels):
@@ -109,11 +105,11 @@ class DecodeImage(Step):
 
 
 class Resize(Step):
-    """Images to one size, bilinear; made smaller, each pixel is the mean of all that it covers (antialiased).
+    """Images to one size, bilinear and antialiased, by Pillow.
 
     Args:
         size: Height and width.
-        column: Which input; may be left out when there is only one.
+        column: The input; may be left out when there is only one.
     """
 
     def __init__(self, size: tuple[int, int], *, column: str = "") -> None:
@@ -127,24 +123,26 @@ class Resize(Step):
             raise TransformInputError(f"image: must have at least one pixel, got {height} x {width}")
         if (height, width) == self.size:
             return batch.astype(keep_float(batch.dtype), copy=False)
-        pixels = batch.astype(np.float32, copy=False)
-        with np.errstate(all="ignore"):
-            # The axis that shrinks most first: less is left for the other one.
-            for axis in sorted((-2, -1), key=lambda axis: self.size[axis] / batch.shape[axis]):
-                pixels = _resample(pixels, axis, self.size[axis])
-            return pixels.astype(keep_float(batch.dtype), copy=False)
+        pillow = _import_pillow()
+        planes = np.ascontiguousarray(batch, np.float32).reshape(-1, height, width)
+        resized = np.empty((len(planes), *self.size), np.float32)
+        for index, plane in enumerate(planes):
+            image = pillow.fromarray(plane).resize(self.size[::-1], pillow.Resampling.BILINEAR)
+            resized[index] = np.asarray(image)
+        with np.errstate(over="ignore"):
+            return resized.reshape(*batch.shape[:-2], *self.size).astype(keep_float(batch.dtype), copy=False)
 
-    def find_input(self, spec: TensorSpec) -> TensorSpec:
+    def infer_input(self, spec: TensorSpec) -> TensorSpec:
         """Return the same with free height and width."""
-        return _free_size(self, spec, self.size)
+        return _infer_free_size(self, spec, self.size)
 
 
 class CenterCrop(Step):
-    """The middle of images; smaller ones get a border of zeros.
+    """The centre of images; smaller images are padded with zeros.
 
     Args:
         size: Height and width.
-        column: Which input; may be left out when there is only one.
+        column: The input; may be left out when there is only one.
     """
 
     def __init__(self, size: tuple[int, int], *, column: str = "") -> None:
@@ -166,9 +164,9 @@ class CenterCrop(Step):
                 result = np.pad(result, widths)
         return result
 
-    def find_input(self, spec: TensorSpec) -> TensorSpec:
+    def infer_input(self, spec: TensorSpec) -> TensorSpec:
         """Return the same with free height and width."""
-        return _free_size(self, spec, self.size, floats=False)
+        return _infer_free_size(self, spec, self.size, floats=False)
 
 
 def _check_size(step: Step, size: tuple[int, int]) -> tuple[int, int]:
@@ -177,7 +175,7 @@ def _check_size(step: Step, size: tuple[int, int]) -> tuple[int, int]:
     return (size[0], size[1])
 
 
-def _free_size(step: Step, spec: TensorSpec, size: tuple[int, int], *, floats: bool = True) -> TensorSpec:
+def _infer_free_size(step: Step, spec: TensorSpec, size: tuple[int, int], *, floats: bool = True) -> TensorSpec:
     if floats:
         require_float(step, spec)
     if len(spec.shape) < 3 or any(
@@ -188,31 +186,6 @@ def _free_size(step: Step, spec: TensorSpec, size: tuple[int, int], *, floats: b
             f"{spec.shape}"
         )
     return dataclasses.replace(spec, shape=(*spec.shape[:-2], -1, -1))
-
-
-def _resample(pixels: NDArray[np.float32], axis: int, wanted: int) -> NDArray[np.float32]:
-    length = pixels.shape[axis]
-    weigh = _weigh if length <= _MAX_SIDE else _weigh.__wrapped__
-    result: NDArray[np.float32] | None = None
-    for indexes, weights in zip(*weigh(length, wanted), strict=True):
-        part = pixels.take(indexes, axis) * (weights if axis == -1 else weights[:, np.newaxis])
-        result = part if result is None else np.add(result, part, out=result)
-    assert result is not None
-    return result
-
-
-@lru_cache(maxsize=32)
-def _weigh(length: int, wanted: int) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-    """Return which of `length` pixels each of `wanted` is made of, and how much they count: both (taps, wanted)."""
-    scale = length / wanted
-    reach = max(scale, 1.0)
-    centers = (np.arange(wanted) + 0.5) * scale - 0.5
-    indexes = np.floor(centers - reach).astype(np.intp) + np.arange(2 * math.ceil(reach) + 2)[:, np.newaxis]
-    weights = np.clip(1.0 - np.abs(indexes - centers) / reach, 0.0, None)
-    weights[(indexes < 0) | (indexes >= length)] = 0.0
-    used = weights.any(axis=1)
-    shares = (weights / weights.sum(axis=0))[used].astype(np.float32)
-    return np.clip(indexes[used], 0, length - 1), shares
 
 
 def _import_pillow() -> Any:

@@ -1,4 +1,4 @@
-"""Finding the transform of a model: a `transform.py` in its directory, or one that an installed package registers."""
+"""Loading the transform of a model: a `transform.py` in its directory, or one registered by an installed package."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load_transform(bundle: ModelBundle, *, allow_code: bool = False) -> BoundTra
     """Load a bundle's transform.
 
     Args:
-        bundle: A bundle that was opened.
+        bundle: An opened bundle.
         allow_code: Whether a `transform.py` in the directory may be run; a registered transform needs no permission.
 
     Returns:
@@ -41,7 +41,7 @@ def load_transform(bundle: ModelBundle, *, allow_code: bool = False) -> BoundTra
     Raises:
         UserError: It is code and not allowed, cannot be imported (named by file and line), is not registered, or does
             not fit the model.
-        CorruptBundleError: `transform.py` is not the one that was signed.
+        CorruptBundleError: `transform.py` has another digest than signed.
     """
     signature, file = bundle.signature, bundle.path / TRANSFORM_FILE
     entry = signature.files.get(TRANSFORM_FILE)
@@ -56,12 +56,38 @@ def load_transform(bundle: ModelBundle, *, allow_code: bool = False) -> BoundTra
     if name:
         raise UserError(f"{bundle.path}: has {TRANSFORM_FILE} and names the transform {name!r}: must be one of them")
     if not allow_code:
-        raise UserError(f"{file}: the model directory has code of its own, which is not allowed", hint=_ALLOW_HINT)
+        raise UserError(f"{file}: the model directory contains code, which is not allowed", hint=_ALLOW_HINT)
     source = file.read_bytes()
-    # What is run are the very bytes that were compared, not what the file may hold a moment later.
+    # Execute the bytes that were digested: the file may be replaced after the check.
     if (digest := hashlib.sha256(source).hexdigest()) != entry["sha256"]:
         raise CorruptBundleError(f"{file}: sha256 must be {entry['sha256']}, is {digest}: the file was changed")
     return load_transform_source(file, source, signature)
+
+
+def read_transform(transform: Path | str, signature: Signature) -> tuple[BoundTransform, bytes]:
+    """Load a transform for export.
+
+    Args:
+        transform: A file, or the name of a registered transform.
+        signature: Signature of the model.
+
+    Returns:
+        The transform, and the file's content; empty for a registered one.
+
+    Raises:
+        NotFoundError: There is no such file and nothing registered by this name.
+        UserError: It cannot be loaded or does not fit the model; file and line are named.
+    """
+    file = Path(transform)
+    if file.suffix != ".py" and not file.is_file():
+        return load_registered(str(transform), signature), b""
+    try:
+        source = file.read_bytes()
+    except FileNotFoundError:
+        raise NotFoundError(f"{file}: no such transform file") from None
+    except OSError as error:
+        raise UserError(f"{file}: transform: {error.strerror}") from error
+    return load_transform_source(file, source, signature), source
 
 
 def load_registered(name: str, signature: Signature) -> BoundTransform:
@@ -69,7 +95,7 @@ def load_registered(name: str, signature: Signature) -> BoundTransform:
 
     Args:
         name: Its name in the entry point group `kfp_mindspore.transforms`.
-        signature: What the graph takes and gives.
+        signature: Inputs and outputs of the graph.
 
     Raises:
         NotFoundError: No installed package registers it.
@@ -94,14 +120,14 @@ def load_registered(name: str, signature: Signature) -> BoundTransform:
 
 
 def load_transform_source(file: Path, source: bytes, signature: Signature) -> BoundTransform:
-    """Run a transform's source and bind what it defines.
+    """Execute a transform's source and bind the transform that it defines.
 
-    Each call makes a module of its own, so the files of two models, or the old and the new one of a model, do not meet.
+    Each call creates a module of its own, so the files of two models or two versions of a model are independent.
 
     Args:
-        file: Where the source came from, for messages.
+        file: Path of the source, for messages.
         source: Python that defines `transform`, or `build_transform(signature)`.
-        signature: What the graph takes and gives.
+        signature: Inputs and outputs of the graph.
 
     Raises:
         UserError: Naming the file and the line.
@@ -109,7 +135,7 @@ def load_transform_source(file: Path, source: bytes, signature: Signature) -> Bo
     name = f"kfp_mindspore_transform_{next(_numbers)}_{hashlib.sha256(source).hexdigest()[:12]}"
     module = types.ModuleType(name)
     module.__file__ = str(file)
-    # Dataclasses, pickle and type hints look a class's module up by its name.
+    # Dataclasses, pickle and type hints resolve a class's module by its name.
     sys.modules[name] = module
     try:
         try:
@@ -121,7 +147,7 @@ def load_transform_source(file: Path, source: bytes, signature: Signature) -> Bo
                 raise UserError(f"{file}: build_transform: must be a function, got {type(build).__name__}")
             transform = _build(transform if build is None else build, signature)
         except UserError as error:
-            if error.__traceback__ is not None and (line := _find_line(error, str(file))):
+            if error.__traceback__ is not None and (line := _get_line(error, str(file))):
                 raise UserError(f"{file}:{line}: {error.message}", hint=error.hint) from error
             raise
         except (Exception, SystemExit) as error:
@@ -153,14 +179,14 @@ def _require(transform: Any, where: str) -> Transform:
 
 
 def describe_failure(error: BaseException, file: str) -> str:
-    """Return an error as `file:line: Type: text`, with the line of that file in which it arose, where it did."""
-    line = _find_line(error, file)
+    """Return an error as `file:line: Type: text`, with the innermost line of that file in the traceback, if any."""
+    line = _get_line(error, file)
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     kind = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return f"{file}{f':{line}' if line else ''}: {kind}" if file else kind
 
 
-def _find_line(error: BaseException, file: str) -> int:
+def _get_line(error: BaseException, file: str) -> int:
     if isinstance(error, SyntaxError) and error.filename == file:
         return error.lineno or 0
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]

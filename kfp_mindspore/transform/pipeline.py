@@ -1,29 +1,120 @@
-"""A transform made of steps."""
+"""A transform made of steps, each a function of one named array."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.signature import Signature
 from kfp_mindspore.formats.tensors import BYTES, TensorSpec
-from kfp_mindspore.transform.base import Arrays, Transform, TransformInputError, make_shape
-from kfp_mindspore.transform.step import Step, is_ragged
+from kfp_mindspore.transform.base import (
+    Arrays,
+    Transform,
+    TransformInputError,
+    fill_objects,
+    make_shape,
+    to_bytes_objects,
+)
+
+
+class Step:
+    """One step of a pipeline; called with a row, it is an operation of `mindspore.dataset` too.
+
+    Subclasses override `compute`, and `infer_input` or `infer_output` when it changes a dtype or shape.
+
+    Args:
+        column: The input or output to compute; may be left out when there is only one.
+    """
+
+    def __init__(self, column: str = "") -> None:
+        self.column = column
+
+    def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
+        """Return the new batch of shape (N, …); a row's result must not depend on the other rows."""
+        raise NotImplementedError(f"{type(self).__name__}.compute")
+
+    def apply(self, arrays: Arrays) -> Arrays:
+        """Return the arrays with this step's column replaced.
+
+        A batch of rows of different shapes is an array of N arrays, and is computed row by row.
+        """
+        column = self.get_column(arrays)
+        batch = arrays[column]
+        if is_ragged(batch):
+            return {**arrays, column: stack_rows([self.compute(row[np.newaxis])[0] for row in batch])}
+        return {**arrays, column: self.compute(batch)}
+
+    def infer_input(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec of the input for an output of `spec`; called for preprocessing, last step first.
+
+        Raises:
+            UserError: The step cannot return such an output.
+        """
+        return spec
+
+    def infer_output(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec of the output for an input of `spec`; called for postprocessing.
+
+        Raises:
+            UserError: The step does not accept such an input.
+        """
+        return spec
+
+    def infer_outputs(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Return all specs after this step."""
+        return self.replace_spec(specs, self.infer_output)
+
+    def make_example(self, spec: TensorSpec) -> NDArray[Any] | None:
+        """Return an input of two rows of bytes that gives an output of `spec`; None for steps that take no bytes."""
+        return None
+
+    def get_column(self, names: Iterable[str]) -> str:
+        """Return the name of the array to compute.
+
+        Raises:
+            UserError: There are several and none was named, or the named one is missing.
+        """
+        names = tuple(names)
+        listed = ", ".join(map(repr, names)) or "none"
+        if not self.column and len(names) == 1:
+            return str(names[0])
+        if not self.column:
+            raise UserError(f"{type(self).__name__}: column: must be named, one of {listed}")
+        if self.column not in names:
+            raise UserError(f"{type(self).__name__}: column: must be one of {listed}, got {self.column!r}")
+        return self.column
+
+    def replace_spec(
+        self, specs: Sequence[TensorSpec], function: Callable[[TensorSpec], TensorSpec]
+    ) -> tuple[TensorSpec, ...]:
+        """Return the specs with `function` applied to the one of this step's column."""
+        column = self.get_column(spec.name for spec in specs)
+        return tuple(
+            dataclasses.replace(function(spec), name=spec.name) if spec.name == column else spec for spec in specs
+        )
+
+    def __call__(self, row: Any) -> Any:
+        """Compute one row, as `dataset.map` calls it."""
+        batch = fill_objects([row]) if isinstance(row, bytes | str) else np.asarray(row)[np.newaxis]
+        return np.asarray(self.compute(to_bytes_objects(batch))[0])
 
 
 class Pipeline(Transform):
-    """Steps before the graph and steps after it; what clients send and get follows from them and the signature.
+    """Steps before the graph and steps after it; the specs of requests and responses are inferred from them.
 
     Args:
-        pre: Steps that make the graph's inputs, first one first.
-        post: Steps that turn the graph's outputs into answers, first one first.
-        inputs: What clients send, if it does not follow from the steps.
-        outputs: What clients get, if it does not follow from the steps.
+        pre: Preprocessing steps in order.
+        post: Postprocessing steps in order.
+        inputs: Specs of requests, where they cannot be inferred.
+        outputs: Specs of responses, where they cannot be inferred.
 
     Raises:
-        UserError: What is given is no step.
+        UserError: An item is not a step.
     """
 
     def __init__(
@@ -45,19 +136,19 @@ class Pipeline(Transform):
 
     @property
     def preprocesses(self) -> bool:
-        """Whether there are steps before the graph."""
+        """Whether there are preprocessing steps."""
         return bool(self.pre)
 
     @property
     def postprocesses(self) -> bool:
-        """Whether there are steps after the graph."""
+        """Whether there are postprocessing steps."""
         return bool(self.post)
 
     def preprocess(self, inputs: Arrays) -> Arrays:
-        """Apply the steps before the graph.
+        """Apply the preprocessing steps.
 
         Raises:
-            TransformInputError: A step refuses its input, or rows have different shapes at the end.
+            TransformInputError: A step rejects its input, or rows have different shapes after the last step.
         """
         arrays = inputs
         for step in self.pre:
@@ -71,45 +162,71 @@ class Pipeline(Transform):
         return arrays
 
     def postprocess(self, outputs: Arrays) -> Arrays:
-        """Apply the steps after the graph."""
+        """Apply the postprocessing steps."""
         arrays = outputs
         for step in self.post:
             arrays = step.apply(arrays)
         return arrays
 
     def describe_inputs(self, signature: Signature) -> tuple[TensorSpec, ...]:
-        """Follow the steps from what the graph takes back to what clients send."""
+        """Infer the specs of requests, from the graph's inputs back through the steps."""
         if self.inputs is not None:
             return self.inputs
         specs = signature.inputs
         for step in reversed(self.pre):
-            specs = step.find_inputs(specs)
+            specs = step.replace_spec(specs, step.infer_input)
         return specs
 
     def describe_outputs(self, signature: Signature) -> tuple[TensorSpec, ...]:
-        """Follow the steps from what the graph gives to what clients get."""
+        """Infer the specs of responses, from the graph's outputs through the steps."""
         if self.outputs is not None:
             return self.outputs
         specs = signature.outputs
         for step in self.post:
-            specs = step.find_outputs(specs)
+            specs = step.infer_outputs(specs)
         return specs
 
     def make_example(self, signature: Signature) -> Arrays | None:
-        """Return zeros, and for inputs of bytes what the steps that take them offer."""
-        offered: Arrays = {}
+        """Return zeros, and for inputs of bytes the examples of the steps that decode them."""
+        decoded: Arrays = {}
         specs = signature.inputs
         for step in reversed(self.pre):
-            for after, before in zip(specs, before_specs := step.find_inputs(specs), strict=False):
-                if before.dtype == BYTES != after.dtype and (rows := step.make_example(after)) is not None:
-                    offered[before.name] = rows
-            specs = before_specs
-        result: Arrays = {}
-        for spec in self.describe_inputs(signature):
-            if spec.name in offered:
-                result[spec.name] = offered[spec.name]
-            elif spec.dtype == BYTES:
-                return None
-            else:
-                result[spec.name] = np.zeros(make_shape(spec.shape), spec.dtype)
-        return result
+            column = step.get_column(spec.name for spec in specs)
+            (spec,) = [spec for spec in specs if spec.name == column]
+            if (rows := step.make_example(spec)) is not None:
+                decoded[column] = rows
+            specs = step.replace_spec(specs, step.infer_input)
+        described = self.describe_inputs(signature)
+        if any(spec.dtype == BYTES and spec.name not in decoded for spec in described):
+            return None
+        return {
+            spec.name: decoded[spec.name] if spec.dtype == BYTES else np.zeros(make_shape(spec.shape), spec.dtype)
+            for spec in described
+        }
+
+
+def is_ragged(batch: NDArray[Any]) -> bool:
+    """Return whether a batch holds arrays of different shapes."""
+    return batch.dtype == object and len(batch) > 0 and isinstance(batch.flat[0], np.ndarray)
+
+
+def stack_rows(rows: list[NDArray[Any]]) -> NDArray[Any]:
+    """Return rows as one batch: an array when their shapes are equal, else an array of arrays."""
+    if all(row.shape == rows[0].shape for row in rows):
+        return np.stack(rows)
+    return fill_objects(rows)
+
+
+def keep_float(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of a result that is computed as float32: that of a floating input, else float32."""
+    return dtype if dtype.kind == "f" else np.dtype(np.float32)
+
+
+def require_float(step: Step, spec: TensorSpec) -> None:
+    """Reject a tensor of another type than floating numbers.
+
+    Raises:
+        UserError: Naming the step and the tensor.
+    """
+    if not spec.dtype.startswith("float"):
+        raise UserError(f"{type(step).__name__}: {spec.name!r} must hold floating numbers, its dtype is {spec.dtype}")

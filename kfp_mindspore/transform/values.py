@@ -1,4 +1,4 @@
-"""Steps for values: normalisation before the graph, probabilities and the best classes after it."""
+"""Steps for values: normalisation as preprocessing, probabilities and top classes as postprocessing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.tensors import BYTES, TensorSpec
-from kfp_mindspore.transform.base import Arrays, TransformInputError
-from kfp_mindspore.transform.operation import fill_objects
-from kfp_mindspore.transform.step import Step, keep_float, require_float
+from kfp_mindspore.transform.base import Arrays, TransformInputError, fill_objects
+from kfp_mindspore.transform.pipeline import Step, keep_float, require_float
 
 
 class Normalize(Step):
@@ -22,7 +21,7 @@ class Normalize(Step):
     Args:
         mean: One number, or one a channel.
         std: One number, or one a channel; none may be 0.
-        column: Which input; may be left out when there is only one.
+        column: The input; may be left out when there is only one.
     """
 
     def __init__(self, mean: float | Sequence[float], std: float | Sequence[float], *, column: str = "") -> None:
@@ -36,7 +35,7 @@ class Normalize(Step):
 
     @property
     def channels(self) -> int:
-        """Number of channels that mean and std are given for; 1 when they hold for any number."""
+        """Number of channels of mean and std; 1 when they apply to any number."""
         return max(self.mean.size, self.std.size)
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
@@ -50,8 +49,8 @@ class Normalize(Step):
             )
             return values.astype(keep_float(batch.dtype), copy=False)
 
-    def find_input(self, spec: TensorSpec) -> TensorSpec:
-        """Return the same, once the number of channels fits."""
+    def infer_input(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec itself, if the number of channels fits."""
         require_float(self, spec)
         if self.channels > 1 and (len(spec.shape) < 2 or spec.shape[1] not in (-1, self.channels)):
             raise UserError(f"Normalize: is for {self.channels} channels, but {spec.name!r} has shape {spec.shape}")
@@ -62,7 +61,7 @@ class Softmax(Step):
     """Scores to probabilities along the last axis.
 
     Args:
-        column: Which output; may be left out when there is only one.
+        column: The output; may be left out when there is only one.
     """
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
@@ -73,24 +72,24 @@ class Softmax(Step):
             shares: NDArray[Any] = powers / powers.sum(axis=-1, keepdims=True)
         return shares.astype(keep_float(batch.dtype), copy=False)
 
-    def find_output(self, spec: TensorSpec) -> TensorSpec:
-        """Return the same, once it is an array of floating numbers."""
+    def infer_output(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec itself, if it holds floating numbers."""
         require_float(self, spec)
         _require_classes(self, spec)
         return spec
 
 
 class TopK(Step):
-    """The best classes along the last axis instead of all scores, best first; of equal ones the first.
+    """The k classes with the highest scores along the last axis, highest first; of equal ones the first.
 
     Replaces its column by two: the classes, int64 or, with labels, `bytes` (UTF-8 texts), and their scores.
 
     Args:
-        k: How many.
+        k: Number of classes.
         labels: Class names by index.
         classes: Name of the output with the classes.
         scores: Name of the output with the scores.
-        column: Which output; may be left out when there is only one.
+        column: The output; may be left out when there is only one.
     """
 
     def __init__(
@@ -116,12 +115,12 @@ class TopK(Step):
         self._texts = fill_objects([label.encode() for label in self.labels])
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
-        """Return the indexes of the best classes, int64 of shape (N, …, k)."""
+        """Return the indexes of the top classes, int64 of shape (N, …, k)."""
         return np.argsort(-batch, axis=-1, kind="stable")[..., : self.k].astype(np.int64, copy=False)
 
     def apply(self, arrays: Arrays) -> Arrays:
-        """Return the arrays with the classes and the scores in the column's place."""
-        column = self.find_column(arrays)
+        """Return the arrays with the classes and the scores in place of the column."""
+        column = self.get_column(arrays)
         indexes = self.compute(arrays[column])
         best = np.take_along_axis(arrays[column], indexes, axis=-1)
         split = {self.classes: self._texts[indexes] if self.labels else indexes, self.scores: best}
@@ -130,9 +129,9 @@ class TopK(Step):
             result |= split if name == column else {name: array}
         return result
 
-    def find_outputs(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Return the specs with the classes' and the scores' in the column's place."""
-        column = self.find_column(spec.name for spec in specs)
+    def infer_outputs(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Return the specs with those of classes and scores in place of the column."""
+        column = self.get_column(spec.name for spec in specs)
         result: list[TensorSpec] = []
         for spec in specs:
             if spec.name != column:

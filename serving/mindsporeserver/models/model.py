@@ -20,7 +20,9 @@ from kserve.protocol.infer_type import InferOutput, InferRequest, InferResponse
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.bundle import ModelBundle, Signature, TensorSpec
 from kfp_mindspore.mindir.graph import Graph
-from kfp_mindspore.transform import BoundTransform, TransformFailedError, TransformInputError, load_transform
+from kfp_mindspore.transform.base import TransformFailedError, TransformInputError
+from kfp_mindspore.transform.bound import BoundTransform
+from kfp_mindspore.transform.load import load_transform
 from mindsporeserver.errors import (
     GraphError,
     InvalidRequestError,

@@ -17,8 +17,8 @@ from kfp_mindspore.formats.bundle import TRANSFORM_FILE, Dimension, ModelBundle
 from kfp_mindspore.formats.checkpoint import NetworkSpec, write_checkpoint
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.mindir import GraphRunner, export_mindir
-from kfp_mindspore.transform import load_transform
-from kfp_mindspore.transform.operation import fill_objects
+from kfp_mindspore.transform.base import fill_objects
+from kfp_mindspore.transform.load import load_transform
 
 pytestmark = pytest.mark.mindspore
 

@@ -1,4 +1,4 @@
-"""A transform's failure is the client's or the model's, and names no more than it should."""
+"""Validation around a transform: which errors are the client's, which the model's, and that neither leaks details."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from kfp_mindspore.transform import (
     Signature,
     TensorSpec,
     Transform,
-    TransformFailedError,
     TransformInputError,
-    bind_transform,
 )
-from kfp_mindspore.transform.operation import fill_objects
+from kfp_mindspore.transform.base import TransformFailedError, fill_objects
+from kfp_mindspore.transform.bound import bind_transform
 
 TEXT = (TensorSpec("text", BYTES, (-1,)),)
 SIGNATURE = Signature(
@@ -46,7 +45,7 @@ class Words(Transform):
 
 
 class Given(Transform):
-    """Returns or raises what it is given."""
+    """Returns or raises `result`."""
 
     inputs = TEXT
 
@@ -66,7 +65,7 @@ def send(*texts: Any) -> Arrays:
     return {"text": fill_objects(list(texts))}
 
 
-def test_texts_in_and_out() -> None:
+def test_texts_as_inputs_and_outputs() -> None:
     bound = bind_transform(Words(), SIGNATURE, "words")
     assert (bound.preprocesses, bound.postprocesses) == (True, True)
     assert bound.inputs == TEXT
@@ -90,7 +89,7 @@ def test_texts_in_and_out() -> None:
         (send(b"a longer text"), r"input: preprocessed, 'ids': shape must be \(-1, 4\), got \(1, 13\)"),
     ],
 )
-def test_the_clients_fault(inputs: Arrays, message: str) -> None:
+def test_invalid_requests_raise_transform_input_error(inputs: Arrays, message: str) -> None:
     with pytest.raises(TransformInputError, match=message):
         bind_transform(Words(), SIGNATURE, "words").run_preprocess(inputs)
 
@@ -118,7 +117,7 @@ IDS, MASK = np.ones((1, 4), np.int32), np.ones((1, 4), np.float32)
         ({"ids": IDS[:0], "mask": MASK[:0]}, r"'ids': shape must be \(-1, 4\), got \(0, 4\)"),
     ],
 )
-def test_the_models_fault(result: Any, message: str) -> None:
+def test_failures_of_preprocess_raise_transform_failed_error(result: Any, message: str) -> None:
     with pytest.raises(TransformFailedError, match=message) as raised:
         bind_transform(Given(result), SIGNATURE, "given").run_preprocess(send(b"abcd"))
     assert "secret" not in str(raised.value)
@@ -136,13 +135,13 @@ def test_the_models_fault(result: Any, message: str) -> None:
         ({"output": np.array([["a", "b"]])}, TransformFailedError, "dtype must be float32, got str"),
     ],
 )
-def test_failures_after_the_graph(result: Any, error: type[Exception], message: str) -> None:
+def test_failures_of_postprocess(result: Any, error: type[Exception], message: str) -> None:
     bound = bind_transform(Given(result), SIGNATURE, "given")
     with pytest.raises(error, match=message):
         bound.run_postprocess({"output": np.ones((1, 2), np.float32)})
 
 
-def test_an_interrupt_is_no_failure() -> None:
+def test_keyboard_interrupt_propagates() -> None:
     with pytest.raises(KeyboardInterrupt):
         bind_transform(Given(KeyboardInterrupt()), SIGNATURE, "given").run_preprocess(send(b"abcd"))
 
@@ -153,7 +152,7 @@ class Scale(Transform):
         return inputs
 
 
-def test_a_request_s_own_bytes_are_not_changed() -> None:
+def test_buffer_of_the_request_is_not_modified() -> None:
     content = np.ones((2, 3), np.float32).tobytes()
     signature = Signature((TensorSpec("x", "float32", (-1, 3)),), (TensorSpec("y", "float32", (-1, 3)),), "2.9.0")
     bound = bind_transform(Scale(), signature, "scale")
@@ -164,7 +163,7 @@ def test_a_request_s_own_bytes_are_not_changed() -> None:
 
 
 @pytest.mark.parametrize(("leading", "rows"), [(-1, 3), (4, 3), (4, 9)])
-def test_a_fixed_batch_takes_any_number_of_rows(leading: int, rows: int) -> None:
+def test_fixed_batch_accepts_any_number_of_rows(leading: int, rows: int) -> None:
     signature = Signature(
         (TensorSpec("x", "float32", (leading, 3)),), (TensorSpec("y", "float32", (leading, 3)),), "2.9.0"
     )
@@ -173,7 +172,7 @@ def test_a_fixed_batch_takes_any_number_of_rows(leading: int, rows: int) -> None
     assert bound.run_preprocess({"x": np.ones((rows, 3), np.float32)})["x"].shape == (rows, 3)
 
 
-def test_a_model_without_a_batch() -> None:
+def test_model_without_a_batch() -> None:
     signature = Signature((TensorSpec("x", "float32", (2, 3)),), (TensorSpec("y", "float32", ()),), "2.9.0")
     bound = bind_transform(Scale(), signature, "scale")
     assert bound.run_preprocess({"x": np.ones((2, 3), np.float32)})["x"].sum() == 12
@@ -181,7 +180,7 @@ def test_a_model_without_a_batch() -> None:
         bound.run_preprocess({"x": np.ones((1, 3), np.float32)})
 
 
-def test_descriptions_that_fail_name_the_transform() -> None:
+def test_failing_describe_method_names_the_transform() -> None:
     class Broken(Transform):
         def describe_inputs(self, signature: Signature) -> tuple[TensorSpec, ...]:
             raise KeyError("vocabulary")

@@ -1,4 +1,4 @@
-"""Training by mindspore.dataset sees the same pixels as serving."""
+"""Steps as operations of mindspore.dataset compute the pixels that the server computes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from kfp_mindspore.transform import DecodeImage, Normalize, Pipeline, Resize, TransformInputError
-from kfp_mindspore.transform.operation import fill_objects
+from kfp_mindspore.transform.base import fill_objects
 
 pytestmark = pytest.mark.mindspore
 
@@ -39,20 +39,17 @@ def read(dataset: Any, column: str = "image") -> np.ndarray[Any, Any]:
 def test_encoded_files_of_a_generator(contents: list[bytes]) -> None:
     import mindspore.dataset as ds
 
-    served = PIPELINE.preprocess({"image": fill_objects(contents)})["image"]
-
     def generate() -> Iterator[tuple[Any, Any]]:
         for index, content in enumerate(contents):
             yield np.frombuffer(content, np.uint8), np.int32(index)
 
-    for operations in (PIPELINE.as_operation("image"), [*PIPELINE.pre]):
-        dataset = ds.GeneratorDataset(generate, ["image", "label"], shuffle=False)
-        trained = read(dataset.map(operations, input_columns=["image"]))
-        assert trained.dtype == np.float32
-        np.testing.assert_array_equal(trained, served)
+    dataset = ds.GeneratorDataset(generate, ["image", "label"], shuffle=False)
+    trained = read(dataset.map([*PIPELINE.pre], input_columns=["image"]))
+    assert trained.dtype == np.float32
+    np.testing.assert_array_equal(trained, PIPELINE.preprocess({"image": fill_objects(contents)})["image"])
 
 
-def test_a_folder_of_files_by_several_processes(contents: list[bytes], tmp_path: Path) -> None:
+def test_folder_of_files_with_several_processes(contents: list[bytes], tmp_path: Path) -> None:
     import mindspore.dataset as ds
 
     for index, content in enumerate(contents):
@@ -61,29 +58,15 @@ def test_a_folder_of_files_by_several_processes(contents: list[bytes], tmp_path:
         (folder / f"{index}.{'png' if index % 2 else 'jpg'}").write_bytes(content)
     served = PIPELINE.preprocess({"image": fill_objects(contents)})["image"]
     dataset = ds.ImageFolderDataset(str(tmp_path), shuffle=False, num_parallel_workers=1)
-    dataset = dataset.map(
-        PIPELINE.as_operation("image"), input_columns=["image"], num_parallel_workers=2, python_multiprocessing=True
-    )
+    dataset = dataset.map([*PIPELINE.pre], input_columns=["image"], num_parallel_workers=2, python_multiprocessing=True)
     order = [0, 2, 4, 1, 3, 5]
     np.testing.assert_array_equal(read(dataset), served[order])
 
 
-def test_arrays_batched_before(contents: list[bytes]) -> None:
-    import mindspore.dataset as ds
-
-    images = np.random.default_rng(4).random((7, 3, 9, 9), np.float32)
-    pipeline = Pipeline([Resize((4, 4)), Normalize(0.5, 0.5)])
-    served = pipeline.preprocess({"image": images})["image"]
-    dataset = ds.NumpySlicesDataset({"image": images}, shuffle=False).batch(3)
-    dataset = dataset.map(pipeline.as_operation("image", batched=True), input_columns=["image"])
-    batches = [row["image"] for row in dataset.create_dict_iterator(output_numpy=True, num_epochs=1)]
-    np.testing.assert_array_equal(np.concatenate(batches), served)
-
-
-def test_a_damaged_file_stops_training_with_its_message() -> None:
+def test_damaged_file_stops_training_with_its_message() -> None:
     import mindspore.dataset as ds
 
     dataset = ds.NumpySlicesDataset({"image": np.zeros((2, 30), np.uint8)}, shuffle=False)
-    dataset = dataset.map(PIPELINE.as_operation("image"), input_columns=["image"])
+    dataset = dataset.map([*PIPELINE.pre], input_columns=["image"])
     with pytest.raises((TransformInputError, RuntimeError), match="must be a whole PNG or JPEG file"):
         read(dataset)

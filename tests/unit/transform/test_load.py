@@ -22,14 +22,10 @@ from kfp_mindspore.formats.bundle import (
     write_bundle,
 )
 from kfp_mindspore.formats.example_request import ExampleRequest
-from kfp_mindspore.transform import (
-    Arrays,
-    TransformFailedError,
-    load_transform,
-    load_transform_source,
-    read_transform,
-    try_transform,
-)
+from kfp_mindspore.transform import Arrays
+from kfp_mindspore.transform.base import TransformFailedError
+from kfp_mindspore.transform.export import try_transform
+from kfp_mindspore.transform.load import load_transform, load_transform_source, read_transform
 
 SIGNATURE = Signature(
     (TensorSpec("x", "float32", (-1, 2)),),

@@ -1,4 +1,4 @@
-"""Ready-made steps: what they compute, that a row is computed as in a batch, and what they refuse."""
+"""The steps: their results, equality of rows and batches, and the errors of invalid inputs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import struct
 import zlib
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,9 @@ from kfp_mindspore.transform import (
     TensorSpec,
     TopK,
     TransformInputError,
-    bind_transform,
 )
-from kfp_mindspore.transform.operation import fill_objects
+from kfp_mindspore.transform.base import fill_objects
+from kfp_mindspore.transform.bound import bind_transform
 
 SCORES = Signature(
     (TensorSpec("image", "float32", (-1, 3, 8, 8)),), (TensorSpec("output", "float32", (-1, 4)),), "2.9.0"
@@ -47,7 +48,7 @@ def make_pixels(height: int, width: int, seed: int = 0) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
 
 
-# ---- one row is computed as in a batch
+# ---- equality of rows and batches
 
 IMAGES = npst.arrays(np.float32, st.tuples(*(st.integers(1, 9),) * 4), elements=st.floats(-10, 10, width=32))
 SIZES = st.tuples(st.integers(1, 12), st.integers(1, 12))
@@ -72,7 +73,7 @@ MATRICES = npst.arrays(
     ],
     ids=["resize", "crop", "normalize", "normalize-features", "softmax", "topk"],
 )
-def test_rows_are_computed_as_in_a_batch(
+def test_row_equals_its_row_of_the_batch(
     make: Callable[[Any], Step], batches: st.SearchStrategy[Any], data: st.DataObject
 ) -> None:
     step, batch = make(data.draw), data.draw(batches)
@@ -91,29 +92,29 @@ def test_rows_are_computed_as_in_a_batch(
     mode=st.sampled_from(["L", "RGB"]),
     kind=st.sampled_from(["PNG", "JPEG"]),
 )
-def test_images_of_any_sizes_are_computed_as_rows(sizes: list[tuple[int, int]], mode: str, kind: str) -> None:
+def test_images_of_different_sizes_equal_their_rows(sizes: list[tuple[int, int]], mode: str, kind: str) -> None:
     pipeline = Pipeline([DecodeImage(mode), Resize((10, 9)), CenterCrop((8, 8)), Normalize(0.5, 0.25)])
     contents = [encode(make_pixels(*size, seed), kind) for seed, size in enumerate(sizes)]
     batch = pipeline.preprocess({"image": fill_objects(contents)})["image"]
     assert (batch.dtype, batch.shape) == (np.float32, (len(sizes), {"L": 1, "RGB": 3}[mode], 8, 8))
-    operation = pipeline.as_operation("image")
     forms: list[Callable[[bytes], Any]] = [bytes, lambda content: np.frombuffer(content, np.uint8)]
     for form in forms:
-        np.testing.assert_array_equal(np.stack([operation(form(content)) for content in contents]), batch)
+        rows = [reduce(lambda row, step: step(row), pipeline.pre, form(content)) for content in contents]
+        np.testing.assert_array_equal(np.stack(rows), batch)
 
 
-# ---- what they compute
+# ---- results
 
 
 @settings(max_examples=40, deadline=None)
 @given(height=st.integers(1, 40), width=st.integers(1, 40), size=SIZES)
-def test_resize_gives_what_pillow_gives(height: int, width: int, size: tuple[int, int]) -> None:
+def test_resize_equals_pillow(height: int, width: int, size: tuple[int, int]) -> None:
     plane = np.random.default_rng(height * width).random((height, width), np.float32)
     expected = np.asarray(Image.fromarray(plane).resize(size[::-1], Image.Resampling.BILINEAR))
     np.testing.assert_allclose(Resize(size)(plane[None])[0], expected, atol=1e-5)
 
 
-def test_decoded_pixels_are_the_files() -> None:
+def test_decoded_pixels_equal_the_encoded_ones() -> None:
     pixels = make_pixels(5, 7)
     decoded = DecodeImage()(encode(pixels))
     assert decoded.dtype == np.float32
@@ -147,17 +148,17 @@ def test_top_classes_with_labels() -> None:
     assert TopK(1).apply({"output": scores})["classes"].tolist() == [[1], [0]]
 
 
-def test_crop_cuts_and_pads_the_middle() -> None:
+def test_crop_cuts_and_pads_around_the_centre() -> None:
     image = np.arange(1, 13, dtype=np.float32).reshape(1, 3, 4)
     np.testing.assert_array_equal(CenterCrop((1, 2))(image), [[[6, 7]]])
     np.testing.assert_array_equal(CenterCrop((5, 2))(image), [[[0, 0], [2, 3], [6, 7], [10, 11], [0, 0]]])
 
 
-# ---- what they refuse, and whose fault it is
+# ---- errors
 
 
 def make_bomb() -> bytes:
-    """Return a PNG file whose header promises 400,000,000 pixels."""
+    """Return a PNG file with 400,000,000 pixels in its header."""
     content = encode(make_pixels(1, 1))
     header = b"IHDR" + struct.pack(">II", 20_000, 20_000) + content[24:29]
     return content[:12] + header + struct.pack(">I", zlib.crc32(header)) + content[33:]
@@ -177,14 +178,14 @@ def make_bomb() -> bytes:
         (encode(np.zeros((1, 70_000), bool)), "image: must have at most 100 pixels, has 70000 x 1"),
     ],
 )
-def test_files_that_are_no_images(content: Any, message: str) -> None:
+def test_invalid_image_files_are_rejected(content: Any, message: str) -> None:
     with pytest.raises(TransformInputError, match=message):
         DecodeImage(max_pixels=100)(content() if callable(content) else content)
 
 
 @settings(max_examples=400, deadline=None)
 @given(data=st.data(), kind=st.sampled_from(["PNG", "JPEG"]))
-def test_damaged_files_are_decoded_or_refused(data: st.DataObject, kind: str) -> None:
+def test_damaged_files_are_decoded_or_rejected(data: st.DataObject, kind: str) -> None:
     content = bytearray(encode(make_pixels(6, 6), kind))
     for _ in range(data.draw(st.integers(1, 5))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -197,12 +198,12 @@ def test_damaged_files_are_decoded_or_refused(data: st.DataObject, kind: str) ->
         assert decoded.dtype == np.float32
 
 
-def test_the_row_is_named() -> None:
+def test_error_names_the_row() -> None:
     with pytest.raises(TransformInputError, match="image of row 1: must be a whole"):
         DecodeImage().compute(fill_objects([encode(make_pixels(2, 2)), b"x"]))
 
 
-def test_a_side_has_a_limit() -> None:
+def test_side_length_is_limited() -> None:
     with pytest.raises(TransformInputError, match="image: must have sides of at most 65535, has 70000 x 1"):
         DecodeImage()(encode(np.zeros((1, 70_000), bool)))
 
@@ -214,14 +215,14 @@ def test_resize_of_extreme_shapes(shape: tuple[int, ...]) -> None:
         np.testing.assert_allclose(Resize(size)(image), np.ones((shape[0], *size)), atol=1e-5)
 
 
-def test_all_images_of_a_request_have_a_limit() -> None:
+def test_pixels_of_a_request_are_limited() -> None:
     files = fill_objects([encode(make_pixels(10, 10))] * 5)
     assert len(DecodeImage(max_pixels=100).compute(files[:4])) == 4
     with pytest.raises(TransformInputError, match="row 4: all images of a request must have at most 400 pixels"):
         DecodeImage(max_pixels=100).compute(files)
 
 
-def test_images_of_different_sizes_need_one() -> None:
+def test_images_of_different_sizes_need_a_resize() -> None:
     files = fill_objects([encode(make_pixels(8, 8)), encode(make_pixels(9, 8))])
     with pytest.raises(
         TransformInputError, match=r"all rows must have the same shape, got \(3, 8, 8\) and \(3, 9, 8\)"
@@ -244,7 +245,7 @@ def test_images_of_different_sizes_need_one() -> None:
         (lambda: Pipeline([Resize]), "Pipeline: pre: must hold steps such as"),  # type: ignore[list-item]
     ],
 )
-def test_wrong_arguments(make: Callable[[], Any], message: str) -> None:
+def test_invalid_arguments(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         make()
 
@@ -261,19 +262,22 @@ def test_wrong_arguments(make: Callable[[], Any], message: str) -> None:
         (Pipeline([], [TopK(1), Softmax()]), "Softmax: column: must be named, one of 'classes', 'scores'"),
         (Pipeline([], [TopK(1), Softmax(column="classes")]), "must hold floating numbers, its dtype is int64"),
         (Pipeline([], [TopK(1), TopK(1, column="scores")]), "outputs: must have different names"),
-        (Pipeline(inputs=[TensorSpec("x", "float32", (-1, 2))]), "differ from the model's, but nothing is done before"),
+        (
+            Pipeline(inputs=[TensorSpec("x", "float32", (-1, 2))]),
+            "differ from the model's, but there is no preprocessing",
+        ),
         (Pipeline([Softmax()], inputs=[]), "inputs: must be a tuple of TensorSpec, at least one"),
         (Pipeline([Softmax()], inputs=[TensorSpec("x", "text", (-1,))]), "dtype must be bytes or NumPy's name"),
         (Pipeline([Softmax()], inputs=[TensorSpec("x", "bytes", ())]), "shape must begin with -1"),
     ],
 )
-def test_steps_that_do_not_fit_the_model(pipeline: Pipeline, message: str) -> None:
+def test_steps_that_do_not_fit_the_model_are_rejected(pipeline: Pipeline, message: str) -> None:
     with pytest.raises(UserError, match=message) as raised:
         bind_transform(pipeline, SCORES, "a transform")
     assert str(raised.value).startswith("a transform: ")
 
 
-def test_specs_follow_from_the_steps() -> None:
+def test_specs_are_inferred_from_the_steps() -> None:
     pipeline = Pipeline(
         [DecodeImage(), Resize((9, 9)), CenterCrop((8, 8)), Normalize([0.5] * 3, 1)],
         [Softmax(), TopK(2, ["a", "b", "c", "d"])],
@@ -304,8 +308,3 @@ def test_steps_of_several_inputs() -> None:
     ages = np.array([[50], [20]], np.float32)
     found = bound.run_preprocess({"image": files, "age": ages})
     assert found["age"].tolist() == [[1], [-2]]
-    image, age = pipeline.as_operation("image", "age")(np.frombuffer(files[0], np.uint8), ages[0])
-    np.testing.assert_array_equal(image, found["image"][0])
-    np.testing.assert_array_equal(age, found["age"][0])
-    with pytest.raises(ValueError, match="columns: 1 are given, as_operation names 2: 'image', 'age'"):
-        pipeline.as_operation("image", "age")(files)
