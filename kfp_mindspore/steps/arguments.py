@@ -1,4 +1,4 @@
-"""How values that came through KFP are spelled as arguments of a command."""
+"""Conversion of KFP's parameter values to command-line arguments and artifact metadata."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def spell_value(value: Any) -> str:
-    """Spell a value as an argument or environment variable: KFP turns whole numbers into 5.0, this gives back 5."""
+def to_argument(value: Any) -> str:
+    """Convert a value to an argument or environment variable; KFP turns the integer 5 into 5.0, this returns `5`."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
@@ -17,11 +17,11 @@ def spell_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def spell_hyperparameters(values: Mapping[str, Any]) -> list[str]:
-    """Spell named values as arguments of a command.
+def to_arguments(values: Mapping[str, Any]) -> list[str]:
+    """Convert named values to command-line options.
 
     {"epochs": 5, "learning_rate": 0.01, "nesterov": True} becomes `--epochs 5 --learning-rate 0.01 --nesterov`. False
-    and None leave an argument out. A parameter of a pipeline arrives as text, so `5.0` is spelled 5 here.
+    and None omit the option. A pipeline parameter inside a dict arrives as text: `5.0` becomes `5`.
 
     Args:
         values: Values by name, JSON types.
@@ -33,6 +33,11 @@ def spell_hyperparameters(values: Mapping[str, Any]) -> list[str]:
         parts.append("--" + name.replace("_", "-"))
         if value is True:
             continue
-        whole = isinstance(value, str) and re.fullmatch(r"-?\d{1,15}\.0", value)
-        parts.append(str(value).removesuffix(".0") if whole else spell_value(value))
+        is_integer = isinstance(value, str) and re.fullmatch(r"-?\d{1,15}\.0", value)
+        parts.append(str(value).removesuffix(".0") if is_integer else to_argument(value))
     return parts
+
+
+def to_metadata(value: Any) -> str:
+    """Convert structured artifact metadata to JSON: KFP stores only text and numbers."""
+    return json.dumps(value, sort_keys=True, default=dict)

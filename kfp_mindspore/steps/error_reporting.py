@@ -1,4 +1,4 @@
-"""How a step ends that fails by an error of ours: with its message, which is written for a person, and no more."""
+"""Error output of a failed step: the message of a KfpMindSporeError without a stack trace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kfp_mindspore.settings import KFP_RUNTIME_VARIABLE, is_debug
 
 
 def install_excepthook() -> None:
-    """In a process that runs a step of KFP, print errors of ours without a stack trace; elsewhere change nothing.
+    """Print KfpMindSporeErrors without a stack trace in the process of a KFP step; no effect elsewhere.
 
     `KFP_MINDSPORE_DEBUG=1` keeps the stack trace.
     """

@@ -1,4 +1,4 @@
-"""What an `@msjob_component` does in its step's own process: it runs the function in the workers of an MSJob."""
+"""The launcher of an `@msjob_component`: runs the function in the workers of an MSJob."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 
 from kfp_mindspore.errors import ProcessFailedError
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE, get_namespace
+from kfp_mindspore.steps.job import launch_job, make_job_name
 from kfp_mindspore.steps.options import JobOptions
-from kfp_mindspore.steps.train import launch_job, name_job
 
 _WORKER_OUTPUT = "msjob_executor_output.json"
 
@@ -23,7 +23,7 @@ _WORKER_OUTPUT = "msjob_executor_output.json"
 def launch_function(function: Callable[..., Any], options: str) -> Callable[..., Any]:
     """Return a function of the same signature that runs `function` in the workers of an MSJob.
 
-    It only works in a step of KFP: what the function gets and where its outputs go are read from the step's command.
+    It works in a KFP step only: inputs and output paths are read from the step's command line.
 
     Args:
         function: The user's function, from the step's source file.
@@ -44,21 +44,21 @@ def _run_function(function: Callable[..., Any], options: JobOptions, arguments: 
     outputs = executor_input["outputs"]
     root = Path(outputs["outputFile"]).absolute().parent
     root.mkdir(parents=True, exist_ok=True)
-    answer = root / _WORKER_OUTPUT
-    answer.unlink(missing_ok=True)
-    outputs["outputFile"] = str(answer)
+    worker_output = root / _WORKER_OUTPUT
+    worker_output.unlink(missing_ok=True)
+    outputs["outputFile"] = str(worker_output)
     checkpoints = root / "checkpoints"
     checkpoints.mkdir(exist_ok=True)
     directories = {CHECKPOINT_VARIABLE: str(checkpoints)}
-    given = executor_input.get("inputs", {}).get("artifacts", {})
+    inputs = executor_input.get("inputs", {}).get("artifacts", {})
     for variable, group, title in (
-        (DATASET_VARIABLE, given, "system.Dataset"),
+        (DATASET_VARIABLE, inputs, "system.Dataset"),
         (OUTPUT_VARIABLE, outputs.get("artifacts", {}), "system.Model"),
     ):
-        path = _find_path(function, group, title, arguments)
+        path = _get_artifact_path(function, group, title, arguments)
         if path:
             directories[variable] = path
-    name = name_job(function.__name__, str(root))
+    name = make_job_name(function.__name__, str(root))
     command = [
         *("python", "-m", "kfp_mindspore.steps.function_entrypoint"),
         *("--source", _escape(Path(function.__globals__["__file__"]).read_text())),
@@ -67,13 +67,13 @@ def _run_function(function: Callable[..., Any], options: JobOptions, arguments: 
     ]
     launch_job(name, command, options, directories, namespace=get_namespace() or "default", replace_running=True)
     shutil.rmtree(checkpoints, ignore_errors=True)
-    if not answer.is_file():
-        raise ProcessFailedError(f"job {name} succeeded, but its worker 0 left no outputs at {answer}")
-    return _adopt_outputs(function, json.loads(answer.read_text()), arguments)
+    if not worker_output.is_file():
+        raise ProcessFailedError(f"job {name}: succeeded, but worker 0 wrote no outputs to {worker_output}")
+    return copy_outputs(function, json.loads(worker_output.read_text()), arguments)
 
 
 def _escape(text: str) -> str:
-    # In a container's arguments `$(NAME)` stands for a variable, and `$$` for a dollar sign.
+    # Kubernetes expands `$(NAME)` in a container's arguments, and `$$` to a dollar sign.
     return text.replace("$", "$$")
 
 
@@ -85,23 +85,31 @@ def _read_executor_input() -> dict[str, Any]:
     return value
 
 
-def _find_path(function: Callable[..., Any], group: Mapping[str, Any], title: str, arguments: Mapping[str, Any]) -> str:
+def _get_artifact_path(
+    function: Callable[..., Any], group: Mapping[str, Any], title: str, arguments: Mapping[str, Any]
+) -> str:
     """Return the path of the first artifact of a type, in the order of the function's parameters."""
     for name in inspect.signature(function).parameters:
         artifacts = group.get(name, {}).get("artifacts", [])
         artifact = arguments.get(name)
         if len(artifacts) == 1 and artifacts[0].get("type", {}).get("schemaTitle") == title and artifact is not None:
-            # Declared as InputPath or OutputPath, the argument is the path itself.
+            # The argument of an InputPath or OutputPath parameter is a path.
             return str(Path(artifact if isinstance(artifact, str) else artifact.path).absolute())
     return ""
 
 
-def _adopt_outputs(function: Callable[..., Any], answer: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
-    """Bring worker 0's outputs into this process's artifacts and return what the function returned."""
-    parameters = dict(answer.get("parameterValues", {}))
+def copy_outputs(function: Callable[..., Any], output: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
+    """Copy worker 0's outputs to the step's artifacts and return its return value.
+
+    Args:
+        function: The user's function.
+        output: KFP's ExecutorOutput of worker 0.
+        arguments: The step's arguments; output artifacts are updated in place.
+    """
+    parameters = dict(output.get("parameterValues", {}))
     annotation = inspect.signature(function).return_annotation
     annotations = getattr(annotation, "__annotations__", {}) if hasattr(annotation, "_fields") else {}
-    for name, entry in answer.get("artifacts", {}).items():
+    for name, entry in output.get("artifacts", {}).items():
         described = entry["artifacts"][0]
         artifact = arguments.get(name)
         if artifact is None or isinstance(artifact, str):

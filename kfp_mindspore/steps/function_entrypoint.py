@@ -1,6 +1,6 @@
-"""A worker of an `@msjob_component`'s job: `python -m kfp_mindspore.steps.function_entrypoint`.
+"""Entrypoint of a worker of an `@msjob_component`: `python -m kfp_mindspore.steps.function_entrypoint`.
 
-It loads the step's source and lets kfp's own executor call the function, with the step's inputs and outputs.
+It imports the step's source and runs the function by kfp's executor, with the step's inputs and outputs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kfp_mindspore.settings import NODE_ID_VARIABLE, ROLE_VARIABLE, SCHEDULER_RO
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the function in this worker; the scheduler of a distributed job serves the workers instead."""
+    """Run the function in a worker; run MindSpore's scheduler in the scheduler of a distributed job."""
     parser = argparse.ArgumentParser(prog="python -m kfp_mindspore.steps.function_entrypoint", description=__doc__)
     parser.add_argument("--source", required=True, help="source of the step's module")
     parser.add_argument("--function", required=True, help="name of the function in it")
@@ -31,18 +31,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-function-") as scratch:
         executor_input = json.loads(given.executor_input)
-        if find_rank() != 0:
+        if get_rank() != 0:
             executor_input = redirect_outputs(executor_input, scratch)
         run_function(given.source, given.function, executor_input, scratch)
 
 
-def find_rank() -> int:
-    """Return this worker's rank; 0 when it trains alone."""
+def get_rank() -> int:
+    """Return the rank of this worker; 0 for a single worker."""
     return int(os.environ.get(NODE_ID_VARIABLE) or 0)
 
 
 def redirect_outputs(executor_input: dict[str, Any], scratch: str) -> dict[str, Any]:
-    """Return an ExecutorInput whose outputs go to a scratch directory: only worker 0's count.
+    """Return an ExecutorInput with its outputs in a scratch directory, for workers other than 0.
 
     Args:
         executor_input: KFP's ExecutorInput; unchanged.
@@ -60,13 +60,13 @@ def redirect_outputs(executor_input: dict[str, Any], scratch: str) -> dict[str, 
 
 
 def run_function(source: str, name: str, executor_input: dict[str, Any], scratch: str) -> None:
-    """Call a function of a module by kfp's executor, which writes its outputs.
+    """Run a function of a module by kfp's executor, which writes its outputs.
 
     Args:
-        source: The module's source; its function may be wrapped by the launcher.
+        source: The module's source; the function may be wrapped by `launch_function`.
         name: Name of the function.
         executor_input: KFP's ExecutorInput.
-        scratch: Directory for the module's file, so that `inspect.getsource` works.
+        scratch: Directory of the module's file, which `inspect.getsource` reads.
     """
     from kfp.dsl.executor import Executor
 

@@ -1,6 +1,6 @@
-"""What the task setters hand to the step that makes an MSJob, carried in one environment variable of the task.
+"""Options of a step's MSJob, passed from the task setters to the step in an environment variable of the task.
 
-The variable is part of the compiled step: a run's cache key contains it, and any runner passes it on.
+The variable is part of the compiled task, and with it of the cache key.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What is set on a task for the MSJob that it makes; None or empty means: as the step decides.
+    """Options of a step's MSJob; None or empty for the step's default.
 
     Args:
         workers: Number of workers.
         backoff_limit: Number of restarts after which the job fails.
-        active_deadline_seconds: Seconds after which the job is ended and fails.
-        ttl_seconds_after_finished: Seconds after its end when the job is deleted.
-        clean_pod_policy: Which processes or pods are removed at the end: `Running`, `All` or `None`.
+        active_deadline_seconds: Seconds after which the job is terminated and fails.
+        ttl_seconds_after_finished: Seconds after which a finished job is deleted.
+        clean_pod_policy: Pods or processes deleted when the job finishes: `Running`, `All` or `None`.
         restart_policy: `Always`, `OnFailure`, `Never` or `ExitCode`.
         success_policy: `AllWorkers`, or `Default` for worker 0.
         resources: Kubernetes resource requirements of each worker: {"requests": {…}, "limits": {…}}.
@@ -48,10 +48,10 @@ class JobOptions:
 
     @classmethod
     def from_json(cls, text: str) -> JobOptions:
-        """Read what `to_json` wrote; an empty text gives no options.
+        """Parse the output of `to_json`; an empty text means no options.
 
         Raises:
-            UserError: The text is no JSON object, or has a field that this version does not know.
+            UserError: The text is not a JSON object, or has an unknown field.
         """
         if not text:
             return cls()
@@ -65,22 +65,22 @@ class JobOptions:
         if unknown:
             raise UserError(
                 f"{JOB_OPTIONS_VARIABLE}: unknown field {unknown[0]!r}",
-                hint="Compile the pipeline with the version of kfp-mindspore that the image holds.",
+                hint="Compile the pipeline with the kfp-mindspore version of the image.",
             )
         return cls(**raw)
 
     @classmethod
     def from_environment(cls) -> JobOptions:
-        """Read the options of the task that this process runs."""
+        """Return the options of the current task."""
         return cls.from_json(os.environ.get(JOB_OPTIONS_VARIABLE, ""))
 
     def to_json(self) -> str:
-        """Return the options that are set, as JSON with sorted keys."""
+        """Return the non-default options as JSON with sorted keys."""
         fields = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
         return json.dumps({name: value for name, value in fields.items() if value not in (None, {})}, sort_keys=True)
 
     def merge(self, **changes: Any) -> JobOptions:
-        """Return the options with changes: a mapping adds to what is set, None leaves it, any other value replaces."""
+        """Return a copy with changes: a mapping is merged, None is ignored, any other value replaces."""
         merged: dict[str, Any] = {}
         for name, value in changes.items():
             if isinstance(value, Mapping):

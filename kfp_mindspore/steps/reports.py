@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ClassScores:
-    """How well one class was told from the others; NaN where there is nothing to divide by.
+    """Precision and recall of one class; NaN where the denominator is 0.
 
     Args:
         label: The class.
-        count: Number of samples of it.
-        precision: Share of the samples predicted as it that are it.
-        recall: Share of its samples that were predicted as it.
+        count: Number of its samples.
+        precision: Fraction of the samples predicted as this class that belong to it.
+        recall: Fraction of its samples that were predicted as this class.
     """
 
     label: str
@@ -24,12 +24,12 @@ class ClassScores:
     recall: float
 
 
-def measure_classes(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> list[ClassScores]:
-    """Compute each class's precision and recall.
+def compute_class_scores(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> list[ClassScores]:
+    """Compute the precision and recall of each class.
 
     Args:
         labels: K class names.
-        matrix: K × K counts: rows true classes, columns predicted ones.
+        matrix: K × K counts: rows are true classes, columns predicted ones.
     """
     scores = []
     for index, label in enumerate(labels):
@@ -42,25 +42,25 @@ def measure_classes(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> l
 
 
 def render_evaluation(labels: Sequence[str], matrix: Sequence[Sequence[int]], accuracy: float, threshold: float) -> str:
-    """Render an evaluation as one HTML page that needs nothing else.
+    """Render an evaluation as one self-contained HTML page.
 
     Args:
         labels: K class names.
-        matrix: K × K counts: rows true classes, columns predicted ones.
-        accuracy: Share of right predictions, 0 to 1.
-        threshold: Least accuracy that passes.
+        matrix: K × K counts: rows are true classes, columns predicted ones.
+        accuracy: Fraction of correct predictions, 0 to 1.
+        threshold: Minimum accuracy that passes.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("kfp_mindspore.dsl", "templates"), autoescape=True, undefined=StrictUndefined
+        loader=PackageLoader("kfp_mindspore.steps", "templates"), autoescape=True, undefined=StrictUndefined
     )
-    environment.filters["share"] = lambda value: "-" if math.isnan(value) else f"{value:.3f}"
+    environment.filters["fraction"] = lambda value: "-" if math.isnan(value) else f"{value:.3f}"
     return environment.get_template("evaluation.html.j2").render(
         labels=labels,
         matrix=matrix,
         largest=max((max(row) for row in matrix), default=0) or 1,
-        scores=measure_classes(labels, matrix),
+        scores=compute_class_scores(labels, matrix),
         count=sum(sum(row) for row in matrix),
         accuracy=accuracy,
         threshold=threshold,

@@ -1,4 +1,4 @@
-"""Loads a dataset and splits it, as the first step of a pipeline."""
+"""Component that loads and splits a dataset."""
 
 from typing import NamedTuple
 
@@ -14,30 +14,27 @@ def load_dataset(
     validation_fraction: float = 0.15,
     test_fraction: float = 0.2,
 ) -> NamedTuple("Outputs", [("train_samples", int), ("validation_samples", int), ("test_samples", int)]):
-    """Load a dataset and split it, stratified by label, into train, validation and test.
+    """Load a dataset and split it into train, validation and test, stratified by label.
 
     Args:
         dataset: The dataset directory: train.npz, validation.npz and test.npz with `features` (float32) and `labels`
-            (int32), and dataset.json. Its metadata hold name, labels, features, splits, seed and digests.
-        name: `digits`, `breast_cancer` or `wine` (bundled with scikit-learn, no network needed), or a path or URI of a
+            (int32), and dataset.json. Its metadata contain name, labels, features, splits, seed and digests.
+        name: `digits`, `breast_cancer` or `wine` (bundled with scikit-learn, no network access), or a path or URI of a
             dataset directory or of one .npz file with `features` and `labels`.
         seed: Seed of the split.
-        validation_fraction: Share of all samples in the validation split, between 0 and 1.
-        test_fraction: Share of all samples in the test split, between 0 and 1.
+        validation_fraction: Fraction of all samples in the validation split, between 0 and 1.
+        test_fraction: Fraction of all samples in the test split, between 0 and 1.
 
     Returns:
         train_samples: Number of samples in the train split.
         validation_samples: Number of samples in the validation split.
         test_samples: Number of samples in the test split.
     """
-    from kfp_mindspore.formats.dataset import load_dataset
-    from kfp_mindspore.steps.artifacts import record_dataset
+    from kfp_mindspore.steps.data import prepare_dataset
 
-    loaded = load_dataset(
-        name, dataset.path, seed=seed, validation_fraction=validation_fraction, test_fraction=test_fraction
+    return prepare_dataset(
+        dataset, name, seed=seed, validation_fraction=validation_fraction, test_fraction=test_fraction
     )
-    record_dataset(loaded, dataset)
-    return loaded.splits["train"], loaded.splits["validation"], loaded.splits["test"]
 
 
 if __name__ == "__main__":

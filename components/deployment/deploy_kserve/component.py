@@ -1,4 +1,4 @@
-"""Deploys a model bundle and waits until it answers."""
+"""Component that deploys a model bundle as a service."""
 
 from typing import NamedTuple
 
@@ -15,32 +15,34 @@ def deploy_kserve(
     resources: dict = {},
     wait_seconds: int = 120,
 ) -> NamedTuple("Outputs", [("url", str), ("grpc_url", str), ("name", str)]):
-    """Deploy a model bundle as a service of this name, or its new version, and wait until it is ready.
+    """Deploy a model bundle as a service, or as a new version of it, and wait until it is ready.
 
-    Switch caching off for this step in a pipeline (`task.set_caching_options(False)`): a cached answer would name a
-    service that is no longer there.
+    Disable caching of this step in a pipeline (`task.set_caching_options(False)`): cached outputs may name a deleted
+    service.
 
     Args:
         bundle: The model bundle to serve.
         service_name: Name of the service and of the model in its URLs, a DNS label.
-        namespace: Namespace of the service; by default that of the step.
+        namespace: Namespace of the service; default the step's.
         replicas: Number of replicas.
         resources: Kubernetes resource requirements of each replica: {"requests": {…}, "limits": {…}}.
         wait_seconds: Seconds to wait until the service is ready.
 
     Returns:
-        url: Address of the service over HTTP; the model is at `{url}/v1/models/{name}:predict`.
-        grpc_url: Address of the service over gRPC (V2), host and port.
+        url: HTTP URL of the service; V1 predictions are at `{url}/v1/models/{name}:predict`.
+        grpc_url: gRPC address (V2) of the service, host and port.
         name: Name of the service and of the model in its URLs.
     """
-    from kfp_mindspore.inference import InferenceClient, Service
-    from kfp_mindspore.settings import get_namespace
-    from kfp_mindspore.steps.artifacts import record_deployment
+    from kfp_mindspore.steps.deploy import deploy_model
 
-    namespace = namespace or get_namespace() or "default"
-    service = Service(service_name, bundle.path, replicas=replicas, resources=resources, namespace=namespace)
-    status = InferenceClient().deploy(service, wait_seconds=wait_seconds)
-    return record_deployment(status)
+    return deploy_model(
+        bundle,
+        service_name,
+        namespace=namespace,
+        replicas=replicas,
+        resources=resources,
+        wait_seconds=wait_seconds,
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Asks a served model over HTTP and compares its answers with the verified ones."""
+"""Component that compares the predictions of a service with those of its model bundle."""
 
 from typing import NamedTuple
 
@@ -14,29 +14,27 @@ def smoke_test(
     sample_count: int = 32,
     tolerance: float = 1e-5,
 ) -> NamedTuple("Outputs", [("prediction", str), ("label", str), ("max_abs_diff", float), ("samples", int)]):
-    """Ask a service for held-out samples by KServe's protocols V1 and V2 and compare with the bundle's own answers.
+    """Send held-out samples to a service by KServe's V1 and V2 protocols and compare the predictions with the bundle's.
 
-    The step fails when an answer differs by more than the tolerance. Switch caching off for it in a pipeline
-    (`task.set_caching_options(False)`), so that every run asks the live service.
+    The step fails if a prediction differs by more than the tolerance. Disable caching of this step in a pipeline
+    (`task.set_caching_options(False)`), so that each run tests the live service.
 
     Args:
-        bundle: The model bundle that is served; its verified.npz has samples and the network's own answers.
-        url: Address of the service over HTTP.
+        bundle: The model bundle that is served; its verified.npz contains samples and the network's outputs.
+        url: HTTP URL of the service.
         model_name: Name of the model in the service's URLs.
-        sample_count: Number of samples to ask for by each protocol.
+        sample_count: Number of samples to send by each protocol.
         tolerance: Largest absolute difference allowed.
 
     Returns:
-        prediction: The class that the service answered for one held-out sample.
-        label: That sample's true class.
-        max_abs_diff: Largest absolute difference found, over all samples and both protocols.
-        samples: Number of samples asked for by each protocol.
+        prediction: The predicted class of one held-out sample.
+        label: The true class of that sample.
+        max_abs_diff: Largest absolute difference over all samples and both protocols.
+        samples: Number of samples sent by each protocol.
     """
-    from kfp_mindspore.inference import run_smoke_test
-    from kfp_mindspore.steps.artifacts import record_smoke_test
+    from kfp_mindspore.steps.deploy import smoke_test_service
 
-    report = run_smoke_test(url, model_name, bundle.path, samples=sample_count, tolerance=tolerance)
-    return record_smoke_test(report)
+    return smoke_test_service(bundle, url, model_name, sample_count=sample_count, tolerance=tolerance)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Evaluates an exported model on held-out data and says whether it passes."""
+"""Component that evaluates an exported model on held-out data."""
 
 from typing import NamedTuple
 
@@ -16,30 +16,27 @@ def evaluate_mindir(
     threshold: float = 0.0,
     split: str = "test",
 ) -> NamedTuple("Outputs", [("accuracy", float), ("passed", bool), ("test_images", int)]):
-    """Evaluate a model bundle's graph on a held-out split and compare its accuracy with a threshold.
+    """Evaluate the graph of a model bundle on a held-out split and compare its accuracy with a threshold.
 
-    The step succeeds whether or not the model passes: a pipeline decides by `dsl.If` on an output what happens then.
+    The step succeeds whether or not the threshold is reached; a pipeline branches with `dsl.If` on an output.
 
     Args:
         bundle: The model bundle.
         dataset: The dataset directory.
-        metrics: accuracy, threshold and test_images, and recall by class.
+        metrics: accuracy, threshold, test_images, and recall by class.
         confusion: The confusion matrix: rows are true labels, columns predicted ones, values counts.
-        report: The same for people: accuracy beside the threshold, the matrix, precision and recall by class.
-        threshold: Least accuracy that passes, 0 to 1.
+        report: HTML page with accuracy, threshold, confusion matrix, and precision and recall by class.
+        threshold: Minimum accuracy that passes, 0 to 1.
         split: Split of the dataset to evaluate on.
 
     Returns:
-        accuracy: Share of samples whose label was predicted, 0 to 1.
+        accuracy: Fraction of correct predictions, 0 to 1.
         passed: Whether the accuracy reaches the threshold.
         test_images: Number of samples evaluated.
     """
-    from kfp_mindspore.mindir import evaluate_bundle
-    from kfp_mindspore.steps.artifacts import record_evaluation
+    from kfp_mindspore.steps.evaluate import evaluate_model
 
-    evaluation = evaluate_bundle(bundle.path, dataset.path, split=split)
-    passed = record_evaluation(evaluation, threshold, metrics, confusion, report)
-    return evaluation.accuracy, passed, evaluation.count
+    return evaluate_model(bundle, dataset, metrics, confusion, report, threshold=threshold, split=split)
 
 
 if __name__ == "__main__":

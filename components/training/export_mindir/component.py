@@ -1,4 +1,4 @@
-"""Exports a trained network to MindIR, checked against the network itself."""
+"""Component that exports a trained network to a verified MindIR bundle."""
 
 from typing import NamedTuple
 
@@ -17,37 +17,36 @@ def export_mindir(
     network_arguments: dict = {},
     transform: str = "",
 ) -> NamedTuple("Outputs", [("max_abs_diff", float)]):
-    """Export a checkpoint's network to MindIR, load it again and compare both on held-out samples.
+    """Export a checkpoint's network to MindIR, reload it and compare both on held-out samples.
 
     Args:
-        model: What train_msjob wrote; its `checkpoint/` says how the network is built again.
-        dataset: The dataset directory whose test split the comparison uses.
-        bundle: The model bundle: model.mindir, signature.json (inputs, outputs, digests) and verified.npz (the samples
-            and the network's own answers). Its metadata hold the signature.
-        batch: Batch size of the exported graph; 0 leaves it free.
+        model: Output of train_msjob; its `checkpoint/` records how to build the network.
+        dataset: The dataset directory; its test split is used for the comparison.
+        bundle: The model bundle: model.mindir, signature.json (inputs, outputs, digests) and verified.npz (samples and
+            the network's outputs). Its metadata contain the signature.
+        batch: Batch size of the exported graph; 0 for a free one.
         samples: Number of held-out samples to compare and keep, at least 32.
-        network: Factory of the network as `module:callable`, over what the checkpoint says.
-        network_arguments: Keyword arguments of the factory, over what the checkpoint says.
-        transform: What is done before and after the graph where it is served: a Python file in the step's image, which
-            is tried and becomes part of the bundle, or the name of a transform that an installed package registers.
+        network: Factory of the network as `module:callable`; default the checkpoint's.
+        network_arguments: Keyword arguments of the factory; default the checkpoint's.
+        transform: Preprocessing and postprocessing of the served model: a Python file in the step's image, which is
+            tested and copied to the bundle, or the name of a transform of an installed package.
 
     Returns:
         max_abs_diff: Largest absolute difference between the outputs of the exported graph and of the network.
     """
-    from kfp_mindspore.mindir import export_mindir
-    from kfp_mindspore.steps.artifacts import record_bundle
+    from kfp_mindspore.steps.export import export_model
 
-    exported = export_mindir(
-        f"{model.path}/checkpoint",
-        bundle.path,
-        dataset_dir=dataset.path,
-        batch=batch or "free",
-        sample_count=samples,
-        network=network or None,
-        network_arguments=network_arguments or None,
-        transform=transform or None,
+    difference = export_model(
+        model,
+        dataset,
+        bundle,
+        batch=batch,
+        samples=samples,
+        network=network,
+        network_arguments=network_arguments,
+        transform=transform,
     )
-    return (record_bundle(exported, bundle),)
+    return (difference,)
 
 
 if __name__ == "__main__":

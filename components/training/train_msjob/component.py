@@ -1,4 +1,4 @@
-"""Trains a model by a MindSpore job, on as many workers as asked for."""
+"""Component that trains a model by an MSJob."""
 
 from kfp import dsl
 from kfp.dsl import Dataset, Input, Metrics, Model, Output
@@ -22,44 +22,44 @@ def train_msjob(
     namespace: str = "",
     checkpoint_dir: str = "",
 ):
-    """Run a training command as an MSJob and wait for it.
+    """Run a training command as an MSJob and wait until it has finished.
 
-    Any script can be the command. It finds its data in the directory KFP_MINDSPORE_DATASET_DIR, writes what it made to
-    KFP_MINDSPORE_OUTPUT_DIR, and may keep checkpoints in KFP_MINDSPORE_CHECKPOINT_DIR, which outlives a restart of the
-    job; `kfp_mindspore.training.fit` does all three by itself. With more than one worker, each has MindSpore's topology
-    in MS_*, and a scheduler runs beside them.
+    The command can be any script. It reads its data from the directory KFP_MINDSPORE_DATASET_DIR, writes its output to
+    KFP_MINDSPORE_OUTPUT_DIR, and may store checkpoints in KFP_MINDSPORE_CHECKPOINT_DIR, which persists across restarts
+    of the job; `kfp_mindspore.training.fit` uses all three. With more than one worker, a scheduler is added, and each
+    worker has MindSpore's topology in MS_*.
 
     Args:
-        model: What the job wrote: `checkpoint/` (parameters and how the network is built again) and metrics.jsonl. Its
-            metadata hold the job's name, its workers, the network and the hyperparameters.
-        metrics: The newest value of each metric in metrics.jsonl, such as loss and accuracy.
-        command: The command of each worker, such as ["python", "train.py"].
-        dataset: The dataset directory; none for a command that finds its data itself.
-        args: Arguments of the command, passed as they are; whole numbers are spelled without a point.
+        model: Output of the job: `checkpoint/` (parameters and how to build the network) and metrics.jsonl. Its
+            metadata contain the job's name and workers, the network and the hyperparameters.
+        metrics: The last value of each metric in metrics.jsonl, such as loss and accuracy.
+        command: Command of each worker, such as ["python", "train.py"].
+        dataset: The dataset directory; optional.
+        args: Arguments of the command; integers are written without a decimal point.
         hyperparameters: Further arguments by name: {"epochs": 5} becomes `--epochs 5`, {"nesterov": true} becomes
-            `--nesterov`; false and null leave one out. Parameters of a pipeline may be values here.
+            `--nesterov`; false and null omit the option. Values can be pipeline parameters.
         workers: Number of workers.
-        image: Image of the workers; by default the one of this package ($KFP_MINDSPORE_IMAGE).
-        env: Environment variables of the workers, by name.
-        restart_policy: `ExitCode`: restart after an exit code that promises to pass (130, 137, 138, 143), fail at once
-            after another; `OnFailure`: restart after any but 0; `Never`; `Always`.
+        image: Image of the workers; default this package's ($KFP_MINDSPORE_IMAGE).
+        env: Environment variables of the workers by name.
+        restart_policy: `ExitCode`: restart after a retryable exit code (130, 137, 138, 143), fail after any other;
+            `OnFailure`: restart after any exit code but 0; `Never`; `Always`.
         backoff_limit: Number of restarts after which the job fails.
-        active_deadline_seconds: Seconds after which the job is ended and fails; 0 for no limit.
-        job_name: Name of the job, a DNS label of at most 51 characters; by default one made from the step's output,
-            the same when the step is retried.
-        namespace: Namespace of the job; by default that of the step.
-        checkpoint_dir: Directory of checkpoints that outlives this run, so that a later run resumes from it; by default
-            one beside the output, removed at the end.
+        active_deadline_seconds: Seconds after which the job is terminated and fails; 0 for no limit.
+        job_name: Name of the job, a DNS label of at most 51 characters; default a name derived from the step's output,
+            the same for each retry of the step.
+        namespace: Namespace of the job; default the step's.
+        checkpoint_dir: Persistent checkpoint directory, from which a later run resumes; default one beside the output,
+            deleted at the end.
     """
-    from kfp_mindspore.steps.artifacts import record_training
-    from kfp_mindspore.steps.train import run_training
+    from kfp_mindspore.steps.train import train_model
 
-    result = run_training(
-        model.path,
+    train_model(
+        model,
+        metrics,
+        dataset,
         command=command,
         args=args,
         hyperparameters=hyperparameters,
-        dataset_dir=dataset.path if dataset else "",
         checkpoint_dir=checkpoint_dir,
         job_name=job_name,
         namespace=namespace,
@@ -70,7 +70,6 @@ def train_msjob(
         backoff_limit=backoff_limit,
         active_deadline_seconds=active_deadline_seconds,
     )
-    record_training(result, model, metrics)
 
 
 if __name__ == "__main__":

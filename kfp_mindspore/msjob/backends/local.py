@@ -102,9 +102,9 @@ class LocalBackend(JobBackend):
             raise KfpMindSporeError(f"job {job.name} cannot be written to {path}: {error.strerror or error}") from error
         try:
             identity = spawn_detached(
-                [sys.executable, "-S", "-m", _SUPERVISOR, str(path)],
+                [sys.executable, "-m", _SUPERVISOR, str(path)],
                 cwd="/",
-                # The supervisor gets the standard library and this package, whatever the job's own path holds.
+                # The job's own PYTHONPATH must not shadow modules of the supervisor.
                 env={**environment, "PYTHONPATH": _PACKAGE_ROOT},
                 log=directory.supervisor_log,
             )

@@ -390,7 +390,8 @@ def test_a_server_that_is_not_there(tmp_path: Path, town: Town) -> None:
 def test_a_pipelines_step_launches_its_job_on_the_cluster(
     town: Town, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from kfp_mindspore.steps.train import JobOptions, launch_job
+    from kfp_mindspore.steps.job import launch_job
+    from kfp_mindspore.steps.options import JobOptions
 
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
     monkeypatch.setenv("KUBECONFIG", str(town.client.backend.kubeconfig))  # type: ignore[attr-defined]

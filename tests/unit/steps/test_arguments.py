@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.steps.arguments import spell_hyperparameters, spell_value
+from kfp_mindspore.steps.arguments import to_argument, to_arguments
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,8 @@ from kfp_mindspore.steps.arguments import spell_hyperparameters, spell_value
         (None, "null"),
     ],
 )
-def test_value(value: Any, expected: str) -> None:
-    assert spell_value(value) == expected
+def test_value_to_argument(value: Any, expected: str) -> None:
+    assert to_argument(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_value(value: Any, expected: str) -> None:
     [
         ({}, []),
         ({"epochs": 5.0, "learning_rate": 0.01}, ["--epochs", "5", "--learning-rate", "0.01"]),
-        # A parameter of a pipeline in a dict arrives as text from kfp.local, and as 5 from a cluster.
+        # A pipeline parameter inside a dict: text from kfp.local, an integer from a cluster.
         ({"epochs": "5.0"}, ["--epochs", "5"]),
         ({"epochs": "5"}, ["--epochs", "5"]),
         ({"rate": "0.50"}, ["--rate", "0.50"]),
@@ -41,5 +41,5 @@ def test_value(value: Any, expected: str) -> None:
         ({"name": "a b"}, ["--name", "a b"]),
     ],
 )
-def test_hyperparameters(values: dict[str, Any], expected: list[str]) -> None:
-    assert spell_hyperparameters(values) == expected
+def test_hyperparameters_to_arguments(values: dict[str, Any], expected: list[str]) -> None:
+    assert to_arguments(values) == expected

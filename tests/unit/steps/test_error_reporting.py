@@ -7,7 +7,7 @@ import sys
 import pytest
 
 SCRIPT = """
-import kfp_mindspore.dsl
+import kfp_mindspore.steps
 from kfp_mindspore.errors import UserError
 raise {error}
 """
@@ -22,7 +22,7 @@ raise {error}
         ("ValueError('a bug')", {"_KFP_RUNTIME": "true"}, True, "ValueError: a bug"),
     ],
 )
-def test_error_of_ours_ends_a_step_with_its_message(
+def test_step_prints_message_without_stack_trace(
     error: str, variables: dict[str, str], has_trace: bool, last: str
 ) -> None:
     inherited = {

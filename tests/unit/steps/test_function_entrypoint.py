@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.steps import function_entrypoint as replica
-from kfp_mindspore.steps.function import _adopt_outputs, launch_function
+from kfp_mindspore.steps import function_entrypoint
+from kfp_mindspore.steps.function import copy_outputs, launch_function
 
 SOURCE = """
 from typing import NamedTuple
@@ -42,7 +42,7 @@ def _make_input(root: Path) -> dict[str, Any]:
 
 
 def _run(executor_input: dict[str, Any]) -> None:
-    replica.main(["--source", SOURCE, "--function", "work", "--executor-input", json.dumps(executor_input)])
+    function_entrypoint.main(["--source", SOURCE, "--function", "work", "--executor-input", json.dumps(executor_input)])
 
 
 def test_worker_0_writes_the_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_other_workers_write_to_scratch(tmp_path: Path, monkeypatch: pytest.Monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_launcher_returns_what_worker_0_did(tmp_path: Path) -> None:
+def test_launcher_returns_outputs_of_worker_0(tmp_path: Path) -> None:
     from kfp import dsl
 
     namespace: dict[str, Any] = {}
@@ -73,23 +73,23 @@ def test_launcher_returns_what_worker_0_did(tmp_path: Path) -> None:
         "parameterValues": {"twice": 42, "text": "done"},
         "artifacts": {"note": {"artifacts": [{"name": "n", "uri": "/elsewhere", "metadata": {"kind": "note"}}]}},
     }
-    assert _adopt_outputs(function, answer, {"value": 21, "note": note}) == (42, "done")
+    assert copy_outputs(function, answer, {"value": 21, "note": note}) == (42, "done")
     assert (note.name, note.uri, note.metadata) == ("n", "/elsewhere", {"kind": "note"})
 
 
-def test_returned_artifact_is_built_again() -> None:
+def test_returned_artifact_is_recreated() -> None:
     from kfp import dsl
 
     def work() -> dsl.Model:
         return dsl.Model(uri="/model")
 
     answer = {"artifacts": {"Output": {"artifacts": [{"name": "m", "uri": "/model", "metadata": {"a": "b"}}]}}}
-    model = _adopt_outputs(work, answer, {})
+    model = copy_outputs(work, answer, {})
     assert isinstance(model, dsl.Model)
     assert (model.name, model.uri, model.metadata) == ("m", "/model", {"a": "b"})
 
 
-def test_kfp_sees_the_function_s_own_parameters() -> None:
+def test_launcher_keeps_signature_of_function() -> None:
     import inspect
 
     def work(value: int, name: str = "x") -> int:

@@ -28,12 +28,12 @@ OPTIONS = st.builds(
 
 
 @given(OPTIONS)
-def test_options_survive_the_way_through_the_environment(options: JobOptions) -> None:
+def test_options_round_trip_through_json(options: JobOptions) -> None:
     assert JobOptions.from_json(options.to_json()) == options
 
 
 @given(OPTIONS, OPTIONS)
-def test_what_is_set_later_goes_before_and_what_is_not_set_stays(first: JobOptions, second: JobOptions) -> None:
+def test_merge_replaces_values_and_merges_mappings(first: JobOptions, second: JobOptions) -> None:
     merged = first.merge(**vars(second))
     assert merged.workers == (first.workers if second.workers is None else second.workers)
     assert merged.env == {**first.env, **second.env}
@@ -41,7 +41,7 @@ def test_what_is_set_later_goes_before_and_what_is_not_set_stays(first: JobOptio
     assert merged.merge(**vars(JobOptions())) == merged
 
 
-def test_zero_is_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zero_is_not_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(JOB_OPTIONS_VARIABLE, JobOptions(backoff_limit=0).to_json())
     assert JobOptions(backoff_limit=3).merge(**vars(JobOptions.from_environment())).backoff_limit == 0
 
@@ -54,6 +54,6 @@ def test_zero_is_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
         (json.dumps({"worker": 2}), "unknown field 'worker'"),
     ],
 )
-def test_broken_options_are_named(text: str, message: str) -> None:
+def test_invalid_json_is_refused(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         JobOptions.from_json(text)

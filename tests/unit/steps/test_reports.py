@@ -4,14 +4,14 @@ import math
 
 import pytest
 
-from kfp_mindspore.steps.reports import measure_classes, render_evaluation
+from kfp_mindspore.steps.reports import compute_class_scores, render_evaluation
 
 LABELS = ["<cat>", "dog", "owl"]
 MATRIX = [[3, 1, 0], [0, 4, 0], [0, 0, 0]]
 
 
 def test_precision_and_recall_by_class() -> None:
-    cat, dog, owl = measure_classes(LABELS, MATRIX)
+    cat, dog, owl = compute_class_scores(LABELS, MATRIX)
     assert (cat.count, cat.precision, cat.recall) == (4, 1.0, 0.75)
     assert (dog.count, dog.precision, dog.recall) == (4, 0.8, 1.0)
     assert owl.count == 0
@@ -23,7 +23,7 @@ def test_precision_and_recall_by_class() -> None:
     ("threshold", "found", "absent"),
     [(0.8, ">met<", "not met"), (0.9, ">not met<", ">met<"), (0.0, "8 held-out samples.", "gate")],
 )
-def test_page_says_what_the_gate_decides(threshold: float, found: str, absent: str) -> None:
+def test_page_shows_gate_decision(threshold: float, found: str, absent: str) -> None:
     page = render_evaluation(LABELS, MATRIX, 0.875, threshold)
     assert found in page
     assert absent not in page

@@ -1,9 +1,37 @@
 import pytest
 from kfp import dsl
 
-from kfp_mindspore import inference
 from kfp_mindspore.components.deployment.deploy_kserve import deploy_kserve
-from kfp_mindspore.inference import Service, ServiceState, ServiceStatus
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.inference import Service, ServiceState, ServiceStatus, client
+from kfp_mindspore.inference.backends.local import LocalServing
+
+
+class RecordingBackend(LocalServing):
+    """A backend that records each service instead of starting its server; the client in front of it is the real one."""
+
+    def __init__(self, home) -> None:
+        super().__init__(home)
+        self.deployed = []
+
+    def deploy(self, service, *, wait_seconds, lease):
+        self.deployed.append((service, wait_seconds))
+        return ServiceStatus(
+            name=service.name,
+            namespace=service.namespace,
+            state=ServiceState.READY,
+            url="http://127.0.0.1:8080",
+            grpc_url="127.0.0.1:8081",
+            model=str(service.model_dir),
+            warnings=("replicas: this machine runs one",),
+        )
+
+
+@pytest.fixture
+def backend(monkeypatch, tmp_path):
+    backend = RecordingBackend(tmp_path)
+    monkeypatch.setattr(client, "create_backend", lambda name=None: backend)
+    return backend
 
 
 @pytest.mark.parametrize(
@@ -17,24 +45,24 @@ from kfp_mindspore.inference import Service, ServiceState, ServiceStatus
         ),
     ],
 )
-def test_service_is_what_was_asked_for(monkeypatch, capsys, arguments, service, seconds) -> None:
-    calls = []
-
-    class Client:
-        def deploy(self, service, wait_seconds):
-            calls.append((service, wait_seconds))
-            return ServiceStatus(
-                name=service.name,
-                namespace=service.namespace,
-                state=ServiceState.READY,
-                url="http://127.0.0.1:8080",
-                grpc_url="127.0.0.1:8081",
-                model=str(service.model_dir),
-                warnings=("replicas: this machine runs one",),
-            )
-
-    monkeypatch.setattr(inference, "InferenceClient", Client, raising=False)
+def test_arguments_become_a_service(backend, capsys, arguments, service, seconds) -> None:
     outputs = deploy_kserve.python_func(bundle=dsl.Model(uri="/bundle"), service_name="digits", **arguments)
     assert outputs == ("http://127.0.0.1:8080", "127.0.0.1:8081", "digits")
-    assert calls == [(service, seconds)]
+    assert backend.deployed == [(service, seconds)]
     assert "warning: replicas: this machine runs one" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"service_name": "Digits"}, "name: must be"),
+        ({"namespace": "Vision"}, "namespace: must be"),
+        ({"replicas": 0}, "replicas: must be"),
+        ({"resources": {"limit": {"cpu": "1"}}}, "resources.limit: unknown field"),
+        ({"resources": {"limits": {"memory": "4 Gb"}}}, "resources.limits.memory: must be"),
+    ],
+)
+def test_invalid_argument_is_refused(backend, arguments, message) -> None:
+    with pytest.raises(ValidationError, match=message):
+        deploy_kserve.python_func(**{"bundle": dsl.Model(uri="/bundle"), "service_name": "digits", **arguments})
+    assert not backend.deployed

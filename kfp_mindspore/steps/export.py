@@ -1,0 +1,64 @@
+"""The step that exports a checkpoint to MindIR."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.steps.arguments import to_metadata
+
+if TYPE_CHECKING:
+    from kfp import dsl
+
+
+def export_model(
+    model: dsl.Model,
+    dataset: dsl.Dataset,
+    bundle: dsl.Model,
+    *,
+    batch: int = 0,
+    samples: int = 64,
+    network: str = "",
+    network_arguments: Mapping[str, Any] | None = None,
+    transform: str = "",
+) -> float:
+    """Export a model's checkpoint to a verified bundle and describe it in the bundle's metadata.
+
+    Args:
+        model: Output of a training step; its `checkpoint/` is exported.
+        dataset: The dataset directory; its test split verifies the graph.
+        bundle: Output artifact; the bundle is written to its path.
+        batch: Batch size of the graph; 0 for a free one.
+        samples: Number of held-out samples to compare and keep.
+        network: Factory of the network as `module:callable`; empty for the checkpoint's.
+        network_arguments: Keyword arguments of the factory; empty for the checkpoint's.
+        transform: Python file or name of the transform; empty for the checkpoint's.
+
+    Returns:
+        Largest absolute difference between the outputs of the exported graph and of the network.
+    """
+    from kfp_mindspore.mindir import export_mindir
+
+    signature = export_mindir(
+        f"{model.path}/checkpoint",
+        bundle.path,
+        dataset_dir=dataset.path,
+        batch=batch or "free",
+        sample_count=samples,
+        network=network or None,
+        network_arguments=network_arguments or None,
+        transform=transform or None,
+    ).signature
+    difference = float(signature.verified["max_abs_diff"])
+    bundle.metadata.update(
+        framework="mindspore",
+        framework_version=signature.mindspore_version,
+        format="mindir",
+        inputs=to_metadata([spec.to_dict() for spec in signature.inputs]),
+        outputs=to_metadata([spec.to_dict() for spec in signature.outputs]),
+        files=to_metadata(signature.files),
+        verified=to_metadata(signature.verified),
+        labels=to_metadata(signature.labels),
+        max_abs_diff=difference,
+    )
+    return difference
