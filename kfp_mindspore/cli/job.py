@@ -301,7 +301,7 @@ def convert(file: Path, output: Path | None, as_json: bool) -> None:
     """
     from kfp_mindspore.files import write_text
     from kfp_mindspore.msjob.convert import convert_msjob
-    from kfp_mindspore.msjob.validation import parse_msjob_yaml
+    from kfp_mindspore.msjob.yaml_document import parse_msjob_yaml
 
     name = "standard input" if str(file) == "-" else str(file)
     if output is not None and output.is_dir():

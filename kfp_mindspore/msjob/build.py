@@ -7,7 +7,8 @@ from typing import Any
 
 from kfp_mindspore.msjob.manifest import serialize
 from kfp_mindspore.msjob.names import CONTAINER_NAME, DEFAULT_BACKOFF_LIMIT, WORKER
-from kfp_mindspore.msjob.types import MSJob, ReplicaSpec, RunPolicy
+from kfp_mindspore.msjob.spec import ReplicaSpec, RunPolicy
+from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import validate_msjob
 from kfp_mindspore.settings import PLACEHOLDER_IMAGE
 

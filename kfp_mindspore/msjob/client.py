@@ -16,7 +16,6 @@ from kfp_mindspore.msjob.pod_filter import build_pod_filter
 from kfp_mindspore.msjob.status import JobCondition
 from kfp_mindspore.msjob.submission import build_function_job, build_training_job, copy_job
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.msjob.validation import validate_msjob
 
 
 class MSJobClient:
@@ -189,7 +188,6 @@ class MSJobClient:
         for key, entries in (("labels", {**(labels or {}), **queue}), ("annotations", annotations or {})):
             if entries:
                 new.metadata[key] = {**(new.metadata.get(key) or {}), **entries}
-        validate_msjob(new)
         self.backend.create(new, dry_run=dry_run)
 
     def get_job(self, name: str, namespace: str | None = None) -> MSJob:

@@ -20,8 +20,8 @@ from kfp_mindspore.msjob.names import (
 )
 from kfp_mindspore.msjob.pod_schema import Schema
 from kfp_mindspore.msjob.schema import describe_class
+from kfp_mindspore.msjob.spec import JobManifest
 from kfp_mindspore.msjob.status import StatusSummary
-from kfp_mindspore.msjob.types import MSJob
 
 # Replica types are the keys of a map, since ms-operator takes them in any case; without a bound on the map the API
 # server takes the cost of its rules for unlimited, and refuses them.
@@ -82,7 +82,7 @@ def build_crd() -> dict[str, Any]:
 def build_job_schema() -> Schema:
     """Return the structural schema of an MSJob: defaults, limits and rules included."""
     extras = {"label_selector": {"definition": "LabelSelector"}, "conditions": _map_by("type")}
-    job = describe_class(MSJob, extras)
+    job = describe_class(JobManifest, extras)
     fields = job["properties"]
     status = fields.pop("status")
     summary = describe_class(StatusSummary)

@@ -21,12 +21,14 @@ Env = Mapping[str, str] | Sequence[Any] | None
 
 
 def copy_job(job: MSJob | Mapping[str, Any]) -> MSJob:
-    """Return a job of its own.
+    """Return an independent copy of a job.
 
     Raises:
-        ValidationError: It is invalid.
+        ValidationError: A document is invalid.
     """
-    return MSJob.from_dict(serialize(job) if isinstance(job, Mapping) else job.to_dict())
+    if isinstance(job, Mapping):
+        return MSJob.from_dict(serialize(job))
+    return MSJob.from_dict(job.to_dict(), validate=False)
 
 
 def build_function_job(

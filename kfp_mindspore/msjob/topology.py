@@ -17,7 +17,8 @@ from kfp_mindspore.msjob.names import (
     SCHEDULER,
     WORKER,
 )
-from kfp_mindspore.msjob.types import MSJob, ReplicaSpec
+from kfp_mindspore.msjob.spec import ReplicaSpec
+from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.settings import (
     NODE_ID_VARIABLE,
     ROLE_VARIABLE,

@@ -1,125 +1,18 @@
-"""MSJob in Python, field for field as on the wire; its pod templates stay the dicts that the user wrote."""
+"""MSJob: a job's manifest with its readers; pod templates stay the dicts that the user wrote."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_mindspore.msjob.manifest import deserialize, serialize
-from kfp_mindspore.msjob.names import (
-    API_VERSION,
-    CLEAN_POD_POLICIES,
-    CONTAINER_NAME,
-    DEFAULT_BACKOFF_LIMIT,
-    DEFAULT_CLEAN_POD_POLICY,
-    DEFAULT_GRACE_SECONDS,
-    DEFAULT_RESTART_POLICY,
-    KIND,
-    RESTART_POLICIES,
-    SUCCESS_POLICIES,
-    TOPOLOGY_KEY,
-    resolve_replica_type,
-)
-from kfp_mindspore.msjob.schema import limit
-from kfp_mindspore.msjob.status import JobStatus
-from kfp_mindspore.msjob.validation import parse_msjob_yaml, validate_msjob
+from kfp_mindspore.msjob.spec import JobManifest
+from kfp_mindspore.msjob.validation import validate_msjob
+from kfp_mindspore.msjob.yaml_document import parse_msjob_yaml
 
 
 @dataclass
-class SchedulingPolicy:
-    """How the job's pods are scheduled together, as `KubeflowOrgV1SchedulingPolicy`; the local backend ignores it.
-
-    Attributes:
-        min_available: How many pods must find a node before any starts; default all.
-        min_resources: What the job needs in all, resource name to quantity; default for Volcano the sum of the requests
-            of as many pods as must find a node, for scheduler-plugins nothing.
-        priority_class: PriorityClass of the group of pods; Volcano's alone.
-        queue: Queue of the gang scheduler; Volcano's alone.
-        schedule_timeout_seconds: How long the group of pods may wait to be scheduled together, by scheduler-plugins.
-    """
-
-    min_available: int | None = limit(minimum=1)
-    min_resources: dict[str, Any] | None = limit(definition="Quantity")  # noqa: RUF009
-    priority_class: str | None = None
-    queue: str | None = None
-    schedule_timeout_seconds: int | None = limit(minimum=0)
-
-
-@dataclass
-class ElasticPolicy:
-    """Between how many workers a job may have; kept and passed on, every backend runs the workers that are asked for.
-
-    Attributes:
-        min_replicas: With fewer workers it does not run.
-        max_replicas: It never gets more workers.
-    """
-
-    min_replicas: int | None = limit(minimum=1)
-    max_replicas: int | None = limit(minimum=1)
-
-
-@dataclass
-class RunPolicy:
-    """When a job ends, is tried again and is cleaned up, as `KubeflowOrgV1RunPolicy`.
-
-    Attributes:
-        active_deadline_seconds: The job fails when it runs longer; default no limit.
-        backoff_limit: How often all its processes may be started again; default 3.
-        clean_pod_policy: What goes at the end: `Running` processes (the default), `All` (logs too), or `None`.
-        managed_by: Controller that looks after the job; the local backend ignores it.
-        scheduling_policy: How the job's pods are scheduled together.
-        suspend: Whether the job waits, without any process.
-        ttl_seconds_after_finished: The job is deleted this long after its end; default never.
-    """
-
-    active_deadline_seconds: int | None = limit(minimum=1, format="int64")
-    backoff_limit: int | None = limit(minimum=0, default=DEFAULT_BACKOFF_LIMIT)
-    clean_pod_policy: str | None = limit(enum=list(CLEAN_POD_POLICIES), default=DEFAULT_CLEAN_POD_POLICY)
-    managed_by: str | None = None
-    scheduling_policy: SchedulingPolicy | None = None
-    suspend: bool | None = limit(default=False)
-    ttl_seconds_after_finished: int | None = limit(minimum=0)
-
-    def __post_init__(self) -> None:
-        if self.scheduling_policy is not None:
-            self.scheduling_policy = _parse_spec(SchedulingPolicy, self.scheduling_policy)
-
-
-@dataclass
-class ReplicaSpec:
-    """One kind of process of a job, as `KubeflowOrgV1ReplicaSpec`.
-
-    Attributes:
-        replicas: How many; default 1.
-        restart_policy: `Always`, `OnFailure`, `Never` (the default) or `ExitCode` (again after a retryable exit code).
-        template: The PodTemplateSpec, a dict as on the wire; its container `mindspore` is what runs.
-    """
-
-    replicas: int | None = limit(minimum=1, default=1)
-    restart_policy: str | None = limit(enum=list(RESTART_POLICIES), default=DEFAULT_RESTART_POLICY)
-    template: dict[str, Any] = limit(default_factory=dict, required=True, definition="PodTemplateSpec")  # noqa: RUF009
-
-    def __post_init__(self) -> None:
-        self.template = serialize(self.template)
-
-    @property
-    def container(self) -> dict[str, Any]:
-        """The container that trains."""
-        containers = self.template.get("spec", {}).get("containers", [])
-        found: dict[str, Any] = next((item for item in containers if item.get("name") == CONTAINER_NAME), {})
-        return found
-
-    @property
-    def grace_seconds(self) -> float:
-        """Seconds between SIGTERM and SIGKILL."""
-        seconds = self.template.get("spec", {}).get("terminationGracePeriodSeconds")
-        return float(DEFAULT_GRACE_SECONDS if seconds is None else seconds)
-
-
-@dataclass
-class MSJob:
+class MSJob(JobManifest):
     """A MindSpore training job.
 
     Attributes:
@@ -134,55 +27,6 @@ class MSJob:
             same value; the local backend ignores it.
         status: What it has come to; written by the backend.
     """
-
-    metadata: dict[str, Any]
-    ms_replica_specs: dict[str, ReplicaSpec]
-    run_policy: RunPolicy | None = None
-    success_policy: str | None = limit(enum=list(SUCCESS_POLICIES), default="")
-    enable_dynamic_worker: bool | None = None
-    elastic_policy: ElasticPolicy | None = None
-    topology_key: str | None = limit(pattern=f"^{TOPOLOGY_KEY}$", maxLength=317)
-    status: JobStatus | None = None
-    api_version: str = API_VERSION
-    kind: str = KIND
-
-    def __post_init__(self) -> None:
-        self.metadata = serialize(self.metadata)
-        self.ms_replica_specs = {
-            resolve_replica_type(name) or name: _parse_spec(ReplicaSpec, spec)
-            for name, spec in self.ms_replica_specs.items()
-        }
-        if self.run_policy is not None:
-            self.run_policy = _parse_spec(RunPolicy, self.run_policy)
-        if self.elastic_policy is not None:
-            self.elastic_policy = _parse_spec(ElasticPolicy, self.elastic_policy)
-        if self.status is not None:
-            self.status = _parse_spec(JobStatus, self.status)
-
-    @property
-    def name(self) -> str:
-        """The job's name."""
-        return str(self.metadata["name"])
-
-    @property
-    def namespace(self) -> str:
-        """The job's namespace."""
-        return str(self.metadata.get("namespace") or "default")
-
-    @property
-    def workers(self) -> int:
-        """How many workers it has."""
-        replicas = self.ms_replica_specs["Worker"].replicas
-        return 1 if replicas is None else replicas
-
-    @property
-    def effective_run_policy(self) -> RunPolicy:
-        """The run policy with its defaults filled in."""
-        policy = copy.copy(self.run_policy or RunPolicy())
-        if policy.backoff_limit is None:
-            policy.backoff_limit = DEFAULT_BACKOFF_LIMIT
-        policy.clean_pod_policy = policy.clean_pod_policy or DEFAULT_CLEAN_POD_POLICY
-        return policy
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], *, validate: bool = True) -> MSJob:
@@ -211,24 +55,6 @@ class MSJob:
             kind=document["kind"],
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the wire form, a copy."""
-        spec: dict[str, Any] = {
-            "msReplicaSpecs": {name: serialize(item) for name, item in self.ms_replica_specs.items()}
-        }
-        options = {
-            "runPolicy": self.run_policy,
-            "successPolicy": self.success_policy,
-            "enableDynamicWorker": self.enable_dynamic_worker,
-            "elasticPolicy": self.elastic_policy,
-            "topologyKey": self.topology_key,
-        }
-        spec.update({name: serialize(value) for name, value in options.items() if value is not None})
-        document = {"apiVersion": self.api_version, "kind": self.kind, "metadata": self.metadata, "spec": spec}
-        if self.status is not None:
-            document["status"] = self.status.to_dict()
-        return copy.deepcopy(document)
-
     @classmethod
     def from_yaml(cls, text: str, *, source: str = "") -> MSJob:
         """Read one YAML document.
@@ -248,7 +74,3 @@ class MSJob:
 
         text: str = yaml.safe_dump(self.to_dict(), sort_keys=False)
         return text
-
-
-def _parse_spec(kind: type[Any], value: Any) -> Any:
-    return value if isinstance(value, kind) else kind(**deserialize(kind, serialize(value)))

@@ -152,8 +152,10 @@ class _Reconciliation:
 
     def _proceed(self) -> None:
         document = {key: value for key, value in self.document.items() if key != "status"}
-        self.status.observed_generation = document["metadata"].get("generation")
-        if errors := list_errors(document):
+        generation = document["metadata"].get("generation")
+        is_validated = generation is not None and generation == self.status.observed_generation
+        self.status.observed_generation = generation
+        if not is_validated and (errors := list_errors(document)):
             self._fail("InvalidSpec", ValidationError(errors, subject=f"MSJob {self.name}").message)
             return
         self.job = MSJob.from_dict(document, validate=False)

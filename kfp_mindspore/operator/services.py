@@ -8,8 +8,9 @@ from ipaddress import ip_address
 from typing import Any
 
 from kfp_mindspore.msjob.names import OPERATOR_LABEL, PORT_NAME, SCHEDULER
+from kfp_mindspore.msjob.spec import SchedulingPolicy
 from kfp_mindspore.msjob.topology import Member, make_labels
-from kfp_mindspore.msjob.types import MSJob, SchedulingPolicy
+from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.observed import EndpointSliceView, PodGroupView, PodView
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.pods import make_owner, read_requests

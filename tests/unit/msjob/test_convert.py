@@ -9,7 +9,7 @@ from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import MSJob
 from kfp_mindspore.msjob.convert import Conversion, convert_msjob
 from kfp_mindspore.msjob.topology import Endpoints, build_topology
-from kfp_mindspore.msjob.validation import parse_msjob_yaml
+from kfp_mindspore.msjob.yaml_document import parse_msjob_yaml
 from tests.support.msjob_cases import DELETED, VALID, put
 
 # What was published in 2020, as to its fields: backend and a masterPort of text beside the list of replica specs.

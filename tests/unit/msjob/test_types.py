@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import JobStatus, MSJob, ReplicaSpec, RunPolicy, SchedulingPolicy, validate_msjob
-from kfp_mindspore.msjob.validation import parse_msjob_yaml
+from kfp_mindspore.msjob.yaml_document import parse_msjob_yaml
 
 # A busy machine is no failure.
 relaxed = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
@@ -61,7 +61,8 @@ run_policies = st.builds(
     | st.builds(
         SchedulingPolicy,
         min_available=counts,
-        min_resources=st.none() | st.dictionaries(words, values, max_size=2),
+        min_resources=st.none()
+        | st.dictionaries(words, st.integers(0, 9) | st.sampled_from(["500m", "2Gi"]), max_size=2),
         priority_class=st.none() | words,
         queue=st.none() | words,
         schedule_timeout_seconds=numbers,

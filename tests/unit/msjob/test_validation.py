@@ -60,8 +60,8 @@ CASES: list[tuple[str, Any, str]] = [
     ("metadata.namespace", "Team", "metadata.namespace: must be a DNS label of at most 63 characters, got 'Team'"),
     ("metadata.namespace", "a" * 64, f"metadata.namespace: must be a DNS label of at most 63 characters, got '{'a' * 64}'"),  # noqa: E501
     ("metadata.labels", [], "metadata.labels: must be a mapping, got a list"),
-    ("metadata.labels.app", 1, "metadata.labels.app: must be text, got 1"),
-    ("metadata.annotations.a", True, "metadata.annotations.a: must be text, got True"),
+    ("metadata.labels.app", 1, "metadata.labels.app: must be text (put it in quotes), got 1"),
+    ("metadata.annotations.a", True, "metadata.annotations.a: must be text (put it in quotes), got True"),
     # Its specification.
     (SPECS, DELETED, f"{SPECS}: is required"),
     (SPECS, {}, f"{WORKER}: is required; a job without a worker would never end"),
@@ -97,7 +97,7 @@ CASES: list[tuple[str, Any, str]] = [
     (f"{POLICY}.ttlSecondsAfterFinished", -5, f"{POLICY}.ttlSecondsAfterFinished: must be ≥ 0, got -5"),
     (f"{POLICY}.cleanPodPolicy", "none", f"{POLICY}.cleanPodPolicy: must be one of 'All', 'Running', 'None', got 'none'"),  # noqa: E501
     (f"{POLICY}.suspend", 1, f"{POLICY}.suspend: must be true or false, got 1"),
-    (f"{POLICY}.managedBy", 1, f"{POLICY}.managedBy: must be text, got 1"),
+    (f"{POLICY}.managedBy", 1, f"{POLICY}.managedBy: must be text (put it in quotes), got 1"),
     (f"{POLICY}.backofLimit", 1, f"{POLICY}.backofLimit: unknown field; did you mean 'backoffLimit'?"),
     (f"{POLICY}.schedulingPolicy", "x", f"{POLICY}.schedulingPolicy: must be a mapping, got 'x'"),
     (f"{POLICY}.schedulingPolicy.minAvailable", 0, f"{POLICY}.schedulingPolicy.minAvailable: must be ≥ 1, got 0"),
@@ -105,7 +105,7 @@ CASES: list[tuple[str, Any, str]] = [
     # Its pod templates.
     (f"{WORKER}.template.Spec", {}, f"{WORKER}.template.Spec: unknown field; did you mean 'spec'?"),
     (POD, DELETED, f"{POD}: is required"),
-    (POD, [], f"{POD}: must be a mapping"),
+    (POD, [], f"{POD}: must be a mapping, got a list"),
     (f"{POD}.nodeselector", {}, f"{POD}.nodeselector: unknown field; did you mean 'nodeSelector'?"),
     (f"{POD}.terminationGracePeriodSeconds", -1, f"{POD}.terminationGracePeriodSeconds: must be a whole number ≥ 0, got -1"),  # noqa: E501
     (f"{POD}.terminationGracePeriodSeconds", "10s", f"{POD}.terminationGracePeriodSeconds: must be a whole number ≥ 0, got '10s'"),  # noqa: E501
@@ -114,13 +114,13 @@ CASES: list[tuple[str, Any, str]] = [
     (f"{POD}.containers", {}, f"{POD}.containers: must be a list of at least one container"),
     (CONTAINER, "mindspore", f"{CONTAINER}: must be a mapping, got 'mindspore'"),
     (f"{CONTAINER}.name", "main", f"{POD}.containers: must have one named 'mindspore', got main, logs"),
-    (f"{CONTAINER}.name", DELETED, f"{CONTAINER}.name: must be text, got None"),
-    (f"{CONTAINER}.image", 1.0, f"{CONTAINER}.image: must be text, got 1.0"),
+    (f"{CONTAINER}.name", DELETED, f"{CONTAINER}.name: is required"),
+    (f"{CONTAINER}.image", 1.0, f"{CONTAINER}.image: must be text (put it in quotes), got 1.0"),
     (f"{CONTAINER}.comand", [], f"{CONTAINER}.comand: unknown field; did you mean 'command'?"),
     (f"{CONTAINER}.workingdir", "x", f"{CONTAINER}.workingdir: unknown field; did you mean 'workingDir'?"),
     (f"{CONTAINER}.command", "python train.py", f"{CONTAINER}.command: must be a list of text, got 'python train.py'"),
     (f"{CONTAINER}.args[1]", 2, f"{CONTAINER}.args[1]: must be text (put it in quotes), got 2"),
-    (f"{CONTAINER}.env", {"A": "1"}, f"{CONTAINER}.env: must be a list of name and value, got {{'A': '1'}}"),
+    (f"{CONTAINER}.env", {"A": "1"}, f"{CONTAINER}.env: must be a list, got a mapping"),
     (f"{CONTAINER}.env[0]", "A=1", f"{CONTAINER}.env[0]: must be a mapping, got 'A=1'"),
     (f"{CONTAINER}.env[0].name", "", f"{CONTAINER}.env[0].name: must be text, got ''"),
     (f"{CONTAINER}.env[0].value", 42, f"{CONTAINER}.env[0].value: must be text (put it in quotes), got 42"),
@@ -128,7 +128,7 @@ CASES: list[tuple[str, Any, str]] = [
     (f"{CONTAINER}.env[1].value", "x", f"{CONTAINER}.env[1]: must have value or valueFrom, got both"),
     (f"{CONTAINER}.env[1].valueFrom", "x", f"{CONTAINER}.env[1].valueFrom: must be a mapping, got 'x'"),
     (f"{CONTAINER}.env[1].valueFrom.fieldRef", "x", f"{CONTAINER}.env[1].valueFrom.fieldRef: must be a mapping, got 'x'"),  # noqa: E501
-    (f"{CONTAINER}.envFrom", {}, f"{CONTAINER}.envFrom: must be a list, got {{}}"),
+    (f"{CONTAINER}.envFrom", {}, f"{CONTAINER}.envFrom: must be a list, got a mapping"),
     (f"{CONTAINER}.envFrom", ["x"], f"{CONTAINER}.envFrom[0]: must be a mapping, got 'x'"),
     (f"{CONTAINER}.volumeMounts", "/data", f"{CONTAINER}.volumeMounts: must be a list, got '/data'"),
     (f"{CONTAINER}.volumeMounts", ["/data"], f"{CONTAINER}.volumeMounts[0]: must be a mapping, got '/data'"),

@@ -1,0 +1,76 @@
+"""YAML of one MSJob to a document: duplicate keys and excessive nesting are refused, dates stay text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kfp_mindspore.errors import ValidationError
+
+# Pod templates have at most 20 levels; thousands would end in a RecursionError.
+_MAX_DEPTH = 100
+_SHOWN = 80
+
+
+def parse_msjob_yaml(text: str, *, source: str = "") -> dict[str, Any]:
+    """Parse the YAML of one job without validating it. Dates stay text, as in Kubernetes.
+
+    Args:
+        text: The YAML.
+        source: Name of its file, for messages.
+
+    Raises:
+        ValidationError: Not YAML (with line and column), a duplicate key, or not exactly one mapping.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own class attribute
+            first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+            for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            reader: Any = self
+            if (depth := getattr(self, "depth", 0)) >= _MAX_DEPTH:
+                raise yaml.MarkedYAMLError(
+                    problem=f"is nested deeper than {_MAX_DEPTH} levels", problem_mark=reader.peek_event().start_mark
+                )
+            self.depth = depth + 1
+            try:
+                return super().compose_node(parent, index)
+            finally:
+                self.depth = depth
+
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            # Before merge keys (<<) are resolved: a merged key may be overridden.
+            node: Any = super().compose_mapping_node(anchor)
+            seen = set()
+            for key, _ in node.value:
+                name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else None
+                if name is None or key.tag == "tag:yaml.org,2002:merge":
+                    continue
+                if name in seen:
+                    raise yaml.MarkedYAMLError(problem=f"{key.value!r} is given twice", problem_mark=key.start_mark)
+                seen.add(name)
+            return node
+
+    where = f"{source}: " if source else ""
+    try:
+        documents = [item for item in yaml.load_all(text, Loader) if item is not None]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ValidationError([f"{where}{place}{error.problem or error.context}"], subject="YAML") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValidationError([f"{where}{error}"], subject="YAML") from None
+    if len(documents) != 1 or not isinstance(documents[0], dict):
+        found = (
+            f"{len(documents)} documents"
+            if len(documents) != 1
+            else "a list"
+            if isinstance(documents[0], list)
+            else repr(documents[0])[:_SHOWN]
+        )
+        raise ValidationError([f"{where}must hold one MSJob, got {found}"], subject="YAML")
+    document: dict[str, Any] = documents[0]
+    return document
