@@ -106,7 +106,7 @@ def build(
 
 
 @image.command(
-    epilog="Example: kfp-mindspore image runtime --to registry/team/kfp-mindspore --builder cluster --tool buildah"
+    epilog="Example: kfp-mindspore image runtime --to registry/team/kfp-mindspore --builder cluster --store s3://bucket/builds"
 )
 @click.option("--to", "destination", default="", metavar="HOST/NAME", help="Repository to push to; the tag is made.")
 @click.option("--base", default="", help="Base image: Python with venv. [default: docker.io/library/python]")

@@ -16,7 +16,6 @@ from kfp_mindspore.errors import UserError
 if TYPE_CHECKING:
     from kfp_mindspore.images import Builder, RegistryConfig
     from kfp_mindspore.images.builders.cluster_job import JobSettings
-    from kfp_mindspore.images.builders.context_store import ContextPlace
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -67,9 +66,7 @@ class BuilderChoice:
     docker_host: str = ""
     docker_backend: str = "auto"
     network: str = ""
-    tool: str = "auto"
-    tool_image: str = ""
-    package_image: str = ""
+    builder_image: str = ""
     namespace: str = ""
     context: str | None = None
     kubeconfig: Path | None = None
@@ -77,7 +74,6 @@ class BuilderChoice:
     claim_path: Path | None = None
     store: str = ""
     store_endpoint: str = ""
-    store_secret: str = ""
     memory: str = ""
     deadline_seconds: int | None = None
     choices: tuple[str, ...] = BUILDERS
@@ -102,7 +98,8 @@ class BuilderChoice:
                 others=[name for name in self.choices if name != "docker"],
             )
         if self.builder == "cluster":
-            from kfp_mindspore.images.builders.cluster import ClusterBuilder
+            from kfp_mindspore.images.builders.cluster import BUILDKIT_IMAGE, ClusterBuilder
+            from kfp_mindspore.images.builders.context_store import make_context_store
 
             self._check_cluster(registry)
             return ClusterBuilder(
@@ -110,10 +107,13 @@ class BuilderChoice:
                 namespace=self.namespace,
                 kubeconfig=self.kubeconfig,
                 context=self.context,
-                tool=self.tool,
-                image=self.tool_image,
-                package_image=self.package_image,
-                place=self._make_place(),
+                image=self.builder_image or BUILDKIT_IMAGE,
+                context_store=make_context_store(
+                    claim=self.claim,
+                    claim_path=self.claim_path,
+                    store=self.store,
+                    store_endpoint=self.store_endpoint,
+                ),
                 build_args=dict(self.build_args),
                 secrets=dict(self.secrets),
                 job=self._make_job_settings(),
@@ -132,14 +132,12 @@ class BuilderChoice:
         errors += list_name_errors("--push-secret", *filter(None, [registry.push_secret]))
         errors += list_name_errors("--pull-secret", *registry.pull_secrets)
         errors += list_name_errors("--claim", *filter(None, [self.claim]))
-        errors += list_name_errors("--store-secret", *filter(None, [self.store_secret]))
         if self.memory and not read_quantity(self.memory):
             errors.append(f"--memory: must be a quantity such as 4Gi, got {self.memory!r}")
         if errors:
             raise UserError("; ".join(errors))
-        for option, image in (("--tool-image", self.tool_image), ("--package-image", self.package_image)):
-            if image:
-                parse_reference(image, field=option)
+        if self.builder_image:
+            parse_reference(self.builder_image, field="--builder-image")
 
     def _make_job_settings(self) -> JobSettings:
         from kfp_mindspore.images.builders.cluster_job import JobSettings
@@ -147,22 +145,6 @@ class BuilderChoice:
         amount = {"memory": self.memory}
         settings = JobSettings(resources={"requests": amount, "limits": amount} if self.memory else {})
         return settings if self.deadline_seconds is None else replace(settings, deadline_seconds=self.deadline_seconds)
-
-    def _make_place(self) -> ContextPlace | None:
-        from kfp_mindspore.images.builders.context_store import ClaimPlace, ObjectStorePlace
-
-        if self.claim and self.store:
-            raise UserError("--claim and --store: a context goes to one of them, got both")
-        if self.claim_path and not self.claim:
-            raise UserError("--claim-path: is for --claim, which was not given")
-        if (self.store_endpoint or self.store_secret) and not self.store:
-            option = "--store-endpoint" if self.store_endpoint else "--store-secret"
-            raise UserError(f"{option}: is for --store, which was not given")
-        if self.claim_path and not self.claim_path.is_dir():
-            raise UserError(f"--claim-path: {self.claim_path}: no such folder", hint="Leave it out to load by a pod.")
-        if self.claim:
-            return ClaimPlace(self.claim, self.claim_path)
-        return ObjectStorePlace(self.store, self.store_endpoint, secret=self.store_secret) if self.store else None
 
     def _refuse_foreign(self, registry: RegistryConfig) -> None:
         for entry in fields(self):
@@ -186,8 +168,8 @@ _OWNERS = {
     "docker_host": _DOCKER,
     "docker_backend": _DOCKER,
     "network": _DOCKER,
-    **dict.fromkeys(("tool", "tool_image", "package_image", "namespace", "context", "kubeconfig"), _CLUSTER),
-    **dict.fromkeys(("claim", "claim_path", "store", "store_endpoint", "store_secret", "memory"), _CLUSTER),
+    **dict.fromkeys(("builder_image", "namespace", "context", "kubeconfig"), _CLUSTER),
+    **dict.fromkeys(("claim", "claim_path", "store", "store_endpoint", "memory"), _CLUSTER),
     **dict.fromkeys(("push_secret", "pull_secrets", "deadline_seconds"), _CLUSTER),
 }
 _SPELLING = {"build_args": "build_arg", "secrets": "secret", "pull_secrets": "pull_secret"}
@@ -224,17 +206,7 @@ _BUILDER_OPTIONS = (
         help="docker: how the daemon builds.",
     ),
     click.option("--network", default="", help="docker: network of RUN steps, such as host."),
-    click.option(
-        "--tool",
-        type=click.Choice(["auto", "buildah", "buildkit", "append"]),
-        default="auto",
-        show_default=True,
-        help="cluster: what builds in the pod.",
-    ),
-    click.option("--tool-image", default="", help="cluster: image with the tool. [default: the tool's own]"),
-    click.option(
-        "--package-image", default="", help="cluster: image with this package. [default: KFP_MINDSPORE_IMAGE]"
-    ),
+    click.option("--builder-image", default="", help="cluster: image with rootless BuildKit. [default: moby/buildkit]"),
     click.option("--namespace", default="", help="cluster: namespace of the build."),
     click.option("--context", help="cluster: context of the kubeconfig."),
     click.option("--kubeconfig", type=_FILE, help="cluster: the kubeconfig. [default: KUBECONFIG]"),
@@ -242,13 +214,10 @@ _BUILDER_OPTIONS = (
     click.option(
         "--pull-secret", "pull_secrets", multiple=True, help="cluster: Secret with a login for pulling; repeatable."
     ),
-    click.option("--claim", default="", help="cluster: claim for contexts over 900 KB."),
-    click.option("--claim-path", type=_FILE, help="cluster: where this process sees the claim."),
-    click.option("--store", default="", metavar="s3://BUCKET/FOLDER", help="cluster: store for contexts over 900 KB."),
-    click.option("--store-endpoint", default="", help="cluster: address of the store. [default: AWS]"),
-    click.option(
-        "--store-secret", default="", help="cluster: Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
-    ),
+    click.option("--claim", default="", help="cluster: persistent volume claim for the build context."),
+    click.option("--claim-path", type=_FILE, help="cluster: where this process has mounted the claim."),
+    click.option("--store", default="", metavar="s3://BUCKET/PREFIX", help="cluster: bucket for the build context."),
+    click.option("--store-endpoint", default="", help="cluster: address of the S3 service. [default: AWS]"),
     click.option("--memory", default="", help="cluster: memory of the build's pod, such as 4Gi."),
     click.option(
         "--deadline-seconds", type=click.IntRange(1), help="cluster: when the build is ended. [default: 3600]"

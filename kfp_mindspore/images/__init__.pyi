@@ -6,8 +6,8 @@ from .build import make_plan as make_plan
 from .builders.append import AppendBuilder as AppendBuilder
 from .builders.base import Builder as Builder
 from .builders.cluster import ClusterBuilder as ClusterBuilder
-from .builders.context_store import ClaimPlace as ClaimPlace
-from .builders.context_store import ObjectStorePlace as ObjectStorePlace
+from .builders.context_store import PvcContextStore as PvcContextStore
+from .builders.context_store import S3ContextStore as S3ContextStore
 from .builders.docker import DockerBuilder as DockerBuilder
 from .context import BuildContext as BuildContext
 from .context import Entry as Entry

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from kfp_mindspore.images import BuildContext, Builder, BuildResult, RegistryConfig
 
 BUILDERS = ("append", "cluster", "docker")
-# What a pipeline may say of a builder: nothing that is a file or a machine of the step's.
+_CONTEXT_STORE_OPTIONS = ("claim", "claim_path", "store", "store_endpoint")
+# Options that a pipeline can set; files and hosts of the step itself are not among them.
 _BUILDER_OPTIONS = {
     "append": (),
-    "cluster": ("tool", "image", "package_image", "namespace", "build_args", "secrets", "start_seconds"),
+    "cluster": ("image", "namespace", "build_args", "secrets", "start_seconds", *_CONTEXT_STORE_OPTIONS),
     "docker": ("host", "backend", "build_args", "network"),
 }
 
@@ -132,8 +133,11 @@ def _make_builder(name: str, given: Mapping[str, Any], registry: RegistryConfig)
     _refuse_unknown("builder_options", given, _BUILDER_OPTIONS[name])
     if name == "cluster":
         from kfp_mindspore.images.builders.cluster import ClusterBuilder
+        from kfp_mindspore.images.builders.context_store import make_context_store
 
-        return ClusterBuilder(registry, **given)
+        stored = {key: str(given[key]) for key in _CONTEXT_STORE_OPTIONS if key in given}
+        others = {key: value for key, value in given.items() if key not in stored}
+        return ClusterBuilder(registry, context_store=make_context_store(**stored), **others)
     if name == "docker":
         from kfp_mindspore.images.builders.docker import DockerBuilder
 

@@ -1,4 +1,4 @@
-"""Images for builds on a cluster: with Buildah, with BuildKit, with this package, and a small base that runs."""
+"""Images for builds on a cluster: one with BuildKit, and a small base image with busybox."""
 
 from __future__ import annotations
 
@@ -16,42 +16,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.images.build import ImageOptions, make_plan
-from kfp_mindspore.images.builders.append import AppendBuilder
-from kfp_mindspore.images.context import BuildContext, Entry
-from kfp_mindspore.images.registry.configuration import RegistryConfig
 from tests.cluster.infrastructure.binaries import BUILDKIT, find_binaries
 from tests.cluster.infrastructure.images import PYTHON, ImageConfig, find_images, write_archive
-from tests.cluster.infrastructure.packages import PodPackages
 from tests.cluster.infrastructure.paths import compute_digest, find_cache, lock, make_directory
 from tests.cluster.infrastructure.prerequisites import UnavailableError
 
-BUILDAH_IMAGE = "kfp-mindspore.test/buildah:1"
 BUILDKIT_IMAGE = "kfp-mindspore.test/buildkit:1"
-_BUILDAH_PACKAGES = ("buildah", "uidmap", "ca-certificates")
 _BUILDKIT_PACKAGES = ("rootlesskit", "runc", "uidmap", "ca-certificates")
 _USER = "builder"
 # Another word makes another image: change it when what is done to the root file system changes.
 _RECIPE = "1"
-_PACKAGES_FOLDER = "/opt/packages"
-_LARGE = ("mindspore", "sklearn", "scipy", "numpy", "ray", "PIL", "pandas")
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DEVICES = {"null": 3, "zero": 5, "random": 8, "urandom": 9}
 # Version 2 of a file's capabilities, effective; then the permitted and inherited ones in two halves.
 _CAPABILITY_MAGIC = 0x02000001
 _CAPABILITIES = {"newgidmap": 1 << 6, "newuidmap": 1 << 7}
-
-
-def make_buildah_archive() -> Path:
-    """Return the archive of an image with Debian's Buildah, made once (half a minute); uid 1000 may use namespaces."""
-
-    def fill(root: Path) -> None:
-        _install(root, _BUILDAH_PACKAGES)
-        _allow_namespaces(root)
-
-    return _make_archive(
-        BUILDAH_IMAGE, f"buildah-{compute_digest([], _RECIPE, *_BUILDAH_PACKAGES)}", fill, {"Cmd": ["sh"]}
-    )
 
 
 def make_buildkit_archive() -> Path:
@@ -107,23 +86,6 @@ def push_busybox(registry: str, folder: Path) -> str:
     write_archive(name, root, folder / "busybox.tar", ImageConfig(command=["sh"]))
     push_archive(folder / "busybox.tar", name)
     return name
-
-
-def push_package_image(registry: str, packages: PodPackages, config: RegistryConfig) -> str:
-    """Push an image that can run the append builder: this package over Python, by the append builder itself."""
-    base = f"{registry}/team/python:3.11"
-    push_archive(find_images()[PYTHON], base)
-    entries: dict[str, Entry] = {}
-    for folder in (packages.dependencies, packages.project):
-        for path in folder.rglob("*.*"):
-            name = str(path.relative_to(folder))
-            # What appending needs; the whole set has MindSpore in it.
-            if path.is_file() and not name.startswith(_LARGE) and "__pycache__" not in name:
-                entries[name] = Entry(name, path.stat().st_size, source=path)
-    builder = AppendBuilder(config)
-    options = ImageOptions(base=base, workdir=_PACKAGES_FOLDER, env={"PYTHONPATH": _PACKAGES_FOLDER, "HOME": "/tmp"})
-    plan = make_plan(BuildContext(entries.values()), options, builder)
-    return builder.build(plan, f"{registry}/team/package").reference
 
 
 def _make_archive(tag: str, name: str, fill: Callable[[Path], None], config: dict[str, Any]) -> Path:

@@ -117,7 +117,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _is_allowed(self) -> bool:
         self.server.requests.append(f"{self.command} {urlsplit(self.path).path}")
-        if f"Credential={ACCESS_KEY}/" not in self.headers.get("Authorization", ""):
+        presigned = "".join(self._locate()[1].get("X-Amz-Credential", ()))
+        signed = self.headers.get("Authorization", "")
+        if f"Credential={ACCESS_KEY}/" not in signed and not presigned.startswith(f"{ACCESS_KEY}/"):
             self._refuse(403, "InvalidAccessKeyId", "The key does not exist in our records.")
             return False
         if self._locate()[0].partition("/")[0] != BUCKET:

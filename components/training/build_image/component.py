@@ -37,10 +37,11 @@ def build_image(
         command: What the image runs; jobs name their own command.
         env: Environment variables of the image, by name.
         platform: Platform of the image; `all` keeps every platform of the base image (append).
-        builder: `append`: one layer by the registry's HTTP API, in this step; `cluster`: a Kubernetes Job with Buildah
-            or BuildKit, without privileges; `docker`: a Docker daemon.
-        builder_options: Options of the builder by name: for `cluster` tool, image, package_image, namespace,
-            build_args, secrets, start_seconds; for `docker` host, backend, build_args, network.
+        builder: `append`: one layer by the registry's HTTP API, in this step; `cluster`: a Kubernetes Job with
+            rootless BuildKit; `docker`: a Docker daemon.
+        builder_options: Options of the builder by name: for `cluster` claim and claim_path or store and
+            store_endpoint (where the build context is stored), image, namespace, build_args, secrets, start_seconds;
+            for `docker` host, backend, build_args, network.
         registry: How registries are reached: insecure, ca_file, mirrors, docker_config, push_secret, pull_secrets,
             timeout_seconds, attempts, by name.
 

@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from dataclasses import replace
 
+from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.images.plan import ImagePlan
 from kfp_mindspore.images.reference import Reference, parse_reference, parse_repository
 from kfp_mindspore.images.registry.configuration import RegistryConfig
@@ -66,6 +67,20 @@ class Builder(ABC):
         Raises:
             UserError: The plan asks for something that another builder can do; the hint names it.
         """
+
+    def verify_push(self, plan: ImagePlan, target: Reference, digest: str) -> BuildResult:
+        """Return the image of the plan's tag after a push.
+
+        Raises:
+            KfpMindSporeError: The tag does not have the digest that was pushed.
+        """
+        found = find_image(target, plan.labels_of_identity, self.registry)
+        if found is None or found.digest != digest:
+            raise KfpMindSporeError(
+                f"{target}: pushed {digest}, the registry has {found.digest if found else 'no such tag'}",
+                hint="Another push replaced the tag; build again.",
+            )
+        return replace(found, built=True)
 
     @abstractmethod
     def make(self, plan: ImagePlan, target: Reference, on_progress: OnProgress) -> BuildResult:

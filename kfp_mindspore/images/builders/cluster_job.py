@@ -1,46 +1,48 @@
-"""The Job and the ConfigMap of a build on a cluster, as manifests."""
+"""The Job of a build on a cluster: its pod, its volumes and the script that runs rootless BuildKit."""
 
 from __future__ import annotations
 
-import base64
+import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.images.builders.cluster_layout import (
-    CONTAINER,
-    LOGIN_FILE,
-    PULL_FOLDER,
-    PUSH_FOLDER,
-    SECRET_KEY,
-    SECRETS_FOLDER,
-    SETTINGS_FOLDER,
-    WORK_FOLDER,
-)
-from kfp_mindspore.images.builders.context_store import PlacedContext
+from kfp_mindspore.images.builders.context_store import CONTEXT_URL_VARIABLE, StoredContext
+from kfp_mindspore.images.containerfile import CONTAINERFILE_FILE
+from kfp_mindspore.images.plan import ImagePlan
+from kfp_mindspore.images.registry.configuration import RegistryConfig
 
 Document = dict[str, Any]
 
-BUILDAH, BUILDKIT, APPEND = "buildah", "buildkit", "append"
-_TIME_TO_LIVE_SECONDS = 600
-_UNCONFINED = "container.apparmor.security.beta.kubernetes.io/" + CONTAINER
+CONTAINER = "build"
+WORK_FOLDER = "/work"
+LOGIN_FOLDER = "/run/kfp-mindspore/login"
+SECRETS_FOLDER = "/run/kfp-mindspore/secrets"
+_TERMINATION_FILE = "/dev/termination-log"
+_CONTEXT_FOLDER = f"{WORK_FOLDER}/context"
+_BUILDKITD_FILE = f"{WORK_FOLDER}/buildkitd.toml"
+_CA_FILE = f"{WORK_FOLDER}/ca.crt"
+# Linux limits one argument of a process to 128 KiB; the CA certificates are part of the script.
+_MAX_CA_BYTES = 100_000
+_TTL_SECONDS = 600
+_APPARMOR_ANNOTATION = f"container.apparmor.security.beta.kubernetes.io/{CONTAINER}"
 
 
 @dataclass(frozen=True)
 class JobSettings:
-    """What the user says about the pod of a build.
+    """Scheduling and resources of the build pod.
 
     Args:
-        service_account: Account of the pod; an empty text for the namespace's default. Its token is not mounted.
-        resources: Kubernetes resource requirements of the build's container.
-        node_selector: Labels of nodes that may build.
-        tolerations: Taints that are tolerated.
-        work_size: Size of the build's emptyDir, such as `20Gi`; an empty text for no limit.
-        user: uid that the build's process has.
-        seccomp: Seccomp profile of Buildah and BuildKit: user namespaces need `Unconfined`, or a profile of the nodes'
-            own as `Localhost/path`.
-        deadline_seconds: Seconds after which the cluster ends the build.
+        service_account: Service account of the pod; empty for the namespace's default. Its token is not mounted.
+        resources: Kubernetes resource requirements of the build container.
+        node_selector: Labels of eligible nodes.
+        tolerations: Tolerations of the pod.
+        work_size: Size limit of the pod's emptyDir, such as `20Gi`; empty for no limit.
+        user: uid of the build process.
+        seccomp: Seccomp profile: user namespaces need `Unconfined`, or a profile on the nodes as `Localhost/path`.
+        deadline_seconds: Seconds after which the cluster terminates the build.
     """
 
     service_account: str = ""
@@ -53,15 +55,51 @@ class JobSettings:
     deadline_seconds: int = 3600
 
 
-def describe_pod(settings: JobSettings, pull_secrets: Sequence[str], architecture: str) -> Document:
-    """Return the fields that every pod of a build has.
+def make_job(
+    name: str,
+    image: str,
+    script: str,
+    stored: StoredContext,
+    settings: JobSettings,
+    *,
+    architecture: str,
+    registry: RegistryConfig,
+    secrets: Mapping[str, str],
+) -> Document:
+    """Return the Job manifest of a build.
 
     Args:
-        settings: What the user says.
-        pull_secrets: Secrets by which the nodes pull the images that the pods run.
-        architecture: The platform's, such as `amd64`; an empty text for any node.
+        name: Name of the Job.
+        image: Image with BuildKit.
+        script: Shell script of the build container.
+        stored: The build context.
+        settings: Scheduling and resources of the pod.
+        architecture: Required node architecture, such as `amd64`.
+        registry: Names of the push and pull secrets.
+        secrets: Secrets for RUN steps: `SECRET/KEY` by id.
     """
-    selector = {**({"kubernetes.io/arch": architecture} if architecture else {}), **settings.node_selector}
+    volumes: list[Document] = [
+        {"name": "work", "emptyDir": {"sizeLimit": settings.work_size} if settings.work_size else {}}
+    ]
+    mounts: list[Document] = [{"name": "work", "mountPath": WORK_FOLDER}]
+    if registry.push_secret:
+        _mount_secret(
+            volumes, mounts, "login", f"{registry.push_secret}/.dockerconfigjson", LOGIN_FOLDER, "config.json"
+        )
+    for index, (secret_id, source) in enumerate(sorted(secrets.items())):
+        _mount_secret(volumes, mounts, f"secret-{index}", source, f"{SECRETS_FOLDER}/{index}", secret_id)
+    container: Document = {
+        "name": CONTAINER,
+        "image": image,
+        "command": ["/bin/sh", "-c", script],
+        "volumeMounts": [*mounts, *stored.mounts],
+        "securityContext": _make_security_context(settings),
+        "terminationMessagePolicy": "File",
+    }
+    if stored.url:
+        container["env"] = [{"name": CONTEXT_URL_VARIABLE, "value": stored.url}]
+    if settings.resources:
+        container["resources"] = dict(settings.resources)
     pod: Document = {
         "securityContext": {
             "runAsNonRoot": settings.user != 0,
@@ -69,172 +107,149 @@ def describe_pod(settings: JobSettings, pull_secrets: Sequence[str], architectur
             "runAsGroup": settings.user,
             "fsGroup": settings.user,
         },
+        "nodeSelector": {"kubernetes.io/arch": architecture, **settings.node_selector},
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "containers": [container],
+        "volumes": [*volumes, *stored.volumes],
     }
-    if pull_secrets:
-        pod["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
+    if registry.pull_secrets:
+        pod["imagePullSecrets"] = [{"name": secret} for secret in registry.pull_secrets]
     if settings.service_account:
         pod["serviceAccountName"] = settings.service_account
-    if selector:
-        pod["nodeSelector"] = selector
     if settings.tolerations:
         pod["tolerations"] = [dict(item) for item in settings.tolerations]
-    return pod
-
-
-def write_job(
-    name: str,
-    tool: str,
-    image: str,
-    command: Sequence[str],
-    placed: PlacedContext,
-    settings: JobSettings,
-    pod: Mapping[str, Any],
-    *,
-    push_secret: str = "",
-    pull_secrets: Sequence[str] = (),
-    secrets: Mapping[str, str] | None = None,
-) -> Document:
-    """Return the Job of a build.
-
-    Args:
-        name: Its name, and that of its ConfigMap.
-        tool: `buildah`, `buildkit` or `append`.
-        image: Image of the build's container.
-        command: What the container runs.
-        placed: Where the context is.
-        settings: What the user says.
-        pod: What `describe_pod` returned.
-        push_secret: Secret with the login for pushing; an empty text for none.
-        pull_secrets: Secrets with logins for the base image.
-        secrets: Secrets for RUN steps: `SECRET/KEY` by the name that the Containerfile uses.
-    """
-    volumes: list[Document] = [
-        {"name": "settings", "configMap": {"name": name}},
-        {"name": "work", "emptyDir": {"sizeLimit": settings.work_size} if settings.work_size else {}},
-    ]
-    mounts: list[Document] = [
-        {"name": "settings", "mountPath": SETTINGS_FOLDER, "readOnly": True},
-        {"name": "work", "mountPath": WORK_FOLDER},
-    ]
-    if push_secret:
-        _mount_login(volumes, mounts, "push", push_secret, PUSH_FOLDER)
-    for index, secret in enumerate(pull_secrets):
-        _mount_login(volumes, mounts, f"pull-{index}", secret, f"{PULL_FOLDER}/{index}")
-    for index, (given, place) in enumerate(sorted((secrets or {}).items())):
-        secret, _, key = place.partition("/")
-        volumes.append(
-            {
-                "name": f"secret-{index}",
-                "secret": {"secretName": secret, "items": [{"key": key, "path": given}], "defaultMode": 0o440},
-            }
-        )
-        mounts.append(
-            {
-                "name": f"secret-{index}",
-                "mountPath": f"{SECRETS_FOLDER}/{given}",
-                "subPath": given,
-                "readOnly": True,
-            }
-        )
-    container: Document = {
-        "name": CONTAINER,
-        "image": image,
-        "command": list(command),
-        "volumeMounts": [*mounts, *placed.mounts],
-        "securityContext": write_security(tool, settings),
-        "terminationMessagePolicy": "File",
-    }
-    if settings.resources:
-        container["resources"] = dict(settings.resources)
-    template: Document = {
-        "metadata": {"labels": write_labels(name)},
-        "spec": {
-            **pod,
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "containers": [container],
-            "volumes": [*volumes, *placed.volumes],
-        },
-    }
-    if placed.init_containers:
-        template["spec"]["initContainers"] = list(placed.init_containers)
-    if tool != APPEND:
-        # Nodes with AppArmor would forbid the mounts of a RUN step, which lie in a user namespace.
-        template["metadata"]["annotations"] = {_UNCONFINED: "unconfined"}
+    labels = {"app.kubernetes.io/managed-by": "kfp-mindspore", "kfp-mindspore.org/image-build": name}
+    # AppArmor's default profile forbids mounts, which RUN steps need inside their user namespace.
+    metadata = {"labels": labels, "annotations": {_APPARMOR_ANNOTATION: "unconfined"}}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": name, "labels": write_labels(name)},
+        "metadata": {"name": name, "labels": labels},
         "spec": {
             "backoffLimit": 0,
             "activeDeadlineSeconds": settings.deadline_seconds,
-            # For the case that whoever started the build is gone before it can remove it.
-            "ttlSecondsAfterFinished": _TIME_TO_LIVE_SECONDS,
-            "template": template,
+            # Deletes the Job when the client died before it could.
+            "ttlSecondsAfterFinished": _TTL_SECONDS,
+            "template": {"metadata": metadata, "spec": pod},
         },
     }
 
 
-def write_security(tool: str, settings: JobSettings) -> Document:
-    """Return a container's security context: no privileges, and no more than the tool needs."""
-    if tool == APPEND:
-        return {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        }
-    kind, _, path = settings.seccomp.partition("/")
-    profile = {"type": kind, "localhostProfile": path} if path else {"type": kind}
-    # newuidmap and newgidmap fill a user namespace with more than one uid: by file capabilities, without root.
-    return {
-        "allowPrivilegeEscalation": True,
-        "capabilities": {"drop": ["ALL"], "add": ["SETGID", "SETUID"]},
-        "seccompProfile": profile,
-    }
-
-
-def write_config_map(
-    name: str, files: Mapping[str, str], data: Mapping[str, bytes], owner: Mapping[str, Any]
-) -> Document:
-    """Return the ConfigMap of a build, which goes with its Job.
+def make_script(
+    plan: ImagePlan,
+    target: str,
+    stored: StoredContext,
+    *,
+    registry: RegistryConfig,
+    hosts: Sequence[str],
+    build_args: Mapping[str, str],
+    secrets: Sequence[str],
+) -> str:
+    """Return the shell script that builds and pushes, and writes the digest to the pod's termination message.
 
     Args:
-        name: The Job's name.
-        files: Settings.
-        data: The context when it is small.
-        owner: The Job as it was created.
+        plan: The image plan.
+        target: Repository and tag.
+        stored: The build context.
+        registry: How registries are reached.
+        hosts: Registries that the build reads from and pushes to.
+        build_args: Values of ARG instructions.
+        secrets: Ids of the secrets for RUN steps.
+
+    Raises:
+        UserError: The CA file is too large.
     """
-    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": owner["metadata"]["uid"]}
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name, "labels": write_labels(name), "ownerReferences": [reference]},
-        "immutable": True,
-        "data": dict(files),
-        "binaryData": {key: base64.b64encode(value).decode() for key, value in data.items()},
-    }
+    options = {"filename": CONTAINERFILE_FILE, "platform": plan.platform}
+    options |= {f"label:{key}": value for key, value in plan.all_labels.items()}
+    options |= {"build-arg:SOURCE_DATE_EPOCH": str(plan.created)}
+    options |= {f"build-arg:{key}": value for key, value in build_args.items()}
+    build = ["buildctl-daemonless.sh", "build", "--progress", "plain", "--frontend", "dockerfile.v0"]
+    for key, value in sorted(options.items()):
+        build += ["--opt", f"{key}={value}"]
+    for index, secret_id in enumerate(sorted(secrets)):
+        build += ["--secret", f"id={secret_id},src={SECRETS_FOLDER}/{index}/{secret_id}"]
+    build += ["--output", f"type=image,name={target},push=true,rewrite-timestamp=true"]
+    build += ["--metadata-file", f"{WORK_FOLDER}/metadata.json"]
+    flags = f"--root {WORK_FOLDER}/buildkit --oci-worker-no-process-sandbox --config {_BUILDKITD_FILE}"
+    lines = ["set -eu", f"export BUILDKITD_FLAGS={shlex.quote(flags)} TMPDIR={WORK_FOLDER}"]
+    lines.append(f"printf %s {shlex.quote(make_buildkitd_config(registry, hosts))} > {_BUILDKITD_FILE}")
+    if registry.ca_file is not None:
+        lines.append(f"printf %s {shlex.quote(_read_ca_file(registry))} > {_CA_FILE}")
+    if registry.push_secret:
+        lines.append(f"export DOCKER_CONFIG={LOGIN_FOLDER}")
+    if stored.url:
+        # BuildKit downloads and unpacks an http context itself.
+        context = f'--opt "context=${CONTEXT_URL_VARIABLE}"'
+    else:
+        lines += [f"mkdir -p {_CONTEXT_FOLDER}", f"tar -xf {shlex.quote(stored.archive)} -C {_CONTEXT_FOLDER}"]
+        context = f"--local context={_CONTEXT_FOLDER} --local dockerfile={_CONTEXT_FOLDER}"
+    # A termination message holds 4 KiB, less than the metadata: extract the digest.
+    digest = f"tr ',{{}}' '\\n\\n\\n' < {WORK_FOLDER}/metadata.json | grep '\"containerimage.digest\"'"
+    lines += [f"{shlex.join(build)} {context}", f"{digest} | grep -o 'sha256:[0-9a-f]*' > {_TERMINATION_FILE}"]
+    return "\n".join(lines) + "\n"
 
 
-def write_labels(name: str) -> dict[str, str]:
-    """Return the labels of everything that belongs to a build."""
-    return {"app.kubernetes.io/managed-by": "kfp-mindspore", "kfp-mindspore.org/image-build": name}
+def make_buildkitd_config(registry: RegistryConfig, hosts: Sequence[str]) -> str:
+    """Return buildkitd.toml: plain HTTP, certificate authorities and mirrors by registry host."""
+    mirror_hosts = {location.partition("/")[0] for location in registry.mirrors.values()}
+    blocks = []
+    for host in sorted({*registry.insecure, *registry.mirrors, *hosts, *mirror_hosts}):
+        lines = [f"[registry.{_quote(host)}]"]
+        if host in registry.mirrors:
+            lines.append(f"mirrors = [{_quote(registry.mirrors[host].rstrip('/'))}]")
+        if registry.is_insecure(host):
+            lines.append("http = true")
+        if registry.ca_file is not None:
+            lines.append(f"ca = [{_quote(_CA_FILE)}]")
+        if len(lines) > 1:
+            blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks)
 
 
 def check_secrets(secrets: Mapping[str, str]) -> None:
-    """Refuse secrets that are not named as SECRET/KEY.
+    """Validate secret references.
 
     Raises:
-        UserError: As above.
+        UserError: An id holds a slash, or its value is not SECRET/KEY.
     """
-    for name, place in secrets.items():
-        if "/" in name or not name or place.count("/") != 1 or not all(place.split("/")):
+    for secret_id, source in secrets.items():
+        if "/" in secret_id or not secret_id or source.count("/") != 1 or not all(source.split("/")):
             raise UserError(
-                f"secrets[{name}]: must be SECRET/KEY, the name of a Secret and one of its keys, got {place!r}"
+                f"secrets[{secret_id}]: must be SECRET/KEY, the name of a Secret and one of its keys, got {source!r}"
             )
 
 
-def _mount_login(volumes: list[Document], mounts: list[Document], name: str, secret: str, folder: str) -> None:
-    items = [{"key": SECRET_KEY, "path": LOGIN_FILE}]
+def _make_security_context(settings: JobSettings) -> Document:
+    kind, _, path = settings.seccomp.partition("/")
+    # newuidmap and newgidmap map more than one uid into a user namespace; they need these capabilities, not root.
+    return {
+        "allowPrivilegeEscalation": True,
+        "capabilities": {"drop": ["ALL"], "add": ["SETGID", "SETUID"]},
+        "seccompProfile": {"type": kind, "localhostProfile": path} if path else {"type": kind},
+    }
+
+
+def _mount_secret(
+    volumes: list[Document], mounts: list[Document], name: str, source: str, folder: str, filename: str
+) -> None:
+    secret, _, key = source.partition("/")
+    items = [{"key": key, "path": filename}]
     volumes.append({"name": name, "secret": {"secretName": secret, "items": items, "defaultMode": 0o440}})
     mounts.append({"name": name, "mountPath": folder, "readOnly": True})
+
+
+def _read_ca_file(registry: RegistryConfig) -> str:
+    assert registry.ca_file is not None
+    text = registry.ca_file.read_text()
+    if len(text) > _MAX_CA_BYTES:
+        raise UserError(
+            f"ca_file: {registry.ca_file}: must have at most {_MAX_CA_BYTES:,} bytes, got {len(text):,}",
+            hint="Name a file with the registry's certificate authority alone.",
+        )
+    return text
+
+
+def _quote(text: str) -> str:
+    # A JSON string is a valid TOML basic string.
+    return json.dumps(text)

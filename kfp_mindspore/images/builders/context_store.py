@@ -1,278 +1,246 @@
-"""Where a context waits for the build's pod: in a ConfigMap when it is small, else in a claim or an object store."""
+"""Storage of build contexts between the client and the build pod: a persistent volume claim or an S3 bucket."""
 
 from __future__ import annotations
 
 import contextlib
-import gzip
-import io
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from kfp_mindspore.errors import KfpMindSporeError, UserError
-from kfp_mindspore.images.builders.cluster_layout import CONTEXT_FOLDER, FETCH_CONTAINER, SETTINGS_FOLDER
-from kfp_mindspore.images.builders.cluster_pods import run_loader
-from kfp_mindspore.images.builders.store import ObjectStore, parse_url
+from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, NotFoundError, UserError
 from kfp_mindspore.images.plan import ImagePlan
-from kfp_mindspore.kube.cluster import Cluster
 
-# An object may have 1 MiB; the settings and the API's own fields need some of it.
-LARGEST_CONFIG_MAP_BYTES = 900_000
-_PACKED_FILE = "context.tar.gz"
+CONTEXT_URL_VARIABLE = "KFP_MINDSPORE_CONTEXT_URL"
+_MOUNT_PATH = "/run/kfp-mindspore/context"
 _FOLDER = "kfp-mindspore-contexts"
+# The limit of S3's signature version 4.
+_MAX_URL_SECONDS = 7 * 24 * 3600
 
 
 @dataclass(frozen=True)
-class PlacedContext:
-    """A context that the pod can reach.
+class StoredContext:
+    """An uploaded build context.
 
     Args:
-        archive: Path of its tar in the pod.
-        data: What the build's ConfigMap holds besides its settings.
+        archive: Path of the tar in the pod; empty with `url`.
+        url: Presigned URL of the tar: whoever has it can read the context until it expires.
         volumes: Volumes of the pod.
-        mounts: Where the build's container mounts them.
-        init_containers: What runs before the build.
+        mounts: Volume mounts of the build container.
     """
 
-    archive: str
-    data: Mapping[str, bytes] = field(default_factory=dict)
+    archive: str = ""
+    url: str = ""
     volumes: tuple[dict[str, Any], ...] = ()
     mounts: tuple[dict[str, Any], ...] = ()
-    init_containers: tuple[dict[str, Any], ...] = ()
+
+
+class ContextStore(ABC):
+    """Storage that the client writes build contexts to and the build pod reads them from."""
+
+    @abstractmethod
+    def upload(self, file: BinaryIO, name: str, lifetime_seconds: int) -> StoredContext:
+        """Upload the tar from the file's position on.
+
+        Args:
+            file: The tar.
+            name: Unique name of the build.
+            lifetime_seconds: Seconds for which the pod must be able to read it.
+        """
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Delete the context of a build, if there is one."""
 
 
 @dataclass(frozen=True)
-class Site:
-    """What placing a context needs to know of the build.
+class PvcContextStore(ContextStore):
+    """A persistent volume claim that this process has mounted, such as a notebook's home or a pipeline's workspace.
 
     Args:
-        cluster: The cluster.
-        namespace: Namespace of the build.
-        name: Name of the build, unique.
-        image: Image of the build's container, which has a shell.
-        package_image: Image with this package, for what fetches from an object store; an empty text when unknown.
-        pod: Fields of every pod of the build, such as imagePullSecrets.
-    """
-
-    cluster: Cluster
-    namespace: str
-    name: str
-    image: str
-    package_image: str = ""
-    pod: Mapping[str, Any] = field(default_factory=dict)
-
-
-class ContextPlace(ABC):
-    """A place for contexts that are too large for a ConfigMap."""
-
-    @abstractmethod
-    def put(self, file: BinaryIO, size: int, site: Site) -> PlacedContext:
-        """Bring the tar there from the file's position on."""
-
-    @abstractmethod
-    def remove(self, site: Site) -> None:
-        """Remove what `put` brought; nothing there is no error."""
-
-
-@dataclass(frozen=True)
-class ClaimPlace(ContextPlace):
-    """A persistent volume claim in the build's namespace.
-
-    Args:
-        claim: Its name.
-        mount_path: Where this process sees the claim, such as a notebook's home or a pipeline's workspace. Without it
-            a pod that mounts the claim takes the context by `exec`.
+        claim: Name of the claim, in the build's namespace.
+        mount_path: Where this process has mounted it.
     """
 
     claim: str
-    mount_path: Path | None = None
+    mount_path: Path
 
     def __post_init__(self) -> None:
-        if self.mount_path is not None and not Path(self.mount_path).is_dir():
-            raise UserError(f"mount_path: {self.mount_path}: no such folder", hint="Leave it out to load by a pod.")
+        if not Path(self.mount_path).is_dir():
+            raise UserError(
+                f"claim {self.claim}: {self.mount_path}: no such folder",
+                hint="Name the folder that the claim is mounted on here, or use an object store.",
+            )
 
-    def put(self, file: BinaryIO, size: int, site: Site) -> PlacedContext:
-        """Write the tar into the claim."""
-        if self.mount_path is None:
-            run_loader(site.cluster, self._describe_loader(site), site.namespace, self._write_command(site, size), file)
-        else:
-            path = Path(self.mount_path, _FOLDER, f"{site.name}.tar")
+    def upload(self, file: BinaryIO, name: str, lifetime_seconds: int) -> StoredContext:
+        """Copy the tar to the claim."""
+        path = self._get_path(name)
+        temporary = path.with_suffix(".tmp")
+        try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_suffix(".tmp")
-            try:
-                with temporary.open("wb") as copy:
-                    shutil.copyfileobj(file, copy, 1 << 20)
-                temporary.replace(path)
-            except OSError as error:
-                temporary.unlink(missing_ok=True)
-                raise KfpMindSporeError(f"{path}: cannot be written: {error.strerror}") from error
-        return PlacedContext(
-            archive=f"{CONTEXT_FOLDER}/{_FOLDER}/{site.name}.tar",
-            volumes=(self._volume,),
-            mounts=({"name": "context", "mountPath": CONTEXT_FOLDER, "readOnly": True},),
+            with temporary.open("wb") as copy:
+                shutil.copyfileobj(file, copy, 1 << 20)
+            temporary.replace(path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise KfpMindSporeError(f"{path}: cannot be written: {error.strerror}") from error
+        return StoredContext(
+            archive=f"{_MOUNT_PATH}/{_FOLDER}/{path.name}",
+            volumes=({"name": "context", "persistentVolumeClaim": {"claimName": self.claim}},),
+            mounts=({"name": "context", "mountPath": _MOUNT_PATH, "readOnly": True},),
         )
 
-    def remove(self, site: Site) -> None:
-        """Remove the tar from the claim."""
-        if self.mount_path is not None:
-            Path(self.mount_path, _FOLDER, f"{site.name}.tar").unlink(missing_ok=True)
-            return
-        path = f"{CONTEXT_FOLDER}/{_FOLDER}/{site.name}.tar"
-        run_loader(site.cluster, self._describe_loader(site), site.namespace, ["rm", "-f", path, f"{path}.tmp"], None)
+    def delete(self, name: str) -> None:
+        """Delete the tar from the claim."""
+        self._get_path(name).unlink(missing_ok=True)
 
-    @property
-    def _volume(self) -> dict[str, Any]:
-        return {"name": "context", "persistentVolumeClaim": {"claimName": self.claim}}
-
-    def _write_command(self, site: Site, size: int) -> list[str]:
-        folder = f"{CONTEXT_FOLDER}/{_FOLDER}"
-        path = f"{folder}/{site.name}.tar"
-        # An exec's standard input has no end that the pod would see: the number of bytes is it.
-        return ["sh", "-ec", f"mkdir -p {folder}; head -c {size} > {path}.tmp; mv {path}.tmp {path}"]
-
-    def _describe_loader(self, site: Site) -> dict[str, Any]:
-        container = {
-            "name": "load",
-            "image": site.image,
-            "command": ["sh", "-c", "trap 'exit 0' TERM; sleep 3600 & wait"],
-            "volumeMounts": [{"name": "context", "mountPath": CONTEXT_FOLDER}],
-            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        }
-        return {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": f"{site.name}-load", "labels": {"app.kubernetes.io/managed-by": "kfp-mindspore"}},
-            "spec": {
-                **site.pod,
-                "restartPolicy": "Never",
-                "automountServiceAccountToken": False,
-                "activeDeadlineSeconds": 3600,
-                "terminationGracePeriodSeconds": 1,
-                "containers": [container],
-                "volumes": [self._volume],
-            },
-        }
+    def _get_path(self, name: str) -> Path:
+        return Path(self.mount_path, _FOLDER, f"{name}.tar")
 
 
 @dataclass(frozen=True)
-class ObjectStorePlace(ContextPlace):
-    """A bucket of an S3 service; the pod fetches from it with this package's image.
+class S3ContextStore(ContextStore):
+    """A bucket of an S3 service; BuildKit downloads the context by a presigned URL, so the pod needs no credentials.
+
+    Credentials of the upload are resolved by boto3.
 
     Args:
-        url: Where contexts are put, `s3://bucket/folder`.
-        endpoint_url: Address of the service as this process and the pod reach it; an empty text for AWS.
-        region: Region; an empty text for boto3's choice.
-        secret: Name of the Secret whose keys become the pod's environment, AWS_ACCESS_KEY_ID and
-            AWS_SECRET_ACCESS_KEY; an empty text where the pod's account is enough.
+        url: `s3://bucket` or `s3://bucket/prefix`.
+        endpoint_url: Address of the service, the same for this process and the pod; empty for AWS.
+        region: Region; empty for boto3's default.
     """
 
     url: str
     endpoint_url: str = ""
     region: str = ""
-    secret: str = ""
 
     def __post_init__(self) -> None:
-        try:
-            parse_url(self._locate("context"))
-        except UserError:
-            raise UserError(f"object store: must be s3://BUCKET or s3://BUCKET/FOLDER, got {self.url!r}") from None
+        if not self.url.startswith("s3://") or not self._bucket:
+            raise UserError(f"object store: must be s3://BUCKET or s3://BUCKET/PREFIX, got {self.url!r}")
 
-    def put(self, file: BinaryIO, size: int, site: Site) -> PlacedContext:
-        """Upload the tar."""
-        if not site.package_image:
-            raise UserError(
-                "package_image: the pod needs an image with kfp-mindspore to fetch from an object store",
-                hint="Build one with `kfp-mindspore image runtime` and name it, or set KFP_MINDSPORE_IMAGE.",
+    def upload(self, file: BinaryIO, name: str, lifetime_seconds: int) -> StoredContext:
+        """Upload the tar, in parts when it is large, and presign its URL.
+
+        Raises:
+            UserError: The service refuses the credentials, or there are none.
+            NotFoundError: There is no such bucket.
+            KfpMindSporeError: The service fails or does not respond.
+        """
+        key = self._get_key(name)
+        with _convert_errors(f"upload to s3://{self._bucket}/{key}"):
+            client = self._connect()
+            client.upload_fileobj(file, self._bucket, key)
+            url = client.generate_presigned_url(
+                "get_object",
+                Params={"Bucket": self._bucket, "Key": key},
+                ExpiresIn=min(lifetime_seconds, _MAX_URL_SECONDS),
             )
-        url = self._locate(site.name)
-        self._store.put(url, file)
-        archive = f"{CONTEXT_FOLDER}/context.tar"
-        command = ["python3", "-m", "kfp_mindspore.images.builders.fetch", url, archive]
-        if self.endpoint_url:
-            command += ["--endpoint-url", self.endpoint_url]
-        if self.region:
-            command += ["--region", self.region]
-        mount = {"name": "context", "mountPath": CONTEXT_FOLDER}
-        fetch: dict[str, Any] = {
-            "name": FETCH_CONTAINER,
-            "image": site.package_image,
-            "command": command,
-            "volumeMounts": [mount],
-            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-            "terminationMessagePolicy": "FallbackToLogsOnError",
-        }
-        if self.secret:
-            fetch["envFrom"] = [{"secretRef": {"name": self.secret}}]
-        return PlacedContext(
-            archive=archive,
-            volumes=({"name": "context", "emptyDir": {}},),
-            mounts=({**mount, "readOnly": True},),
-            init_containers=(fetch,),
-        )
+        return StoredContext(url=str(url))
 
-    def remove(self, site: Site) -> None:
-        """Remove the object."""
-        self._store.delete(self._locate(site.name))
+    def delete(self, name: str) -> None:
+        """Delete the object."""
+        key = self._get_key(name)
+        with _convert_errors(f"deletion of s3://{self._bucket}/{key}"):
+            self._connect().delete_object(Bucket=self._bucket, Key=key)
 
     @property
-    def _store(self) -> ObjectStore:
-        return ObjectStore(self.endpoint_url, self.region)
+    def _bucket(self) -> str:
+        return self.url.removeprefix("s3://").partition("/")[0]
 
-    def _locate(self, name: str) -> str:
-        return f"{self.url.rstrip('/')}/{name}.tar"
+    def _get_key(self, name: str) -> str:
+        prefix = self.url.removeprefix("s3://").partition("/")[2].strip("/")
+        return f"{prefix}/{name}.tar" if prefix else f"{name}.tar"
+
+    def _connect(self) -> Any:
+        try:
+            import boto3
+            from botocore.config import Config
+        except ImportError:
+            raise MissingExtraError("boto3", "images") from None
+        # boto3's default session caches the first credentials it resolved.
+        return boto3.Session().client(
+            "s3",
+            endpoint_url=self.endpoint_url or None,
+            region_name=self.region or None,
+            # Presigned URLs default to version 2, which newer regions and services refuse.
+            config=Config(signature_version="s3v4"),
+        )
+
+
+def make_context_store(
+    *, claim: str = "", claim_path: Path | str | None = None, store: str = "", store_endpoint: str = ""
+) -> ContextStore | None:
+    """Return the context store of command-line or step options, or None when they name none.
+
+    Args:
+        claim: Name of a persistent volume claim.
+        claim_path: Where this process has mounted the claim.
+        store: `s3://BUCKET/PREFIX`.
+        store_endpoint: Address of the S3 service; empty for AWS.
+
+    Raises:
+        UserError: Options contradict each other, or one is missing.
+    """
+    if claim and store:
+        raise UserError("claim, store: a context is stored in one of them, got both")
+    if bool(claim) != bool(claim_path):
+        raise UserError("claim, claim-path: both or neither: the claim's name and the folder it is mounted on here")
+    if store_endpoint and not store:
+        raise UserError("store-endpoint: needs store, which is empty")
+    if claim and claim_path:
+        return PvcContextStore(claim, Path(claim_path))
+    return S3ContextStore(store, store_endpoint) if store else None
 
 
 @contextlib.contextmanager
-def place_context(plan: ImagePlan, place: ContextPlace | None, site: Site) -> Iterator[PlacedContext]:
-    """Bring a plan's context to where the pod can reach it, and remove it afterwards.
+def upload_context(plan: ImagePlan, store: ContextStore, name: str, lifetime_seconds: int) -> Iterator[StoredContext]:
+    """Upload a plan's build context for a block, and delete it at the end.
 
     Args:
-        plan: Whose context it is.
-        place: Where it goes when it is too large for a ConfigMap.
-        site: The build.
-
-    Raises:
-        UserError: It is too large and there is no place for it.
+        plan: The image plan.
+        store: Where to.
+        name: Unique name of the build.
+        lifetime_seconds: Seconds for which the pod must be able to read it.
     """
-    with tempfile.TemporaryFile(prefix="kfp-mindspore-context-") as spool:
-        file = cast(BinaryIO, spool)
-        plan.write_context(file)
-        size = file.tell()
-        file.seek(0)
-        packed = pack_small(file)
-        if packed is not None:
-            yield PlacedContext(archive=f"{SETTINGS_FOLDER}/{_PACKED_FILE}", data={_PACKED_FILE: packed})
-            return
-        if place is None:
-            raise UserError(
-                f"context: has {size:,} bytes, and a ConfigMap takes {LARGEST_CONFIG_MAP_BYTES:,} compressed",
-                hint="Name a claim or an object store for it, or leave files out with a .dockerignore.",
-            )
-        file.seek(0)
-        try:
-            yield place.put(file, size, site)
-        except BaseException:
-            # What went wrong is worth more than what is left over from it.
-            with contextlib.suppress(KfpMindSporeError):
-                place.remove(site)
-            raise
-        place.remove(site)
+    try:
+        with tempfile.TemporaryFile(prefix="kfp-mindspore-context-") as spool:
+            file = cast(BinaryIO, spool)
+            plan.write_context(file)
+            file.seek(0)
+            stored = store.upload(file, name, lifetime_seconds)
+        yield stored
+    except BaseException:
+        # The build's own error is the one to report.
+        with contextlib.suppress(KfpMindSporeError):
+            store.delete(name)
+        raise
+    store.delete(name)
 
 
-def pack_small(file: BinaryIO) -> bytes | None:
-    """Return the compressed content of a file when it fits into a ConfigMap, else None.
+@contextlib.contextmanager
+def _convert_errors(action: str) -> Iterator[None]:
+    try:
+        from boto3.exceptions import Boto3Error
+        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+    except ImportError:
+        raise MissingExtraError("boto3", "images") from None
+    try:
+        yield
+    except (NoCredentialsError, PartialCredentialsError) as error:
+        raise UserError(f"{action}: {error}", hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.") from None
+    except ClientError as error:
+        raise _convert_client_error(action, error.response.get("Error") or {}) from None
+    except (BotoCoreError, Boto3Error) as error:
+        raise KfpMindSporeError(f"{action}: {error}") from None
 
-    Reading stops as soon as it does not, so that memory stays small whatever the file's size is.
-    """
-    packed = io.BytesIO()
-    # The time of compression would make the same context another ConfigMap.
-    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as archive:
-        while chunk := file.read(1 << 18):
-            archive.write(chunk)
-            if packed.tell() > LARGEST_CONFIG_MAP_BYTES:
-                return None
-    return packed.getvalue() if packed.tell() <= LARGEST_CONFIG_MAP_BYTES else None
+
+def _convert_client_error(action: str, error: dict[str, Any]) -> KfpMindSporeError:
+    code, text = str(error.get("Code", "")), str(error.get("Message", ""))
+    if code in ("404", "NoSuchKey", "NoSuchBucket"):
+        return NotFoundError(f"{action}: {text or code}")
+    if code in ("403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch"):
+        return UserError(f"{action}: refused ({code} {text})", hint="Check the account of the credentials.")
+    return KfpMindSporeError(f"{action}: {code} {text}")

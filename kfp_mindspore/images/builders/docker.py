@@ -19,7 +19,6 @@ from kfp_mindspore.images.containerfile import CONTAINERFILE_FILE
 from kfp_mindspore.images.plan import ALL_PLATFORMS, ImagePlan
 from kfp_mindspore.images.reference import Reference, parse_reference
 from kfp_mindspore.images.registry.configuration import RegistryConfig
-from kfp_mindspore.images.registry.images import find_image
 from kfp_mindspore.images.result import BuildResult, OnProgress
 
 BACKENDS = ("auto", "buildkit", "legacy")
@@ -188,16 +187,9 @@ class DockerBuilder(Builder):
         return plan.containerfile.replace(written, str(located.with_digest(plan.base_digest)))
 
     def _describe(self, plan: ImagePlan, target: Reference, pushed: PushedLayers) -> BuildResult:
-        found = find_image(target, plan.labels_of_identity, self.registry)
-        if found is None or found.digest != pushed.digest:
-            has = found.digest if found else "no such tag"
-            raise KfpMindSporeError(
-                f"{target}: the daemon pushed {pushed.digest}, the registry has {has}",
-                hint="Another push took the tag meanwhile; build again.",
-            )
+        found = self.verify_push(plan, target, pushed.digest)
         return replace(
             found,
-            built=True,
             layers_sent=len(pushed.sent),
             layers_reused=len(pushed.reused),
             sent_bytes=sum(pushed.sent.values()),

@@ -23,8 +23,9 @@ class RegistryConfig:
             asked to go. The host itself is not tried when it has a mirror.
         docker_config: docker's `config.json` with logins and credential helpers; by default
             `$DOCKER_CONFIG/config.json`, else `~/.docker/config.json`.
-        pull_secrets: Names of Secrets of type kubernetes.io/dockerconfigjson by which a cluster pulls the base image.
-        push_secret: Name of the Secret by which a build on a cluster pushes; an empty text for none.
+        pull_secrets: Secrets of type kubernetes.io/dockerconfigjson with which nodes pull the builder's image.
+        push_secret: Secret of the same type with which a build on a cluster pulls the base image and pushes; empty for
+            none.
         timeout_seconds: Seconds a registry may be silent before a request counts as failed.
         attempts: How often one request is sent at most when the registry answers 429 or 5xx or hangs up.
         backoff_seconds: Seconds before the second attempt; twice as long before each further one, up to 15. A

@@ -30,7 +30,7 @@ def test_arguments_reach_the_builder_and_the_digest_comes_back(tmp_path, monkeyp
         base="base",
         command=["python", "a.py"],
         builder="cluster",
-        builder_options={"tool": "buildah"},
+        builder_options={"namespace": "team"},
         registry={"push_secret": "login"},
     )
     assert outputs == (REFERENCE, "tag", True)
@@ -38,7 +38,7 @@ def test_arguments_reach_the_builder_and_the_digest_comes_back(tmp_path, monkeyp
     assert destination == "registry.test/team/train"
     assert named["sources"] == str(tmp_path)
     assert (named["base"], named["builder"]) == ("base", "cluster")
-    assert named["builder_options"] == {"tool": "buildah"}
+    assert named["builder_options"] == {"namespace": "team"}
     assert named["registry"] == {"push_secret": "login"}
 
 
@@ -59,13 +59,13 @@ def test_cluster_run_needs_a_destination(monkeypatch) -> None:
         ({"files": {"a.py": "1"}}, UserError, "base: is the placeholder"),
         ({"base": "127.0.0.1:1/b", "builder": "podman"}, UserError, "builder: must be one of append, cluster, docker"),
         (
-            {"base": "127.0.0.1:1/b", "builder": "cluster", "builder_options": {"tools": "x"}},
+            {"base": "127.0.0.1:1/b", "builder": "cluster", "builder_options": {"stores": "x"}},
             ValidationError,
-            "builder_options.tools: is unknown",
+            "builder_options.stores: is unknown",
         ),
         ({"base": "127.0.0.1:1/b", "registry": {"insecur": []}}, ValidationError, "registry.insecur: is unknown"),
         (
-            {"base": "127.0.0.1:1/b", "builder_options": {"tool": "x"}},
+            {"base": "127.0.0.1:1/b", "builder_options": {"store": "x"}},
             ValidationError,
             "expected nothing: this builder has no options",
         ),
