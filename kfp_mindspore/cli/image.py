@@ -49,6 +49,7 @@ Examples:
 @click.option("--user", default="1000:1000", show_default=True, help="uid:gid that the image runs as.")
 @click.option("--platform", default="linux/amd64", show_default=True, help="Platform; all keeps the base's (append).")
 @click.option("--cell-tag", "cell_tags", multiple=True, help="Notebook: take cells with this tag. [default: image]")
+@click.option("--include", multiple=True, help="Folder: include likely secrets of this pattern; repeatable.")
 @click.option("--dry-run", is_flag=True, help=_DRY_RUN)
 @add_builder_options("append")
 @add_json_option
@@ -66,6 +67,7 @@ def build(
     user: str,
     platform: str,
     cell_tags: tuple[str, ...],
+    include: tuple[str, ...],
     dry_run: bool,
     builder: BuilderChoice,
     registry: RegistryChoice,
@@ -84,7 +86,7 @@ def build(
         raise UserError("--to: is missing: the repository to push to", hint="Or look only, with --dry-run.")
     _check_destination(destination)
     words = _split_command(command)
-    context = collect_source(source, command=words, tags=cell_tags)
+    context = collect_source(source, command=words, tags=cell_tags, include=include)
     made = builder.make_builder(registry.make_config())
     options = ImageOptions(
         base=base,

@@ -10,7 +10,7 @@ from .builders.context_store import PvcContextStore as PvcContextStore
 from .builders.context_store import S3ContextStore as S3ContextStore
 from .builders.docker import DockerBuilder as DockerBuilder
 from .context import BuildContext as BuildContext
-from .context import Entry as Entry
+from .entry import Entry as Entry
 from .folder import collect_folder as collect_folder
 from .function import collect_function as collect_function
 from .function import collect_script as collect_script

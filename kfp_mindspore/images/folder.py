@@ -1,4 +1,4 @@
-"""A folder as a build context: what `.dockerignore` leaves, and nothing that leads out of it."""
+"""A folder as a build context."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kfp_mindspore.errors import NotFoundError, UserError
-from kfp_mindspore.images.context import EXECUTABLE_MODE, FILE_MODE, BuildContext, Entry
-from kfp_mindspore.images.ignore import IGNORE_FILE, IgnoreRules, read_ignore_rules
-from kfp_mindspore.images.secrets import find_secrets
+from kfp_mindspore.images.context import BuildContext
+from kfp_mindspore.images.entry import EXECUTABLE_MODE, FILE_MODE, Entry
+from kfp_mindspore.images.ignore import IGNORE_FILE, IgnoreRules, make_secret_rules, read_ignore_rules
 
-_KINDS = (
+_MAX_LISTED = 20
+_UNSUPPORTED_TYPES = (
     (stat.S_ISSOCK, "a socket"),
     (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISBLK, "a block device"),
@@ -21,44 +22,53 @@ _KINDS = (
 )
 
 
-def collect_folder(root: Path | str, *, command: Sequence[str] = ()) -> BuildContext:
-    """Return the files of a folder.
+def collect_folder(root: Path | str, *, command: Sequence[str] = (), include: Sequence[str] = ()) -> BuildContext:
+    """Return the files of a folder as a build context.
+
+    Files that its `.dockerignore` names are left out; without one caches, virtual environments and `.git` are.
+    Likely secrets, such as `.env` and private keys, are left out in any case; a note lists them.
 
     Args:
-        root: The folder. Its `.dockerignore` says what is left out; without one caches, virtual environments and `.git`
-            are.
-        command: How the sources are run, such as `("python", "train.py")`.
+        root: The folder.
+        command: Command that runs the sources, such as `("python", "train.py")`.
+        include: `.dockerignore` patterns of likely secrets to include.
 
     Raises:
         NotFoundError: There is no such folder.
-        UserError: A link leads out of it, or something in it is neither file nor folder, or is a hard link; the message
-            names it.
+        UserError: A link points out of the folder, or an entry is a hard link or no file, link or folder.
     """
     root = Path(root)
     if not root.is_dir():
         raise NotFoundError(f"{root}: no such folder")
-    entries = list(_walk(root, "", read_ignore_rules(root)))
+    secret_rules = make_secret_rules(include)
+    paths = list(_list_files(root, "", read_ignore_rules(root)))
+    secrets = [path for path in paths if secret_rules.ignores(path)]
+    left_out = set(secrets)
+    entries = [make_entry(root, path) for path in paths if path not in left_out]
     if not entries:
         if (root / IGNORE_FILE).is_file():
-            raise UserError(
-                f"{root}: holds no file that {IGNORE_FILE} leaves", hint=f"See what {root / IGNORE_FILE} leaves out."
-            )
+            raise UserError(f"{root}: {IGNORE_FILE} leaves out every file", hint=f"See {root / IGNORE_FILE}.")
         raise UserError(
-            f"{root}: holds no file, besides caches, virtual environments and .git",
-            hint="Give the folder that holds the sources.",
+            f"{root}: has no files other than caches, virtual environments, .git and likely secrets",
+            hint="Name the folder of the sources.",
         )
-    return BuildContext(entries, origin=f"folder {root}", command=command, warnings=find_secrets(entries))
+    notes = []
+    if secrets:
+        more = f" and {len(secrets) - _MAX_LISTED} more" if len(secrets) > _MAX_LISTED else ""
+        listed = ", ".join(secrets[:_MAX_LISTED])
+        notes.append(f"left out as likely secrets: {listed}{more}; include one with --include PATTERN")
+    return BuildContext(entries, origin=f"folder {root}", command=command, notes=notes)
 
 
 def make_entry(root: Path, path: str) -> Entry:
     """Return the entry of one file or link.
 
     Args:
-        root: The folder that it must not lead out of.
+        root: The folder that links must stay in.
         path: Relative path with `/`.
 
     Raises:
-        UserError: It leads out of the folder, or is neither a file nor a link to one.
+        UserError: A link points out of the folder, or the path is a hard link or neither file nor link.
     """
     file = root / path
     try:
@@ -66,48 +76,40 @@ def make_entry(root: Path, path: str) -> Entry:
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}") from error
     if stat.S_ISLNK(status.st_mode):
-        return Entry(path, 0, link=_check_link(root, path))
-    for holds, kind in _KINDS:
-        if holds(status.st_mode):
-            raise UserError(f"{file}: is {kind}, which no image holds", hint="Leave it out by .dockerignore.")
+        return Entry(path, 0, link=_read_link(root, path))
+    for matches, kind in _UNSUPPORTED_TYPES:
+        if matches(status.st_mode):
+            raise UserError(f"{file}: is {kind}, which an image cannot hold", hint="Leave it out by .dockerignore.")
     if status.st_nlink > 1:
         raise UserError(
-            f"{file}: is a hard link, so what it holds can change from elsewhere",
-            hint="Put a copy in its place, or leave it out by .dockerignore.",
+            f"{file}: is a hard link, whose content can change through another path",
+            hint="Replace it by a copy, or leave it out by .dockerignore.",
         )
     mode = EXECUTABLE_MODE if status.st_mode & stat.S_IXUSR else FILE_MODE
     return Entry(path, status.st_size, mode, file)
 
 
-def _walk(root: Path, folder: str, rules: IgnoreRules) -> Iterator[Entry]:
+def _list_files(root: Path, folder: str, rules: IgnoreRules) -> Iterator[str]:
     try:
         with os.scandir(root / folder) as found:
-            children = sorted(found, key=lambda child: os.fsencode(child.name))
+            children = list(found)
     except OSError as error:
         raise UserError(f"{root / folder}: {error.strerror}") from error
-    for child in children:
+    for child in sorted(children, key=lambda child: os.fsencode(child.name)):
         path = f"{folder}/{child.name}" if folder else child.name
-        _check_name(path)
         if child.is_dir(follow_symlinks=False):
             if not rules.prunes(path):
-                yield from _walk(root, path, rules)
+                yield from _list_files(root, path, rules)
         elif not rules.ignores(path):
-            yield make_entry(root, path)
+            yield path
 
 
-def _check_name(path: str) -> None:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        raise UserError(f"{os.fsencode(path)!r}: a file's name in an image must be UTF-8") from None
-
-
-def _check_link(root: Path, path: str) -> str:
+def _read_link(root: Path, path: str) -> str:
     target = str((root / path).readlink())
     if target.startswith("/"):
         raise UserError(
             f"{root / path}: is an absolute link to {target}, expected a relative one within {root}",
-            hint="Put a copy in its place, link relatively within the folder, or list it in .dockerignore.",
+            hint="Replace it by a copy or a relative link, or list it in .dockerignore.",
         )
     inside = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
     real_root = os.path.realpath(root)
@@ -115,6 +117,6 @@ def _check_link(root: Path, path: str) -> str:
     if inside.startswith("..") or os.path.commonpath([real_root, real]) != real_root:
         raise UserError(
             f"{root / path}: is a link to {target}, out of the folder",
-            hint="Put a copy in its place, or list it in .dockerignore.",
+            hint="Replace it by a copy, or list it in .dockerignore.",
         )
     return target

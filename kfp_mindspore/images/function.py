@@ -12,7 +12,6 @@ from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.images.context import BuildContext
 from kfp_mindspore.images.folder import make_entry
 from kfp_mindspore.images.local_imports import Closure, trace_module, trace_source
-from kfp_mindspore.images.secrets import find_secrets
 
 _DYNAMIC = "what is imported by a name that is only known when it runs is not found: use a folder for that"
 
@@ -72,13 +71,7 @@ def collect_script(script: Path | str, *, command: Sequence[str] = ()) -> BuildC
 
 def _make_context(closure: Closure, root: Path, origin: str, command: Sequence[str]) -> BuildContext:
     entries = [make_entry(root, path) for path in closure.files]
-    return BuildContext(
-        entries,
-        origin=origin,
-        command=command,
-        notes=[*closure.describe(), _DYNAMIC],
-        warnings=find_secrets(entries),
-    )
+    return BuildContext(entries, origin=origin, command=command, notes=[*closure.describe(), _DYNAMIC])
 
 
 def _place(module: str, file: Path) -> tuple[str, Path]:

@@ -1,21 +1,15 @@
-"""`.dockerignore` as Docker reads it.
-
-pathspec implements git's rules, which differ: there `name` matches in every folder, here only at the root. docker's own
-Python matcher would bring the whole docker library to builds that need no daemon.
-"""
+"""Files that a build context leaves out: the patterns of `.dockerignore`, caches, and likely secrets."""
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.errors import MissingExtraError, UserError
 
 IGNORE_FILE = ".dockerignore"
-# Without a .dockerignore: what no image wants, and what would change the digest without a change of the sources.
+# Applied without a .dockerignore: caches change the digest without a change of the sources.
 DEFAULT_PATTERNS = (
     ".git",
     "**/__pycache__",
@@ -27,33 +21,48 @@ DEFAULT_PATTERNS = (
     ".venv",
     "venv",
 )
-
-
-@dataclass(frozen=True)
-class _Pattern:
-    text: str
-    keeps: bool
-    expression: re.Pattern[str]
+# Always applied, unless a file is included explicitly.
+SECRET_PATTERNS = (
+    *("**/.env", "**/.env.*", "!**/.env.example", "!**/.env.sample", "!**/.env.template"),
+    *("**/*.key", "**/*.pem", "**/*.p12", "**/*.pfx", "**/*.jks", "**/*.keystore"),
+    *("**/id_rsa", "**/id_dsa", "**/id_ecdsa", "**/id_ed25519", "**/.ssh", "**/.gnupg"),
+    *("**/.aws", "**/.azure", "**/.config/gcloud", "**/.docker", "**/.kube", "**/kubeconfig", "**/*.kubeconfig"),
+    *("**/.netrc", "**/.git-credentials", "**/.htpasswd", "**/.npmrc", "**/.pypirc", "**/service-account*.json"),
+)
 
 
 class IgnoreRules:
-    """Patterns in their order; the last that matches a path, or a folder above it, decides.
+    """Patterns of `.dockerignore`: the last one that matches a path or one of its parent folders decides.
 
     Args:
         lines: The lines of a `.dockerignore`.
-        name: What the lines are from, for messages.
+        name: Name of the file, for errors.
 
     Raises:
-        UserError: A line is no pattern; the message has its number.
+        UserError: A line is not a pattern; the message has its number.
     """
 
     def __init__(self, lines: Iterable[str], *, name: str = IGNORE_FILE) -> None:
-        self._patterns = [
-            pattern
-            for number, line in enumerate(lines, start=1)
-            if (pattern := _parse(line, f"{name}, line {number}")) is not None
-        ]
-        self._keeps_any = any(pattern.keeps for pattern in self._patterns)
+        try:
+            from docker.utils.build import Pattern
+            from docker.utils.fnmatch import translate
+        except ImportError:
+            raise MissingExtraError("docker", "images") from None
+        self._patterns: list[tuple[bool, re.Pattern[str]]] = []
+        for number, line in enumerate(lines, start=1):
+            text = "" if line.startswith("#") else line.strip()
+            if not text:
+                continue
+            pattern = Pattern(text)
+            if text == "!":
+                raise UserError(f"{name}, line {number}: must have a pattern after !")
+            if not pattern.dirs:
+                continue
+            try:
+                # The SDK's own matcher ignores case and loses files below `**`.
+                self._patterns.append((pattern.exclusion, re.compile(translate(pattern.cleaned_pattern), re.DOTALL)))
+            except re.error as error:
+                raise UserError(f"{name}, line {number}: {text!r} is not a pattern ({error})") from None
 
     def ignores(self, path: str) -> bool:
         """Return whether a file or folder is left out.
@@ -64,22 +73,21 @@ class IgnoreRules:
         ignored = False
         parts = path.split("/")
         candidates = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
-        for pattern in self._patterns:
-            # Only a pattern that changes the answer needs to be tried.
-            if pattern.keeps == ignored and any(pattern.expression.fullmatch(name) for name in candidates):
-                ignored = not pattern.keeps
+        for is_exception, expression in self._patterns:
+            if is_exception == ignored and any(expression.match(candidate) for candidate in candidates):
+                ignored = not is_exception
         return ignored
 
     def prunes(self, folder: str) -> bool:
-        """Return whether nothing below a folder can be kept, so that it need not be read."""
-        return not self._keeps_any and self.ignores(folder)
+        """Return whether everything below a folder is left out, so that it need not be read."""
+        return not any(is_exception for is_exception, _ in self._patterns) and self.ignores(folder)
 
 
 def read_ignore_rules(root: Path) -> IgnoreRules:
-    """Return the rules of a folder's `.dockerignore`, or `DEFAULT_PATTERNS` when it has none.
+    """Return the rules of a folder's `.dockerignore`, or of `DEFAULT_PATTERNS` without one.
 
     Raises:
-        UserError: It cannot be read, or a line is no pattern.
+        UserError: It cannot be read, or a line is not a pattern.
     """
     file = root / IGNORE_FILE
     try:
@@ -91,45 +99,10 @@ def read_ignore_rules(root: Path) -> IgnoreRules:
     return IgnoreRules(text.splitlines(), name=str(file))
 
 
-def _parse(line: str, where: str) -> _Pattern | None:
-    text = "" if line.startswith("#") else line.strip()
-    if not text:
-        return None
-    keeps = text.startswith("!")
-    text = text[1:].strip() if keeps else text
-    if not text:
-        raise UserError(f"{where}: a pattern must stand after !")
-    text = posixpath.normpath(text)
-    text = text.lstrip("/") or "."
-    try:
-        return _Pattern(text, keeps, re.compile(_translate(text), re.DOTALL))
-    except re.error as error:
-        raise UserError(f"{where}: {text!r} is no pattern ({error})") from None
+def make_secret_rules(include: Iterable[str] = ()) -> IgnoreRules:
+    """Return the rules of `SECRET_PATTERNS`.
 
-
-def _translate(text: str) -> str:
-    parts: list[str] = []
-    position, in_class = 0, False
-    while position < len(text):
-        character = text[position]
-        position += 1
-        if in_class:
-            in_class = character != "]"
-            parts.append(character)
-        elif text.startswith("**", position - 1):
-            position += 1
-            position += text.startswith("/", position)
-            parts.append(".*" if position >= len(text) else "(?:.*/)?")
-        elif character == "*":
-            parts.append("[^/]*")
-        elif character == "?":
-            parts.append("[^/]")
-        elif character == "[":
-            in_class = True
-            parts.append(character)
-        elif character == "\\" and position < len(text):
-            parts.append(re.escape(text[position]))
-            position += 1
-        else:
-            parts.append(re.escape(character))
-    return "".join(parts)
+    Args:
+        include: Patterns of files to include nevertheless.
+    """
+    return IgnoreRules([*SECRET_PATTERNS, *(f"!{pattern}" for pattern in include)], name="include")

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import MissingExtraError, NotFoundError, UserError
-from kfp_mindspore.images.context import BuildContext, Entry
+from kfp_mindspore.images.context import BuildContext
+from kfp_mindspore.images.entry import Entry
 from kfp_mindspore.images.folder import make_entry
 from kfp_mindspore.images.ipython import translate_cell
 from kfp_mindspore.images.local_imports import trace_source
 from kfp_mindspore.images.requirements import read_requirements
-from kfp_mindspore.images.secrets import find_secrets
 
 DEFAULT_TAG = "image"
 ALL_CELLS = "*"
@@ -62,7 +62,6 @@ def convert_notebook(notebook: Path | str, *, tags: Sequence[str] = (DEFAULT_TAG
         requirements=requirements,
         command=("python3", name),
         notes=[*notes, *closure.describe()],
-        warnings=find_secrets(entries),
     )
 
 

@@ -13,7 +13,8 @@ from typing import BinaryIO
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.images.containerfile import CONTAINERFILE_FILE, REQUIREMENTS_FILE, SOURCES_FOLDER
-from kfp_mindspore.images.context import BuildContext, Entry
+from kfp_mindspore.images.context import BuildContext
+from kfp_mindspore.images.entry import Entry
 
 ALL_PLATFORMS = "all"
 SOURCE_LABEL = "org.kfp-mindspore.image.sources"
@@ -93,7 +94,7 @@ class ImagePlan:
     @cached_property
     def source_digest(self) -> str:
         """Digest of the sources as they lie below `workdir`: the diffID of the layer that holds them and no more."""
-        return self.context.digest_at(self.workdir)
+        return self.context.layer(self.workdir).digest
 
     @cached_property
     def digest(self) -> str:
@@ -149,7 +150,7 @@ class ImagePlan:
             extra.append(
                 Entry.from_bytes(REQUIREMENTS_FILE, "".join(f"{line}\n" for line in self.requirements).encode())
             )
-        self.context.tar(file, prefix=SOURCES_FOLDER, extra=extra)
+        self.context.write_tar(file, prefix=SOURCES_FOLDER, extra=extra)
 
 
 def check_platform(platform: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from kfp_mindspore.errors import NotFoundError, UserError
-from kfp_mindspore.images.secrets import check_requirements
+
+_URL_WITH_LOGIN = re.compile(r"://[^/\s@]+@")
 
 
 def read_requirements(file: Path) -> list[str]:
@@ -43,5 +45,10 @@ def merge_requirements(*groups: Iterable[str]) -> tuple[str, ...]:
         UserError: One holds a login.
     """
     merged = tuple(dict.fromkeys(line.strip() for group in groups for line in group if line.strip()))
-    check_requirements(merged)
+    for number, line in enumerate(merged, start=1):
+        if _URL_WITH_LOGIN.search(line) and "git+ssh://" not in line:
+            raise UserError(
+                f"requirements, line {number}: a URL with a login in it would stay in the image",
+                hint="Pass the login to the build as a secret, or install from a mirror without a login.",
+            )
     return merged

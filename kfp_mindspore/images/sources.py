@@ -13,13 +13,16 @@ from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.images.context import BuildContext
 
 
-def collect_source(source: str, *, command: Sequence[str] = (), tags: Sequence[str] = ()) -> BuildContext:
+def collect_source(
+    source: str, *, command: Sequence[str] = (), tags: Sequence[str] = (), include: Sequence[str] = ()
+) -> BuildContext:
     """Return the sources of a folder, `script.py`, `notebook.ipynb` or `package.module:function`.
 
     Args:
         source: As above; a module is looked for in the working directory too.
         command: How the sources are run; by default what they say themselves.
         tags: Of a notebook: a cell is taken when it has one of these tags; by default those with the tag `image`.
+        include: Of a folder: `.dockerignore` patterns of likely secrets to include.
 
     Raises:
         NotFoundError: There is no such file, module or function.
@@ -29,7 +32,7 @@ def collect_source(source: str, *, command: Sequence[str] = (), tags: Sequence[s
     if path.is_dir():
         from kfp_mindspore.images.folder import collect_folder
 
-        return collect_folder(path, command=command)
+        return collect_folder(path, command=command, include=include)
     if path.suffix == ".ipynb":
         from kfp_mindspore.images.notebook import DEFAULT_TAG, convert_notebook
 

@@ -84,8 +84,8 @@ def build_step_image(
         command=tuple(command),
     )
     plan = make_plan(_collect(sources, files or {}), options, made)
-    for warning in plan.context.warnings:
-        print(f"Warning: {warning}")
+    for note in plan.context.notes:
+        print(note)
     result = made.build(plan, destination, on_progress=_Printer())
     print(f"{result.reference}: {'built and pushed' if result.built else 'is there already, nothing was sent'}")
     return result
@@ -100,7 +100,7 @@ def _collect(sources: str, files: Mapping[str, str]) -> BuildContext:
     if path is not None and path.is_dir():
         folder, taken = collect_folder(path), {entry.path for entry in added}
         kept = [entry for entry in folder.entries if entry.path not in taken]
-        return BuildContext([*kept, *added], origin=folder.origin, warnings=folder.warnings)
+        return BuildContext([*kept, *added], origin=folder.origin, notes=folder.notes)
     if path is not None and path.is_file():
         added.append(Entry(path.name, path.stat().st_size, source=path))
     elif path is not None:

@@ -16,12 +16,11 @@ import pytest
 from kubernetes import client, watch
 
 from kfp_mindspore.errors import ProcessFailedError, UserError
-from kfp_mindspore.images import ImagePlan, parse_reference
+from kfp_mindspore.images import BuildContext, Entry, ImagePlan, parse_reference
 from kfp_mindspore.images.build import ImageOptions, make_plan
 from kfp_mindspore.images.builders.cluster import JOBS, ClusterBuilder
 from kfp_mindspore.images.builders.cluster_job import JobSettings
 from kfp_mindspore.images.builders.context_store import PvcContextStore, S3ContextStore, StoredContext
-from kfp_mindspore.images.context import BuildContext, Entry
 from kfp_mindspore.images.registry.configuration import RegistryConfig
 from kfp_mindspore.kube.cluster import Cluster
 from tests.cluster.builder_images import BUILDKIT_IMAGE, make_buildkit_archive, push_busybox

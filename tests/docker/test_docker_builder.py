@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, UserError
-from kfp_mindspore.images import ImageOptions, RegistryConfig, make_plan
-from kfp_mindspore.images.context import BuildContext, Entry
+from kfp_mindspore.images import BuildContext, Entry, ImageOptions, RegistryConfig, make_plan
 from tests.docker.conftest import make_workshop
 from tests.support import registries
 

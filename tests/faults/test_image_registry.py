@@ -1,4 +1,4 @@
-"""What a registry can do to a build: each ends in a clear error or goes on, leaves no half image, and works again."""
+"""Faults of a registry during a build: a retry or a clear error, no partial image, and a second build succeeds."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
 
 
 @dataclasses.dataclass
-class Site:
-    """A registry behind a proxy, a base image in it, and how it is reached."""
+class Environment:
+    """A registry behind a fault-injecting proxy, and a base image in it."""
 
     registry: Registry
     proxy: FaultProxy
@@ -61,24 +61,23 @@ class Site:
         config = dataclasses.replace(self.config, **changes)
         return build_image(context, self.destination, ImageOptions(self.base), AppendBuilder(config))
 
-    def check_nothing_is_left(self, *, refused: bool = False) -> None:
-        """Find no tag and no bytes of an upload.
+    def assert_nothing_is_left(self, *, refused: bool = False) -> None:
+        """Assert that there is no tag and no partial upload.
 
-        docker-registry can neither go on with nor give up an upload after a request that broke or that it `refused`
-        after reading it: it removes such bytes by itself after a week.
+        docker-registry cannot cancel an upload after a broken or `refused` request; it purges these after a week.
         """
         assert self.registry.list_tags(self.repository) == []
         assert refused or self.registry.list_uploads(self.repository) == []
 
 
 @pytest.fixture
-def site(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def environment(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Environment]:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     with registries.start_proxy(registry) as proxy:
         config = RegistryConfig(insecure=(registry.host, proxy.host), attempts=4, backoff_seconds=0.01)
         repository = f"faults/{tmp_path.name.replace('_', '-').strip('-')}"
         name = base_images.push_base(registry.host, f"{repository}-base", config=config)
-        yield Site(registry, proxy, config, name.replace(registry.host, proxy.host), repository)
+        yield Environment(registry, proxy, config, name.replace(registry.host, proxy.host), repository)
 
 
 def make_context(size: int) -> BuildContext:
@@ -88,11 +87,12 @@ def make_context(size: int) -> BuildContext:
 
 
 UPLOADS = "/blobs/uploads/"
-PASSING = {
+TRANSIENT = {
     "429 to the first question": [Fault("GET", "/manifests/", status=429, times=3)],
     "503 while an upload begins": [Fault("POST", UPLOADS, status=503, times=2)],
-    "500 to a small layer": [Fault("PUT", UPLOADS, status=500, times=2)],
-    "a small layer cut off": [Fault("PUT", UPLOADS, cut_after=100_000, times=2)],
+    "500 to a layer": [Fault("PUT", UPLOADS, status=500, times=2)],
+    "404 to a layer": [Fault("PUT", UPLOADS, status=404)],
+    "a layer cut off": [Fault("PUT", UPLOADS, cut_after=100_000, times=2)],
     "another push of the same digest": [
         Fault("PUT", "/manifests/", status=400, body=b'{"errors": [{"code": "DIGEST_INVALID"}]}', times=2)
     ],
@@ -103,118 +103,111 @@ PASSING = {
 }
 
 
-@pytest.mark.parametrize("name", PASSING)
-def test_goes_on_after(site: Site, name: str) -> None:
-    site.proxy.faults = [dataclasses.replace(fault) for fault in PASSING[name]]
-    result = site.build(make_context(SMALL))
+@pytest.mark.parametrize("name", TRANSIENT)
+def test_transient_fault_is_retried(environment: Environment, name: str) -> None:
+    environment.proxy.faults = [dataclasses.replace(fault) for fault in TRANSIENT[name]]
+    result = environment.build(make_context(SMALL))
     assert result.built
-    assert site.registry.list_tags(site.repository) == [result.tag]
-    assert "cut off" in name or site.registry.list_uploads(site.repository) == []
-    assert all(fault.times == 0 for fault in site.proxy.faults)
+    assert environment.registry.list_tags(environment.repository) == [result.tag]
+    assert "cut off" in name or environment.registry.list_uploads(environment.repository) == []
+    assert all(fault.times == 0 for fault in environment.proxy.faults)
 
 
-FOR_EVER: dict[str, tuple[Fault, str]] = {
-    "429": (Fault("PATCH", status=429, times=-1), r"answered 429.*tried 4 times"),
+PERMANENT: dict[str, tuple[Fault, str]] = {
+    "429": (Fault("PUT", UPLOADS, status=429, times=-1), r"returned 429.*tried 4 times"),
     "500": (
-        Fault("PATCH", status=500, times=-1, body=b'{"errors": [{"code": "UNKNOWN"}]}'),
-        r"answered 500 \(UNKNOWN\)",
+        Fault("PUT", UPLOADS, status=500, times=-1, body=b'{"errors": [{"code": "UNKNOWN"}]}'),
+        r"returned 500 \(UNKNOWN\)",
     ),
-    "503": (Fault("POST", UPLOADS, status=503, times=-1), r"answered 503"),
-    "reset": (Fault("PATCH", cut_after=1 << 20, times=-1), r"no connection to|tried 4 times"),
-    "400": (Fault("PUT", "/manifests/[0-9a-f]{20}", status=400, times=-1), r"answered 400"),
+    "503": (Fault("POST", UPLOADS, status=503, times=-1), r"returned 503"),
+    "reset": (Fault("PUT", UPLOADS, cut_after=1 << 20, times=-1), r"no connection to|tried 4 times"),
+    "400": (Fault("PUT", "/manifests/[0-9a-f]{20}", status=400, times=-1), r"returned 400"),
 }
 
 
-@pytest.mark.parametrize("name", FOR_EVER)
-def test_gives_up_with_words_and_leaves_nothing(site: Site, name: str) -> None:
-    fault, reason = FOR_EVER[name]
-    site.proxy.faults = [dataclasses.replace(fault)]
+@pytest.mark.parametrize("name", PERMANENT)
+def test_permanent_fault_ends_in_an_error_and_leaves_nothing(environment: Environment, name: str) -> None:
+    fault, reason = PERMANENT[name]
+    environment.proxy.faults = [dataclasses.replace(fault)]
     context = make_context(BIG)
     with pytest.raises(RegistryError, match=reason) as caught:
-        site.build(context)
-    assert site.repository in str(caught.value)
+        environment.build(context)
+    assert environment.repository in str(caught.value)
     assert "_state=" not in str(caught.value)
-    site.check_nothing_is_left(refused=name == "reset")
-    site.proxy.faults = []
-    assert site.build(context).built
+    environment.assert_nothing_is_left(refused=name == "reset")
+    environment.proxy.faults = []
+    assert environment.build(context).built
 
 
-def test_a_big_layer_goes_on_where_the_registry_failed(site: Site) -> None:
-    site.proxy.faults = [Fault("PATCH", status=503, skip=1, times=1), Fault("PATCH", status=429, skip=1, times=1)]
-    result = site.build(make_context(BIG))
-    assert site.registry.list_tags(site.repository) == [result.tag]
-    assert [request.split("?")[0].split()[0] for request in site.proxy.requests].count("POST") <= 4
-    # What arrived is not sent again.
-    assert site.proxy.body_bytes < result.sent_bytes + (1 << 20)
+def test_layer_is_sent_again_from_the_start_after_a_broken_connection(environment: Environment) -> None:
+    environment.proxy.faults = [Fault("PUT", UPLOADS, cut_after=20 << 20)]
+    result = environment.build(make_context(BIG))
+    assert environment.registry.list_tags(environment.repository) == [result.tag]
+    assert environment.proxy.body_bytes >= result.sent_bytes + (20 << 20)
 
 
-def test_a_big_layer_arrives_over_connections_that_break(site: Site) -> None:
-    site.proxy.faults = [Fault("PATCH", cut_after=20 << 20), Fault("PATCH", cut_after=3 << 20)]
-    result = site.build(make_context(BIG))
-    assert site.registry.list_tags(site.repository) == [result.tag]
+def test_layer_that_arrived_before_a_lost_response_is_not_sent_again(environment: Environment) -> None:
+    environment.proxy.faults = [Fault("PUT", UPLOADS, loses_response=True)]
+    result = environment.build(make_context(BIG))
+    assert environment.registry.list_tags(environment.repository) == [result.tag]
+    assert environment.proxy.body_bytes < result.sent_bytes + (1 << 20)
 
 
-def test_a_registry_that_forgot_the_upload_gets_it_from_the_start(site: Site) -> None:
-    gone = [Fault("PATCH", status=503), Fault("GET", UPLOADS, status=404)]
-    site.proxy.faults = [Fault("PATCH", status=404, times=1), *gone]
-    assert site.build(make_context(BIG)).built
-
-
-def test_waits_as_long_as_it_is_asked_to(site: Site) -> None:
-    site.proxy.faults = [Fault("POST", UPLOADS, status=429, headers={"Retry-After": "1"})]
+def test_retry_after_is_honoured(environment: Environment) -> None:
+    environment.proxy.faults = [Fault("POST", UPLOADS, status=429, headers={"Retry-After": "1"})]
     started = time.monotonic()
-    site.build(make_context(SMALL))
+    environment.build(make_context(SMALL))
     assert time.monotonic() - started >= 1.0
 
 
 @pytest.mark.parametrize(
     ("method", "path"), [("PUT", UPLOADS), ("PUT", "/manifests/sha256:")], ids=["layer", "manifest"]
 )
-def test_a_wrong_digest_sent_back_is_not_tagged(site: Site, method: str, path: str) -> None:
+def test_wrong_digest_in_a_response_is_not_tagged(environment: Environment, method: str, path: str) -> None:
     wrong = f"sha256:{'0' * 64}"
-    site.proxy.faults = [Fault(method, path, headers={"Docker-Content-Digest": wrong})]
+    environment.proxy.faults = [Fault(method, path, headers={"Docker-Content-Digest": wrong})]
     context = make_context(SMALL)
-    with pytest.raises(RegistryError, match=f"the registry says it holds {wrong}"):
-        site.build(context)
-    site.check_nothing_is_left()
-    assert site.build(context).built
+    with pytest.raises(RegistryError, match=f"the registry stored {wrong}"):
+        environment.build(context)
+    environment.assert_nothing_is_left()
+    assert environment.build(context).built
 
 
-def test_a_base_that_is_not_what_its_digest_says(site: Site) -> None:
-    site.proxy.faults = [Fault("GET", "/blobs/sha256:", status=200, body=b"{}")]
+def test_corrupt_base_image_is_refused(environment: Environment) -> None:
+    environment.proxy.faults = [Fault("GET", "/blobs/sha256:", status=200, body=b"{}")]
     with pytest.raises(RegistryError, match="the registry sent sha256:"):
-        site.build(make_context(SMALL))
-    site.check_nothing_is_left()
+        environment.build(make_context(SMALL))
+    environment.assert_nothing_is_left()
 
 
-def test_a_base_that_vanished_is_named(site: Site) -> None:
+def test_deleted_base_image_is_named(environment: Environment) -> None:
     context = make_context(SMALL)
-    builder = AppendBuilder(site.config)
-    plan: ImagePlan = make_plan(context, ImageOptions(site.base), builder)
-    site.registry.remove_repository(f"{site.repository}-base")
-    with pytest.raises(NotFoundError, match=f"base image {site.base}: no such image"):
-        builder.build(plan, site.destination)
-    site.check_nothing_is_left()
-    with pytest.raises(NotFoundError, match=f"{site.base}: no such image"):
-        site.build(context)
-    base_images.push_base(site.registry.host, f"{site.repository}-base", config=site.config)
-    assert builder.build(plan, site.destination).built
+    builder = AppendBuilder(environment.config)
+    plan: ImagePlan = make_plan(context, ImageOptions(environment.base), builder)
+    environment.registry.remove_repository(f"{environment.repository}-base")
+    with pytest.raises(NotFoundError, match=f"base image {environment.base}: no such image"):
+        builder.build(plan, environment.destination)
+    environment.assert_nothing_is_left()
+    with pytest.raises(NotFoundError, match=f"{environment.base}: no such image"):
+        environment.build(context)
+    base_images.push_base(environment.registry.host, f"{environment.repository}-base", config=environment.config)
+    assert builder.build(plan, environment.destination).built
 
 
-def test_a_registry_that_is_not_there(site: Site) -> None:
-    site.proxy.close()
+def test_unreachable_registry_is_reported(environment: Environment) -> None:
+    environment.proxy.close()
     with pytest.raises(TransientError, match=r"no connection to .*Connection refused"):
-        site.build(make_context(SMALL))
+        environment.build(make_context(SMALL))
 
 
-def test_a_registry_that_says_nothing_in_time(site: Site) -> None:
-    site.proxy.faults = [Fault("GET", before=lambda _: time.sleep(2.0), times=2)]
-    with pytest.raises(TransientError, match="did not answer in time; tried 2 times"):
-        site.build(make_context(SMALL), timeout_seconds=0.2, attempts=2)
+def test_silent_registry_times_out(environment: Environment) -> None:
+    environment.proxy.faults = [Fault("GET", before=lambda _: time.sleep(2.0), times=2)]
+    with pytest.raises(TransientError, match="did not respond in time; tried 2 times"):
+        environment.build(make_context(SMALL), timeout_seconds=0.2, attempts=2)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root: run the tests as root")
-def test_a_full_disk_is_named_and_nothing_is_tagged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_and_nothing_is_tagged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registries.require_binary()
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     disk = tmp_path / "disk"
@@ -248,13 +241,19 @@ print(build_image(collect_folder(folder), destination, ImageOptions(base), Appen
 """
 
 
-def test_ctrl_c_leaves_no_upload_no_tag_and_no_file(site: Site, tmp_path: Path) -> None:
+def test_interrupt_leaves_no_tag_and_no_file(environment: Environment, tmp_path: Path) -> None:
     sources, scratch = tmp_path / "sources", tmp_path / "scratch"
     sources.mkdir()
     scratch.mkdir()
     (sources / "data").write_bytes(os.urandom(1 << 20) * (BIG >> 20))
-    arguments = [str(sources), site.destination, site.base, site.registry.host, site.proxy.host]
-    environment = {**os.environ, "TMPDIR": str(scratch)}
+    arguments = [
+        str(sources),
+        environment.destination,
+        environment.base,
+        environment.registry.host,
+        environment.proxy.host,
+    ]
+    variables = {**os.environ, "TMPDIR": str(scratch)}
 
     started: list[str] = []
 
@@ -262,9 +261,9 @@ def test_ctrl_c_leaves_no_upload_no_tag_and_no_file(site: Site, tmp_path: Path) 
         started.append(path)
         time.sleep(1.0)
 
-    site.proxy.faults = [Fault("PATCH", before=stall)]
+    environment.proxy.faults = [Fault("PUT", UPLOADS, before=stall)]
     process = subprocess.Popen(
-        [sys.executable, "-c", _BUILD, *arguments], env=environment, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", _BUILD, *arguments], env=variables, stderr=subprocess.PIPE, text=True
     )
     deadline = time.monotonic() + _START_SECONDS
     while not started and process.poll() is None and time.monotonic() < deadline:
@@ -273,16 +272,16 @@ def test_ctrl_c_leaves_no_upload_no_tag_and_no_file(site: Site, tmp_path: Path) 
     _, errors = process.communicate(timeout=_START_SECONDS)
     assert process.returncode != 0
     assert "KeyboardInterrupt" in errors
-    site.check_nothing_is_left(refused=True)
+    environment.assert_nothing_is_left(refused=True)
     assert list(scratch.iterdir()) == []
     done = subprocess.run(
-        [sys.executable, "-c", _BUILD, *arguments], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", _BUILD, *arguments], env=variables, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert site.registry.list_tags(site.repository) == [done.stdout.strip()]
+    assert environment.registry.list_tags(environment.repository) == [done.stdout.strip()]
 
 
-def test_sources_that_change_while_they_are_sent(site: Site, tmp_path: Path) -> None:
+def test_sources_changed_during_the_upload(environment: Environment, tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     file = tmp_path / "src" / "train.py"
     file.write_bytes(b"first\n")
@@ -293,13 +292,13 @@ def test_sources_that_change_while_they_are_sent(site: Site, tmp_path: Path) -> 
     def lengthen(_: str) -> None:
         file.write_bytes(b"longer than before\n")
 
-    site.proxy.faults = [Fault("POST", UPLOADS, before=change)]
-    with pytest.raises(KfpMindSporeError, match=r"answered 400 \(DIGEST_INVALID"):
-        site.build(collect_folder(tmp_path / "src"))
-    site.check_nothing_is_left(refused=True)
-    assert site.build(collect_folder(tmp_path / "src")).built
+    environment.proxy.faults = [Fault("POST", UPLOADS, before=change)]
+    with pytest.raises(KfpMindSporeError, match=r"returned 400 \(DIGEST_INVALID"):
+        environment.build(collect_folder(tmp_path / "src"))
+    environment.assert_nothing_is_left(refused=True)
+    assert environment.build(collect_folder(tmp_path / "src")).built
     file.write_bytes(b"again\n")
     context = collect_folder(tmp_path / "src")
-    site.proxy.faults = [Fault("POST", UPLOADS, before=lengthen)]
-    with pytest.raises(UserError, match=r"train\.py: changed while it was read"):
-        site.build(context)
+    environment.proxy.faults = [Fault("POST", UPLOADS, before=lengthen)]
+    with pytest.raises(UserError, match=r"train\.py: changed during the build"):
+        environment.build(context)

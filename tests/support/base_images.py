@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kfp_mindspore.images.reference import Reference
-from kfp_mindspore.images.registry.blob import BytesBlob
+from kfp_mindspore.images.registry.blob import BytesBlob, has_blob, push_blob
 from kfp_mindspore.images.registry.configuration import RegistryConfig
 from kfp_mindspore.images.registry.manifest import (
     DOCKER_INDEX,
@@ -23,7 +23,6 @@ from kfp_mindspore.images.registry.manifest import (
     push_manifest,
 )
 from kfp_mindspore.images.registry.session import Session
-from kfp_mindspore.images.registry.upload import has_blob, push_blob
 
 _CONFIG_TYPES = {
     OCI_MANIFEST: "application/vnd.oci.image.config.v1+json",

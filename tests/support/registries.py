@@ -129,18 +129,19 @@ def start_registry(root: Path, **options: Any) -> Iterator[Registry]:
 
 @dataclass
 class Fault:
-    """What a proxy does to requests instead of, or after, passing them on.
+    """A fault that a proxy injects into requests.
 
     Args:
-        method: Which requests, such as `PATCH`.
-        path: What their path must match, a regular expression.
-        status: Answer this status without passing the request on.
-        headers: Headers of that answer, or that replace the registry's.
-        body: Body of that answer.
-        cut_after: Pass on so many bytes of the body, then reset both connections.
-        times: How many requests it is done to; those after it pass.
-        skip: How many requests pass before it.
-        before: Called with the request's path before anything else.
+        method: HTTP method, such as `PATCH`.
+        path: Regular expression that the path matches.
+        status: Status to return without forwarding the request.
+        headers: Headers of that response, or replacements of the registry's.
+        body: Body of that response.
+        cut_after: Bytes of the request body to forward before both connections are reset.
+        loses_response: Whether the connection is reset after the registry's response.
+        times: Number of requests; -1 for all.
+        skip: Number of requests to forward first.
+        before: Called with the path before anything else.
     """
 
     method: str
@@ -149,6 +150,7 @@ class Fault:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     cut_after: int | None = None
+    loses_response: bool = False
     times: int = 1
     skip: int = 0
     before: Callable[[str], None] | None = None
@@ -241,6 +243,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._pass_on(upstream, length)
             response = upstream.getresponse()
             body = response.read()
+            if fault and fault.loses_response:
+                _reset(self.connection)
+                self.close_connection = True
+                return
             headers = {name: value for name, value in response.getheaders() if name.lower() != "transfer-encoding"}
             if "Content-Length" not in headers:
                 headers["Content-Length"] = str(len(body))

@@ -10,7 +10,15 @@ from kfp_mindspore.images.builders.base import Builder
 from kfp_mindspore.images.layer import Layer
 from kfp_mindspore.images.plan import ImagePlan
 from kfp_mindspore.images.reference import Reference, parse_reference
-from kfp_mindspore.images.registry.blob import Blob, BytesBlob, RemoteBlob, pull_bytes
+from kfp_mindspore.images.registry.blob import (
+    Blob,
+    BytesBlob,
+    RemoteBlob,
+    has_blob,
+    mount_blob,
+    pull_bytes,
+    push_blob,
+)
 from kfp_mindspore.images.registry.manifest import (
     LAYER_TYPES,
     OCI_MANIFEST,
@@ -21,7 +29,6 @@ from kfp_mindspore.images.registry.manifest import (
     require_manifest,
 )
 from kfp_mindspore.images.registry.session import Session
-from kfp_mindspore.images.registry.upload import has_blob, mount_blob, push_blob
 from kfp_mindspore.images.result import BuildResult, OnProgress, Progress
 
 _CREATED_BY = "kfp-mindspore: append sources"

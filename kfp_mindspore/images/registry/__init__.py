@@ -6,6 +6,6 @@ import importlib.util
 
 from kfp_mindspore.errors import MissingExtraError
 
-for _library in ("dxf", "requests", "www_authenticate"):
+for _library in ("docker", "requests"):
     if importlib.util.find_spec(_library) is None:
         raise MissingExtraError(_library, "images")

@@ -1,23 +1,35 @@
-"""Blobs that can be read from any offset: bytes, a layer, or a blob of another repository."""
+"""Blobs of a repository: layers and configurations, uploaded, mounted from another repository, and copied."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
+from urllib.parse import urlencode, urljoin, urlsplit, urlunsplit
 
 import requests
 
-from kfp_mindspore.images.registry.errors import RegistryError, TransientError, explain_failure
-from kfp_mindspore.images.registry.session import Retry, Session
+from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.images.registry.errors import (
+    MissingError,
+    PermissionDeniedError,
+    RegistryError,
+    TransientError,
+    explain_failure,
+)
+from kfp_mindspore.images.registry.session import Session, retry
 
 _CHUNK_BYTES = 1 << 20
+_PUSH = "push a layer to"
+_PULL = "pull a layer from"
+OnBytes = Callable[[int], None]
 
 
 class Blob(Protocol):
-    """What is pushed: its size and digest are known before, and it is read again when sending fails."""
+    """Content to upload, of known size and digest; it is read once per attempt."""
 
     @property
     def size_bytes(self) -> int:
@@ -27,8 +39,8 @@ class Blob(Protocol):
     def digest(self) -> str:
         """`sha256:…`."""
 
-    def read(self, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Yield the bytes from one offset to before another."""
+    def read(self) -> Iterator[bytes]:
+        """Yield the bytes."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +57,16 @@ class BytesBlob:
     @cached_property
     def digest(self) -> str:
         """`sha256:…`."""
-        return digest_bytes(self.content)
+        return compute_digest(self.content)
 
-    def read(self, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Yield the bytes from one offset to before another."""
-        yield self.content[start:end]
+    def read(self) -> Iterator[bytes]:
+        """Yield the bytes."""
+        yield self.content
 
 
 @dataclass(frozen=True)
 class RemoteBlob:
-    """A blob of another repository, copied without being kept.
+    """A blob of another repository, streamed without being stored.
 
     Args:
         session: The repository that has it.
@@ -66,72 +78,162 @@ class RemoteBlob:
     digest: str
     size_bytes: int
 
-    def read(self, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Yield the bytes from one offset to before another, going on where a connection broke.
+    def read(self) -> Iterator[bytes]:
+        """Yield the bytes.
 
         Raises:
-            RegistryError: The registry fails, or sends fewer bytes than the blob has.
+            TransientError: The connection broke before the last byte.
+            RegistryError: The registry fails.
         """
-        end = self.size_bytes if end is None else end
-        retry = Retry(self.session.config)
-        while start < end:
-            before = start
-            try:
-                for chunk in self._fetch(start, end):
-                    start += len(chunk)
-                    yield chunk
-                if start < end:
-                    raise TransientError(f"pull {self.digest} from {self.session.reference.name}: ended early")
-            except TransientError as error:
-                if start > before:
-                    retry.reset()
-                retry.pause(error)
-
-    def _fetch(self, start: int, end: int) -> Iterator[bytes]:
-        action = "pull a layer from"
-        response = self.session.ask(
-            "get", f"blobs/{self.digest}", action, headers={"Range": f"bytes={start}-{end - 1}"}, stream=True
-        )
-        # A registry that knows no ranges sends the blob from its start.
-        skip = start if response.status_code == requests.codes["ok"] else 0
-        left = end - start
-        with response:
+        what = f"{_PULL} {self.session.reference.name}"
+        left = self.size_bytes
+        with self.session.request("get", f"blobs/{self.digest}", _PULL, stream=True) as response:
             try:
                 for chunk in response.iter_content(_CHUNK_BYTES):
-                    kept = chunk[skip:]
-                    skip = max(0, skip - len(chunk))
-                    if kept:
-                        yield kept[:left]
-                        left -= len(kept[:left])
-                    if not left:
-                        return
+                    left -= len(chunk)
+                    yield chunk
             except requests.RequestException as error:
-                what = f"{action} {self.session.reference.name}"
                 raise explain_failure(error, what, self.session.reference.host) from error
+        if left:
+            raise TransientError(f"{what}: {self.digest} has {self.size_bytes - left} bytes, not {self.size_bytes}")
 
 
-def digest_bytes(content: bytes) -> str:
+def compute_digest(content: bytes) -> str:
     """Return `sha256:…` of bytes."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def check_digest(content: bytes, digest: str, what: str) -> None:
+    """Verify content.
+
+    Raises:
+        RegistryError: It has another digest.
+    """
+    found = compute_digest(content)
+    if found != digest:
+        raise RegistryError(f"{what}: the registry sent {found} for {digest}")
 
 
 def pull_bytes(session: Session, digest: str, action: str) -> bytes:
     """Return a small blob, such as a configuration.
 
     Raises:
-        RegistryError: What the registry sent has another digest.
+        RegistryError: The content has another digest.
     """
-    content: bytes = session.ask("get", f"blobs/{digest}", action).content
+    content: bytes = session.request("get", f"blobs/{digest}", action).content
     check_digest(content, digest, f"{action} {session.reference.name}")
     return content
 
 
-def check_digest(content: bytes, digest: str, what: str) -> None:
-    """Refuse bytes that are not those asked for.
+def has_blob(session: Session, digest: str) -> bool:
+    """Return whether the repository has a blob."""
+    try:
+        session.request("head", f"blobs/{digest}", "look for a layer in")
+    except MissingError:
+        return False
+    return True
+
+
+def mount_blob(session: Session, digest: str, repository: str) -> bool:
+    """Mount a blob of another repository of the same registry.
+
+    Args:
+        session: The repository to mount it in.
+        digest: `sha256:…`.
+        repository: Path of the repository that has it.
+
+    Returns:
+        False when the registry does not support it, or the account cannot read the other repository.
+    """
+    query = urlencode({"mount": digest, "from": repository})
+    try:
+        response = session.request("post", f"blobs/uploads/?{query}", "mount a layer in")
+    except (MissingError, PermissionDeniedError, RegistryError):
+        return False
+    if response.status_code == requests.codes["created"]:
+        return True
+    # The registry started an upload instead.
+    _cancel_upload(session, _get_location(session, response))
+    return False
+
+
+def push_blob(session: Session, blob: Blob, on_bytes: OnBytes) -> None:
+    """Upload a blob that the repository does not have, in one request; after a transient error from the start.
+
+    Args:
+        session: The repository.
+        blob: The content.
+        on_bytes: Called with the number of bytes sent so far.
 
     Raises:
-        RegistryError: They have another digest.
+        RegistryError: All attempts failed, or the registry computed another digest.
     """
-    found = digest_bytes(content)
-    if found != digest:
-        raise RegistryError(f"{what}: the registry sent {found} when {digest} was asked for")
+    attempts = 0
+
+    def upload() -> None:
+        nonlocal attempts
+        attempts += 1
+        # A connection can break after the registry has stored the blob.
+        if attempts > 1 and has_blob(session, blob.digest):
+            return
+        try:
+            _upload(session, blob, on_bytes)
+        except MissingError as error:
+            raise TransientError(error.message) from error
+
+    retry(session.config, upload)
+    on_bytes(blob.size_bytes)
+
+
+def _upload(session: Session, blob: Blob, on_bytes: OnBytes) -> None:
+    location = _get_location(session, session.send("post", "blobs/uploads/", _PUSH, data=b""))
+    parts = urlsplit(location)
+    query = "&".join(part for part in (parts.query, urlencode({"digest": blob.digest})) if part)
+    url = urlunsplit(parts._replace(query=query))
+    try:
+        headers = {"Content-Type": "application/octet-stream"}
+        response = session.send("put", url, _PUSH, data=_Body(blob, on_bytes), headers=headers)
+    except BaseException:
+        _cancel_upload(session, location)
+        raise
+    stored = response.headers.get("Docker-Content-Digest", blob.digest)
+    if stored != blob.digest:
+        raise RegistryError(
+            f"{_PUSH} {session.reference.name}: the registry stored {stored}, sent was {blob.digest}",
+            hint="No tag was set. A proxy between this machine and the registry changes the content.",
+        )
+
+
+class _Body:
+    """A blob as a request body with a length, read again when the request is repeated after a 401."""
+
+    def __init__(self, blob: Blob, on_bytes: OnBytes) -> None:
+        self._blob, self._on_bytes = blob, on_bytes
+
+    def __len__(self) -> int:
+        return self._blob.size_bytes
+
+    def __iter__(self) -> Iterator[bytes]:
+        sent = 0
+        for chunk in self._blob.read():
+            yield chunk
+            sent += len(chunk)
+            self._on_bytes(sent)
+
+
+def _get_location(session: Session, response: requests.Response) -> str:
+    location = response.headers.get("Location", "")
+    if not location:
+        raise RegistryError(f"{_PUSH} {session.reference.name}: no Location header in the registry's response")
+    url = urlsplit(urljoin(response.url, location))
+    if url.hostname != urlsplit(response.url).hostname:
+        # The request carries the login.
+        raise RegistryError(f"{_PUSH} {session.reference.name}: the upload's Location is another host, {url.hostname}")
+    # A registry behind a TLS proxy returns http.
+    return urlunsplit(url._replace(scheme=urlsplit(session.base_url).scheme))
+
+
+def _cancel_upload(session: Session, location: str) -> None:
+    # Registries purge abandoned uploads on their own schedule.
+    with contextlib.suppress(KfpMindSporeError):
+        session.send("delete", location, "cancel an upload to")

@@ -1,36 +1,32 @@
-"""What can go wrong with a registry, told apart: nobody, not allowed, not there, not now."""
+"""Errors of registries: unauthorized, forbidden, not found, transient."""
 
 from __future__ import annotations
 
 import email.utils
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import requests
 
 from kfp_mindspore.errors import KfpMindSporeError, UserError
 
-if TYPE_CHECKING:
-    import requests
-
-_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
-_LONGEST_DETAIL = 300
-_LONGEST_RETRY_AFTER_SECONDS = 60.0
-
-
-_SENT = "Try again when the registry works: what was sent before is not sent again."
-_AGAIN = "Try again when the registry works."
-_NOT_FOUND = (
-    "Check the host's name and the network; --mirror HOST=PLACE reads from another place, --insecure HOST speaks plain "
-    "HTTP."
+_TRANSIENT_STATUS = (408, 425, 429, 500, 502, 503, 504)
+_MAX_DETAIL = 300
+_MAX_RETRY_AFTER_SECONDS = 60.0
+_RETRY_HINT = "Try again when the registry is available; complete layers are not sent again."
+_CONNECT_HINT = (
+    "Check the host's name and the network; --mirror HOST=LOCATION reads from another registry, --insecure HOST uses "
+    "plain HTTP."
 )
 
 
 class RegistryError(KfpMindSporeError):
-    """A registry failed or answered what it must not.
+    """An error response of a registry, or a response that is wrong.
 
     Args:
-        message: What was asked and what was answered.
+        message: The request and the response.
         hint: The next step.
-        code: The registry's own word for it, such as `DIGEST_INVALID`; an empty text for none.
+        code: The registry's error code, such as `DIGEST_INVALID`; empty for none.
     """
 
     def __init__(self, message: str, *, hint: str = "", code: str = "") -> None:
@@ -39,121 +35,110 @@ class RegistryError(KfpMindSporeError):
 
 
 class TransientError(RegistryError):
-    """A failure that may pass: 429, 5xx, or a connection that broke.
+    """A failure to retry: 429, 5xx, or a broken connection.
 
     Args:
-        message: What was asked and what was answered.
-        retry_after: Seconds that the registry asks to wait; 0 when it names none.
+        message: The request and the response.
+        retry_after: Seconds from the Retry-After header; 0 without one.
         hint: The next step.
     """
 
-    def __init__(self, message: str, *, retry_after: float = 0.0, hint: str = _SENT) -> None:
+    def __init__(self, message: str, *, retry_after: float = 0.0, hint: str = _RETRY_HINT) -> None:
         super().__init__(message, hint=hint)
         self.retry_after = retry_after
 
 
 class CredentialsError(UserError):
-    """The registry does not know who asks (401): no credentials, or wrong ones."""
+    """401: no credentials, or wrong ones."""
 
 
 class PermissionDeniedError(UserError):
-    """The registry knows who asks, who may not do this (403)."""
+    """403: the account has no permission."""
 
 
 class MissingError(UserError):
-    """The registry has no such repository, manifest or blob (404)."""
+    """404: no such repository, manifest or blob."""
 
 
-def explain_response(
-    response: requests.Response, action: str, host: str, user: str, *, reads: bool = False
-) -> KfpMindSporeError:
-    """Return the exception for an answer of 400 or more.
+def explain_response(response: requests.Response, action: str, host: str, user: str) -> KfpMindSporeError:
+    """Return the exception for a response with status 400 or above.
 
     Args:
-        response: The registry's answer. Its URL is never quoted: it can hold a signature.
-        action: What was asked, such as `push a layer to registry.local/team/train`.
+        response: The response. Its URL can hold a signature and is not quoted.
+        action: What was requested, such as `push a layer to registry.local/team/train`.
         host: The registry.
-        user: Who asked; an empty text for nobody.
-        reads: Whether nothing was sent to this registry that could be sent again.
+        user: User name of the login; empty without one.
     """
-    status, detail = response.status_code, _read_detail(response)
-    said = f"{host} answered {status}{f' ({detail})' if detail else ''}"
+    status, detail = response.status_code, _get_detail(response)
+    text = f"{action}: {host} returned {status}{f' ({detail})' if detail else ''}"
     if status == 401 and "insufficient_scope" in response.headers.get("WWW-Authenticate", ""):
         status = 403
     if status == 401:
-        who = f"the password of {user!r} is not accepted" if user else "there are no credentials for this registry"
-        return CredentialsError(f"{action}: {said}: {who}", hint=f"Log in with: docker login {host}")
+        reason = f"the password of {user!r} is refused" if user else "there are no valid credentials for this registry"
+        return CredentialsError(f"{text}: {reason}", hint=f"Log in with: docker login {host}")
     if status == 403:
-        who = f"user {user!r}" if user else "a user without credentials"
+        account = f"user {user!r}" if user else "an anonymous user"
         return PermissionDeniedError(
-            f"{action}: {said}: {who} may not do this",
-            hint="Ask the registry's owner for the right to this repository.",
+            f"{text}: {account} has no permission", hint="Get permission for this repository from the registry's owner."
         )
     if status == 404:
-        return MissingError(f"{action}: {said}")
-    if status in _TRANSIENT:
-        return TransientError(
-            f"{action}: {said}", retry_after=_read_retry_after(response), hint=_AGAIN if reads else _SENT
-        )
-    return RegistryError(f"{action}: {said}", code=detail.partition(":")[0])
+        return MissingError(text)
+    if status in _TRANSIENT_STATUS:
+        return TransientError(text, retry_after=_get_retry_after(response))
+    return RegistryError(text, code=detail.partition(":")[0])
 
 
-def explain_failure(error: Exception, action: str, host: str, *, reads: bool = False) -> KfpMindSporeError:
-    """Return the exception for a request without an answer; `reads` as for `explain_response`."""
-    import requests
-
-    hint = _NOT_FOUND if reads else _SENT
+def explain_failure(error: requests.RequestException, action: str, host: str) -> KfpMindSporeError:
+    """Return the exception for a request without a response."""
     if isinstance(error, requests.exceptions.SSLError):
         return UserError(
-            f"{action}: the certificate of {host} is not accepted ({_find_cause(error)})",
-            hint="Name its authority by ca_file, or the host in insecure when it speaks plain HTTP.",
+            f"{action}: the certificate of {host} is not trusted ({get_root_cause(error)})",
+            hint="Name its certificate authority by ca_file, or the host in insecure when it speaks plain HTTP.",
         )
     if isinstance(error, requests.Timeout):
-        return TransientError(f"{action}: {host} did not answer in time", hint=hint)
-    return TransientError(f"{action}: no connection to {host} ({_find_cause(error)})", hint=hint)
+        return TransientError(f"{action}: {host} did not respond in time", hint=_CONNECT_HINT)
+    return TransientError(f"{action}: no connection to {host} ({get_root_cause(error)})", hint=_CONNECT_HINT)
 
 
-def _find_cause(error: BaseException) -> str:
-    """Return the innermost reason: those further out quote the URL."""
-    seen: BaseException = error
+def get_root_cause(error: BaseException) -> str:
+    """Return the text of the innermost exception: outer ones of the HTTP libraries quote the URL."""
+    cause: BaseException = error
     while True:
-        inner = seen.__cause__ or seen.__context__ or getattr(seen, "reason", None)
-        inner = (
-            inner
-            if isinstance(inner, BaseException)
-            else next((part for part in seen.args if isinstance(part, BaseException)), None)
-        )
-        if inner is None or inner is seen:
+        inner = cause.__cause__ or cause.__context__ or getattr(cause, "reason", None)
+        if not isinstance(inner, BaseException):
+            inner = next((part for part in cause.args if isinstance(part, BaseException)), None)
+        if inner is None or inner is cause:
             break
-        seen = inner
-    if isinstance(seen, OSError) and seen.strerror:
-        return seen.strerror
-    return str(seen)[:_LONGEST_DETAIL] if "://" not in str(seen) and "/v2/" not in str(seen) else type(seen).__name__
+        cause = inner
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
+    text = str(cause)
+    return text[:_MAX_DETAIL] if text and "://" not in text and "/v2/" not in text else type(cause).__name__
 
 
-def _read_detail(response: requests.Response) -> str:
+def _get_detail(response: requests.Response) -> str:
     try:
         first = response.json()["errors"][0]
         parts: list[Any] = [first.get("code"), first.get("message"), first.get("detail")]
     except (ValueError, LookupError, TypeError, AttributeError, OSError):
         return response.reason or ""
-    if _holds_no_space(parts[-1]):
+    if _is_disk_full(parts[-1]):
         return "no space left on the registry's disk"
-    return ": ".join(str(part) for part in parts[:2] if part)[:_LONGEST_DETAIL]
+    return ": ".join(str(part) for part in parts[:2] if part)[:_MAX_DETAIL]
 
 
-def _holds_no_space(detail: Any) -> bool:
-    # docker-registry passes the errno of its storage on: ENOSPC is 28 on every system it runs on.
+def _is_disk_full(detail: Any) -> bool:
+    # docker-registry returns the errno of its storage: ENOSPC is 28.
     if isinstance(detail, dict):
-        return detail.get("Err") == 28 or any(_holds_no_space(value) for value in detail.values())
+        return detail.get("Err") == 28 or any(_is_disk_full(value) for value in detail.values())
     return isinstance(detail, str) and "no space left" in detail
 
 
-def _read_retry_after(response: requests.Response) -> float:
+def _get_retry_after(response: requests.Response) -> float:
     text = response.headers.get("Retry-After", "").strip()
     if text.isdigit():
         seconds = float(text)
     else:
-        moment = email.utils.parsedate_tz(text)
-        seconds = email.utils.mktime_tz(moment) - time.time() if moment else 0.0
-    return min(max(seconds, 0.0), _LONGEST_RETRY_AFTER_SECONDS)
+        parsed = email.utils.parsedate_tz(text)
+        seconds = email.utils.mktime_tz(parsed) - time.time() if parsed else 0.0
+    return min(max(seconds, 0.0), _MAX_RETRY_AFTER_SECONDS)

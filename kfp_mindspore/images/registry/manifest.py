@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from kfp_mindspore.errors import NotFoundError
-from kfp_mindspore.images.registry.blob import check_digest, digest_bytes
+from kfp_mindspore.images.registry.blob import check_digest, compute_digest
 from kfp_mindspore.images.registry.errors import MissingError, RegistryError
 from kfp_mindspore.images.registry.session import Session
 
@@ -39,7 +39,7 @@ class Manifest:
     @cached_property
     def digest(self) -> str:
         """`sha256:…`."""
-        return digest_bytes(self.content)
+        return compute_digest(self.content)
 
     @cached_property
     def fields(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def fetch_manifest(session: Session, selector: str) -> Manifest:
     action = f"read the manifest {selector} of"
     what = f"{action} {session.reference.name}"
     headers = {"Accept": ", ".join((*_MANIFESTS, *_INDEXES))}
-    response = session.ask("get", f"manifests/{selector}", action, headers=headers)
+    response = session.request("get", f"manifests/{selector}", action, headers=headers)
     if selector.startswith("sha256:"):
         check_digest(response.content, selector, what)
     try:
@@ -98,11 +98,11 @@ def push_manifest(session: Session, manifest: Manifest, selector: str) -> None:
     """
     action = f"push the manifest {selector} to"
     headers = {"Content-Type": manifest.media_type}
-    response = session.ask("put", f"manifests/{selector}", action, data=manifest.content, headers=headers)
-    said = response.headers.get("Docker-Content-Digest", manifest.digest)
-    if said != manifest.digest:
+    response = session.request("put", f"manifests/{selector}", action, data=manifest.content, headers=headers)
+    stored = response.headers.get("Docker-Content-Digest", manifest.digest)
+    if stored != manifest.digest:
         raise RegistryError(
-            f"{action} {session.reference.name}: the registry says it holds {said}, not {manifest.digest}"
+            f"{action} {session.reference.name}: the registry stored {stored}, sent was {manifest.digest}"
         )
 
 

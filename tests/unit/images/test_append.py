@@ -77,12 +77,12 @@ def test_another_reader_finds_the_sources_over_the_base(
     assert (root / "app/again.py").readlink() == Path("train.py")
     assert (root / "etc/os-release").read_bytes() == b"ID=test\n"
     assert configuration["created"] == "1970-01-02T00:00:00Z"
-    assert configuration["rootfs"]["diff_ids"][-1] == context.digest_at("/app")
+    assert configuration["rootfs"]["diff_ids"][-1] == context.layer("/app").digest
     ran = configuration["config"]
     assert (ran["User"], ran["WorkingDir"], ran["Entrypoint"]) == ("1000:1000", "/app", ["/bin/env"])
     assert (ran["Cmd"], ran["Env"]) == (["python3", "train.py"], ["PATH=/bin", "A=1"])
     assert {"base": "yes", "team": "y", "org.opencontainers.image.base.name": base}.items() <= ran["Labels"].items()
-    assert ran["Labels"]["org.kfp-mindspore.image.sources"] == context.digest_at("/app")
+    assert ran["Labels"]["org.kfp-mindspore.image.sources"] == context.layer("/app").digest
 
 
 def test_only_the_sources_are_sent_and_nothing_the_second_time(
@@ -202,7 +202,7 @@ def test_inspect_describes_an_image(
     described = inspect_image(parse_reference(f"{registry.host}/seen/train:{result.tag}"), config)
     assert described.reference == result.reference
     assert described.size_bytes == result.size_bytes
-    assert described.layers[-1] == (context.digest_at("/app"), context.layer("/app").size_bytes)
+    assert described.layers[-1] == (context.layer("/app").digest, context.layer("/app").size_bytes)
     assert (described.user, described.workdir, described.env) == ("1000:1000", "/app", ("A=1",))
     assert json.loads(json.dumps(described.to_json()))["labels"]["org.opencontainers.image.base.name"] == base
     with pytest.raises(NotFoundError, match="seen/none: no such image"):

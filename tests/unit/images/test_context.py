@@ -36,41 +36,36 @@ def _files(names: list[str], contents: list[bytes]) -> list[Entry]:
 @given(
     st.lists(NAMES, unique=True, max_size=6),
     st.lists(st.binary(max_size=1200), min_size=6, max_size=6),
-    st.integers(0, 9000),
-    st.integers(0, 3000),
     st.randoms(),
 )
-def test_layer_is_the_same_from_every_offset_and_in_any_order(names, contents, start, length, random) -> None:
+def test_layer_does_not_depend_on_the_order_of_entries(names, contents, random) -> None:
     entries = _files(names, contents)
     shuffled = list(entries)
     random.shuffle(shuffled)
     layer = BuildContext(entries).layer("/app/x")
     whole = b"".join(layer.read())
     assert len(whole) == layer.size_bytes
-    assert layer.digest == f"sha256:{hashlib.sha256(whole).hexdigest()}" == BuildContext(shuffled).digest_at("/app/x")
-    assert b"".join(layer.read(start)) == whole[start:]
-    assert b"".join(layer.read(start, start + length)) == whole[start : start + length]
+    assert layer.digest == f"sha256:{hashlib.sha256(whole).hexdigest()}"
+    assert BuildContext(shuffled).layer("/app/x").digest == layer.digest
     with tarfile.open(fileobj=io.BytesIO(whole)) as archive:
         files = {info.name: archive.extractfile(info).read() for info in archive if info.isfile()}
         assert files == {f"app/x/{entry.path}": entry.content for entry in entries}
         assert {(info.uid, info.gid, info.mtime, info.uname) for info in archive} <= {(0, 0, 0, "")}
 
 
-def test_digest_is_the_one_of_every_machine() -> None:
+def test_digest_is_pinned() -> None:
     entries = [
         Entry.from_bytes("train.py", b"print(1)\n"),
         Entry.from_bytes("run.sh", b"#!/bin/sh\n", mode=0o755),
         Entry.from_bytes(f"é/{LONG}", b"x" * 513),
         Entry("link.py", 0, link="train.py"),
     ]
-    assert BuildContext(entries).digest == "sha256:ed327d8531b3abcfa3de7cb043fcec74a6a748be815ccf82b5c53ff5f455316f"
-    assert (
-        BuildContext(entries).digest_at("/app")
-        == "sha256:d034f7e98469f0901e87cabb4eccd2b0be2d20b55c74038af2c5ba723677d682"
-    )
+    context = BuildContext(entries)
+    assert context.layer().digest == "sha256:ed327d8531b3abcfa3de7cb043fcec74a6a748be815ccf82b5c53ff5f455316f"
+    assert context.layer("/app").digest == "sha256:d034f7e98469f0901e87cabb4eccd2b0be2d20b55c74038af2c5ba723677d682"
 
 
-def test_folder_gives_the_same_digest_whatever_times_and_masks(tmp_path: Path) -> None:
+def test_digest_ignores_times_and_umask(tmp_path: Path) -> None:
     digests = set()
     for number, mask in enumerate((0o000, 0o022, 0o077)):
         root = tmp_path / str(number)
@@ -84,12 +79,12 @@ def test_folder_gives_the_same_digest_whatever_times_and_masks(tmp_path: Path) -
             os.utime(root / "train.py", (number * 1000, number * 1000))
         finally:
             os.umask(before)
-        digests.add(collect_folder(root).digest)
+        digests.add(collect_folder(root).layer().digest)
     assert len(digests) == 1
 
 
 @pytest.mark.parametrize("change", ["content", "mode", "name", "link"])
-def test_any_change_is_another_digest(change: str) -> None:
+def test_digest_covers_content_mode_name_and_link(change: str) -> None:
     before = [Entry.from_bytes("a", b"1"), Entry("b", 0, link="a")]
     after = {
         "content": [Entry.from_bytes("a", b"2"), before[1]],
@@ -97,16 +92,16 @@ def test_any_change_is_another_digest(change: str) -> None:
         "name": [Entry.from_bytes("c", b"1"), before[1]],
         "link": [before[0], Entry("b", 0, link="./a")],
     }[change]
-    assert BuildContext(before).digest != BuildContext(after).digest
+    assert BuildContext(before).layer().digest != BuildContext(after).layer().digest
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "a//b", "", ".", "a/", "a\0b"])
-def test_refuses_paths_that_lead_out(path: str) -> None:
-    with pytest.raises(UserError, match="leads out"):
+def test_paths_outside_the_context_are_refused(path: str) -> None:
+    with pytest.raises(UserError, match="plain relative path"):
         Entry.from_bytes(path, b"")
 
 
-def test_refuses_two_of_one_name() -> None:
+def test_conflicting_paths_are_refused() -> None:
     with pytest.raises(UserError, match="a: is in the sources twice"):
         BuildContext([Entry.from_bytes("a", b""), Entry.from_bytes("a", b"")])
     with pytest.raises(UserError, match="a: is a file, and a folder for a/b"):
@@ -114,25 +109,25 @@ def test_refuses_two_of_one_name() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"longer than before"])
-def test_tells_which_file_changed_meanwhile(tmp_path: Path, content: bytes) -> None:
+def test_changed_file_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.py").write_bytes(b"first")
     context = collect_folder(tmp_path)
     (tmp_path / "a.py").write_bytes(content)
-    with pytest.raises(UserError, match=r"a\.py: changed while it was read"):
+    with pytest.raises(UserError, match=r"a\.py: changed during the build"):
         context.layer().digest  # noqa: B018
 
 
-def test_tells_which_file_vanished(tmp_path: Path) -> None:
+def test_deleted_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_bytes(b"first")
     context = collect_folder(tmp_path)
     (tmp_path / "a.py").unlink()
     with pytest.raises(UserError, match=r"a\.py: No such file"):
-        context.tar(io.BytesIO())
+        context.write_tar(io.BytesIO(), prefix="sources")
 
 
-def test_tar_has_sources_and_extra_files_side_by_side() -> None:
+def test_tar_holds_sources_and_extra_files() -> None:
     file = io.BytesIO()
-    BuildContext([Entry.from_bytes("a/b.py", b"1"), Entry("c", 0, link="a/b.py")]).tar(
+    BuildContext([Entry.from_bytes("a/b.py", b"1"), Entry("c", 0, link="a/b.py")]).write_tar(
         file, prefix="sources", extra=[Entry.from_bytes("Containerfile", b"FROM x\n")]
     )
     file.seek(0)
@@ -153,12 +148,12 @@ def read_peak():
 context = collect_folder(Path(sys.argv[1]))
 before = read_peak()
 with open("/dev/null", "wb") as file:
-    context.tar(file)
+    context.write_tar(file, prefix="sources")
 print(read_peak() - before)
 """
 
 
-def test_memory_does_not_grow_with_the_sources(tmp_path: Path) -> None:
+def test_memory_is_constant(tmp_path: Path) -> None:
     with (tmp_path / "big").open("wb") as file:
         file.truncate(300 << 20)
     done = subprocess.run([sys.executable, "-c", _MEASURE, str(tmp_path)], capture_output=True, text=True, check=False)

@@ -67,7 +67,7 @@ def test_labels_say_what_it_was_made_of(context: BuildContext) -> None:
         "org.opencontainers.image.base.name": "reg.io/base:1",
         "org.opencontainers.image.base.digest": DIGEST,
         "org.opencontainers.image.created": "1970-01-02T00:00:00Z",
-        "org.kfp-mindspore.image.sources": context.digest_at("/app"),
+        "org.kfp-mindspore.image.sources": context.layer("/app").digest,
         "org.kfp-mindspore.image.plan": f"sha256:{plan.digest}",
     }
 

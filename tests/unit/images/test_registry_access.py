@@ -1,4 +1,4 @@
-"""Who is let in: TLS, logins, tokens, and what is said when not."""
+"""Registry access: TLS, logins, tokens, and the errors without them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cryptography.x509.oid import NameOID
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.images import AppendBuilder, BuildContext, BuildResult, ImageOptions, RegistryConfig, build_image
-from kfp_mindspore.images.registry.credentials import find_credentials
+from kfp_mindspore.images.registry.credentials import get_credentials
 from kfp_mindspore.images.registry.errors import CredentialsError, PermissionDeniedError
 from tests.support import base_images, registries
 
@@ -88,7 +88,7 @@ def build(context: BuildContext) -> Build:
     return run
 
 
-def test_builds_with_an_own_authority_and_a_login(
+def test_build_with_a_private_ca_and_a_login(
     closed: registries.Registry, authority: Authority, build: Build, tmp_path: Path
 ) -> None:
     file = registries.write_login(tmp_path / "config.json", closed.host)
@@ -98,15 +98,15 @@ def test_builds_with_an_own_authority_and_a_login(
     assert closed.list_tags("team/train") == [result.tag]
 
 
-def test_refuses_a_certificate_of_nobody(closed: registries.Registry, build: Build, tmp_path: Path) -> None:
+def test_untrusted_certificate_is_refused(closed: registries.Registry, build: Build, tmp_path: Path) -> None:
     file = registries.write_login(tmp_path / "config.json", closed.host)
-    with pytest.raises(UserError, match=f"the certificate of {closed.host} is not accepted") as caught:
+    with pytest.raises(UserError, match=f"the certificate of {closed.host} is not trusted") as caught:
         build(closed.host, RegistryConfig(docker_config=file), f"{closed.host}/team/base:1")
     assert "ca_file" in caught.value.hint
 
 
 @pytest.mark.parametrize("login", ["none", "wrong"])
-def test_tells_missing_from_wrong_credentials(
+def test_missing_and_wrong_credentials_differ(
     closed: registries.Registry, authority: Authority, build: Build, tmp_path: Path, login: str
 ) -> None:
     file = tmp_path / "config.json"
@@ -115,7 +115,7 @@ def test_tells_missing_from_wrong_credentials(
         registries.write_login(file, closed.host, password="hunter2")
     with pytest.raises(CredentialsError) as caught:
         build(closed.host, RegistryConfig(ca_file=authority.ca_file, docker_config=file), f"{closed.host}/team/base:1")
-    said = "the password of 'reader' is not accepted" if login == "wrong" else "there are no credentials"
+    said = "the password of 'reader' is refused" if login == "wrong" else "there are no valid credentials"
     assert said in str(caught.value)
     assert "401" in str(caught.value)
     assert f"docker login {closed.host}" in str(caught.value)
@@ -123,14 +123,14 @@ def test_tells_missing_from_wrong_credentials(
     assert base64.b64encode(b"reader:hunter2").decode() not in repr(caught.value.__context__)
 
 
-def test_a_login_over_plain_http_only_when_asked_for(tmp_path: Path, build: Build) -> None:
+def test_login_over_plain_http_needs_insecure(tmp_path: Path, build: Build) -> None:
     registries.require_binary()
     with registries.start_registry(tmp_path / "registry", htpasswd=True) as registry:
         file = registries.write_login(tmp_path / "config.json", registry.host)
         config = RegistryConfig(insecure=(registry.host,), docker_config=file)
         base = base_images.push_base(registry.host, config=config)
         assert build(registry.host, config, base).built
-        with pytest.raises(UserError, match="is not accepted"):
+        with pytest.raises(UserError, match="is not trusted"):
             build(registry.host, RegistryConfig(docker_config=file), base)
 
 
@@ -225,7 +225,7 @@ def issued(
 
 
 @pytest.mark.parametrize("kind", ["password", "identity token"])
-def test_builds_with_tokens_and_asks_for_the_base_too(
+def test_build_with_bearer_tokens(
     issued: tuple[registries.Registry, TokenServer], authority: Authority, build: Build, tmp_path: Path, kind: str
 ) -> None:
     registry, server = issued
@@ -240,7 +240,7 @@ def test_builds_with_tokens_and_asks_for_the_base_too(
     assert f"repository:{kind[:8]}/base:pull" in server.asked
 
 
-def test_tells_that_a_known_user_may_not_push(
+def test_missing_push_permission_is_reported(
     issued: tuple[registries.Registry, TokenServer], authority: Authority, build: Build, tmp_path: Path
 ) -> None:
     registry, _ = issued
@@ -252,10 +252,10 @@ def test_tells_that_a_known_user_may_not_push(
     config = RegistryConfig(ca_file=authority.ca_file, docker_config=file)
     destination = f"{registry.host}/denied/train"
     context = BuildContext(())
-    with pytest.raises(PermissionDeniedError, match="a user without credentials may not do this"):
+    with pytest.raises(PermissionDeniedError, match="an anonymous user has no permission"):
         build_image(context, destination, ImageOptions(base), AppendBuilder(config))
     registries.write_login(file, registry.host, password="wrong")
-    with pytest.raises(CredentialsError, match="the password of 'reader' is not accepted"):
+    with pytest.raises(CredentialsError, match="the password of 'reader' is refused"):
         build_image(context, destination, ImageOptions(base), AppendBuilder(config))
 
 
@@ -267,12 +267,12 @@ def _write_helper(folder: Path, body: str) -> None:
 
 
 @pytest.mark.parametrize("section", ["credHelpers", "credsStore"])
-def test_asks_credential_helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, section: str) -> None:
+def test_credential_helpers_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, section: str) -> None:
     _write_helper(tmp_path / "bin", r"""printf '{"Username": "u-%s", "Secret": "s"}' "$host" """)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     file = tmp_path / "config.json"
     file.write_text(json.dumps({section: {"reg.io": "test"} if section == "credHelpers" else "test"}))
-    found = find_credentials("reg.io", RegistryConfig(docker_config=file))
+    found = get_credentials("reg.io", RegistryConfig(docker_config=file))
     assert found is not None
     assert (found.username, found.password) == ("u-reg.io", "s")
     assert "'s'" not in repr(found)
@@ -282,11 +282,11 @@ def test_asks_credential_helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ("body", "reason"),
     [
         ("echo 'credentials not found in native keychain'; exit 1", None),
-        ("echo hunter2; exit 3", "failed for reg.io with exit code 3"),
-        ("echo hunter2", "no JSON with Username and Secret"),
+        ("echo hunter2; exit 3", "helper docker-credential-test failed for reg.io"),
+        ("echo hunter2", "helper docker-credential-test failed for reg.io"),
     ],
 )
-def test_a_helper_that_fails_is_named_and_not_quoted(
+def test_failing_credential_helper_is_named_without_its_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, reason: str | None
 ) -> None:
     _write_helper(tmp_path / "bin", body)
@@ -294,10 +294,10 @@ def test_a_helper_that_fails_is_named_and_not_quoted(
     (tmp_path / "config.json").write_text('{"credsStore": "test"}')
     config = RegistryConfig(docker_config=tmp_path / "config.json")
     if reason is None:
-        assert find_credentials("reg.io", config) is None
+        assert get_credentials("reg.io", config) is None
         return
     with pytest.raises(UserError, match=reason) as caught:
-        find_credentials("reg.io", config)
+        get_credentials("reg.io", config)
     assert "hunter2" not in str(caught.value)
 
 
@@ -306,15 +306,15 @@ def test_a_helper_that_fails_is_named_and_not_quoted(
     [
         ({"auths": {"https://index.docker.io/v1/": {"auth": "bWU6cHc="}}}, "docker.io", "me"),
         ({"auths": {"https://reg.io/v2/": {"auth": "bWU6cHc="}}}, "reg.io", "me"),
-        ({"auths": {"reg.io": {"username": "me", "password": "pw"}}}, "reg.io", "me"),
+        ({"HttpHeaders": {"X": "1"}}, "reg.io", None),
         ({"auths": {"reg.io": {}}}, "reg.io", None),
         ({"auths": {"reg.io:5000": {"auth": "bWU6cHc="}}}, "reg.io", None),
         ({}, "reg.io", None),
     ],
 )
-def test_reads_logins_as_docker_writes_them(tmp_path: Path, content: Any, host: str, user: str | None) -> None:
+def test_logins_are_read_from_config_json(tmp_path: Path, content: Any, host: str, user: str | None) -> None:
     (tmp_path / "config.json").write_text(json.dumps(content))
-    found = find_credentials(host, RegistryConfig(docker_config=tmp_path / "config.json"))
+    found = get_credentials(host, RegistryConfig(docker_config=tmp_path / "config.json"))
     assert (found.username if found else None) == user
 
 
@@ -323,23 +323,23 @@ def test_reads_logins_as_docker_writes_them(tmp_path: Path, content: Any, host: 
     [
         ("{", "not valid JSON"),
         ("[]", "must hold a JSON object"),
-        ('{"auths": {"reg.io": {"auth": "%%%"}}}', r"auths\[reg.io\]: auth must be base64"),
-        ('{"auths": {"reg.io": {"auth": "bWU="}}}', "must be base64 of user:password"),
-        ('{"credsStore": "gone"}', "docker-credential-gone: not found on PATH"),
-        ('{"credsStore": "../../bin/sh"}', "not found on PATH"),
+        ('{"auths": {"reg.io": {"auth": "%%%"}}}', "the logins cannot be read for reg.io"),
+        ('{"auths": {"reg.io": {"auth": "bWU="}}}', "the logins cannot be read for reg.io"),
+        ('{"credsStore": "gone"}', "helper docker-credential-gone failed"),
+        ('{"credsStore": "../../bin/sh"}', "helper docker-credential-../../bin/sh failed"),
     ],
 )
-def test_names_what_is_wrong_with_config_json(tmp_path: Path, content: str, reason: str) -> None:
+def test_invalid_config_json_is_reported(tmp_path: Path, content: str, reason: str) -> None:
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(UserError, match=reason):
-        find_credentials("reg.io", RegistryConfig(docker_config=tmp_path / "config.json"))
+        get_credentials("reg.io", RegistryConfig(docker_config=tmp_path / "config.json"))
 
 
-def test_finds_the_file_where_docker_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_json_location_is_dockers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registries.write_login(tmp_path / "config.json", "reg.io")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    found = find_credentials("reg.io", RegistryConfig())
+    found = get_credentials("reg.io", RegistryConfig())
     assert found is not None
     assert found.username == registries.USER
     with pytest.raises(UserError, match="no such file"):
-        find_credentials("reg.io", RegistryConfig(docker_config=tmp_path / "none.json"))
+        get_credentials("reg.io", RegistryConfig(docker_config=tmp_path / "none.json"))
