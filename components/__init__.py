@@ -1,4 +1,4 @@
-"""The KFP components by name: `from kfp_mindspore.components import train_msjob`."""
+"""KFP components: `from kfp_mindspore.components import train_msjob`."""
 
 import lazy_loader
 

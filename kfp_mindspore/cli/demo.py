@@ -31,5 +31,5 @@ def demo(keep: bool, no_cache: bool, verbose: bool, as_json: bool) -> None:
         print_summary(result)
     result.check()
     if keep and not as_json:
-        service = result.find("name")
+        service = result.get_output("name")
         click.echo(f"The service runs on. Stop it with: kfp-mindspore service stop {service}")

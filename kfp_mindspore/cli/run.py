@@ -95,10 +95,10 @@ def print_summary(result: RunResult) -> None:
     if result.steps:
         console.print(table)
         console.print()
-    prediction = result.find("prediction")
+    prediction = result.get_output("prediction")
     if prediction is not None:
-        url = result.find("url") or "the service"
-        console.print(f"{url} answered {prediction} for a test image with the label {result.find('label')}.")
+        url = result.get_output("url") or "the service"
+        console.print(f"{url} answered {prediction} for a test image with the label {result.get_output('label')}.")
     console.print(
         f"{result.seconds:.1f} s in all, {result.overhead_seconds:.1f} s of them start-up, imports and waiting."
     )

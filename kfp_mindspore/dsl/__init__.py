@@ -1,4 +1,4 @@
-"""The KFP extension: `@msjob_component`, and setters of the MSJob that a task makes."""
+"""KFP extension for pipeline authors: `@msjob_component` and setters of a task's MSJob."""
 
 import lazy_loader
 

@@ -60,7 +60,7 @@ def check_count(setter: str, field: str, value: Any, minimum: int) -> None:
     if value is None or _is_channel(value):
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        raise ValidationError([f"{field}: must be a whole number ≥ {minimum}, got {value!r}"], subject=setter)
+        raise ValidationError([f"{field}: must be an integer ≥ {minimum}, got {value!r}"], subject=setter)
 
 
 def check_choice(setter: str, field: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""What runs a pipeline: on this machine by kfp.local, or on a cluster by kfp.Client."""
+"""Pipeline runs: locally by kfp.local, remotely by kfp.Client."""
 
 import lazy_loader
 

@@ -1,11 +1,5 @@
 from .image import set_image as set_image
 from .local import run_local as run_local
 from .progress import ProgressDisplay as ProgressDisplay
-from .report import write_report as write_report
-from .result import Gate as Gate
 from .result import RunResult as RunResult
-from .result import StepResult as StepResult
 from .sources import compile_pipeline as compile_pipeline
-from .sources import compile_text as compile_text
-from .sources import list_pipelines as list_pipelines
-from .sources import load_spec as load_spec

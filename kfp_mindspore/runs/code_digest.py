@@ -1,4 +1,4 @@
-"""A digest of the code that a run executes, so that cached steps do not survive a change of it."""
+"""Digest of the code that a run executes: part of the cache key, so that a change of code invalidates cached steps."""
 
 from __future__ import annotations
 
@@ -18,16 +18,14 @@ _SUFFIXES = (".py", ".j2")
 _SKIPPED = {"__pycache__", "site-packages", "node_modules"}
 
 
-def digest_code(project: Path | None = None) -> str | None:
-    """Digest this package, the user's project and the versions of what they run on.
+def compute_code_digest(project: Path | None = None) -> str | None:
+    """Compute a digest of this package, the user's project and the versions of the main dependencies.
 
     Args:
-        project: Directory of the user's code: every `.py` file below it counts, except in hidden folders, virtual
-            environments and `site-packages`.
+        project: Directory of the user's code; hidden directories, virtual environments and `site-packages` are skipped.
 
     Returns:
-        A sha256 in hexadecimal, or None when the project has more than `MAXIMUM_FILES` files: then nothing may be
-        taken from a cache.
+        A sha256 in hexadecimal, or None if the project has more than `MAXIMUM_FILES` files: caching must be disabled.
     """
     digest = hashlib.sha256(platform.python_version().encode())
     for library in _LIBRARIES:
@@ -39,13 +37,13 @@ def digest_code(project: Path | None = None) -> str | None:
     for package in _PACKAGES:
         spec = importlib.util.find_spec(package)
         for location in spec.submodule_search_locations or () if spec else ():
-            _add(digest, Path(location), package)
-    if project is not None and not _add(digest, project, "project"):
+            _add_directory(digest, Path(location), package)
+    if project is not None and not _add_directory(digest, project, "project"):
         return None
     return digest.hexdigest()
 
 
-def _add(digest: hashlib._Hash, root: Path, label: str) -> bool:
+def _add_directory(digest: hashlib._Hash, root: Path, label: str) -> bool:
     for count, file in enumerate(_list_sources(root)):
         if count >= MAXIMUM_FILES:
             return False
@@ -55,7 +53,7 @@ def _add(digest: hashlib._Hash, root: Path, label: str) -> bool:
 
 
 def _list_sources(root: Path) -> Iterator[Path]:
-    # The package's components and pipelines are symbolic links in a checkout.
+    # In a checkout, kfp_mindspore/components and kfp_mindspore/pipelines are symbolic links.
     for folder, folders, names in os.walk(root, followlinks=True):
         folders[:] = sorted(
             name

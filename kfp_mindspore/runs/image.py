@@ -1,8 +1,9 @@
-"""Sets the image that a compiled pipeline's steps run in."""
+"""Images of a compiled pipeline."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 from kfp_mindspore.errors import UserError
@@ -11,49 +12,45 @@ from kfp_mindspore.settings import PLACEHOLDER_PREFIX
 
 
 def set_image(spec: PipelineSpec, image: str, *, placeholder: str = "") -> PipelineSpec:
-    """Return a copy of a compiled pipeline whose placeholder images are replaced.
+    """Return a copy of a compiled pipeline with its placeholder images replaced.
 
-    Replaced are the images of steps and string constants that equal a placeholder, such as the image of a job's pods.
+    Images of steps and string constants that equal a placeholder are replaced, such as the image of a job's pods.
 
     Args:
-        spec: A compiled pipeline; unchanged.
-        image: The real image, best by digest (`registry/name@sha256:…`).
-        placeholder: The image to replace; by default every one that starts with `kfp-mindspore.invalid/`.
+        spec: A compiled pipeline; not modified.
+        image: The image, preferably by digest (`registry/name@sha256:…`).
+        placeholder: The image to replace; default each that starts with `kfp-mindspore.invalid/`.
 
     Raises:
-        UserError: `image` is empty or has white space in it.
+        UserError: `image` is empty or contains white space.
     """
     if not image or any(character.isspace() for character in image):
         raise UserError(f"image: must be the name of an image, got {image!r}")
     changed = copy.deepcopy(spec)
-    _replace(changed, image, placeholder)
+    _map_strings(changed, lambda text: image if _is_placeholder(text, placeholder) else text)
     return changed
 
 
 def list_placeholders(spec: PipelineSpec) -> list[str]:
-    """Return the placeholder images that a compiled pipeline still holds, sorted."""
-    found: set[str] = set()
-    stack: list[Any] = [spec]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, dict):
-            stack.extend(value.values())
-        elif isinstance(value, list):
-            stack.extend(value)
-        elif isinstance(value, str) and _is_placeholder(value, ""):
-            found.add(value)
-    return sorted(found)
+    """Return the placeholder images of a compiled pipeline, sorted."""
+    placeholders: set[str] = set()
+
+    def collect(text: str) -> str:
+        if _is_placeholder(text, ""):
+            placeholders.add(text)
+        return text
+
+    _map_strings(spec, collect)
+    return sorted(placeholders)
 
 
 def _is_placeholder(value: str, placeholder: str) -> bool:
     return value == placeholder if placeholder else value.startswith(PLACEHOLDER_PREFIX) and "\n" not in value
 
 
-def _replace(value: Any, image: str, placeholder: str) -> None:
-    entries = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, entry in entries:
+def _map_strings(value: Any, function: Callable[[str], str]) -> None:
+    for key, entry in list(value.items() if isinstance(value, dict) else enumerate(value)):
         if isinstance(entry, str):
-            if _is_placeholder(entry, placeholder):
-                value[key] = image
+            value[key] = function(entry)
         elif isinstance(entry, (dict, list)):
-            _replace(entry, image, placeholder)
+            _map_strings(entry, function)

@@ -1,4 +1,4 @@
-"""Runs a pipeline on this machine, the same that a cluster runs, by kfp.local."""
+"""Local runs of pipelines by kfp.local."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from kfp_mindspore.local.lease import Lease
 from kfp_mindspore.local.logs import read_last_lines
 from kfp_mindspore.local.process import is_group_alive, kill_group, terminate_group
 from kfp_mindspore.runs import sources
-from kfp_mindspore.runs.code_digest import digest_code
+from kfp_mindspore.runs.code_digest import compute_code_digest
 from kfp_mindspore.runs.log import LAST_LINES, read_last_step_lines
-from kfp_mindspore.runs.result import RunResult, explain
+from kfp_mindspore.runs.result import RunResult, build_error
 from kfp_mindspore.runs.spec import dump_spec
 from kfp_mindspore.runs.tracker import RunTracker
 from kfp_mindspore.settings import BACKEND_VARIABLE, CODE_DIGEST_VARIABLE, EVENTS_VARIABLE, HOME_VARIABLE, STEP_VARIABLE
@@ -46,34 +46,34 @@ def run_local(
     report: bool = True,
     raise_on_error: bool = True,
 ) -> RunResult:
-    """Run a pipeline on this machine and wait for its end.
+    """Run a pipeline on this machine and wait until it has finished.
 
-    Every step is a process of its own; what they print goes to files below `home/runs/<id>/`. Steps that ran before
-    with the same inputs and the same code (the pipeline's, the project's and this package's) are taken from the cache.
+    Each step is a subprocess; logs and artifacts are written to `home/runs/<id>/`. A step with the same inputs and the
+    same code (of the pipeline, the project and this package) as before is taken from the cache.
 
     Args:
-        pipeline: A function with `@dsl.pipeline`, the name of one of this package's, `path.py[:function]`, or the path
-            of a compiled pipeline.
-        arguments: The pipeline's arguments; text is read as the parameter's type.
+        pipeline: A function with `@dsl.pipeline`, the name of a pipeline of this package, `path.py[:function]`, or the
+            path of a compiled pipeline.
+        arguments: Arguments of the pipeline; text is parsed as the parameter's type.
         home: Directory of local state; default `$KFP_MINDSPORE_HOME` or `~/.kfp-mindspore`.
-        keep: Let the jobs and services that the run starts outlive it. Otherwise they end with it, also when this
-            process is killed, and they live below the run's own directory: kept ones of the same name are untouched.
-        cache: Whether to use and fill the cache.
-        project: Directory of the user's code: importable in the steps, their working directory, and part of the
-            cache's key; default the directory of the pipeline's file, or the working directory for a function of a
+        keep: Keep the jobs and services of the run. Otherwise they are stored in the run's directory, separate from
+            kept ones of the same name, and terminated with the run, also when this process is killed.
+        cache: Whether to read and write the cache.
+        project: Directory of the user's code: on the import path of the steps, their working directory, and part of
+            the cache key; default the directory of the pipeline's file, or the working directory for a function of a
             notebook.
-        on_progress: Called with the run so far and the new events, some times a second.
-        on_log: Called with each line that the steps print.
+        on_progress: Called with the result so far and the new events, several times a second.
+        on_log: Called with each line of output of the steps.
         report: Whether to write `report.html`.
-        raise_on_error: Whether to raise the run's error; otherwise it is in the result.
+        raise_on_error: Whether to raise the run's error instead of returning it in the result.
 
     Returns:
-        The run: state, steps with seconds and outputs, report.
+        The result: state, steps with durations and outputs, report.
 
     Raises:
-        UserError: There is no such pipeline, or an argument is unknown, missing or of a wrong type.
-        GateNotMetError: A step has an output `passed` that is false.
-        ProcessFailedError: A step failed; its last lines are in the message.
+        UserError: The pipeline does not exist, or an argument is unknown, missing or has the wrong type.
+        GateNotMetError: A step returned a false output `passed`.
+        ProcessFailedError: A step failed; the last lines of its log are in the message.
     """
     home = (home or files.get_home()).absolute()
     source, compiled = (str(pipeline), None) if isinstance(pipeline, (str, Path)) else ("", pipeline)
@@ -81,12 +81,12 @@ def run_local(
         sources.check_source(source)
         project = project or sources.get_project_directory(source)
     else:
-        project = project or _find_module_directory(compiled)
+        project = project or _get_module_directory(compiled)
     directory = _make_directory(home, source or getattr(compiled, "name", "pipeline"))
     result = RunResult(id=directory.name, pipeline=source, directory=directory, started=time.time())
     if compiled is not None:
         files.write_text(directory / "pipeline.yaml", dump_spec(sources.compile_pipeline(compiled)))
-    digest = digest_code(project)
+    digest = compute_code_digest(project)
     request = {
         "source": source,
         "project": str(project.absolute()) if project else "",
@@ -100,7 +100,7 @@ def run_local(
     with contextlib.ExitStack() as stack:
         lease = None if keep else stack.enter_context(Lease.hold(directory / "lease"))
         if not keep:
-            stack.callback(_end_started, state_home)
+            stack.callback(_terminate_services_and_jobs, state_home)
         environment = _make_environment(directory, state_home, lease, project)
         try:
             _execute(result, environment, on_progress, on_log)
@@ -111,10 +111,10 @@ def run_local(
         finally:
             result.seconds = time.perf_counter() - begin
             shutil.rmtree(directory / "tmp", ignore_errors=True)
-    # What was started is ended by now: that takes its time too.
+    # Includes the termination of jobs and services.
     result.seconds = time.perf_counter() - begin
     if isinstance(result.error, UserError) and not result.steps:
-        # Nothing ran: no directory is left that looks as if something had.
+        # No step was started: leave no directory of a run.
         shutil.rmtree(directory, ignore_errors=True)
         return result.check() if raise_on_error else result
     if report:
@@ -131,41 +131,41 @@ def _execute(
     on_progress: OnProgress | None,
     on_log: Callable[[str], None] | None,
 ) -> None:
-    """Start the worker, follow its events until it ends, and complete the result."""
+    """Run the pipeline process, follow its events until it exits, and complete the result."""
     from kfp_mindspore.local.logs import LogReader
 
     directory = result.directory
     tracker = RunTracker(result, directory / "events.jsonl", directory / "logs")
     log = LogReader(directory / "run.log")
-    with _start_worker(directory, environment) as worker:
-        over = False
-        while not over:
-            over = worker.poll() is not None
-            fresh = tracker.read(final=over)
+    with _start_process(directory, environment) as process:
+        has_exited = False
+        while not has_exited:
+            has_exited = process.poll() is not None
+            fresh = tracker.read(final=has_exited)
             if on_log is not None:
-                for line in log.read(final=over):
+                for line in log.read(final=has_exited):
                     on_log(line)
-            if on_progress is not None and (fresh or not over):
+            if on_progress is not None and (fresh or not has_exited):
                 on_progress(result, fresh)
-            if not over:
+            if not has_exited:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    worker.wait(_POLL_SECONDS)
+                    process.wait(_POLL_SECONDS)
     last_lines = {
         step.name: read_last_step_lines(step.log)
         for step in result.steps.values()
         if step.state == "failed" and step.log
     }
-    result.error = _find_error(result, tracker, worker.returncode, last_lines)
+    result.error = _get_error(result, tracker, process.returncode, last_lines)
     if result.error is None:
         result.state = "succeeded"
     else:
         result.state = "refused" if result.error.exit_code == 3 else "failed"
 
 
-def _find_error(
+def _get_error(
     result: RunResult, tracker: RunTracker, exit_code: int, last_lines: Mapping[str, list[str]]
 ) -> KfpMindSporeError | None:
-    error = explain(result, last_lines)
+    error = build_error(result, last_lines)
     if error is not None:
         return error
     if tracker.failure is not None:
@@ -174,18 +174,18 @@ def _find_error(
     if not tracker.is_finished:
         log = result.directory / "run.log"
         return ProcessFailedError(
-            f"the run ended before its pipeline did (exit code {exit_code})",
+            f"the process of the pipeline exited early (exit code {exit_code})",
             log=read_last_lines(log, LAST_LINES),
-            hint=f"The whole log: {log}",
+            hint=f"Full log: {log}",
         )
     return None
 
 
 @contextlib.contextmanager
-def _start_worker(directory: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the worker in a session of its own; leaving the block ends it with all its steps."""
+def _start_process(directory: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the pipeline process in its own session; terminate it and its steps on exit of the block."""
     with (directory / "run.log").open("ab") as output:
-        worker = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "kfp_mindspore.runs.pipeline_process", str(directory)],
             stdin=subprocess.PIPE,
             stdout=output,
@@ -194,31 +194,31 @@ def _start_worker(directory: Path, environment: Mapping[str, str]) -> Iterator[s
             start_new_session=True,
         )
     try:
-        yield worker
+        yield process
     finally:
-        _stop_worker(worker)
+        _stop_process(process)
 
 
-def _stop_worker(worker: subprocess.Popen[bytes]) -> None:
-    # A second Ctrl-C must not leave processes behind: it cuts the grace period short instead.
+def _stop_process(process: subprocess.Popen[bytes]) -> None:
+    # A second Ctrl-C only shortens the grace period; no process may be left behind.
     try:
-        if worker.poll() is None:
-            kill_group(worker.pid, signal.SIGTERM)
+        if process.poll() is None:
+            kill_group(process.pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                worker.wait(STOP_SECONDS)
-        if is_group_alive(worker.pid):
-            terminate_group(worker.pid, 1.0)
+                process.wait(STOP_SECONDS)
+        if is_group_alive(process.pid):
+            terminate_group(process.pid, 1.0)
     finally:
-        kill_group(worker.pid)
-        worker.wait()
-        if worker.stdin is not None:
-            worker.stdin.close()
+        kill_group(process.pid)
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 def _make_environment(directory: Path, home: Path, lease: Lease | None, project: Path | None) -> dict[str, str]:
     temporary = directory / "tmp"
     temporary.mkdir()
-    # The steps' interpreter is the one that runs this, also when its folder is not on the PATH.
+    # Steps start `python`: this interpreter, even if its directory is not on PATH.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     environment = {
         **os.environ,
@@ -233,13 +233,13 @@ def _make_environment(directory: Path, home: Path, lease: Lease | None, project:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(project), os.environ.get("PYTHONPATH", "")]))
     if lease is not None:
         environment.update(lease.environment)
-        # Each step leaves an empty folder here; what is kept may still need the machine's own.
+        # Each step leaves an empty directory in TMPDIR; kept services may still use the machine's.
         environment["TMPDIR"] = str(temporary)
     return environment
 
 
-def _end_started(home: Path) -> None:
-    """End the services and jobs that a run left below its own home; their logs stay there."""
+def _terminate_services_and_jobs(home: Path) -> None:
+    """Terminate the services and jobs in a run's own home; their logs are kept."""
     if (home / "services").is_dir():
         from kfp_mindspore.inference import InferenceClient, LocalServing
 
@@ -263,11 +263,11 @@ def _make_directory(home: Path, source: str) -> Path:
     try:
         directory.mkdir(parents=True)
     except OSError as error:
-        raise UserError(f"{directory}: cannot be made: {error.strerror or error}") from error
+        raise UserError(f"{directory}: cannot be created: {error.strerror or error}") from error
     return directory
 
 
-def _find_module_directory(pipeline: Any) -> Path:
+def _get_module_directory(pipeline: Any) -> Path:
     function = getattr(pipeline, "pipeline_func", None) or getattr(pipeline, "python_func", None)
     file = getattr(sys.modules.get(getattr(function, "__module__", ""), None), "__file__", None)
     return Path(file).absolute().parent if file else Path.cwd()

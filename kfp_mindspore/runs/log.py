@@ -1,4 +1,4 @@
-"""Finds what a step itself said last in its log, among what kfp.local and kfp's executor say."""
+"""Extraction of a step's own output from its log, which also contains lines of kfp.local and kfp's executor."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from kfp_mindspore.local.logs import read_last_lines
 LAST_LINES = 15
 
 _TAIL = 400
-# kfp.local prints a step's output behind this indentation, and its own lines without.
+# kfp.local indents the output of a step, and not its own lines.
 _INDENT = "    "
 _EXECUTOR = "[KFP Executor "
 _ERRORS = "kfp_mindspore.errors."
 
 
 def read_last_step_lines(path: Path, count: int = LAST_LINES) -> list[str]:
-    """Return the last lines that a step printed, oldest first.
+    """Return the last lines of a step's output, oldest first.
 
-    An error of this package at the end is shown by its message alone, without its stack trace.
+    A KfpMindSporeError at the end is reduced to its message, without the stack trace.
 
     Args:
-        path: The step's log; a missing one has no lines.
-        count: How many lines at most.
+        path: The step's log; a missing file has no lines.
+        count: Maximum number of lines.
     """
     lines = read_last_lines(path, _TAIL)
-    own = list(_drop_executor(line.removeprefix(_INDENT) for line in lines if line.startswith(_INDENT)))
-    # kfp.local itself failed before the step started.
+    own = list(_drop_executor_lines(line.removeprefix(_INDENT) for line in lines if line.startswith(_INDENT)))
+    # Without output of the step, kfp.local failed before the step started.
     own = [line.rstrip() for line in own or lines if line.strip()]
     for index in range(len(own) - 1, -1, -1):
         name, colon, message = own[index].partition(": ")
@@ -36,11 +36,11 @@ def read_last_step_lines(path: Path, count: int = LAST_LINES) -> list[str]:
     return own[-count:]
 
 
-def _drop_executor(lines: Iterable[str]) -> Iterator[str]:
+def _drop_executor_lines(lines: Iterable[str]) -> Iterator[str]:
     in_input = False
     for line in lines:
         if in_input:
-            # The end of an indented JSON object.
+            # The last line of the indented JSON object.
             in_input = line.rstrip() != "}"
         elif _EXECUTOR in line:
             in_input = "Got executor_input" in line

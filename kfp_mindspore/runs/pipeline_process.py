@@ -1,8 +1,8 @@
-"""The process that runs a pipeline by kfp.local: `python -m kfp_mindspore.runs.pipeline_process DIRECTORY`.
+"""Entrypoint of a local run: `python -m kfp_mindspore.runs.pipeline_process DIRECTORY`.
 
-kfp.local runs tasks inside the calling process, prints to its standard output, replaces its logging handlers and keeps
-global state. A process of its own keeps all that away from the user's, and lets it be ended as a whole. Standard input
-is a pipe that the run holds: when it closes, the run is gone, and this process ends its steps and itself.
+kfp.local executes tasks in the calling process, prints to its standard output, replaces its logging handlers and keeps
+global state. A subprocess isolates the user's process and can be terminated as a group. Standard input is a pipe held
+by the parent: on EOF the parent has died, and this process terminates its group.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _stopping = threading.Event()
 
 
 class StepOutput(io.TextIOBase):
-    """A standard output that also writes what a thread prints while it runs a step to the step's own log.
+    """Standard output that is also written to the log of the step that the thread executes.
 
     Args:
-        base: The output of the whole run.
+        base: Standard output of the run.
     """
 
     def __init__(self, base: TextIO) -> None:
@@ -41,7 +41,7 @@ class StepOutput(io.TextIOBase):
         self._local = threading.local()
 
     def write(self, text: str) -> int:
-        """Write to the run's log and, in a step, to the step's."""
+        """Write to the run's log and to the log of the current step."""
         self._base.write(text)
         file: TextIO | None = getattr(self._local, "file", None)
         if file is not None:
@@ -57,7 +57,7 @@ class StepOutput(io.TextIOBase):
 
     @contextmanager
     def redirect(self, path: Path) -> Iterator[None]:
-        """Append what this thread prints in the block to a step's log as well."""
+        """Also append the output of this thread in the block to a step's log."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", buffering=1) as file:
             self._local.file = file
@@ -68,7 +68,7 @@ class StepOutput(io.TextIOBase):
 
 
 def main() -> None:
-    """Read the request, run the pipeline and report by events."""
+    """Read the request, run the pipeline and emit events."""
     directory = Path(sys.argv[1])
     _watch_parent()
     signal.signal(signal.SIGTERM, lambda *_: _stopping.set())
@@ -79,10 +79,10 @@ def main() -> None:
         _run(directory, read_json(directory / "request.json"), output)
     except KfpMindSporeError as error:
         _fail(str(error.message), error.hint, isinstance(error, UserError))
-    except Exception as error:  # noqa: BLE001 - the last frame of this process: whatever it is, the run must tell it
+    except Exception as error:  # noqa: BLE001 - the outermost frame: each error must reach the run's result
         traceback.print_exc()
         lines = traceback.format_exception_only(type(error), error)
-        _fail(" ".join("".join(lines).split()), f"The whole log: {directory / 'run.log'}", False)
+        _fail(" ".join("".join(lines).split()), f"Full log: {directory / 'run.log'}", False)
     sys.stdout.flush()
 
 
@@ -100,7 +100,7 @@ def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
     compiled = directory / "pipeline.yaml"
     pipeline = spec.read_spec(compiled) if compiled.exists() else load_spec(request["source"])
     if request["project"]:
-        # `python -m` looks into the working directory before PYTHONPATH: another project's modules must not come first.
+        # `python -m` searches the working directory before PYTHONPATH: modules of another project must not be found.
         os.chdir(request["project"])
     arguments = spec.convert_arguments(pipeline, request["arguments"])
     prepared = spec.set_environment(pipeline, request["environment"], STEP_VARIABLE)
@@ -119,14 +119,14 @@ def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
         cache_root=request["cache"],
         raise_on_error=False,
     )
-    # Defaults are given too: from compiled YAML kfp takes 10 as 10.0, which is another cache key than 10.
+    # Defaults are passed explicitly: kfp reads 10 from compiled YAML as 10.0, which changes the cache key.
     given = {name: value for name, value in shown.items() if value is not None}
     task = components.load_component_from_text(text)(**given)
     if kfp_conditions.unresolved:
         missing = ", ".join(dict.fromkeys(kfp_conditions.unresolved))
         raise KfpMindSporeError(
-            f"a condition could not be decided: {missing} has no value",
-            hint="What depends on it was not run. A condition can use outputs of earlier steps and parameters.",
+            f"a condition could not be evaluated: {missing} has no value",
+            hint="Its branch was skipped. A condition can use outputs of earlier steps and pipeline parameters.",
         )
     events.emit("finish", spec.get_pipeline_name(pipeline), outputs=_to_json(getattr(task, "outputs", None) or {}))
 
@@ -180,7 +180,7 @@ def _create_metadata_files(outputs: dict[str, Any]) -> None:
 
 
 def _to_json(value: Any) -> Any:
-    """Turn a task's outputs into JSON types; an artifact becomes its uri, type and metadata."""
+    """Convert a task's outputs to JSON types; an artifact becomes its uri, type and metadata."""
     if isinstance(value, dict):
         return {str(key): _to_json(entry) for key, entry in sorted(value.items())}
     if isinstance(value, (list, tuple)):
@@ -190,8 +190,8 @@ def _to_json(value: Any) -> Any:
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 
-def _fail(message: str, hint: str, is_mistake: bool) -> None:
-    events.emit("failure", "run", message=message, hint=hint, mistake=is_mistake)
+def _fail(message: str, hint: str, is_user_error: bool) -> None:
+    events.emit("failure", "run", message=message, hint=hint, mistake=is_user_error)
 
 
 def _watch_parent() -> None:
@@ -199,7 +199,7 @@ def _watch_parent() -> None:
         while os.read(0, 4096):
             pass
         _stopping.set()
-        # The group holds this process, which survives SIGTERM, and its steps, which get time to end their jobs.
+        # This process handles SIGTERM; its steps get a grace period to delete their jobs.
         os.killpg(0, signal.SIGTERM)
         time.sleep(GRACE_SECONDS)
         os.killpg(0, signal.SIGKILL)

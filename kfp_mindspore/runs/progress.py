@@ -1,4 +1,4 @@
-"""Shows a run while it goes on: a bar on a terminal, plain lines elsewhere."""
+"""Progress display of a run: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _LINE_SECONDS = 2.0
 
 
 class ProgressDisplay:
-    """Shows a run; give it to `run_local` as `on_progress`.
+    """Progress display for `run_local(on_progress=…)`.
 
         with ProgressDisplay() as display:
             run_local("digits_lifecycle", on_progress=display)
 
     Args:
-        stream: Where to write; default standard output.
-        bar: Whether to draw a bar that rewrites itself; default whether `stream` is a terminal.
+        stream: Output stream; default standard output.
+        bar: Whether to draw a progress bar; default whether `stream` is a terminal.
     """
 
     def __init__(self, stream: TextIO | None = None, *, bar: bool | None = None) -> None:
@@ -92,12 +92,12 @@ class ProgressDisplay:
 
     def _show_progress(self, event: dict[str, Any]) -> None:
         step, detail = str(event.get("task", "")), describe_progress(event)
-        done, total = _find_share(event)
+        done, total = _get_fraction(event)
         if self._progress is not None:
             self._progress.update(self._task, completed=done, total=total, detail=detail)
             return
         now = time.monotonic()
-        # The first line comes at once, the last always, those between at a reader's pace.
+        # The first and the last line of a step are always printed, those between are rate-limited.
         if detail and (now - self._last_line.get(step, 0.0) >= _LINE_SECONDS or (total and done >= total)):
             self._last_line[step] = now
             self._print(f"{step}: {detail}")
@@ -107,28 +107,28 @@ class ProgressDisplay:
 
 
 def describe_progress(event: dict[str, Any]) -> str:
-    """Return a progress event in words, such as `epoch 3/20, loss 0.412`."""
+    """Format a progress event, such as `epoch 3/20, loss 0.412`."""
     words = []
     for name, total in (("epoch", "epochs"), ("step", "steps")):
-        value = _number(event.get(name))
+        value = _to_number(event.get(name))
         if value is not None:
             words.append(f"{name} {value}/{event[total]}" if event.get(total) else f"{name} {value}")
-    if _number(event.get("loss")) is not None:
+    if _to_number(event.get("loss")) is not None:
         words.append(f"loss {event['loss']:.4f}")
     for name, value in (event.get("metrics") or {}).items():
-        # The losses of training and validation side by side would be more than a line holds.
-        if not name.endswith("loss") and _number(value) is not None:
+        # The validation loss would exceed the width of a line.
+        if not name.endswith("loss") and _to_number(value) is not None:
             words.append(f"{name.replace('_', ' ')} {value:.4f}")
     return ", ".join(words)
 
 
-def _find_share(event: dict[str, Any]) -> tuple[float, float | None]:
+def _get_fraction(event: dict[str, Any]) -> tuple[float, float | None]:
     for name, total in (("step", "steps"), ("epoch", "epochs")):
-        done, all_ = _number(event.get(name)), _number(event.get(total))
-        if done is not None and all_:
-            return done, all_
+        done, count = _to_number(event.get(name)), _to_number(event.get(total))
+        if done is not None and count:
+            return done, count
     return 0.0, None
 
 
-def _number(value: Any) -> float | None:
+def _to_number(value: Any) -> float | None:
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None

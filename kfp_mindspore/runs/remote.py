@@ -1,4 +1,4 @@
-"""Uploads and runs pipelines on a cluster, by kfp.Client: its defaults made safe, its errors made readable."""
+"""Client of a Kubeflow Pipelines server: uploads and runs by kfp.Client."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from kfp_mindspore.runs.spec import PipelineSpec, convert_arguments, get_pipelin
 CONNECT_SECONDS = 10.0
 POLL_SECONDS = 5.0
 
-# kfp.Client's own wait knows neither the last one nor that a new run has no state yet.
+# kfp.Client.wait_for_run_completion misses CANCELED, and fails while a new run has no state.
 _FINISHED = ("SUCCEEDED", "FAILED", "SKIPPED", "CANCELED")
-# The number of this operation in KFP's filters.
+# Enumeration value in KFP's filters.
 _EQUALS = 1
 
 
 @dataclass(frozen=True)
 class UploadedPipeline:
-    """A pipeline on a cluster.
+    """A pipeline on a server.
 
     Args:
-        name: Its name.
-        pipeline_id: Its id.
-        version_id: Id of the version that was uploaded; empty when it is the first one.
-        version: Name of that version; empty when it is the first one.
-        url: Its page.
+        name: Name of the pipeline.
+        pipeline_id: ID of the pipeline.
+        version_id: ID of the uploaded version; empty for the first one.
+        version: Name of the uploaded version; empty for the first one.
+        url: URL of its page.
     """
 
     name: str
@@ -49,15 +49,15 @@ class UploadedPipeline:
 
 @dataclass(frozen=True)
 class RemoteRun:
-    """A run on a cluster.
+    """A run on a server.
 
     Args:
-        run_id: Its id.
-        name: Its name.
+        run_id: ID of the run.
+        name: Name of the run.
         state: `PENDING`, `RUNNING`, `SUCCEEDED`, `FAILED`, `SKIPPED`, `CANCELED`, or another of KFP's.
-        url: Its page.
-        failed_steps: Steps that failed.
-        error: What KFP says about a failure; often empty.
+        url: URL of its page.
+        failed_steps: Names of the failed steps.
+        error: KFP's error message; often empty.
     """
 
     run_id: str
@@ -69,22 +69,22 @@ class RemoteRun:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run has ended, well or not."""
+        """Whether the run has succeeded, failed, or was skipped or cancelled."""
         return self.state in _FINISHED
 
 
 class RemoteClient:
-    """A Kubeflow Pipelines server, asked by kfp.Client.
+    """Uploads, runs and watches pipelines on a Kubeflow Pipelines server.
 
     Args:
-        host: Its address, such as `https://kubeflow.example.com/pipeline` or `http://127.0.0.1:8080`.
-        namespace: The user's namespace, for servers with several users; empty for a server with one.
+        host: URL of the server, such as `https://kubeflow.example.com/pipeline` or `http://127.0.0.1:8080`.
+        namespace: Namespace of the user on a multi-user server; empty on a single-user server.
         token: Bearer token; empty for none.
-        connect_seconds: Seconds to wait for the server's first answer.
+        connect_seconds: Timeout of the first request, in seconds.
 
     Raises:
-        UserError: There is no host, or it is no address.
-        KfpMindSporeError: The server cannot be reached, refuses, or is no Kubeflow Pipelines server.
+        UserError: The host is missing or not a URL.
+        KfpMindSporeError: The server is unreachable, refuses the request or is not Kubeflow Pipelines.
         MissingExtraError: kfp is not installed.
     """
 
@@ -98,31 +98,31 @@ class RemoteClient:
 
         check_server(self.host, token, connect_seconds)
         with warnings.catch_warnings(), explain_errors(self.host, "connect"):
-            # It always warns that servers before 2.0 are not supported.
+            # It always warns about servers before 2.0.
             warnings.simplefilter("ignore", FutureWarning)
-            # Without an own namespace it asks the server whether there are several users, and remembers the answer in
-            # the home directory; the name it takes for none is kubeflow.
+            # Without a namespace it asks the server for multi-user mode and caches the response in the home directory;
+            # `kubeflow` stands for no namespace.
             self._client = Client(host=self.host, namespace=namespace or "kubeflow", existing_token=token or None)
 
     def upload(self, text: str, *, name: str = "", version: str = "", description: str = "") -> UploadedPipeline:
-        """Upload a compiled pipeline; as a new version when there is a pipeline of this name.
+        """Upload a compiled pipeline, as a new version if a pipeline of this name exists.
 
         Args:
             text: The compiled pipeline.
-            name: Its name on the server; by default its own.
-            version: Name of the version when there is a pipeline already; by default made from the digest of the text.
-            description: What the server shows.
+            name: Name on the server; default the pipeline's.
+            version: Name of the version of an existing pipeline; default derived from the digest of the text.
+            description: Description on the server.
 
         Raises:
-            UserError: The text is no compiled pipeline, or its steps have no image.
+            UserError: The text is not a compiled pipeline, or its steps have no image.
             AlreadyExistsError: The pipeline has a version of this name.
-            KfpMindSporeError: The server cannot be reached or refuses.
+            KfpMindSporeError: The server is unreachable or refuses the request.
         """
         spec = check_package(text)
         name = name or get_pipeline_name(spec)
         version = version or f"{name} {hashlib.sha256(text.encode()).hexdigest()[:12]}"
         with _write_package(text) as package, explain_errors(self.host, "upload", version=version):
-            pipeline_id = self._find_pipeline(name)
+            pipeline_id = self._get_pipeline_id(name)
             if pipeline_id is None:
                 created = self._client.upload_pipeline(
                     package, pipeline_name=name, description=description or None, namespace=self.namespace or None
@@ -145,20 +145,20 @@ class RemoteClient:
         pipeline_root: str = "",
         service_account: str = "",
     ) -> RemoteRun:
-        """Start a compiled pipeline and return at once.
+        """Start a run of a compiled pipeline and return immediately.
 
         Args:
             text: The compiled pipeline.
-            arguments: Its arguments; text is read as the parameter's type.
-            name: Name of the run; by default the pipeline's with the time.
-            experiment: The experiment to put it into; made when missing.
-            cache: Whether steps may be answered from the server's cache.
-            pipeline_root: Where artifacts go, such as `s3://bucket/runs`; by default where the server puts them.
-            service_account: Service account of the steps; by default the server's.
+            arguments: Arguments of the pipeline; text is parsed as the parameter's type.
+            name: Name of the run; default the pipeline's name with the time.
+            experiment: Name of the experiment; created if missing.
+            cache: Whether to use the server's cache.
+            pipeline_root: URI of the artifacts, such as `s3://bucket/runs`; default the server's.
+            service_account: Service account of the steps; default the server's.
 
         Raises:
-            UserError: The text is no compiled pipeline, its steps have no image, or an argument is wrong.
-            KfpMindSporeError: The server cannot be reached or refuses.
+            UserError: The text is not a compiled pipeline, its steps have no image, or an argument is invalid.
+            KfpMindSporeError: The server is unreachable or refuses the request.
         """
         spec = check_package(text)
         values = convert_arguments(spec, arguments or {})
@@ -178,10 +178,10 @@ class RemoteClient:
             return self._describe_run(started.run_info)
 
     def get_run(self, run_id: str) -> RemoteRun:
-        """Ask for a run.
+        """Return a run.
 
         Raises:
-            KfpMindSporeError: The server cannot be reached or knows no such run.
+            KfpMindSporeError: The server is unreachable, or the run does not exist.
         """
         with explain_errors(self.host, "get the run"):
             return self._describe_run(self._client.get_run(run_id))
@@ -197,15 +197,15 @@ class RemoteClient:
         """Wait until a run has succeeded.
 
         Args:
-            run_id: The run.
-            timeout: Seconds to wait; None for ever. A run whose workflow was deleted stays RUNNING for ever.
-            interval: Seconds between two questions.
-            on_state: Called with the run when its state is another than before.
+            run_id: ID of the run.
+            timeout: Timeout in seconds; None for none. A run whose workflow was deleted stays RUNNING forever.
+            interval: Poll interval in seconds.
+            on_state: Called with the run after each change of its state.
 
         Raises:
-            ProcessFailedError: The run failed, was skipped or cancelled; the failed steps are named.
-            WaitTimeoutError: It had not ended in time; it goes on.
-            KfpMindSporeError: The server cannot be reached or knows no such run.
+            ProcessFailedError: The run failed, was skipped or cancelled; the message names the failed steps.
+            WaitTimeoutError: The timeout expired; the run continues.
+            KfpMindSporeError: The server is unreachable, or the run does not exist.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         state = ""
@@ -219,17 +219,17 @@ class RemoteClient:
             left = interval if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 raise WaitTimeoutError(
-                    f"run {run.name}: still {state} after {timeout:g} s", hint=f"It goes on: {run.url}"
+                    f"run {run.name}: still {state} after {timeout:g} s", hint=f"The run continues: {run.url}"
                 )
             time.sleep(min(interval, left))
         if run.state != "SUCCEEDED":
             steps = f" in step {', '.join(run.failed_steps)}" if run.failed_steps else ""
             error = f": {run.error}" if run.error else ""
-            raise ProcessFailedError(f"run {run.name} ended {run.state}{steps}{error}", hint=f"Its page: {run.url}")
+            raise ProcessFailedError(f"run {run.name} ended {run.state}{steps}{error}", hint=f"Details: {run.url}")
         return run
 
-    def _find_pipeline(self, name: str) -> str | None:
-        # kfp.Client.get_pipeline_id does not look into a namespace.
+    def _get_pipeline_id(self, name: str) -> str | None:
+        # kfp.Client.get_pipeline_id has no namespace argument.
         predicate = {"operation": _EQUALS, "key": "display_name", "stringValue": name}
         found = self._client.list_pipelines(
             filter=json.dumps({"predicates": [predicate]}), namespace=self.namespace or None
@@ -238,14 +238,15 @@ class RemoteClient:
 
     def _describe_run(self, run: Any) -> RemoteRun:
         details = run.run_details.task_details or [] if run.run_details else []
-        failed = tuple(dict.fromkeys(task.display_name for task in details if task.state == "FAILED" and task.pod_name))
+        failed = [task for task in details if task.state == "FAILED"]
+        # Tasks without a pod are the DAGs around the failed steps.
+        steps = [task for task in failed if task.pod_name] or failed
         return RemoteRun(
             run_id=run.run_id,
             name=run.display_name or run.run_id,
             state=run.state or "PENDING",
             url=self._link("runs", run.run_id),
-            failed_steps=failed
-            or tuple(dict.fromkeys(task.display_name for task in details if task.state == "FAILED")),
+            failed_steps=tuple(dict.fromkeys(task.display_name for task in steps)),
             error=str(run.error.message or "") if run.error else "",
         )
 
@@ -254,26 +255,26 @@ class RemoteClient:
 
 
 def check_package(text: str) -> PipelineSpec:
-    """Return the pipeline of a compiled text whose steps can run on a cluster.
+    """Parse a compiled pipeline and check that its steps have images.
 
     Raises:
-        UserError: It is no compiled pipeline, or a step's image is still a placeholder.
+        UserError: The text is not a compiled pipeline, or a step has a placeholder image.
     """
     spec = parse_spec(text)
     placeholders = list_placeholders(spec)
     if placeholders:
         raise UserError(
             f"{get_pipeline_name(spec)}: its steps have no image, only the placeholder {placeholders[0]}",
-            hint="Name one that holds kfp-mindspore: --image, or KFP_MINDSPORE_IMAGE.",
+            hint="Set an image with kfp-mindspore installed: --image, or KFP_MINDSPORE_IMAGE.",
         )
     return spec
 
 
 def disable_caching(text: str) -> str:
-    """Return a compiled pipeline whose steps are not cached, those in conditions and loops included.
+    """Return a compiled pipeline with caching disabled for each step, including those in conditions and loops.
 
     Args:
-        text: A compiled pipeline; documents after the first stay as they are.
+        text: A compiled pipeline; documents after the first are not changed.
     """
     import yaml
 

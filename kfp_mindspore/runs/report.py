@@ -1,4 +1,4 @@
-"""Writes a run's report: one HTML file that needs nothing else."""
+"""The report of a run: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore import files
-from kfp_mindspore.runs.chart import draw_chart
+from kfp_mindspore.runs.chart import compute_chart
 from kfp_mindspore.runs.result import RunResult, StepResult
 
 _LIBRARIES = ("kfp-mindspore", "mindspore", "kfp", "kserve", "numpy", "scikit-learn")
@@ -20,21 +20,18 @@ _MAXIMUM_PIXELS = 64 * 64
 
 
 def write_report(result: RunResult, path: Path) -> Path:
-    """Write the report of a run, whatever its state is.
+    """Write the report of a run in any state and return its path.
 
     Args:
         result: The run.
         path: The HTML file.
-
-    Returns:
-        The file.
     """
     files.write_text(path, render_report(result))
     return path
 
 
 def render_report(result: RunResult) -> str:
-    """Return the report as HTML: summary, steps, training curves, confusion matrix, the served answer, versions."""
+    """Return the report as HTML: summary, steps, training curves, confusion matrix, prediction, versions."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -51,7 +48,7 @@ def render_report(result: RunResult) -> str:
         started=time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(result.started)),
         tiles=_list_tiles(result),
         steps=_list_steps(result),
-        charts=[chart for chart in (_draw_loss(history), _draw_accuracy(history)) if chart],
+        charts=[chart for chart in (_compute_loss_chart(history), _compute_accuracy_chart(history)) if chart],
         matrix=get_confusion_matrix(result),
         sample=get_sample(result),
         parameters=[(name, _shorten(value)) for name, value in sorted(result.arguments.items())],
@@ -60,7 +57,7 @@ def render_report(result: RunResult) -> str:
 
 
 def read_history(result: RunResult) -> list[dict[str, Any]]:
-    """Return the training's records, one an epoch, from the `metrics.jsonl` of a step's artifact."""
+    """Return the records of `metrics.jsonl`, one per epoch, of the first artifact that has one."""
     for _, _, artifact in result.list_artifacts():
         path = Path(artifact["uri"], "metrics.jsonl")
         if path.is_file():
@@ -77,7 +74,7 @@ def read_history(result: RunResult) -> list[dict[str, Any]]:
 
 
 def get_confusion_matrix(result: RunResult) -> dict[str, Any] | None:
-    """Return the last confusion matrix that a step logged, ready to draw, or None."""
+    """Return the last logged confusion matrix for the template, or None."""
     found = None
     for _, _, artifact in result.list_artifacts("system.ClassificationMetrics"):
         content = artifact["metadata"].get("confusionMatrix")
@@ -100,7 +97,7 @@ def get_confusion_matrix(result: RunResult) -> dict[str, Any] | None:
                     "label": labels[j],
                     "count": count,
                     "right": i == j,
-                    # A single mistake among dozens must still be seen.
+                    # The square root keeps small counts visible.
                     "shade": f"{0.12 + 0.48 * math.sqrt(count / largest):.2f}",
                 }
                 for j, count in enumerate(row)
@@ -112,12 +109,12 @@ def get_confusion_matrix(result: RunResult) -> dict[str, Any] | None:
 
 
 def get_sample(result: RunResult) -> dict[str, Any] | None:
-    """Return what the service answered for one sample and, for a small image, its pixels; None when nobody asked."""
-    prediction, label = result.find("prediction"), result.find("label")
+    """Return prediction, label and, for a small grey image, pixels of the smoke test's sample, or None."""
+    prediction, label = result.get_output("prediction"), result.get_output("label")
     if prediction is None or label is None:
         return None
     sample: dict[str, Any] = {"prediction": str(prediction), "label": str(label), "pixels": []}
-    image = _read_image(result, int(result.find("sample_index") or 0))
+    image = _read_image(result, int(result.get_output("sample_index") or 0))
     if image is not None:
         low, high = min(map(min, image)), max(map(max, image))
         scale = 255 / (high - low) if high > low else 0.0
@@ -131,7 +128,7 @@ def get_sample(result: RunResult) -> dict[str, Any] | None:
 
 
 def _read_image(result: RunResult, index: int) -> list[list[float]] | None:
-    """Return a sample of the bundle as rows of grey values, or None when it is no image of one channel."""
+    """Return a sample of the bundle as rows of grey values, or None if it is not an image of one channel."""
     import numpy as np
 
     for _, _, artifact in result.list_artifacts("system.Model"):
@@ -152,16 +149,16 @@ def _read_image(result: RunResult, index: int) -> list[list[float]] | None:
 def _list_tiles(result: RunResult) -> list[dict[str, str]]:
     tiles = []
     gate = next(iter(result.gates), None)
-    accuracy = result.find("accuracy")
+    accuracy = result.get_output("accuracy")
     if isinstance(accuracy, (int, float)):
         note = ""
         if gate is not None and gate.threshold is not None:
             note = f"gate {gate.threshold:.3f}: {'passed' if gate.passed else 'not met'}"
         tiles.append({"name": "accuracy", "value": f"{accuracy:.4f}", "note": note})
-    images = result.find("test_images")
+    images = result.get_output("test_images")
     if isinstance(images, (int, float)):
         tiles.append({"name": "test images", "value": f"{images:.0f}", "note": "held out"})
-    difference = result.find("max_abs_diff", last=False)
+    difference = result.get_output("max_abs_diff", first=True)
     if isinstance(difference, (int, float)):
         tiles.append(
             {
@@ -170,9 +167,9 @@ def _list_tiles(result: RunResult) -> list[dict[str, str]]:
                 "note": "exported graph against network",
             }
         )
-    prediction = result.find("prediction")
+    prediction = result.get_output("prediction")
     if prediction is not None:
-        tiles.append({"name": "served answer", "value": str(prediction), "note": f"label {result.find('label')}"})
+        tiles.append({"name": "prediction", "value": str(prediction), "note": f"label {result.get_output('label')}"})
     return tiles
 
 
@@ -194,20 +191,20 @@ def _describe_step(step: StepResult, longest: float) -> dict[str, Any]:
     }
 
 
-def _draw_loss(history: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def _compute_loss_chart(history: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     series = {
         "training": [(record["epoch"], record.get("loss")) for record in history],
-        "validation": [(record["epoch"], _find_validation(record, "eval_loss", "loss")) for record in history],
+        "validation": [(record["epoch"], _get_validation(record, "eval_loss", "loss")) for record in history],
     }
-    return draw_chart("Loss", series, logarithmic=True)
+    return compute_chart("Loss", series, logarithmic=True)
 
 
-def _draw_accuracy(history: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    series = {"validation": [(record["epoch"], _find_validation(record, "accuracy", "Accuracy")) for record in history]}
-    return draw_chart("Accuracy", series)
+def _compute_accuracy_chart(history: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    series = {"validation": [(record["epoch"], _get_validation(record, "accuracy", "Accuracy")) for record in history]}
+    return compute_chart("Accuracy", series)
 
 
-def _find_validation(record: dict[str, Any], *names: str) -> float | None:
+def _get_validation(record: dict[str, Any], *names: str) -> float | None:
     values = record.get("validation") or {}
     return next((values[name] for name in names if isinstance(values.get(name), (int, float))), None)
 

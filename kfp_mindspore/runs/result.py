@@ -1,4 +1,4 @@
-"""What a run did: its steps, their outputs, and how long they took."""
+"""Result of a run: steps, outputs, gates and durations."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ StepState = Literal["pending", "running", "succeeded", "cached", "failed", "skip
 RunState = Literal["running", "succeeded", "refused", "failed", "interrupted"]
 
 GATE_OUTPUT = "passed"
-# What a step that has no output parameters is described by, if it logged metrics.
+# Metrics that describe a step without output parameters.
 _HEADLINES = ("accuracy", "loss", "validation.accuracy")
 
 
 @dataclass
 class StepResult:
-    """One step of a run.
+    """A step of a run.
 
     Args:
-        name: The step's name.
+        name: Name of the step.
         state: `pending`, `running`, `succeeded`, `cached`, `failed` or `skipped`.
-        seconds: Wall clock of the step, its start-up included; the sum when a loop ran it several times.
-        body_seconds: Seconds of work, without start-up and imports: the outermost spans (`kfp_mindspore.events.span`)
-            of the step's processes; 0 for a step that opens none.
+        seconds: Wall-clock time of the step including its start-up, summed over the iterations of a loop.
+        body_seconds: Time in the outermost spans (`kfp_mindspore.events.span`) of the step's processes, without
+            start-up and imports; 0 without spans.
         arguments: Its input parameters.
         outputs: Its output parameters; an artifact is a dict with `uri`, `type` and `metadata`.
         log: Its log.
@@ -42,11 +42,11 @@ class StepResult:
 
     @property
     def is_done(self) -> bool:
-        """Whether the step ended well, from the cache or by itself."""
+        """Whether the step succeeded or was cached."""
         return self.state in ("succeeded", "cached")
 
     def describe(self) -> str:
-        """Return the step's outcome in a few words, such as `accuracy 0.981`."""
+        """Return a one-line summary of the outputs, such as `accuracy 0.981`, else the state."""
         if not self.is_done:
             return self.state
         values = []
@@ -70,14 +70,14 @@ class StepResult:
 
 @dataclass(frozen=True)
 class Gate:
-    """A model's admission: a metric beside what it has to reach.
+    """The decision of a step with an output `passed`.
 
     Args:
-        step: The step that decided.
+        step: Name of the step.
         metric: Name of the metric.
-        value: What was measured; None when the step does not tell.
-        threshold: What had to be reached; None when the step does not tell.
-        passed: Whether it was reached.
+        value: Value of the metric; None if the step has no such output.
+        threshold: Threshold of the metric; None if the step has no such argument.
+        passed: Whether the threshold is reached.
     """
 
     step: str
@@ -87,34 +87,35 @@ class Gate:
     passed: bool
 
     def describe(self) -> str:
-        """Return a sentence such as `accuracy 0.931 is 0.019 below the gate of 0.950`."""
+        """Return a sentence such as `accuracy 0.931 is 0.019 below the threshold of 0.950`."""
         if self.value is None or self.threshold is None:
-            return f"{self.step} {'admitted' if self.passed else 'refused'} the model"
+            return f"{self.step}: gate {'passed' if self.passed else 'not met'}"
         distance = abs(self.value - self.threshold)
         side = "above" if self.value >= self.threshold else "below"
-        # As many digits as tell the two numbers apart, and no fewer than three.
+        # At least three digits, and as many as the two numbers need to differ.
         digits = next((count for count in range(3, 9) if round(distance, count) > 0), 3)
         return (
             f"{self.metric} {self.value:.{digits}f} is {distance:.{digits}f} {side} "
-            f"the gate of {self.threshold:.{digits}f}"
+            f"the threshold of {self.threshold:.{digits}f}"
         )
 
 
 @dataclass
 class RunResult:
-    """A run of a pipeline on this machine.
+    """A local run of a pipeline.
 
     Args:
-        id: Name of the run, unique below the home directory.
+        id: Name of the run, unique in the home directory.
         pipeline: Name of the pipeline.
-        directory: Everything the run wrote: logs, artifacts, events, report.
+        directory: Directory of the run: logs, artifacts, events, report.
         state: `succeeded`, `refused` (a gate was not met), `failed` or `interrupted`.
-        arguments: The arguments that were given.
-        seconds: Wall clock of the whole run.
-        steps: The steps by name, in the order of the pipeline.
-        outputs: The pipeline's own outputs.
-        error: What went wrong, for a run that did not succeed.
-        report: The HTML report; None when none was written.
+        arguments: Arguments of the run, defaults included.
+        seconds: Wall-clock time of the run.
+        steps: Steps by name, in topological order.
+        outputs: Outputs of the pipeline.
+        error: Error of a run that did not succeed.
+        report: The HTML report; None if none was written.
+        started: Start of the run, in seconds since the epoch.
     """
 
     id: str
@@ -128,42 +129,37 @@ class RunResult:
     error: KfpMindSporeError | None = None
     report: Path | None = None
     started: float = 0.0
-    progress: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def overhead_seconds(self) -> float:
-        """Wall clock minus the steps' work: start-up, imports and waiting for a server count as overhead."""
+        """Wall-clock time outside the steps' spans: start-up, imports and waiting."""
         return max(0.0, self.seconds - sum(step.body_seconds for step in self.steps.values()))
 
     @property
     def gates(self) -> list[Gate]:
-        """The gates that were decided, from the steps with an output named `passed`."""
+        """The gates of the completed steps."""
         return [gate for step in self.steps.values() if (gate := get_gate(step)) is not None]
 
-    def find(self, name: str, *, last: bool = True) -> Any:
-        """Return the output parameter of that name of the last step that has one, or of the first, else None."""
-        for step in reversed(self.steps.values()) if last else self.steps.values():
+    def get_output(self, name: str, *, first: bool = False) -> Any:
+        """Return the output parameter of the last (or first) step with an output of this name, else None."""
+        for step in self.steps.values() if first else reversed(self.steps.values()):
             value = step.outputs.get(name)
             if value is not None and not _is_artifact(value):
                 return value
         return None
 
-    def find_failed(self) -> StepResult | None:
-        """Return the step that failed, else None."""
-        return next((step for step in self.steps.values() if step.state == "failed"), None)
-
     def list_artifacts(self, kind: str = "") -> Iterator[tuple[StepResult, str, dict[str, Any]]]:
-        """Yield step, name and content of the artifacts, of one type such as `system.Metrics` or of all."""
+        """Yield step, name and content of each artifact of a type such as `system.Metrics`; of all types by default."""
         for step in self.steps.values():
             for name, value in step.outputs.items():
                 if _is_artifact(value) and kind in ("", value["type"]):
                     yield step, name, value
 
     def check(self) -> RunResult:
-        """Return the run itself when it succeeded.
+        """Return the run if it succeeded, else raise its error.
 
         Raises:
-            GateNotMetError: A gate refused the model.
+            GateNotMetError: A gate was not met.
             KfpMindSporeError: A step failed, or the pipeline cannot run.
         """
         if self.error is not None:
@@ -171,18 +167,18 @@ class RunResult:
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the run as JSON types, as `kfp-mindspore run --json` prints it."""
+        """Return the run as JSON types, the output of `kfp-mindspore run --json`."""
         return {
             "run_id": self.id,
             "pipeline": self.pipeline,
             "state": self.state,
             "arguments": self.arguments,
-            "accuracy": self.find("accuracy"),
-            "test_images": self.find("test_images"),
-            "prediction": self.find("prediction"),
-            "label": self.find("label"),
-            "url": self.find("url"),
-            "max_abs_diff": self.find("max_abs_diff", last=False),
+            "accuracy": self.get_output("accuracy"),
+            "test_images": self.get_output("test_images"),
+            "prediction": self.get_output("prediction"),
+            "label": self.get_output("label"),
+            "url": self.get_output("url"),
+            "max_abs_diff": self.get_output("max_abs_diff", first=True),
             "gates": [
                 {"step": g.step, "metric": g.metric, "value": g.value, "threshold": g.threshold, "passed": g.passed}
                 for g in self.gates
@@ -200,7 +196,7 @@ class RunResult:
 
 
 def get_gate(step: StepResult) -> Gate | None:
-    """Return the gate that a step decided, or None when it has no output named `passed`."""
+    """Return the gate of a step, or None if the step has no output `passed`."""
     passed = step.outputs.get(GATE_OUTPUT)
     if not isinstance(passed, bool) or not step.is_done:
         return None
@@ -210,26 +206,26 @@ def get_gate(step: StepResult) -> Gate | None:
     return Gate(step.name, metric, value, threshold, passed)
 
 
-def explain(result: RunResult, last_lines: Mapping[str, list[str]]) -> KfpMindSporeError | None:
-    """Return the error of a run whose steps are complete, or None when it succeeded.
+def build_error(result: RunResult, last_lines: Mapping[str, list[str]]) -> KfpMindSporeError | None:
+    """Return the error of a finished run, or None if it succeeded.
 
     Args:
         result: The run.
-        last_lines: The last lines of the failed steps' logs, by step.
+        last_lines: Last lines of the failed steps' logs by step.
     """
-    failed = result.find_failed()
+    failed = next((step for step in result.steps.values() if step.state == "failed"), None)
     if failed is not None:
         return ProcessFailedError(
             f"step {failed.name} failed after {failed.seconds:.1f} s",
             log=last_lines.get(failed.name, []),
-            hint=f"Its whole log: {failed.log}" if failed.log else "",
+            hint=f"Full log: {failed.log}" if failed.log else "",
         )
-    refused = next((gate for gate in result.gates if not gate.passed), None)
-    if refused is not None:
+    unmet = next((gate for gate in result.gates if not gate.passed), None)
+    if unmet is not None:
         skipped = [step.name for step in result.steps.values() if step.state == "skipped"]
         return GateNotMetError(
-            refused.describe(),
-            hint=f"Not run: {', '.join(skipped)}. What is deployed is untouched." if skipped else "",
+            unmet.describe(),
+            hint=f"Skipped: {', '.join(skipped)}. Deployed models are unchanged." if skipped else "",
         )
     return None
 

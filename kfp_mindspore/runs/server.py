@@ -1,4 +1,4 @@
-"""The connection to a Kubeflow Pipelines server: whether one answers at an address, and what its errors mean."""
+"""Connection to a Kubeflow Pipelines server: its URL, a first request and its errors."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ TOKEN_VARIABLE = "KFP_TOKEN"
 
 
 def check_host(host: str) -> str:
-    """Return a server's address with its scheme and without a slash at the end.
+    """Return the URL of a server with its scheme and without a trailing slash.
 
     Args:
-        host: The address; https is meant where no scheme is given, as for kfp.Client.
+        host: The URL; the default scheme is https, as for kfp.Client.
 
     Raises:
-        UserError: It is empty or no HTTP address.
+        UserError: The URL is empty or not an HTTP URL.
     """
     host = host.strip()
     if not host:
         raise UserError(
-            "host: the address of Kubeflow Pipelines is missing",
-            hint=f"Give --host, or set {HOST_VARIABLES[0]}, for example http://127.0.0.1:8888",
+            "host: the URL of Kubeflow Pipelines is missing",
+            hint=f"Set --host or {HOST_VARIABLES[0]}, for example http://127.0.0.1:8888",
         )
     scheme, separator, rest = host.partition("://")
     if not separator:
         return f"https://{host.rstrip('/')}"
     if scheme not in ("http", "https") or not rest.strip("/"):
-        raise UserError(f"host: must be an http:// or https:// address, got {host!r}")
+        raise UserError(f"host: must be an http:// or https:// URL, got {host!r}")
     return host.rstrip("/")
 
 
 def check_server(host: str, token: str, seconds: float) -> None:
-    """Find out whether Kubeflow Pipelines answers at an address.
+    """Check that a URL is served by Kubeflow Pipelines.
 
-    kfp.Client would ask five times with pauses of five seconds and log a stack trace each time.
+    kfp.Client would retry five times at intervals of five seconds and log a stack trace each time.
 
     Args:
-        host: What `check_host` returned.
+        host: URL from `check_host`.
         token: Bearer token; empty for none.
-        seconds: Seconds to wait for the answer.
+        seconds: Timeout in seconds.
 
     Raises:
-        UserError: The host is no address.
-        KfpMindSporeError: Nothing answers, or something that refuses or is no Kubeflow Pipelines server.
+        UserError: The host is not a URL.
+        KfpMindSporeError: The server is unreachable, refuses the request or is not Kubeflow Pipelines.
     """
     import urllib3
     from urllib3.exceptions import HTTPError, LocationParseError
@@ -58,39 +58,38 @@ def check_server(host: str, token: str, seconds: float) -> None:
     url = f"{host}/apis/v2beta1/healthz"
     with urllib3.PoolManager(retries=False, timeout=seconds) as pool:
         try:
-            answer = pool.request("GET", url, headers=headers)
+            response = pool.request("GET", url, headers=headers)
         except LocationParseError as error:
-            raise UserError(f"host: {host!r} is no address ({error})") from None
+            raise UserError(f"host: {host!r} is not a URL ({error})") from None
         except HTTPError as error:
             raise KfpMindSporeError(
-                f"{host}: no answer from Kubeflow Pipelines ({_shorten(str(error))})",
-                hint="Is the address right, and reachable from here? A port-forward makes it so: "
-                "kubectl port-forward -n kubeflow svc/ml-pipeline 8888",
+                f"{host}: no response from Kubeflow Pipelines ({_shorten(str(error))})",
+                hint="Check the URL, or forward a port: kubectl port-forward -n kubeflow svc/ml-pipeline 8888",
             ) from error
-    if answer.status != 200:
-        raise _make_error(host, "connect", answer.status, answer.reason or "", answer.data)
+    if response.status != 200:
+        raise _make_error(host, "connect", response.status, response.reason or "", response.data)
     try:
-        json.loads(answer.data)
+        json.loads(response.data)
     except ValueError:
-        kind = answer.headers.get("Content-Type", "no type")
+        kind = response.headers.get("Content-Type", "no type")
         raise KfpMindSporeError(
             f"{url}: expected JSON from Kubeflow Pipelines, got {kind}",
-            hint="A login page answers so: give a token. Or the path of the API is another one.",
+            hint="This may be a login page: set a token. Or the path of the API differs.",
         ) from None
 
 
 @contextlib.contextmanager
 def explain_errors(host: str, action: str, *, version: str = "") -> Iterator[None]:
-    """Turn what kfp.Client raises in the block into this package's errors, and keep what it prints to itself.
+    """Convert errors of kfp.Client in the block to this package's errors, and suppress its output.
 
     Args:
-        host: The server.
-        action: What is done, for the message.
-        version: Name of the pipeline version that is uploaded.
+        host: URL of the server.
+        action: Name of the operation, for messages.
+        version: Name of the uploaded pipeline version.
 
     Raises:
         AlreadyExistsError: The server has a version of this name.
-        KfpMindSporeError: It cannot be reached or refuses.
+        KfpMindSporeError: The server is unreachable or refuses the request.
     """
     from kfp_server_api import ApiException  # type: ignore[import-untyped,unused-ignore]
     from urllib3.exceptions import HTTPError
@@ -101,12 +100,12 @@ def explain_errors(host: str, action: str, *, version: str = "") -> Iterator[Non
     except ApiException as error:
         if version and "already exist" in _read_message(error.body).lower():
             raise AlreadyExistsError(
-                f"version {version!r}: exists already, so nothing was uploaded",
-                hint="This very pipeline was uploaded before, unless you named the version yourself.",
+                f"version {version!r}: already exists, nothing was uploaded",
+                hint="Without --version, this means that the same pipeline was uploaded before.",
             ) from error
         raise _make_error(host, action, error.status or 0, error.reason or "", error.body) from error
     except (HTTPError, ValueError) as error:
-        # After its retries urllib3 puts the address asked, filters and all, before the reason.
+        # After its retries, urllib3's message starts with the whole URL.
         reason = getattr(error, "reason", None) or error
         raise KfpMindSporeError(f"{host}: {action}: {_shorten(str(reason))}") from error
 
@@ -115,15 +114,15 @@ def _make_error(host: str, action: str, status: int, reason: str, body: Any) -> 
     message = _read_message(body)
     hint = ""
     if status in (301, 302, 303, 307, 308, 401, 403):
-        hint = f"Give a token (--token, {TOKEN_VARIABLE}) and your namespace (--namespace)."
+        hint = f"Set a token (--token, {TOKEN_VARIABLE}) and your namespace (--namespace)."
     elif status == 404:
-        hint = "The path of the API may be missing: many installations have it at …/pipeline."
-    answered = f"{host}: {action}: answered {status} {reason}".rstrip()
-    return KfpMindSporeError(f"{answered}: {message}" if message else answered, hint=hint)
+        hint = "The path of the API may be missing: many installations serve it at …/pipeline."
+    summary = f"{host}: {action}: HTTP {status} {reason}".rstrip()
+    return KfpMindSporeError(f"{summary}: {message}" if message else summary, hint=hint)
 
 
 def _read_message(body: Any) -> str:
-    """Return what the body of an answer says to a person: KFP's message, or the text when it is short."""
+    """Return the error message in a response body: KFP's message, or the text unless it is HTML."""
     text = body.decode(errors="replace") if isinstance(body, bytes) else str(body or "")
     try:
         document = json.loads(text)

@@ -1,4 +1,4 @@
-"""Finds pipelines: this package's by name, a user's in a Python file, a compiled one in YAML."""
+"""Pipeline sources: the name of a pipeline of this package, a Python file, or a compiled YAML or JSON file."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ PACKAGE = "kfp_mindspore.pipelines"
 
 
 def list_pipelines() -> dict[str, str]:
-    """Return the pipelines that come with this package: their first line of help by name, nothing imported."""
+    """Return the first docstring line of each pipeline of this package by name, without importing it."""
     import ast
 
-    found = {}
+    descriptions = {}
     package = importlib.util.find_spec(PACKAGE)
     for location in package.submodule_search_locations or () if package else ():
         for file in sorted(Path(location).glob("*/pipeline.py")):
             documentation = ast.get_docstring(ast.parse(file.read_text())) or ""
-            found[file.parent.name] = documentation.partition("\n")[0]
-    return found
+            descriptions[file.parent.name] = documentation.partition("\n")[0]
+    return descriptions
 
 
 def get_project_directory(source: str) -> Path | None:
-    """Return the directory that holds the user's code for a source, or None for a pipeline of this package."""
+    """Return the directory of the user's code for a source, or None for a pipeline of this package."""
     path, _ = _split(source)
     if path.suffix == ".py":
         return path.absolute().parent
@@ -38,10 +38,10 @@ def get_project_directory(source: str) -> Path | None:
 
 
 def check_source(source: str) -> None:
-    """Find out whether a source can exist, without importing anything.
+    """Check that a source exists, without importing it.
 
     Raises:
-        NotFoundError: There is no such pipeline or file; the message names what there is.
+        NotFoundError: The pipeline or file does not exist; the message lists the pipelines of this package.
     """
     path, _ = _split(source)
     if path.suffix == ".py" or _is_compiled(path):
@@ -50,7 +50,7 @@ def check_source(source: str) -> None:
     elif source not in list_pipelines():
         raise NotFoundError(
             f"{source}: no such pipeline",
-            hint=f"Known are {', '.join(list_pipelines()) or 'none'}, a file.py[:function], and a compiled file.yaml.",
+            hint=f"Expected {', '.join([*list_pipelines(), 'file.py[:function]'])} or a compiled file.yaml.",
         )
 
 
@@ -58,30 +58,25 @@ def load_spec(source: str) -> PipelineSpec:
     """Compile a pipeline, or read a compiled one.
 
     Args:
-        source: A name from `list_pipelines`, `path/to/file.py`, `path/to/file.py:function`, or a compiled `.yaml`
-            or `.json` file.
+        source: A name of `list_pipelines`, `path/to/file.py`, `path/to/file.py:function`, or a compiled `.yaml` or
+            `.json` file.
 
     Raises:
-        NotFoundError: There is no such pipeline or file.
-        UserError: The file does not import, holds no pipeline or several, or does not compile.
+        NotFoundError: The pipeline or file does not exist.
+        UserError: The file cannot be imported, contains no pipeline or several, or does not compile.
     """
     check_source(source)
-    path, function = _split(source)
-    if _is_compiled(path):
-        return read_spec(path)
-    import_kfp()
-    if path.suffix == ".py":
-        return compile_pipeline(_choose(_import_file(path), function, str(path)))
-    return compile_pipeline(_choose(importlib.import_module(f"{PACKAGE}.{source}.pipeline"), source, source))
+    path, _ = _split(source)
+    return read_spec(path) if _is_compiled(path) else compile_pipeline(_load_pipeline(source))
 
 
 def compile_pipeline(pipeline: Any) -> PipelineSpec:
-    """Compile a pipeline or component function of `kfp.dsl`.
+    """Compile a pipeline or component of `kfp.dsl`.
 
     Raises:
-        UserError: It is none.
+        UserError: The value is neither.
     """
-    if not is_pipeline(pipeline):
+    if not _is_pipeline(pipeline):
         name = getattr(pipeline, "__name__", type(pipeline).__name__)
         raise UserError(f"{name}: expected a function with @dsl.pipeline, got {type(pipeline).__name__}")
     from google.protobuf import json_format
@@ -91,11 +86,15 @@ def compile_pipeline(pipeline: Any) -> PipelineSpec:
 
 
 def compile_text(source: str, image: str = "") -> str:
-    """Compile a pipeline into the YAML that KFP's page for uploads takes, its platform configuration included.
+    """Compile a pipeline to the YAML that Kubeflow Pipelines accepts, including its platform configuration.
 
     Args:
         source: As for `load_spec`.
-        image: Replaces the placeholder images; none by default.
+        image: Replaces the placeholder images; empty to keep them.
+
+    Raises:
+        NotFoundError: The pipeline or file does not exist.
+        UserError: The file cannot be imported, contains no pipeline or several, or does not compile.
     """
     import tempfile
 
@@ -103,17 +102,15 @@ def compile_text(source: str, image: str = "") -> str:
 
     from kfp_mindspore.runs.image import set_image
 
-    path, function = _split(source)
     check_source(source)
+    path, _ = _split(source)
     if _is_compiled(path):
         text = path.read_text()
         parse_spec(text, subject=str(path))
     else:
-        import_kfp()
+        pipeline = _load_pipeline(source)
         from kfp import compiler
 
-        module = _import_file(path) if path.suffix == ".py" else importlib.import_module(f"{PACKAGE}.{source}.pipeline")
-        pipeline = _choose(module, function if path.suffix == ".py" else source, source)
         with tempfile.TemporaryDirectory() as directory:
             file = Path(directory, "pipeline.yaml")
             compiler.Compiler().compile(pipeline, str(file))
@@ -125,8 +122,7 @@ def compile_text(source: str, image: str = "") -> str:
     return head + yaml.safe_dump_all(documents, sort_keys=True)
 
 
-def is_pipeline(value: Any) -> bool:
-    """Tell whether a value is a pipeline or component of `kfp.dsl`."""
+def _is_pipeline(value: Any) -> bool:
     import_kfp()
     from kfp.dsl.base_component import BaseComponent
 
@@ -142,10 +138,18 @@ def _is_compiled(path: Path) -> bool:
     return path.suffix in (".yaml", ".yml", ".json")
 
 
+def _load_pipeline(source: str) -> Any:
+    import_kfp()
+    path, function = _split(source)
+    if path.suffix == ".py":
+        return _get_pipeline(_import_file(path), function, str(path))
+    return _get_pipeline(importlib.import_module(f"{PACKAGE}.{source}.pipeline"), source, source)
+
+
 def _import_file(path: Path) -> ModuleType:
     directory = str(path.absolute().parent)
     if directory not in sys.path:
-        # The project's other modules are imported by their bare names, as `python pipeline.py` would.
+        # As with `python pipeline.py`, the file can import its neighbours.
         sys.path.insert(0, directory)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -159,21 +163,22 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-def _choose(module: ModuleType, function: str, subject: str) -> Any:
+def _get_pipeline(module: ModuleType, function: str, subject: str) -> Any:
     from kfp.dsl.graph_component import GraphComponent
 
-    found = {name: value for name, value in vars(module).items() if isinstance(value, GraphComponent)}
+    pipelines = {name: value for name, value in vars(module).items() if isinstance(value, GraphComponent)}
     if function:
-        chosen = getattr(module, function, None)
-        if not is_pipeline(chosen):
+        pipeline = getattr(module, function, None)
+        if not _is_pipeline(pipeline):
             raise NotFoundError(
-                f"{subject}: no pipeline named {function}", hint=f"Found: {', '.join(found) or 'none'}."
+                f"{subject}: no pipeline named {function}", hint=f"Found: {', '.join(pipelines) or 'none'}."
             )
-        return chosen
-    if len(found) == 1:
-        return next(iter(found.values()))
-    if not found:
-        raise UserError(f"{subject}: holds no pipeline", hint="Decorate a function with @dsl.pipeline.")
-    raise UserError(
-        f"{subject}: holds several pipelines: {', '.join(found)}", hint=f"Name one: {subject}:{next(iter(found))}"
-    )
+        return pipeline
+    if not pipelines:
+        raise UserError(f"{subject}: contains no pipeline", hint="Decorate a function with @dsl.pipeline.")
+    if len(pipelines) > 1:
+        raise UserError(
+            f"{subject}: contains several pipelines: {', '.join(pipelines)}",
+            hint=f"Name one: {subject}:{next(iter(pipelines))}",
+        )
+    return next(iter(pipelines.values()))

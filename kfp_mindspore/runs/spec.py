@@ -1,4 +1,4 @@
-"""Pure functions on a compiled pipeline: its steps, its parameters, and what a local run sets on each step."""
+"""Pure functions on a compiled pipeline: its steps, parameters and environment variables."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kfp_mindspore.errors import UserError, ValidationError
 PipelineSpec = dict[str, Any]
 
 _COMPONENT_PREFIX = "comp-"
-# KFP's parameter types: what a person may write and the Python types of a value.
+# KFP's parameter types: description for messages and Python types of a value.
 _TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
-    "NUMBER_INTEGER": ("a whole number", (int,)),
+    "NUMBER_INTEGER": ("an integer", (int,)),
     "NUMBER_DOUBLE": ("a number", (int, float)),
     "BOOLEAN": ("true or false", (bool,)),
-    "STRING": ("text", (str,)),
+    "STRING": ("a string", (str,)),
     "LIST": ("a JSON list", (list, tuple)),
     "STRUCT": ("a JSON object", (dict,)),
 }
@@ -28,13 +28,13 @@ _TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a pipeline.
+    """A pipeline parameter.
 
     Args:
-        name: Its name.
+        name: Name of the parameter.
         kind: KFP's type, such as `NUMBER_INTEGER`.
-        default: Its default; None when it has to be given.
-        required: Whether it has to be given.
+        default: Default value; None if required.
+        required: Whether a value must be given.
     """
 
     name: str
@@ -47,10 +47,10 @@ def read_spec(path: Path) -> PipelineSpec:
     """Read a compiled pipeline from YAML or JSON.
 
     Args:
-        path: The file; of several documents (a platform configuration may follow) the first counts.
+        path: The file; documents after the first, such as a platform configuration, are ignored.
 
     Raises:
-        UserError: The file is missing, no YAML, or no compiled pipeline.
+        UserError: The file is missing, not valid YAML, or not a compiled pipeline.
     """
     try:
         text = path.read_text()
@@ -65,12 +65,12 @@ def parse_spec(text: str, *, subject: str = "pipeline") -> PipelineSpec:
     """Parse a compiled pipeline.
 
     Raises:
-        UserError: It is no YAML, or no compiled pipeline; the message starts with `subject`.
+        UserError: The text is not valid YAML or not a compiled pipeline; the message starts with `subject`.
     """
     import yaml
 
     try:
-        # JSON by its own rules: YAML's take 1e-05 for text.
+        # A YAML parser reads 1e-05 as a string.
         document = json.loads(text) if text.startswith("{") else None
     except ValueError:
         document = None
@@ -119,12 +119,12 @@ def list_parameters(spec: PipelineSpec) -> list[Parameter]:
 
 
 def list_steps(spec: PipelineSpec) -> list[str]:
-    """Return the names of the steps that run something, each after those it depends on."""
+    """Return the names of the steps in topological order."""
     return list(dict.fromkeys(_walk(spec, spec["root"])))
 
 
 def get_step_name(component: str) -> str:
-    """Return the step's name for the name of its component in a compiled pipeline."""
+    """Return the step name of a component in a compiled pipeline."""
     return component.removeprefix(_COMPONENT_PREFIX)
 
 
@@ -132,9 +132,9 @@ def set_environment(spec: PipelineSpec, environment: Mapping[str, str], step_var
     """Return a copy of the pipeline with environment variables on every step.
 
     Args:
-        spec: A compiled pipeline; unchanged.
-        environment: Variables for all steps. What a step sets itself stays.
-        step_variable: Name of a further variable that gets the step's own name; none by default.
+        spec: A compiled pipeline; not modified.
+        environment: Variables of all steps; a step's own variables take precedence.
+        step_variable: Name of a variable set to the step's name; empty for none.
     """
     changed = copy.deepcopy(spec)
     executors = changed["deploymentSpec"].get("executors", {})
@@ -152,17 +152,17 @@ def set_environment(spec: PipelineSpec, environment: Mapping[str, str], step_var
 
 
 def convert_arguments(spec: PipelineSpec, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Check arguments against the pipeline's parameters and bring text into their types.
+    """Validate arguments against the pipeline's parameters and convert text to their types.
 
     Args:
         spec: A compiled pipeline.
-        arguments: Values by parameter; text, as from a command line, is read as the parameter's type.
+        arguments: Values by parameter; text, as from a command line, is parsed as the parameter's type.
 
     Returns:
-        The values with the types that KFP expects.
+        Values with the types of the parameters.
 
     Raises:
-        ValidationError: A parameter is unknown, missing or of a wrong type; the message names each.
+        ValidationError: A parameter is unknown, missing or has the wrong type; the message names each.
     """
     parameters = {parameter.name: parameter for parameter in list_parameters(spec)}
     errors = []
@@ -170,16 +170,16 @@ def convert_arguments(spec: PipelineSpec, arguments: Mapping[str, Any]) -> dict[
     for name, value in arguments.items():
         if name not in parameters:
             close = difflib.get_close_matches(name, parameters, n=1)
-            known = f"did you mean {close[0]}?" if close else f"known are {', '.join(parameters) or 'none'}"
-            errors.append(f"{name}: no such parameter, {known}")
+            hint = f"did you mean {close[0]}?" if close else f"expected {', '.join(parameters) or 'none'}"
+            errors.append(f"{name}: no such parameter, {hint}")
             continue
         try:
             values[name] = _convert(parameters[name].kind, value)
         except ValueError:
             errors.append(f"{name}: must be {_TYPES[parameters[name].kind][0]}, got {value!r}")
-    errors += [f"{name}: must be given" for name, it in parameters.items() if it.required and name not in arguments]
+    errors += [f"{name}: is required" for name, it in parameters.items() if it.required and name not in arguments]
     if errors:
-        raise ValidationError(errors, subject=f"A run of {get_pipeline_name(spec)}")
+        raise ValidationError(errors, subject=f"run of {get_pipeline_name(spec)}")
     return values
 
 
@@ -190,12 +190,8 @@ def _convert(kind: str, value: Any) -> Any:
     if isinstance(value, bool) and bool not in types:
         raise ValueError(value)
     if isinstance(value, str) and kind != "STRING":
-        if kind == "BOOLEAN":
-            return (
-                {"true": True, "false": False}[value.lower()] if value.lower() in ("true", "false") else _refuse(value)
-            )
-        value = json.loads(value)
-        if isinstance(value, bool):
+        value = json.loads(value.lower() if kind == "BOOLEAN" else value)
+        if isinstance(value, bool) and kind != "BOOLEAN":
             raise ValueError(value)
     if kind == "NUMBER_INTEGER" and isinstance(value, float) and value.is_integer():
         return int(value)
@@ -204,12 +200,8 @@ def _convert(kind: str, value: Any) -> Any:
     return float(value) if kind == "NUMBER_DOUBLE" else list(value) if kind == "LIST" else value
 
 
-def _refuse(value: Any) -> Any:
-    raise ValueError(value)
-
-
 def _restore_integer(value: Any, kind: str | None) -> Any:
-    # Compiled YAML holds protobuf numbers: a default of 2 stands there as 2.0.
+    # Compiled YAML contains protobuf numbers: a default of 2 is written as 2.0.
     return int(value) if kind == "NUMBER_INTEGER" and isinstance(value, float) and value.is_integer() else value
 
 
@@ -218,7 +210,7 @@ def _walk(spec: PipelineSpec, component: dict[str, Any]) -> Iterator[str]:
     done: set[str] = set()
     pending = list(tasks)
     while pending:
-        # Tasks without open dependencies first; a compiled graph has no cycles, the fallback keeps a bad one finite.
+        # Tasks without pending dependencies first; a cycle, which kfp never compiles, must not loop forever.
         ready = [name for name in pending if not set(tasks[name].get("dependentTasks", [])) & set(tasks) - done]
         for name in ready or pending:
             reference = tasks[name]["componentRef"]["name"]

@@ -1,4 +1,4 @@
-"""Follows a run's events file and keeps the steps' states, seconds and outputs up to date."""
+"""State of a run, updated from the events that its processes emit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Event = dict[str, Any]
 
 
 class RunTracker:
-    """Reads new events and applies them to a result.
+    """Applies the events of a run to its result.
 
     Args:
-        result: The run; changed in place.
-        events: The events file; it may not exist yet.
+        result: The run; updated in place.
+        events: The events file; may not exist yet.
         logs: Directory of the steps' logs.
     """
 
@@ -32,17 +32,17 @@ class RunTracker:
         self.is_finished = False
 
     def read(self, *, final: bool = False) -> list[Event]:
-        """Return the events that are new and apply them.
+        """Apply the new events and return them.
 
         Args:
-            final: The run is over: steps that never started were skipped.
+            final: Whether the run has ended: pending steps become skipped.
         """
         events = []
         for line in self._reader.read(final=final):
             try:
                 event = json.loads(line)
             except ValueError:
-                # A process that was killed, or a full disk, can leave part of a line.
+                # A killed process or a full disk leaves an incomplete line.
                 continue
             if isinstance(event, dict):
                 self._apply(event)
@@ -65,8 +65,6 @@ class RunTracker:
             self.result.outputs = event["outputs"]
         elif kind == "failure":
             self.failure = event
-        elif kind == "progress":
-            self.result.progress.append(event)
         elif kind == "begin":
             self._open.setdefault((step, int(event["pid"])), []).append(float(event["time"]))
         elif kind == "end":
@@ -90,13 +88,13 @@ class RunTracker:
 
 
 def sum_intervals(intervals: Iterable[tuple[float, float]]) -> float:
-    """Return the length of the union of intervals: nested and overlapping ones count once.
+    """Return the length of the union of intervals.
 
     Args:
-        intervals: Pairs of start and end, in seconds.
+        intervals: Pairs of start and end, in seconds; they may overlap.
     """
-    total, reached = 0.0, float("-inf")
+    total, covered = 0.0, float("-inf")
     for start, end in sorted(intervals):
-        total += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
+        total += max(0.0, end - max(start, covered))
+        covered = max(covered, end)
     return total

@@ -134,11 +134,11 @@ def test_a_gate_that_is_not_met_deploys_nothing_and_says_by_how_much(home: Path,
         refused = json.loads(output.splitlines()[-1])
         accuracy = first["accuracy"]
         assert code == 3
-        assert f"accuracy {accuracy:.3f} is {0.9999 - accuracy:.3f} below the gate of 1.000" in errors
+        assert f"accuracy {accuracy:.3f} is {0.9999 - accuracy:.3f} below the threshold of 1.000" in errors
         assert "Traceback" not in errors
         assert [refused["states"][step] for step in STEPS[4:]] == ["skipped"] * 2
         assert refused["state"] == "refused"
-        assert "below the gate" in Path(refused["report"]).read_text()
+        assert "below the threshold" in Path(refused["report"]).read_text()
         # What is deployed is untouched: the same processes, still answering.
         assert find_processes(home) == before
         assert ask(kept["url"]) is not None

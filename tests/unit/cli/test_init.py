@@ -18,19 +18,19 @@ def list_names(directory):
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_writes_a_project_into_a_new_directory(tmp_path, capsys):
+def test_project_is_written_to_new_directory(tmp_path, capsys):
     assert run(["init", str(tmp_path / "deep" / "my-project")]) == 0
     assert list_names(tmp_path / "deep" / "my-project") == FILES
     assert list_names(tmp_path / "deep") == ["my-project"]
     assert f"cd {tmp_path}/deep/my-project && kfp-mindspore run pipeline.py" in capsys.readouterr().out
 
 
-def test_prints_json(tmp_path, capsys):
+def test_json_lists_files(tmp_path, capsys):
     assert run(["init", str(tmp_path / "mine"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"directory": str(tmp_path / "mine"), "files": FILES}
 
 
-def test_fills_the_working_directory_without_replacing_it(tmp_path, monkeypatch, capsys):
+def test_existing_directory_is_filled_in_place(tmp_path, monkeypatch, capsys):
     project = tmp_path / "mine"
     (project / ".git").mkdir(parents=True)
     monkeypatch.chdir(project)
@@ -51,7 +51,7 @@ def test_fills_the_working_directory_without_replacing_it(tmp_path, monkeypatch,
         (["mine/train.py"], "has train.py"),
     ],
 )
-def test_refuses_what_is_not_empty(tmp_path, monkeypatch, capsys, before, message):
+def test_non_empty_directory_is_refused(tmp_path, monkeypatch, capsys, before, message):
     for name in before:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("mine")
@@ -63,7 +63,7 @@ def test_refuses_what_is_not_empty(tmp_path, monkeypatch, capsys, before, messag
 
 
 @pytest.mark.parametrize("name", ["9lives", "-x", "my project", "x.y", "größe", "a" * 41, "end-", "_x", "a;b"])
-def test_refuses_a_name_that_cannot_name_a_service(tmp_path, monkeypatch, capsys, name):
+def test_invalid_name_is_refused(tmp_path, monkeypatch, capsys, name):
     monkeypatch.chdir(tmp_path)
     assert run(["init", "--", name]) == 2
     error = capsys.readouterr().err
@@ -72,7 +72,7 @@ def test_refuses_a_name_that_cannot_name_a_service(tmp_path, monkeypatch, capsys
     assert not list_names(tmp_path)
 
 
-def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     real = init.files.write_text
 
@@ -90,20 +90,20 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_directory_that_cannot_be_written(tmp_path):
+def test_read_only_directory_is_refused(tmp_path):
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
     with pytest.raises(UserError, match="cannot be written: Permission denied"):
         init.write_project(tmp_path / "mine")
 
 
-def test_a_dangling_link_is_refused(tmp_path):
+def test_dangling_link_is_refused(tmp_path):
     (tmp_path / "mine").symlink_to(tmp_path / "nowhere")
     with pytest.raises(AlreadyExistsError):
         init.write_project(tmp_path / "mine")
 
 
 @pytest.mark.parametrize("name", ["my-project", "My_Project", "x", "a" * 40])
-def test_names_pipeline_and_service_after_the_directory(name):
+def test_pipeline_and_service_are_named_after_directory(name):
     slug = name.lower().replace("_", "-")
     text = init.render_project(name)["pipeline.py"]
     assert f'@dsl.pipeline(name="{slug}"' in text
@@ -111,7 +111,7 @@ def test_names_pipeline_and_service_after_the_directory(name):
 
 
 @pytest.mark.parametrize("name", ["my-project", "a" * 40])
-def test_the_project_is_formatted_and_clean(tmp_path, name):
+def test_project_passes_ruff(tmp_path, name):
     init.write_project(tmp_path / name)
     ruff = [sys.executable, "-m", "ruff"]
     common = ["--isolated", "--line-length", "120", "."]
@@ -119,14 +119,14 @@ def test_the_project_is_formatted_and_clean(tmp_path, name):
     subprocess.run([*ruff, "check", "--select", "E,F,W,I,UP,B", *common], cwd=tmp_path / name, check=True)
 
 
-def test_the_notebook_is_valid_and_its_outputs_are_empty(tmp_path):
+def test_notebook_is_valid_without_outputs(tmp_path):
     nbformat = pytest.importorskip("nbformat")
     notebook = nbformat.reads(init.render_project("mine")["notebook.ipynb"], as_version=4)
     nbformat.validate(notebook)
     assert not any(cell.get("outputs") for cell in notebook.cells)
 
 
-def test_every_template_ships():
+def test_every_template_is_packaged():
     templates = Path(init.__file__).parent / "templates" / "project"
     # What pyproject.toml's package data takes: `*.j2`, which leaves out names with a leading dot.
     assert {path.name for path in templates.iterdir()} == {path.name for path in templates.glob("*.j2")}

@@ -42,7 +42,7 @@ def use(monkeypatch: pytest.MonkeyPatch, body: Callable[[], None]) -> None:
         (OSError(28, "No space left on device"), 1, "Error: [Errno 28] No space left on device\n"),
     ],
 )
-def test_an_error_has_its_message_and_exit_code_and_no_trace(
+def test_error_prints_message_and_sets_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, expected: str
 ) -> None:
     def fail() -> None:
@@ -58,7 +58,7 @@ def test_an_error_has_its_message_and_exit_code_and_no_trace(
 
 
 @pytest.mark.parametrize(("words", "variable"), [(["--debug", "job"], ""), (["job"], "1")])
-def test_debug_shows_the_trace(monkeypatch: pytest.MonkeyPatch, words: list[str], variable: str) -> None:
+def test_debug_prints_stack_trace(monkeypatch: pytest.MonkeyPatch, words: list[str], variable: str) -> None:
     def fail() -> None:
         raise NotFoundError("x")
 
@@ -68,7 +68,7 @@ def test_debug_shows_the_trace(monkeypatch: pytest.MonkeyPatch, words: list[str]
         main.run(words)
 
 
-def test_the_words_after_a_subcommand_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debug_after_subcommand_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not main._asks_for_debug(["job", "--debug"])
 
 
@@ -86,7 +86,7 @@ def test_help_and_version_import_no_subcommand() -> None:
 
 
 @pytest.mark.parametrize("noun", list(main.COMMANDS))
-def test_every_noun_has_a_command_with_an_example(noun: str) -> None:
+def test_every_command_has_help_with_an_example(noun: str) -> None:
     command = getattr(importlib.import_module(f"kfp_mindspore.cli.{noun}"), noun)
     commands = list(command.commands.values()) if isinstance(command, click.Group) else [command]
     for one in commands:
@@ -95,21 +95,21 @@ def test_every_noun_has_a_command_with_an_example(noun: str) -> None:
         assert one.help, f"{noun} {one.name}: no help"
 
 
-def test_the_table_of_help_says_what_the_commands_say() -> None:
+def test_summaries_are_short_sentences() -> None:
     for noun, text in main.COMMANDS.items():
         assert text.endswith(".")
         assert len(text) < 80, noun
 
 
 @pytest.mark.parametrize("words", [["nope"], ["run"], ["run", "x", "--param", "novalue"], ["--nope"]])
-def test_wrong_usage_is_a_mistake_of_the_user(words: list[str]) -> None:
+def test_usage_error_exits_2(words: list[str]) -> None:
     done = run(*words)
     assert done.returncode == 2
     assert "Error: " in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_closed_pipe_is_no_error() -> None:
+def test_closed_pipe_prints_no_stack_trace() -> None:
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(

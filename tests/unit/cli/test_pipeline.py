@@ -84,7 +84,7 @@ def test_compiling_what_is_compiled_sets_the_image_only(project: Path) -> None:
         ("nothing.py", None, "nothing.py: no such file"),
         ("bad.py", "x = ", "bad.py: cannot be imported: SyntaxError"),
         ("bad.py", "import nowhere", "bad.py: cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
-        ("bad.py", "x = 1", "bad.py: holds no pipeline"),
+        ("bad.py", "x = 1", "bad.py: contains no pipeline"),
         ("my-project/pipeline.py:train", None, "no pipeline named train"),
         ("bad.yaml", "a: [", "bad.yaml: not valid YAML"),
         ("bad.yaml", "a: 1", "bad.yaml: not a compiled pipeline, pipelineInfo, root, deploymentSpec missing"),
@@ -137,7 +137,7 @@ def test_uploads_to_the_host_of_the_environment(
     assert run([*upload, "--version", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["version_id"] == "v0"
     assert run([*upload, "--version", "2"]) == 2
-    assert "version '2': exists already" in capsys.readouterr().err
+    assert "version '2': already exists" in capsys.readouterr().err
 
 
 def test_starts_a_run_and_waits(
@@ -158,10 +158,10 @@ def test_starts_a_run_and_waits(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["digits_lifecycle", "--image", IMAGE], 2, "host: the address of Kubeflow Pipelines is missing"),
+        (["digits_lifecycle", "--image", IMAGE], 2, "host: the URL of Kubeflow Pipelines is missing"),
         (["digits_lifecycle", "--host", "{url}"], 2, "digits-lifecycle: its steps have no image"),
         (["nothing", "--host", "{url}"], 2, "nothing: no such pipeline"),
-        (["digits_lifecycle", "--host", "http://127.0.0.1:{port}", "--image", IMAGE], 1, "no answer from Kubeflow"),
+        (["digits_lifecycle", "--host", "http://127.0.0.1:{port}", "--image", IMAGE], 1, "no response from Kubeflow"),
         (["digits_lifecycle", "--host", "{url}", "--image", "a b"], 2, "image: must be the name of an image"),
     ],
 )

@@ -19,7 +19,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def test_a_run_prints_a_table_and_its_report_and_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_prints_table_and_report_or_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["run", TOY, "-p", "count=2"]) == 0
     output = capsys.readouterr().out
     assert "[2/5] train: started" in output
@@ -39,15 +39,15 @@ def test_a_run_prints_a_table_and_its_report_and_json_is_one_object(capsys: pyte
     assert "cached in 0.0 s" in captured.err
 
 
-def test_a_refusal_prints_json_and_says_by_how_much(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unmet_gate_prints_json_and_distance(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["run", TOY, "-p", "accuracy=0.5", "--json"]) == 3
     captured = capsys.readouterr()
     value = json.loads(captured.out.splitlines()[-1])
     assert (value["state"], value["url"]) == ("refused", None)
-    assert "Error: accuracy 0.500 is 0.450 below the gate of 0.950\nNot run: serve, ask." in captured.err
+    assert "Error: accuracy 0.500 is 0.450 below the threshold of 0.950\nSkipped: serve, ask." in captured.err
 
 
-def test_a_failure_shows_the_steps_own_last_lines_and_verbose_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failure_prints_last_lines_and_verbose_prints_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["run", f"{STEPS}:failing", "--verbose", "--no-cache"]) == 1
     captured = capsys.readouterr()
     assert "    wrote 1 values" in captured.out
@@ -55,16 +55,14 @@ def test_a_failure_shows_the_steps_own_last_lines_and_verbose_all(capsys: pytest
     assert "Traceback" not in captured.err
 
 
-def test_a_mistake_prints_nothing_but_itself(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+def test_invalid_argument_prints_only_the_error(capsys: pytest.CaptureFixture[str], home: Path) -> None:
     assert main.run(["run", TOY, "-p", "epochs=2"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("Error: A run of toy-lifecycle is invalid: epochs: no such parameter")
+    assert captured.err.startswith("Error: run of toy-lifecycle is invalid: epochs: no such parameter")
 
 
-def test_the_demo_ends_with_what_the_service_answered(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_demo_prints_the_prediction(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "PIPELINE", TOY)
     assert main.run(["demo"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -51,12 +51,12 @@ def test_source_is_shipped_without_the_decorator_and_ends_with_the_launcher() ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"workers": 0}, "msjob_component is invalid: workers: must be a whole number ≥ 1, got 0"),
-        ({"backoff_limit": -1}, "backoff_limit: must be a whole number ≥ 0"),
+        ({"workers": 0}, "msjob_component is invalid: workers: must be an integer ≥ 1, got 0"),
+        ({"backoff_limit": -1}, "backoff_limit: must be an integer ≥ 0"),
         ({"restart_policy": "Maybe"}, "restart_policy: must be one of Always, OnFailure, Never, ExitCode"),
         ({"success_policy": "All"}, "success_policy: must be one of Default, AllWorkers"),
         ({"clean_pod_policy": ""}, "clean_pod_policy: must be one of Running, All, None"),
-        ({"active_deadline_seconds": 0}, "active_deadline_seconds: must be a whole number ≥ 1"),
+        ({"active_deadline_seconds": 0}, "active_deadline_seconds: must be an integer ≥ 1"),
     ],
 )
 def test_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> None:

@@ -75,11 +75,11 @@ def test_setters_add_up() -> None:
     [
         (
             lambda task: mindspore_dsl.set_run_policy(task, backoff_limit=-1),
-            "set_run_policy is invalid: backoff_limit: must be a whole number ≥ 0, got -1",
+            "set_run_policy is invalid: backoff_limit: must be an integer ≥ 0, got -1",
         ),
         (
             lambda task: mindspore_dsl.set_run_policy(task, active_deadline_seconds=True),
-            "active_deadline_seconds: must be a whole number ≥ 1, got True",
+            "active_deadline_seconds: must be an integer ≥ 1, got True",
         ),
         (
             lambda task: mindspore_dsl.set_run_policy(task, clean_pod_policy="Some"),
@@ -87,7 +87,7 @@ def test_setters_add_up() -> None:
         ),
         (lambda task: mindspore_dsl.set_restart_policy(task, "Sometimes"), "policy: must be one of Always"),
         (lambda task: mindspore_dsl.set_success_policy(task, ""), "policy: must be one of Default, AllWorkers"),
-        (lambda task: mindspore_dsl.set_worker_count(task, 0), "count: must be a whole number ≥ 1, got 0"),
+        (lambda task: mindspore_dsl.set_worker_count(task, 0), "count: must be an integer ≥ 1, got 0"),
         (lambda task: mindspore_dsl.add_worker_env(task, "A=B", "1"), "name: must have no =, got 'A=B'"),
         (lambda task: mindspore_dsl.add_worker_env(task, "A", 1), "value: must be a text, got 1"),
         (lambda task: mindspore_dsl.set_worker_resources(task, cpu=""), "cpu: must be a text, got ''"),

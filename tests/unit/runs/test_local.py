@@ -13,7 +13,8 @@ import pytest
 
 from kfp_mindspore.errors import GateNotMetError, NotFoundError, ProcessFailedError, UserError, ValidationError
 from kfp_mindspore.local.process import ProcessIdentity
-from kfp_mindspore.runs import RunResult, compile_pipeline, load_spec, run_local
+from kfp_mindspore.runs import RunResult, compile_pipeline, run_local
+from kfp_mindspore.runs.sources import load_spec
 from kfp_mindspore.runs.spec import convert_arguments
 
 pytestmark = pytest.mark.timeout(60)
@@ -32,7 +33,7 @@ def states(result: RunResult) -> dict[str, str]:
     return {step.name: step.state for step in result.steps.values()}
 
 
-def test_a_run_tells_steps_outputs_and_progress_and_a_rerun_is_cached(project: Path, home: Path) -> None:
+def test_run_reports_outputs_and_progress_and_rerun_is_cached(project: Path, home: Path) -> None:
     source = f"{project}/steps.py:toy_lifecycle"
     seen: list[dict[str, object]] = []
     lines: list[str] = []
@@ -51,7 +52,7 @@ def test_a_run_tells_steps_outputs_and_progress_and_a_rerun_is_cached(project: P
     value = result.to_dict()
     assert (value["accuracy"], value["test_images"], value["prediction"], value["label"]) == (0.97, 90, "1", "1")
     assert value["url"] == "http://127.0.0.1:8080"
-    assert result.gates[0].describe() == "accuracy 0.970 is 0.020 above the gate of 0.950"
+    assert result.gates[0].describe() == "accuracy 0.970 is 0.020 above the threshold of 0.950"
     assert json.loads((result.directory / "result.json").read_text()) == value
     assert "wrote 3 values" in (result.directory / "logs" / "load.log").read_text()
     assert not (result.directory / "tmp").exists()
@@ -74,18 +75,18 @@ def test_a_run_tells_steps_outputs_and_progress_and_a_rerun_is_cached(project: P
     assert "cached" not in states(uncached).values()
 
 
-def test_a_gate_that_is_not_met_ends_the_pipeline_and_keeps_what_was_made(project: Path, home: Path) -> None:
-    with pytest.raises(GateNotMetError, match=r"accuracy 0\.931 is 0\.019 below the gate of 0\.950") as caught:
+def test_unmet_gate_skips_its_branch_and_keeps_artifacts(project: Path, home: Path) -> None:
+    with pytest.raises(GateNotMetError, match=r"accuracy 0\.931 is 0\.019 below the threshold of 0\.950") as caught:
         run_local(f"{project}/steps.py:toy_lifecycle", {"accuracy": 0.931})
     assert caught.value.exit_code == 3
-    assert "Not run: serve, ask" in str(caught.value)
+    assert "Skipped: serve, ask" in str(caught.value)
     directory = next((home / "runs").iterdir())
     assert json.loads((directory / "result.json").read_text())["states"]["serve"] == "skipped"
-    assert "below the gate" in (directory / "report.html").read_text()
+    assert "below the threshold" in (directory / "report.html").read_text()
     assert list(directory.glob("artifacts/*/train/model/metrics.jsonl"))
 
 
-def test_a_failing_step_is_named_with_its_own_last_lines(project: Path, home: Path) -> None:
+def test_failed_step_is_named_with_its_last_lines(project: Path, home: Path) -> None:
     result = run_local(f"{project}/steps.py:failing", raise_on_error=False)
     assert states(result) == {"load": "succeeded", "fail": "failed", "load-2": "skipped"}
     assert isinstance(result.error, ProcessFailedError)
@@ -95,7 +96,7 @@ def test_a_failing_step_is_named_with_its_own_last_lines(project: Path, home: Pa
         result.check()
 
 
-def test_a_function_runs_with_loops_and_outputs(home: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipeline_function_with_loop_and_output(home: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(project))
     import steps
 
@@ -104,7 +105,7 @@ def test_a_function_runs_with_loops_and_outputs(home: Path, project: Path, monke
     assert states(result) == {"add": "succeeded", "add-2": "succeeded"}
 
 
-def test_a_mistake_that_the_worker_finds_is_told_and_leaves_no_run(project: Path, home: Path) -> None:
+def test_invalid_argument_leaves_no_run_directory(project: Path, home: Path) -> None:
     with pytest.raises(UserError, match="mesage: no such parameter, did you mean message"):
         run_local(f"{project}/steps.py:failing", {"mesage": "x"})
     with pytest.raises(NotFoundError, match="no_such: no such pipeline"):
@@ -117,16 +118,16 @@ def test_a_mistake_that_the_worker_finds_is_told_and_leaves_no_run(project: Path
     [
         ("no_such", NotFoundError, "no_such: no such pipeline"),
         ("no/such/file.py", NotFoundError, "no such file"),
-        ("steps.py", UserError, "holds several pipelines: toy_lifecycle, failing, hanging, looping"),
+        ("steps.py", UserError, "contains several pipelines: toy_lifecycle, failing, hanging, looping"),
         ("steps.py:absent", NotFoundError, "no pipeline named absent"),
-        ("helper.py", UserError, "holds no pipeline"),
+        ("helper.py", UserError, "contains no pipeline"),
         ("raising.py", UserError, "raising.py: cannot be imported: ImportError: no such friend"),
         ("broken.yaml", UserError, "broken.yaml: not valid YAML"),
         ("other.yaml", UserError, "other.yaml: not a compiled pipeline"),
         ("list.yaml", UserError, "list.yaml: expected a compiled pipeline"),
     ],
 )
-def test_a_source_that_is_no_pipeline_is_named(
+def test_invalid_source_is_refused(
     project: Path, monkeypatch: pytest.MonkeyPatch, source: str, kind: type[UserError], message: str
 ) -> None:
     monkeypatch.chdir(project)
@@ -138,15 +139,15 @@ def test_a_source_that_is_no_pipeline_is_named(
         load_spec(source)
 
 
-def test_a_missing_argument_is_named(project: Path, home: Path) -> None:
+def test_missing_argument_is_refused(project: Path, home: Path) -> None:
     with pytest.raises(UserError, match="print: expected a function with"):
         compile_pipeline(print)
-    with pytest.raises(ValidationError, match="marker: must be given"):
+    with pytest.raises(ValidationError, match="marker: is required"):
         convert_arguments(load_spec(f"{project}/steps.py:hanging"), {})
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_outlives_a_run_that_is_ended(project: Path, home: Path, tmp_path: Path, number: int) -> None:
+def test_terminated_run_leaves_no_process(project: Path, home: Path, tmp_path: Path, number: int) -> None:
     marker = tmp_path / "marker"
     run = subprocess.Popen(
         [
@@ -177,7 +178,7 @@ def test_nothing_outlives_a_run_that_is_ended(project: Path, home: Path, tmp_pat
     assert '"load"' not in [line for line in events.read_text().splitlines() if '"task"' in line][-1]
 
 
-def test_an_argument_that_equals_its_default_finds_the_same_cache(tmp_path: Path, home: Path) -> None:
+def test_argument_equal_to_its_default_hits_the_cache(tmp_path: Path, home: Path) -> None:
     source = tmp_path / "nested.py"
     source.write_text(
         """

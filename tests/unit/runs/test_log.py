@@ -32,13 +32,13 @@ FAILED = "    \n\n05:00:01.000 - ERROR - Task 'x' finished with status FAILURE\n
         ("", []),
     ],
 )
-def test_a_step_s_own_lines(tmp_path: Path, text: str, expected: list[str] | None) -> None:
+def test_lines_of_kfp_are_dropped(tmp_path: Path, text: str, expected: list[str] | None) -> None:
     path = tmp_path / "step.log"
     path.write_text(text)
     assert read_last_step_lines(path) == (text.splitlines() if expected is None else expected)
 
 
-def test_no_more_lines_than_asked_for(tmp_path: Path) -> None:
+def test_number_of_lines_is_limited(tmp_path: Path) -> None:
     path = tmp_path / "step.log"
     path.write_text("".join(f"    line {i}\n" for i in range(1000)))
     assert read_last_step_lines(path, 3) == ["line 997", "line 998", "line 999"]

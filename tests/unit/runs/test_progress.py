@@ -21,7 +21,7 @@ from kfp_mindspore.runs.result import RunResult, StepResult
         ({"loss": None, "metrics": {"confusion": [[1]]}}, ""),
     ],
 )
-def test_progress_in_words(event: dict[str, Any], expected: str) -> None:
+def test_progress_is_formatted(event: dict[str, Any], expected: str) -> None:
     assert describe_progress(event) == expected
 
 
@@ -42,7 +42,7 @@ def show(stream: io.StringIO, *, bar: bool) -> str:
     return stream.getvalue()
 
 
-def test_plain_lines_where_there_is_no_terminal() -> None:
+def test_plain_lines_without_terminal() -> None:
     assert show(io.StringIO(), bar=False).splitlines() == [
         "[1/3] train: started",
         "train: epoch 1, step 10/30, loss 0.5000",
@@ -53,7 +53,7 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
     ]
 
 
-def test_a_bar_on_a_terminal_leaves_one_line_a_step() -> None:
+def test_bar_leaves_one_line_per_step() -> None:
     text = show(io.StringIO(), bar=True)
     assert "✓" in text
     assert "train" in text

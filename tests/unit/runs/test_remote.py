@@ -45,7 +45,7 @@ def client(pipelines_server: Any) -> remote.RemoteClient:
     return remote.RemoteClient(pipelines_server.url)
 
 
-def test_uploads_what_was_compiled(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
+def test_upload_stores_the_compiled_pipeline(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     uploaded = client.upload(package, description="counts")
     assert uploaded == remote.UploadedPipeline(
         "counting", "p0", "", "", f"{pipelines_server.url}/#/pipelines/details/p0"
@@ -55,9 +55,7 @@ def test_uploads_what_was_compiled(client: remote.RemoteClient, pipelines_server
     assert stored["query"] == {"name": "counting", "description": "counts"}
 
 
-def test_uploads_a_version_when_the_pipeline_exists(
-    client: remote.RemoteClient, pipelines_server: Any, package: str
-) -> None:
+def test_second_upload_creates_a_version(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     client.upload(package)
     second = client.upload(package, version="two")
     assert (second.pipeline_id, second.version_id, second.version) == ("p0", "v0", "two")
@@ -66,22 +64,20 @@ def test_uploads_a_version_when_the_pipeline_exists(
     assert [version["package"] for version in pipelines_server.versions] == [package, package]
 
 
-def test_the_same_pipeline_is_not_uploaded_again(client: remote.RemoteClient, package: str) -> None:
+def test_upload_of_the_same_pipeline_is_refused(client: remote.RemoteClient, package: str) -> None:
     client.upload(package)
     client.upload(package)
-    with pytest.raises(AlreadyExistsError, match=r"version 'counting [0-9a-f]{12}': exists already"):
+    with pytest.raises(AlreadyExistsError, match=r"version 'counting [0-9a-f]{12}': already exists"):
         client.upload(package)
 
 
-def test_a_name_of_its_own_and_a_namespace(pipelines_server: Any, package: str) -> None:
+def test_upload_with_name_and_namespace(pipelines_server: Any, package: str) -> None:
     client = remote.RemoteClient(pipelines_server.url + "/", namespace="team-a")
     assert client.upload(package, name="other").name == "other"
     assert pipelines_server.pipelines["other"]["query"]["namespace"] == "team-a"
 
 
-def test_starts_a_run_with_arguments_of_the_right_types(
-    client: remote.RemoteClient, pipelines_server: Any, package: str
-) -> None:
+def test_run_converts_arguments(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     run = client.run(package, {"number": "5"}, name="first", experiment="mine", pipeline_root="s3://b/r")
     assert (run.run_id, run.name, run.state) == ("r0", "first", "PENDING")
     started = pipelines_server.runs["r0"]
@@ -92,9 +88,7 @@ def test_starts_a_run_with_arguments_of_the_right_types(
     assert len(pipelines_server.experiments) == 1
 
 
-def test_switches_caching_off_in_conditions_too(
-    client: remote.RemoteClient, pipelines_server: Any, package: str
-) -> None:
+def test_caching_is_disabled_in_conditions(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     client.run(package, cache=False)
     spec = pipelines_server.runs["r0"]["pipeline_spec"]
     dags = [spec["root"], *(part for part in spec["components"].values() if "dag" in part)]
@@ -103,9 +97,7 @@ def test_switches_caching_off_in_conditions_too(
     assert not any((option or {}).get("enableCache") for option in options)
 
 
-def test_waits_over_states_and_reports_each_once(
-    client: remote.RemoteClient, pipelines_server: Any, package: str
-) -> None:
+def test_wait_reports_each_state_once(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     run = client.run(package)
     pipelines_server.states[:] = [None, "PENDING", "RUNNING", "RUNNING", "SUCCEEDED"]
     seen: list[str] = []
@@ -118,7 +110,7 @@ def test_waits_over_states_and_reports_each_once(
     ("state", "message"),
     [("FAILED", "ended FAILED in step train"), ("CANCELED", "ended CANCELED"), ("SKIPPED", "ended SKIPPED")],
 )
-def test_a_run_that_ends_badly_names_its_step(
+def test_failed_run_names_its_steps(
     client: remote.RemoteClient, pipelines_server: Any, package: str, state: str, message: str
 ) -> None:
     run = client.run(package, name="bad")
@@ -132,7 +124,7 @@ def test_a_run_that_ends_badly_names_its_step(
         client.wait(run.run_id, interval=0.01)
 
 
-def test_waits_no_longer_than_asked(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
+def test_wait_times_out(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     run = client.run(package)
     pipelines_server.states[:] = ["RUNNING"]
     start = time.monotonic()
@@ -141,22 +133,22 @@ def test_waits_no_longer_than_asked(client: remote.RemoteClient, pipelines_serve
     assert time.monotonic() - start < 5
 
 
-def test_unknown_run(client: remote.RemoteClient) -> None:
-    with pytest.raises(KfpMindSporeError, match="get the run: answered 404 Not Found: not found: runs/nothing"):
+def test_unknown_run_is_an_error(client: remote.RemoteClient) -> None:
+    with pytest.raises(KfpMindSporeError, match="get the run: HTTP 404 Not Found: not found: runs/nothing"):
         client.get_run("nothing")
 
 
-def test_wrong_arguments_reach_no_server(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
-    with pytest.raises(ValidationError, match=r"number: must be a whole number, got 'many'; .*did you mean name\?"):
+def test_invalid_arguments_are_refused_before_any_request(
+    client: remote.RemoteClient, pipelines_server: Any, package: str
+) -> None:
+    with pytest.raises(ValidationError, match=r"number: must be an integer, got 'many'; .*did you mean name\?"):
         client.run(package, {"number": "many", "nam": "y"})
     assert not pipelines_server.runs
 
 
-def test_a_token_goes_with_every_question(pipelines_server: Any, package: str) -> None:
+def test_token_is_sent_with_every_request(pipelines_server: Any, package: str) -> None:
     pipelines_server.token = "abc"
-    with pytest.raises(
-        KfpMindSporeError, match="connect: answered 401 Unauthorized: Unauthorized: no valid token"
-    ) as it:
+    with pytest.raises(KfpMindSporeError, match="connect: HTTP 401 Unauthorized: Unauthorized: no valid token") as it:
         remote.RemoteClient(pipelines_server.url)
     assert "KFP_TOKEN" in it.value.hint
     assert remote.RemoteClient(pipelines_server.url, token="abc").upload(package).pipeline_id == "p0"
@@ -166,12 +158,12 @@ def test_a_token_goes_with_every_question(pipelines_server: Any, package: str) -
     ("refusal", "message"),
     [
         ((200, "text/html", "<html>Log in</html>"), "healthz: expected JSON from Kubeflow Pipelines, got text/html"),
-        ((302, "text/html", ""), "connect: answered 302 Found"),
-        ((404, "text/html", "<html>nothing</html>"), "connect: answered 404 Not Found"),
-        ((503, "text/plain", "upstream connect error"), "answered 503 Service Unavailable: upstream connect error"),
+        ((302, "text/html", ""), "connect: HTTP 302 Found"),
+        ((404, "text/html", "<html>nothing</html>"), "connect: HTTP 404 Not Found"),
+        ((503, "text/plain", "upstream connect error"), "HTTP 503 Service Unavailable: upstream connect error"),
     ],
 )
-def test_what_is_no_pipelines_server(pipelines_server: Any, refusal: tuple[int, str, str], message: str) -> None:
+def test_other_servers_are_refused(pipelines_server: Any, refusal: tuple[int, str, str], message: str) -> None:
     pipelines_server.refusal = refusal
     with pytest.raises(KfpMindSporeError, match=message) as caught:
         remote.RemoteClient(pipelines_server.url)
@@ -179,33 +171,31 @@ def test_what_is_no_pipelines_server(pipelines_server: Any, refusal: tuple[int, 
     assert pipelines_server.paths == ["GET /apis/v2beta1/healthz"]
 
 
-def test_a_server_that_refuses_after_the_first_answer(
-    client: remote.RemoteClient, pipelines_server: Any, package: str
-) -> None:
+def test_refused_request_is_an_error(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     pipelines_server.refusal = (403, "application/json", json.dumps({"error_message": "not in namespace"}))
     for act in (client.upload, client.run):
-        with pytest.raises(KfpMindSporeError, match="answered 403 Forbidden: not in namespace"):
+        with pytest.raises(KfpMindSporeError, match="HTTP 403 Forbidden: not in namespace"):
             act(package)
 
 
-def test_an_unreachable_server_says_so_at_once(free_port: int) -> None:
+def test_unreachable_server_fails_without_retries(free_port: int) -> None:
     start = time.monotonic()
-    with pytest.raises(KfpMindSporeError, match=rf"127.0.0.1:{free_port}: no answer .*Connection refused") as caught:
+    with pytest.raises(KfpMindSporeError, match=rf"127.0.0.1:{free_port}: no response .*Connection refused") as caught:
         remote.RemoteClient(f"http://127.0.0.1:{free_port}")
     assert caught.value.exit_code == 1
     # kfp.Client alone takes 25 s.
     assert time.monotonic() - start < 10
 
 
-def test_a_silent_server_is_given_up() -> None:
+def test_first_request_times_out() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
-        pytest.raises(KfpMindSporeError, match=r"no answer from Kubeflow Pipelines .*timed out"),
+        pytest.raises(KfpMindSporeError, match=r"no response from Kubeflow Pipelines .*timed out"),
     ):
         remote.RemoteClient(f"http://127.0.0.1:{silent.getsockname()[1]}", connect_seconds=0.2)
 
 
-def test_a_server_that_goes_away(pipelines_server: Any, package: str) -> None:
+def test_lost_connection_is_an_error(pipelines_server: Any, package: str) -> None:
     client = remote.RemoteClient(pipelines_server.url)
     pipelines_server.shutdown()
     pipelines_server.socket.close()
@@ -221,17 +211,17 @@ def test_a_server_that_goes_away(pipelines_server: Any, package: str) -> None:
         ("https://x", "https://x"),
     ],
 )
-def test_addresses(host: str, result: str) -> None:
+def test_host_is_normalised(host: str, result: str) -> None:
     assert server.check_host(host) == result
 
 
 @pytest.mark.parametrize("host", ["", "  ", "ftp://x", "http://", "://x"])
-def test_bad_addresses(host: str) -> None:
+def test_invalid_host_is_refused(host: str) -> None:
     with pytest.raises(UserError, match=r"^host: "):
         server.check_host(host)
 
 
-def test_placeholder_images_stay_here(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
+def test_placeholder_images_are_refused(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     text = package.replace("python:3.11", "kfp-mindspore.invalid/python:placeholder")
     for act in (client.upload, client.run):
         with pytest.raises(UserError, match="counting: its steps have no image") as caught:
@@ -241,12 +231,12 @@ def test_placeholder_images_stay_here(client: remote.RemoteClient, pipelines_ser
 
 
 @pytest.mark.parametrize("text", ["", "a: 1", "[1]", "{"])
-def test_what_is_no_pipeline(client: remote.RemoteClient, text: str) -> None:
+def test_invalid_pipeline_is_refused(client: remote.RemoteClient, text: str) -> None:
     with pytest.raises(UserError, match=r"^pipeline: "):
         client.upload(text)
 
 
-def test_disabling_caching_keeps_further_documents(package: str) -> None:
+def test_disable_caching_keeps_other_documents(package: str) -> None:
     documents = list(yaml.safe_load_all(remote.disable_caching(package + "\n---\nplatforms: {}\n")))
     assert documents[1] == {"platforms": {}}
     assert documents[0]["pipelineInfo"]["name"] == "counting"

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_mindspore.errors import GateNotMetError, ProcessFailedError
-from kfp_mindspore.runs.chart import BOTTOM, LEFT, RIGHT, TOP, choose_ticks, draw_chart
+from kfp_mindspore.runs.chart import BOTTOM, LEFT, RIGHT, TOP, compute_chart, compute_ticks
 from kfp_mindspore.runs.report import get_confusion_matrix, get_sample, read_history, render_report, write_report
 from kfp_mindspore.runs.result import RunResult, StepResult
 
 
 class Page(HTMLParser):
-    """Collects tags, checks that they close, and refuses anything that comes from elsewhere."""
+    """Parses tags, checks that they are closed, and refuses external resources."""
 
     VOID = frozenset({"meta", "line", "rect", "circle", "path"})
 
@@ -32,7 +32,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        assert not {"src", "href"} & {name for name, _ in attrs}, "the report must stand alone"
+        assert not {"src", "href"} & {name for name, _ in attrs}, "the report must be self-contained"
         if tag not in self.VOID:
             self._open.append(tag)
 
@@ -96,7 +96,7 @@ def result(tmp_path: Path) -> RunResult:
     )
 
 
-def test_a_report_shows_all_that_a_run_did(result: RunResult, tmp_path: Path) -> None:
+def test_report_shows_all_results(result: RunResult, tmp_path: Path) -> None:
     text = write_report(result, tmp_path / "report.html").read_text()
     page = Page(text)
     for word in ("toy & co:", "0.9000", "gate 0.800: passed", "20", "1.0e-07", "<b>cat", "epochs", "Confusion matrix"):
@@ -108,19 +108,19 @@ def test_a_report_shows_all_that_a_run_did(result: RunResult, tmp_path: Path) ->
     assert "prefers-color-scheme: dark" in text
 
 
-def test_a_failed_run_shows_the_last_lines(tmp_path: Path) -> None:
+def test_report_of_a_failed_run_shows_the_last_lines(tmp_path: Path) -> None:
     run = RunResult(
         id="x", pipeline="p", directory=tmp_path, state="failed", steps={"a": StepResult("a", "failed", 1.0)}
     )
-    run.error = ProcessFailedError("step a failed after 1.0 s", log=["one <script>", "two"], hint="Its whole log: x")
+    run.error = ProcessFailedError("step a failed after 1.0 s", log=["one <script>", "two"], hint="Full log: x")
     page = Page(render_report(run))
     assert "one <script> two" in page.words
     assert "script" not in page.tags
-    run.error, run.state = GateNotMetError("accuracy 0.1 is 0.8 below the gate of 0.9"), "refused"
-    assert "The gate" in Page(render_report(run)).words
+    run.error, run.state = GateNotMetError("accuracy 0.1 is 0.8 below the threshold of 0.9"), "refused"
+    assert "Gate not met" in Page(render_report(run)).words
 
 
-def test_history_matrix_and_sample_are_found_in_artifacts(result: RunResult) -> None:
+def test_history_matrix_and_sample_are_read_from_artifacts(result: RunResult) -> None:
     assert [record["epoch"] for record in read_history(result)] == [1, 2]
     matrix = get_confusion_matrix(result)
     assert matrix is not None
@@ -139,8 +139,8 @@ def test_history_matrix_and_sample_are_found_in_artifacts(result: RunResult) -> 
     ),
     st.booleans(),
 )
-def test_every_point_lies_inside_the_chart(points: list[tuple[int, float | None]], logarithmic: bool) -> None:
-    chart = draw_chart("Loss", {"training": points}, logarithmic=logarithmic)
+def test_points_are_inside_the_chart(points: list[tuple[int, float | None]], logarithmic: bool) -> None:
+    chart = compute_chart("Loss", {"training": points}, logarithmic=logarithmic)
     if chart is None:
         return
     for x, y in re.findall(r"([-\d.]+) ([-\d.]+)", chart["series"][0]["path"]):
@@ -149,8 +149,8 @@ def test_every_point_lies_inside_the_chart(points: list[tuple[int, float | None]
 
 
 @given(st.floats(-1e6, 1e6), st.floats(0, 1e6))
-def test_ticks_enclose_the_range_and_are_few(low: float, span: float) -> None:
-    ticks = choose_ticks(low, low + span)
+def test_ticks_enclose_the_range(low: float, span: float) -> None:
+    ticks = compute_ticks(low, low + span)
     assert ticks[0] <= low + 1e-6
     assert ticks[-1] >= low + span - 1e-6
     assert 2 <= len(ticks) <= 8

@@ -73,12 +73,12 @@ def make_spec() -> dict[str, Any]:
     }
 
 
-def test_steps_stand_after_those_they_depend_on() -> None:
+def test_steps_are_in_topological_order() -> None:
     assert get_pipeline_name(make_spec()) == "sample"
     assert list_steps(make_spec()) == ["i", "b", "a", "c"]
 
 
-def test_environment_reaches_every_container_and_nothing_else_changes() -> None:
+def test_environment_is_set_on_every_container() -> None:
     spec = make_spec()
     before = copy.deepcopy(spec)
     changed = set_environment(spec, {"DIGEST": "d", "OWN": "2"}, "STEP")
@@ -97,7 +97,7 @@ def test_environment_reaches_every_container_and_nothing_else_changes() -> None:
     assert changed == before
 
 
-def test_the_image_takes_the_place_of_placeholders_only() -> None:
+def test_image_replaces_placeholders_only() -> None:
     spec = make_spec()
     before = copy.deepcopy(spec)
     changed = set_image(spec, "registry/mindspore@sha256:abc")
@@ -114,7 +114,7 @@ def test_the_image_takes_the_place_of_placeholders_only() -> None:
 
 
 @pytest.mark.parametrize("image", ["", "a b", "a\n"])
-def test_an_image_without_a_name_is_refused(image: str) -> None:
+def test_invalid_image_is_refused(image: str) -> None:
     with pytest.raises(UserError, match="image: must be the name of an image"):
         set_image(make_spec(), image)
 
@@ -136,7 +136,7 @@ def test_an_image_without_a_name_is_refused(image: str) -> None:
         ("struct", '{"a": 1}', {"a": 1}),
     ],
 )
-def test_arguments_are_brought_into_their_types(name: str, given: Any, expected: Any) -> None:
+def test_arguments_are_converted(name: str, given: Any, expected: Any) -> None:
     converted = convert_arguments(make_spec(), {"needed": "x", name: given})[name]
     assert converted == expected
     assert type(converted) is type(expected)
@@ -145,19 +145,19 @@ def test_arguments_are_brought_into_their_types(name: str, given: Any, expected:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"number_integer": "3.5"}, "number_integer: must be a whole number, got '3.5'"),
-        ({"number_integer": True}, "number_integer: must be a whole number, got True"),
-        ({"number_integer": "true"}, "number_integer: must be a whole number"),
+        ({"number_integer": "3.5"}, "number_integer: must be an integer, got '3.5'"),
+        ({"number_integer": True}, "number_integer: must be an integer, got True"),
+        ({"number_integer": "true"}, "number_integer: must be an integer"),
         ({"number_double": "much"}, "number_double: must be a number, got 'much'"),
         ({"boolean": "1"}, "boolean: must be true or false"),
         ({"list": "{}"}, "list: must be a JSON list"),
         ({"struct": "["}, "struct: must be a JSON object"),
-        ({"string": 3}, "string: must be text, got 3"),
+        ({"string": 3}, "string: must be a string, got 3"),
         ({"sting": "3"}, "sting: no such parameter, did you mean string?"),
-        ({"zzz": "3"}, "zzz: no such parameter, known are number_integer"),
+        ({"zzz": "3"}, "zzz: no such parameter, expected number_integer"),
     ],
 )
-def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> None:
+def test_invalid_argument_is_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         convert_arguments(make_spec(), {"needed": "x", **arguments})
     assert any(error.startswith(message) for error in caught.value.errors)
@@ -167,7 +167,7 @@ def test_all_wrong_arguments_are_told_at_once() -> None:
     with pytest.raises(ValidationError) as caught:
         convert_arguments(make_spec(), {"boolean": "x", "zzz": "1"})
     assert len(caught.value.errors) == 3
-    assert "needed: must be given" in caught.value.errors
+    assert "needed: is required" in caught.value.errors
 
 
 def test_defaults_keep_their_type() -> None:

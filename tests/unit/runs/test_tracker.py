@@ -12,7 +12,7 @@ from kfp_mindspore.runs.result import Gate, RunResult, StepResult, get_gate
 from kfp_mindspore.runs.tracker import RunTracker, sum_intervals
 
 
-def collect(tmp_path: Path, events: list[dict[str, Any]], tail: str = "") -> RunResult:
+def track(tmp_path: Path, events: list[dict[str, Any]], tail: str = "") -> RunResult:
     file = tmp_path / "events.jsonl"
     base = {"time": 0.0, "task": "", "pid": 1, "name": ""}
     file.write_text("".join(json.dumps({**base, **event}) + "\n" for event in events) + tail)
@@ -21,11 +21,11 @@ def collect(tmp_path: Path, events: list[dict[str, Any]], tail: str = "") -> Run
     return result
 
 
-def test_nested_spans_of_several_processes_count_once(tmp_path: Path) -> None:
+def test_overlapping_spans_count_once(tmp_path: Path) -> None:
     spans = [
         ("begin", 1, 1.0), ("begin", 1, 1.5), ("begin", 2, 2.0), ("end", 1, 2.5), ("end", 1, 3.0), ("end", 2, 4.0)
     ]  # fmt: skip
-    result = collect(
+    result = track(
         tmp_path,
         [
             {"kind": "plan", "name": "p", "steps": ["a", "b", "c", "d"], "arguments": {"x": 1}},
@@ -42,14 +42,14 @@ def test_nested_spans_of_several_processes_count_once(tmp_path: Path) -> None:
     assert steps["a"].body_seconds == pytest.approx(3.0)
     assert steps["a"].arguments == {"threshold": 0.5}
     assert steps["a"].outputs == {"y": 2}
-    # What a component does outside a span is not counted as its work.
+    # Time outside a span is overhead.
     assert steps["b"].body_seconds == 0.0
     assert (result.pipeline, result.arguments) == ("p", {"x": 1})
 
 
-def test_a_loop_adds_up(tmp_path: Path) -> None:
+def test_iterations_of_a_loop_are_summed(tmp_path: Path) -> None:
     task = {"kind": "task", "name": "a", "state": "succeeded", "seconds": 1.5, "outputs": {}}
-    assert collect(tmp_path, [task, task]).steps["a"].seconds == 3.0
+    assert track(tmp_path, [task, task]).steps["a"].seconds == 3.0
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 10)).map(lambda pair: (pair[0], pair[0] + pair[1]))))
@@ -61,14 +61,14 @@ def test_union_of_intervals(intervals: list[tuple[int, int]]) -> None:
 @pytest.mark.parametrize(
     ("value", "threshold", "expected"),
     [
-        (0.931, 0.95, "accuracy 0.931 is 0.019 below the gate of 0.950"),
-        (0.9721, 0.95, "accuracy 0.972 is 0.022 above the gate of 0.950"),
-        (0.94996, 0.95, "accuracy 0.94996 is 0.00004 below the gate of 0.95000"),
-        (0.95, 0.95, "accuracy 0.950 is 0.000 above the gate of 0.950"),
-        (None, 0.95, "evaluate refused the model"),
+        (0.931, 0.95, "accuracy 0.931 is 0.019 below the threshold of 0.950"),
+        (0.9721, 0.95, "accuracy 0.972 is 0.022 above the threshold of 0.950"),
+        (0.94996, 0.95, "accuracy 0.94996 is 0.00004 below the threshold of 0.95000"),
+        (0.95, 0.95, "accuracy 0.950 is 0.000 above the threshold of 0.950"),
+        (None, 0.95, "evaluate: gate not met"),
     ],
 )
-def test_a_gate_says_by_how_much(value: float | None, threshold: float, expected: str) -> None:
+def test_gate_description(value: float | None, threshold: float, expected: str) -> None:
     assert Gate("evaluate", "accuracy", value, threshold, False).describe() == expected
 
 
@@ -86,11 +86,11 @@ def test_a_gate_says_by_how_much(value: float | None, threshold: float, expected
         (StepResult("s", "failed", outputs={"passed": False}), None),
     ],
 )
-def test_a_gate_is_found_by_the_output_passed(step: StepResult, expected: Gate | None) -> None:
+def test_gate_requires_an_output_passed(step: StepResult, expected: Gate | None) -> None:
     assert get_gate(step) == expected
 
 
-def test_outcomes_in_words() -> None:
+def test_step_description() -> None:
     outputs = {"accuracy": 0.98123, "passed": True, "images": 360, "url": "http://x", "long": "x" * 99, "none": None}
     assert StepResult("s", "succeeded", outputs=outputs).describe() == (
         "accuracy 0.9812, passed yes, images 360, url http://x"
