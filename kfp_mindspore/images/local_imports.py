@@ -1,4 +1,4 @@
-"""The modules of a project that a module imports, found by reading them: nothing is run."""
+"""The local modules that a module imports, resolved from the source without running it."""
 
 from __future__ import annotations
 
@@ -13,97 +13,95 @@ from kfp_mindspore.errors import UserError
 
 
 @dataclass
-class Closure:
-    """What a module needs.
+class LocalImports:
+    """The transitive imports of a module.
 
     Args:
-        files: The project's files, by path relative to its root with `/`, and the modules they are.
-        outside: Top-level names of imported modules that are neither the project's nor Python's own.
+        files: Module names by path of the local file, relative to the root with `/`.
+        external: Top-level names of imported modules that are neither local nor of the standard library.
     """
 
     files: dict[str, str] = field(default_factory=dict)
-    outside: set[str] = field(default_factory=set)
+    external: set[str] = field(default_factory=set)
 
     def describe(self) -> list[str]:
-        """Return sentences about it."""
+        """Return notes for the build plan."""
         lines = []
         if self.files:
-            lines.append(f"modules taken along: {', '.join(sorted(set(self.files.values())))}")
-        if self.outside:
-            lines.append(
-                f"imported from elsewhere, must be in the base image or required: {', '.join(sorted(self.outside))}"
-            )
+            lines.append(f"included local modules: {', '.join(sorted(set(self.files.values())))}")
+        if self.external:
+            names = ", ".join(sorted(self.external))
+            lines.append(f"external imports, to be in the base image or the requirements: {names}")
         return lines
 
 
-def trace_source(source: str, root: Path, *, name: str, package: str = "") -> Closure:
-    """Return the closure of source text.
+def resolve_source_imports(source: str, root: Path, *, name: str) -> LocalImports:
+    """Return the imports of Python source.
 
     Args:
-        source: Python source.
-        root: Folder that absolute imports of the project start from.
-        name: What the source is, for messages.
-        package: Package that the source's relative imports start from.
+        source: The source.
+        root: Folder of the local modules.
+        name: Name of the source, for messages.
 
     Raises:
-        UserError: The source or a module it imports is no Python; the message names file and line.
+        UserError: The source or an imported local module has a syntax error; the message names file and line.
     """
-    closure = Closure()
-    _Tracer(root, closure).trace(source, name, package)
-    return closure
+    imports = LocalImports()
+    _Resolver(root, imports).add_imports(source, name, "")
+    return imports
 
 
-def trace_module(module: str, root: Path) -> Closure:
-    """Return the closure of a module of a project, itself and its packages among its files.
+def resolve_module_imports(module: str, root: Path) -> LocalImports:
+    """Return the imports of a local module, itself and its parent packages included.
 
     Raises:
-        UserError: There is no such module below the root, or something it imports is no Python.
+        UserError: There is no such module below the root, or a local module has a syntax error.
     """
-    closure = Closure()
-    if not _Tracer(root, closure).take(module):
+    imports = LocalImports()
+    if not _Resolver(root, imports).add_module(module):
         raise UserError(f"{module}: no such module below {root}")
-    return closure
+    return imports
 
 
-class _Tracer:
-    def __init__(self, root: Path, closure: Closure) -> None:
-        self._root, self._closure = root.resolve(), closure
-        self._taken: dict[str, bool] = {}
+class _Resolver:
+    def __init__(self, root: Path, imports: LocalImports) -> None:
+        self._root, self._imports = root.resolve(), imports
+        self._is_local: dict[str, bool] = {}
 
-    def take(self, module: str) -> bool:
-        """Add a module of the project, its packages and what it imports; False when it is not the project's."""
-        if module in self._taken:
-            return self._taken[module]
+    def add_module(self, module: str) -> bool:
+        """Add a local module, its packages and its imports; return False when it is not local."""
+        if module in self._is_local:
+            return self._is_local[module]
         parent, _, _ = module.rpartition(".")
-        self._taken[module] = False
-        if parent and not self.take(parent):
+        self._is_local[module] = False
+        if parent and not self.add_module(parent):
             return False
-        spec = self._find(module)
+        spec = self._find_spec(module)
         if spec is None:
             return False
-        self._taken[module] = True
+        self._is_local[module] = True
         if spec.origin and spec.origin.endswith(".py"):
             file = Path(spec.origin)
-            self._closure.files[file.relative_to(self._root).as_posix()] = module
+            self._imports.files[file.relative_to(self._root).as_posix()] = module
             package = module if spec.submodule_search_locations is not None else parent
-            self.trace(_read_source(file), str(file), package)
+            self.add_imports(_read_source(file), str(file), package)
         return True
 
-    def trace(self, source: str, name: str, package: str) -> None:
+    def add_imports(self, source: str, name: str, package: str) -> None:
         try:
             tree = ast.parse(source, name)
         except SyntaxError as error:
             raise UserError(f"{name}, line {error.lineno}: {error.msg}") from None
         for module, names in _list_imports(tree, package):
-            if self.take(module):
+            if self.add_module(module):
                 for imported in names:
-                    self.take(f"{module}.{imported}")
+                    self.add_module(f"{module}.{imported}")
             else:
                 top = module.partition(".")[0]
-                if top not in sys.stdlib_module_names and not self._taken.get(top):
-                    self._closure.outside.add(top)
+                if top not in sys.stdlib_module_names and not self._is_local.get(top):
+                    self._imports.external.add(top)
 
-    def _find(self, module: str) -> ModuleSpec | None:
+    def _find_spec(self, module: str) -> ModuleSpec | None:
         folder = self._root.joinpath(*module.split(".")[:-1])
         spec = PathFinder.find_spec(module, [str(folder)])
         if spec is None:

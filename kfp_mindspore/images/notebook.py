@@ -1,4 +1,4 @@
-"""A notebook as a build context: the cells that are asked for by their tags, as one Python file without outputs."""
+"""A notebook as a build context: its tagged code cells as one Python module, without outputs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kfp_mindspore.errors import MissingExtraError, NotFoundError, UserError
 from kfp_mindspore.images.context import BuildContext
 from kfp_mindspore.images.entry import Entry
 from kfp_mindspore.images.folder import make_entry
-from kfp_mindspore.images.ipython import translate_cell
-from kfp_mindspore.images.local_imports import trace_source
+from kfp_mindspore.images.local_imports import resolve_source_imports
+from kfp_mindspore.images.notebook_cell import convert_cell
 from kfp_mindspore.images.requirements import read_requirements
 
 DEFAULT_TAG = "image"
@@ -21,18 +21,18 @@ ALL_CELLS = "*"
 
 
 def convert_notebook(notebook: Path | str, *, tags: Sequence[str] = (DEFAULT_TAG,)) -> BuildContext:
-    """Return the tagged code cells of a notebook as one module, with the modules beside it that they import.
+    """Return the tagged code cells of a notebook as one module, with the local modules that they import.
 
     `pip install` lines become requirements, `%%writefile` cells become files; other magics and shell lines are dropped
-    when they only concern the notebook, and refused otherwise. Outputs and metadata are not looked at.
+    when they only affect the notebook, and refused otherwise. Outputs and metadata are ignored.
 
     Args:
         notebook: The `.ipynb` file.
-        tags: A cell is taken when it has one of these tags; `*` takes every code cell.
+        tags: Tags of the cells to convert, one of which a cell must have; `*` converts every code cell.
 
     Raises:
         NotFoundError: There is no such file.
-        UserError: It is no notebook of Python, no cell has one of the tags, or a cell cannot be translated; the message
+        UserError: It is not a Python notebook, no cell has one of the tags, or a cell cannot be converted; the message
             names the cell by its number in the notebook, counted from 1.
         MissingExtraError: nbformat is not installed.
     """
@@ -41,7 +41,7 @@ def convert_notebook(notebook: Path | str, *, tags: Sequence[str] = (DEFAULT_TAG
     root = file.resolve().parent
     sources, files, requirements, notes = [], {}, [], []
     for number, source in cells:
-        cell = translate_cell(source, f"{file.name}, cell {number}")
+        cell = convert_cell(source, f"{file.name}, cell {number}")
         sources.append(cell.source.strip("\n"))
         files.update({path: content.encode() for path, content in cell.files.items()})
         requirements += cell.requirements
@@ -51,17 +51,17 @@ def convert_notebook(notebook: Path | str, *, tags: Sequence[str] = (DEFAULT_TAG
     text = "\n\n".join(source for source in sources if source) + "\n"
     module = re.sub(r"\W", "_", file.stem)
     name = f"{f'_{module}' if module[:1].isdigit() else module}.py"
-    closure = trace_source(text, root, name=f"the cells of {file.name}")
+    imports = resolve_source_imports(text, root, name=f"the cells of {file.name}")
     written = {name: text.encode(), **files}
     entries = [Entry.from_bytes(path, content) for path, content in written.items()]
-    entries += [make_entry(root, path) for path in closure.files if path not in written]
-    closure.outside -= {path.partition("/")[0].removesuffix(".py") for path in files}
+    entries += [make_entry(root, path) for path in imports.files if path not in written]
+    imports.external -= {path.partition("/")[0].removesuffix(".py") for path in files}
     return BuildContext(
         entries,
         origin=f"notebook {file}, cells {', '.join(str(number) for number, _ in cells)}",
         requirements=requirements,
         command=("python3", name),
-        notes=[*notes, *closure.describe()],
+        notes=[*notes, *imports.describe()],
     )
 
 
@@ -76,18 +76,18 @@ def _read_notebook(file: Path) -> Any:
         raise MissingExtraError("nbformat", "images") from None
     try:
         with warnings.catch_warnings():
-            # Cells without ids are nothing that a build needs.
+            # A build does not use cell ids.
             warnings.simplefilter("ignore", nbformat.warnings.MissingIDFieldWarning)
             content = nbformat.read(file, as_version=4)
     except nbformat.reader.NotJSONError:
         raise UserError(f"{file}: is not a notebook: not JSON") from None
-    # nbformat has an exception of its own for each kind of damage, and lets others through.
+    # nbformat lets exceptions of the JSON structure through.
     except (ValueError, KeyError, TypeError, AttributeError, OSError, nbformat.ValidationError) as error:
         raise UserError(f"{file}: is not a notebook ({type(error).__name__})") from error
     metadata = content.get("metadata", {})
     language = metadata.get("kernelspec", {}).get("language") or metadata.get("language_info", {}).get("name", "python")
     if language.lower() not in ("python", "ipython"):
-        raise UserError(f"{file}: is a notebook of {language}, only those of Python can be built")
+        raise UserError(f"{file}: is a notebook of {language}, expected Python")
     return content
 
 

@@ -163,7 +163,16 @@ class ClusterBuilder(Builder):
         lines = self._cluster.stream_log(name, namespace, container=CONTAINER, uid=uid)
         # BuildKit's download errors quote the presigned URL.
         redacted = (_SIGNATURE.sub("?…", line) for line in lines)
-        failure = read_plain_progress(redacted, on_progress) or ProcessFailedError("build")
+        step = "build"
+
+        def track_step(progress: Progress) -> None:
+            nonlocal step
+            step = progress.step
+            on_progress(progress)
+
+        failure = read_plain_progress(redacted, track_step)
+        # BuildKit prints no error when the pod is killed: report the step that was running.
+        failure = failure or ProcessFailedError(step)
         try:
             termination = wait_for_end(self._cluster, namespace, labels, _POD_END_SECONDS)
         except ProcessFailedError as error:

@@ -10,7 +10,7 @@ import pytest
 
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.images import collect_function, collect_script
-from kfp_mindspore.images.local_imports import trace_module
+from kfp_mindspore.images.local_imports import resolve_module_imports
 
 PROJECT = {
     "shop/__init__.py": "from .prices import total\n",
@@ -46,8 +46,8 @@ def train(project: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_takes_the_modules_that_are_imported(project: Path) -> None:
-    closure = trace_module("desk.train", project)
-    assert closure.files == {
+    imports = resolve_module_imports("desk.train", project)
+    assert imports.files == {
         "desk/train.py": "desk.train",
         "plain/part.py": "plain.part",
         "shop/__init__.py": "shop",
@@ -56,7 +56,7 @@ def test_takes_the_modules_that_are_imported(project: Path) -> None:
         "shop/prices.py": "shop.prices",
         "shop/tax.py": "shop.tax",
     }
-    assert closure.outside == {"numpy", "yaml"}
+    assert imports.external == {"numpy", "yaml"}
 
 
 def test_a_function_comes_with_its_modules_and_runs_alone(train: ModuleType, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_class_is_taken_and_arguments_leave_the_command_open(train: ModuleType
 
 
 def test_refuses_what_no_import_can_reach(train: ModuleType) -> None:
-    with pytest.raises(UserError, match=r"outer\.<locals>\.inner must stand at the top"):
+    with pytest.raises(UserError, match=r"outer\.<locals>\.inner must be at the top"):
         collect_function(train.outer())
     with pytest.raises(UserError, match="<lambda> must stand"):
         collect_function(lambda: None)
@@ -91,7 +91,7 @@ def test_refuses_what_no_import_can_reach(train: ModuleType) -> None:
         collect_function(print)
     typed: dict[str, object] = {"__name__": "__main__"}
     exec("def typed(): pass", typed)
-    with pytest.raises(UserError, match="typed is in no file"):
+    with pytest.raises(UserError, match="typed is not defined in a file"):
         collect_function(typed["typed"])  # type: ignore[arg-type]
 
 
@@ -112,6 +112,6 @@ def test_a_script_comes_with_its_neighbours(project: Path) -> None:
 def test_names_the_module_that_is_no_python(project: Path) -> None:
     (project / "shop" / "tax.py").write_text("x = 1\nif\n")
     with pytest.raises(UserError, match=r"tax\.py, line 2"):
-        trace_module("desk.train", project)
+        resolve_module_imports("desk.train", project)
     with pytest.raises(UserError, match="no such module below"):
-        trace_module("desk.none", project)
+        resolve_module_imports("desk.none", project)

@@ -10,7 +10,7 @@ import pytest
 
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.images import BuildContext, convert_notebook
-from kfp_mindspore.images.ipython import translate_cell
+from kfp_mindspore.images.notebook_cell import convert_cell
 
 
 def _write(folder: Path, *cells: Any, **metadata: Any) -> Path:
@@ -28,7 +28,7 @@ def _read(context: BuildContext, path: str) -> str:
     return b"".join(entry.read()).decode()
 
 
-def test_takes_the_cells_with_a_tag(tmp_path: Path) -> None:
+def test_tagged_cells_become_a_module(tmp_path: Path) -> None:
     output = nbformat.v4.new_output("stream", text="a secret result")
     file = _write(
         tmp_path,
@@ -46,7 +46,7 @@ def test_takes_the_cells_with_a_tag(tmp_path: Path) -> None:
     assert "plot()" in _read(convert_notebook(file, tags=["*"]), "my_lenet.py")
 
 
-def test_outputs_and_counts_do_not_change_the_digest(tmp_path: Path) -> None:
+def test_outputs_and_counts_are_not_in_the_digest(tmp_path: Path) -> None:
     first = convert_notebook(_write(tmp_path, _code("x = 1", "image"))).layer().digest
     output = nbformat.v4.new_output("stream", text="1")
     again = _code("x = 1", "image", "run", outputs=[output], execution_count=3)
@@ -55,7 +55,7 @@ def test_outputs_and_counts_do_not_change_the_digest(tmp_path: Path) -> None:
     )
 
 
-def test_takes_along_what_cells_write_install_and_import(tmp_path: Path) -> None:
+def test_written_files_requirements_and_local_imports_are_collected(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("import numpy\nfrom deep import inner\n")
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "__init__.py").write_text("")
@@ -79,8 +79,8 @@ def test_takes_along_what_cells_write_install_and_import(tmp_path: Path) -> None
     assert _read(context, "conf/settings.py") == "BATCH = 32\n"
     assert _read(context, "my_lenet.py") == "pass\npass\npass\n\nimport helper, json, pandas\nx = helper\npass\n"
     notes = "\n".join(context.notes)
-    assert "cell 1: an install line became requirements: mindspore==2.9.0 pandas" in notes
-    assert "must be in the base image or required: numpy, pandas" in notes
+    assert "cell 1: pip install became requirements: mindspore==2.9.0 pandas" in notes
+    assert "external imports, to be in the base image or the requirements: numpy, pandas" in notes
 
 
 KEPT = {
@@ -92,8 +92,8 @@ KEPT = {
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_leaves_python_as_it_is(name: str) -> None:
-    assert translate_cell(KEPT[name], "cell").source == KEPT[name]
+def test_plain_python_is_unchanged(name: str) -> None:
+    assert convert_cell(KEPT[name], "cell").source == KEPT[name]
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_leaves_python_as_it_is(name: str) -> None:
         ("%%capture out\n%pip install a", "pass"),
     ],
 )
-def test_translates(source: str, expected: str) -> None:
-    assert translate_cell(source, "cell").source.strip() == expected
+def test_magics_are_converted(source: str, expected: str) -> None:
+    assert convert_cell(source, "cell").source.strip() == expected
 
 
 REFUSED = {
@@ -115,7 +115,7 @@ REFUSED = {
     "x = !ls": "the value of a magic or shell line",
     "x = %cd": "the value of a magic or shell line",
     "get_ipython()": "get_ipython",
-    "get_ipython().run_cell('x')": r"get_ipython\(\)\.run_cell",
+    "get_ipython().run_cell('x')": "get_ipython",
     "%cd /tmp": "%cd has no meaning",
     "%pip freeze": "%pip has no meaning",
     "!pip install -i http://x y": "the option -i",
@@ -127,13 +127,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("source", REFUSED)
-def test_refuses_with_the_cell_and_what_stands_there(source: str) -> None:
+def test_other_magics_are_refused_with_their_cell(source: str) -> None:
     with pytest.raises(UserError, match=f"cell 3.*{REFUSED[source]}|{REFUSED[source]}") as caught:
-        translate_cell(source, "lenet.ipynb, cell 3")
+        convert_cell(source, "lenet.ipynb, cell 3")
     assert "cell 3" in caught.value.message
 
 
-def test_names_the_tags_there_are(tmp_path: Path) -> None:
+def test_missing_tag_lists_the_known_tags(tmp_path: Path) -> None:
     file = _write(tmp_path, _code("x = 1", "train"), _code("y = 1", "explore"))
     with pytest.raises(UserError, match="no code cell has the tag 'image'; the tags are 'explore', 'train'") as caught:
         convert_notebook(file)
@@ -142,7 +142,7 @@ def test_names_the_tags_there_are(tmp_path: Path) -> None:
         convert_notebook(_write(tmp_path, _code("x = 1")), tags=["a", "b"])
 
 
-def test_says_nothing_of_cells_without_ids(tmp_path: Path) -> None:
+def test_cells_without_ids_are_accepted_without_a_warning(tmp_path: Path) -> None:
     file = _write(tmp_path, _code("x = 1", "image"))
     content = json.loads(file.read_text())
     assert content["nbformat_minor"] >= 5
@@ -153,7 +153,7 @@ def test_says_nothing_of_cells_without_ids(tmp_path: Path) -> None:
         assert _read(convert_notebook(file), "my_lenet.py") == "x = 1\n"
 
 
-def test_refuses_what_is_no_notebook_of_python(tmp_path: Path) -> None:
+def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such file"):
         convert_notebook(tmp_path / "none.ipynb")
     broken = tmp_path / "broken.ipynb"
@@ -172,6 +172,6 @@ def test_refuses_what_is_no_notebook_of_python(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["../out.py", "/etc/x"])
-def test_refuses_a_cell_that_writes_outside(tmp_path: Path, path: str) -> None:
+def test_cell_cannot_write_outside_the_image_folder(tmp_path: Path, path: str) -> None:
     with pytest.raises(UserError, match="plain relative path"):
         convert_notebook(_write(tmp_path, _code(f"%%writefile {path}\n1", "image")))
