@@ -125,7 +125,7 @@ def build(
     show_default=True,
     help="all keeps MindSpore's GPU and Ascend plugins (1.8 GB).",
 )
-@click.option("--wheel", type=_FILE, help="This package's wheel. [default: made from what runs here]")
+@click.option("--wheel", type=_FILE, help="This package's wheel. [default: built from the checkout]")
 @click.option("--constraints", type=_FILE, help="Pinned versions. [default: the checkout's, or those installed here]")
 @click.option("--platform", default="linux/amd64", show_default=True, help="Platform.")
 @click.option("--dry-run", is_flag=True, help=_DRY_RUN)

@@ -39,7 +39,7 @@ def collect_function(function: Callable[..., Any], *, command: Sequence[str] = (
     if not file.is_file():
         raise UserError(
             f"function: {name} is not defined in a file",
-            hint="Put it in a file, or build from the notebook that defines it.",
+            hint="Move it to a file, or build from its notebook.",
         )
     module, root = _locate_module(function.__module__, file)
     imports = resolve_module_imports(module, root)

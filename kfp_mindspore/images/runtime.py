@@ -28,8 +28,8 @@ def make_runtime_context(wheel: Path | None = None, constraints: Path | None = N
     """Return what the runtime image is built from: the wheel and the pinned versions.
 
     Args:
-        wheel: This package's wheel; by default it is built from the checkout, or put together from what is installed.
-        constraints: Pinned versions; by default the checkout's, or those installed beside this package.
+        wheel: This package's wheel; default: built from the checkout.
+        constraints: Pinned versions; default: the checkout's, or those installed beside this package.
 
     Raises:
         UserError: A file cannot be read or is no wheel of this package.

@@ -83,7 +83,7 @@ def test_a_class_is_taken_and_arguments_leave_the_command_open(train: ModuleType
 def test_refuses_what_no_import_can_reach(train: ModuleType) -> None:
     with pytest.raises(UserError, match=r"outer\.<locals>\.inner must be at the top"):
         collect_function(train.outer())
-    with pytest.raises(UserError, match="<lambda> must stand"):
+    with pytest.raises(UserError, match="<lambda> must be"):
         collect_function(lambda: None)
     with pytest.raises(UserError, match="must be a function or a class, got 3"):
         collect_function(3)  # type: ignore[arg-type]
