@@ -1,4 +1,4 @@
-"""`kfp-mindspore demo`: the whole lifecycle on real data."""
+"""`kfp-mindspore demo`: run the digits lifecycle."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ PIPELINE = "digits_lifecycle"
 
 
 @click.command(epilog="\b\nExamples:\n  kfp-mindspore demo\n  kfp-mindspore demo --keep")
-@click.option("--keep", is_flag=True, help="Let the service outlive the demo; stop it with `service stop`.")
-@click.option("--no-cache", is_flag=True, help="Run every step, also those that ran before.")
-@click.option("-v", "--verbose", is_flag=True, help="Print everything that the steps print.")
+@click.option("--keep", is_flag=True, help="Keep the service after the demo; stop it with `service stop`.")
+@click.option("--no-cache", is_flag=True, help="Run all steps, including cached ones.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the output of the steps.")
 @add_json_option
 def demo(keep: bool, no_cache: bool, verbose: bool, as_json: bool) -> None:
-    """Train LeNet-5 on 1,797 images of digits, export, evaluate, gate, serve it and ask it over HTTP.
+    """Train LeNet-5 on 1,797 images of digits, export, evaluate and serve it, and request predictions over HTTP.
 
-    All on this machine, in half a minute to a minute: MindSpore trains, KServe's model server serves, Kubeflow
-    Pipelines' local runner runs the steps.
+    Runs on this machine in 30 to 60 seconds: MindSpore trains, KServe's model server serves, and the local runner of
+    Kubeflow Pipelines runs the steps.
     """
     from kfp_mindspore.cli.run import print_summary, run_and_show
 
@@ -32,4 +32,4 @@ def demo(keep: bool, no_cache: bool, verbose: bool, as_json: bool) -> None:
     result.check()
     if keep and not as_json:
         service = result.get_output("name")
-        click.echo(f"The service runs on. Stop it with: kfp-mindspore service stop {service}")
+        click.echo(f"The service keeps running. Stop it with: kfp-mindspore service stop {service}")

@@ -1,4 +1,4 @@
-"""Which flags the present command was given."""
+"""Flags on the command line of the current command."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import click
 
 
 def list_given(parameters: Collection[str]) -> list[str]:
-    """Return the flags, of these parameters of the present command, that stand on its command line.
+    """Return the flags of the current command that were given on its command line, out of these parameters.
 
     Args:
-        parameters: Names of parameters, as the command's function has them.
+        parameters: Names of parameters of the command's function.
     """
     context = click.get_current_context()
     return [

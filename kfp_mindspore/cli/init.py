@@ -1,4 +1,4 @@
-"""`kfp-mindspore init`: writes a small runnable project."""
+"""`kfp-mindspore init`: create a runnable project."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from kfp_mindspore import files
 from kfp_mindspore.cli.output import add_json_option, print_json
 from kfp_mindspore.errors import AlreadyExistsError, UserError
 
-# The slug names the service and its Kubernetes objects: a DNS label that leaves room for what is appended to it.
+# The slug is the name of the service: a DNS label with room for the suffixes of its Kubernetes objects.
 _MAXIMUM_NAME = 40
 _NAME = re.compile(r"[A-Za-z](?:[A-Za-z0-9_-]*[A-Za-z0-9])?")
 _TEMPLATES = Path(__file__).with_name("templates") / "project"
 _HIDDEN = ("gitignore",)
-# What may stand in a directory before: a repository that was just made.
+# A new Git repository counts as empty.
 _IGNORED = {".git"}
 
 
@@ -24,37 +24,37 @@ _IGNORED = {".git"}
 @click.argument("directory", type=click.Path(path_type=Path))
 @add_json_option
 def init(directory: Path, as_json: bool) -> None:
-    """Write a small runnable project into DIRECTORY, which must be new or empty.
+    """Create a runnable project in DIRECTORY, which must be new or empty.
 
-    It trains a network on a data set that comes along, exports, evaluates and serves it. The last part of DIRECTORY
-    names the pipeline and the service.
+    The project trains a network on a bundled dataset, exports, evaluates and serves it. The pipeline and the service
+    are named after DIRECTORY.
     """
     written = write_project(directory)
     if as_json:
         print_json({"directory": str(directory), "files": written})
         return
     click.echo(f"{directory}: {', '.join(written)}")
-    here = "" if directory.resolve() == Path.cwd().resolve() else f"cd {directory} && "
-    click.echo(f"Next: {here}kfp-mindspore run pipeline.py")
+    change = "" if directory.resolve() == Path.cwd().resolve() else f"cd {directory} && "
+    click.echo(f"Next: {change}kfp-mindspore run pipeline.py")
 
 
 def write_project(directory: Path) -> list[str]:
-    """Write the project into a new or empty directory: all of it or, when something goes wrong, nothing.
+    """Create a project atomically in a new or empty directory.
 
     Args:
-        directory: The directory; its last part names the pipeline and the service.
+        directory: The directory; the pipeline and the service are named after it.
 
     Returns:
-        The names of the files, sorted.
+        Sorted names of the files.
 
     Raises:
-        UserError: The name cannot name a service, or the directory cannot be written.
-        AlreadyExistsError: The directory has files, or is a file.
+        UserError: The name is no valid service name, or the directory cannot be written.
+        AlreadyExistsError: The directory is not empty, or is a file.
     """
     project = render_project(directory.resolve().name)
     _check_directory(directory)
     if directory.is_dir():
-        # Not replaced: it may be the working directory.
+        # Filled in place: it may be the working directory.
         written: list[Path] = []
         try:
             for name, text in project.items():
@@ -64,7 +64,7 @@ def write_project(directory: Path) -> list[str]:
             for file in written:
                 file.unlink(missing_ok=True)
             if isinstance(error, OSError):
-                raise _explain(directory, error) from error
+                raise _make_error(directory, error) from error
             raise
     else:
         try:
@@ -72,25 +72,25 @@ def write_project(directory: Path) -> list[str]:
                 for name, text in project.items():
                     files.write_text(temporary / name, text)
         except OSError as error:
-            raise _explain(directory, error) from error
+            raise _make_error(directory, error) from error
     return sorted(project)
 
 
 def render_project(name: str) -> dict[str, str]:
-    """Return the text of each file of a project by its name.
+    """Return the content of each file of a project by name.
 
     Args:
-        name: Name of the project; with hyphens for underscores and in lower case it names the service.
+        name: Name of the project; in lower case, with hyphens for underscores, the name of the service.
 
     Raises:
-        UserError: The name cannot name a service.
+        UserError: The name is no valid service name.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     if not _NAME.fullmatch(name) or len(name) > _MAXIMUM_NAME:
         raise UserError(
-            f"directory: {name!r} cannot name a project: must be at most {_MAXIMUM_NAME} letters, digits, '-' and '_', "
-            "begin with a letter and end with a letter or digit",
+            f"directory: {name!r} is no valid project name: must be at most {_MAXIMUM_NAME} letters, digits, '-' and "
+            "'_', starting with a letter and ending with a letter or digit",
             hint="For example: kfp-mindspore init my-project",
         )
     environment = Environment(
@@ -110,15 +110,15 @@ def _check_directory(directory: Path) -> None:
     if not directory.is_dir():
         raise AlreadyExistsError(f"{directory}: is a file, expected a new or empty directory")
     try:
-        found = sorted(entry.name for entry in directory.iterdir() if entry.name not in _IGNORED)
+        names = sorted(entry.name for entry in directory.iterdir() if entry.name not in _IGNORED)
     except OSError as error:
-        raise _explain(directory, error) from error
-    if found:
-        shown = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+        raise _make_error(directory, error) from error
+    if names:
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         raise AlreadyExistsError(
-            f"{directory}: must be new or empty, has {shown}", hint="Nothing was written. Name another directory."
+            f"{directory}: must be new or empty, has {shown}", hint="Nothing was written. Choose another directory."
         )
 
 
-def _explain(directory: Path, error: OSError) -> UserError:
+def _make_error(directory: Path, error: OSError) -> UserError:
     return UserError(f"{directory}: cannot be written: {error.strerror or error}")

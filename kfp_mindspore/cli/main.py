@@ -1,4 +1,4 @@
-"""The `kfp-mindspore` command: a group whose subcommands are imported only when they are used."""
+"""The command `kfp-mindspore`; its subcommands are imported on use."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kfp_mindspore import __version__
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.settings import DEBUG_VARIABLE, is_debug
 
-# One line of help a noun, so that `kfp-mindspore --help` imports none of them.
+# Summaries of the subcommands, so that `kfp-mindspore --help` imports none of them.
 COMMANDS = {
     "demo": "Train, export, gate, serve and query LeNet on digits, on this machine.",
-    "init": "Write a small runnable project of your own.",
+    "init": "Create a runnable project.",
     "run": "Run a pipeline on this machine.",
     "pipeline": "List and compile pipelines; upload and run them on a cluster.",
     "job": "Submit, follow and delete training jobs (MSJob).",
@@ -26,20 +26,20 @@ COMMANDS = {
     "image": "Build images from notebooks, scripts and folders; build the runtime image.",
     "serve": "Serve a model bundle over HTTP and gRPC.",
     "service": "List, describe and stop services.",
-    "operator": "Run MSJobs on Kubernetes: the controller and its installation.",
+    "operator": "Install and run the MSJob controller on Kubernetes.",
 }
 INTERRUPTED_EXIT_CODE = 130
 
 
 class LazyGroup(click.Group):
-    """A group that reads its subcommands' help from a table and imports `kfp_mindspore.cli.<noun>` on use."""
+    """A group with a table of summaries that imports `kfp_mindspore.cli.<name>` on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the nouns, in the order of a first visit."""
+        """Return the names of the subcommands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a noun's module and return its click object, or None when there is no such noun."""
+        """Import a subcommand; return None if it does not exist."""
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"kfp_mindspore.cli.{cmd_name}")
@@ -48,7 +48,7 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table of nouns without importing them."""
+        """Write the summaries without importing the subcommands."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
@@ -65,21 +65,21 @@ def cli(debug: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and leave with its exit code.
+    """Run the command line and exit with its exit code.
 
-    A `KfpMindSporeError` is printed as `Error: …` on standard error and leaves with its own exit code (2 for a user's
-    mistake, 1 for a failure, 3 for a gate that is not met), Ctrl-C with 130; there is no stack trace without `--debug`.
+    A `KfpMindSporeError` is printed as `Error: …` on standard error, without a stack trace unless `--debug` is given.
+    Exit codes: 2 for a user error, 1 for a failure, 3 for an unmet gate, 130 for Ctrl-C.
 
     Args:
-        arguments: The words after the program's name; `sys.argv` by default.
+        arguments: Arguments after the program's name; default `sys.argv[1:]`.
     """
     sys.exit(run(arguments))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line as `main` does and return the exit code."""
+    """Run the command line like `main` and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    debug = _asks_for_debug(words)
+    debug = _is_debug(words)
     try:
         result: Any = cli.main(args=words, prog_name="kfp-mindspore", standalone_mode=False)
         sys.stdout.flush()
@@ -97,7 +97,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         click.echo("\nInterrupted.", err=True)
         return INTERRUPTED_EXIT_CODE
     except BrokenPipeError:
-        # The reader of a pipe (`… | head`) is gone; keep the interpreter from failing once more when it flushes.
+        # The reader of a pipe (`… | head`) has closed it; without the redirect, the flush at exit fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except OSError as error:
@@ -108,8 +108,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _asks_for_debug(words: Sequence[str]) -> bool:
-    """Tell whether `--debug` stands before the subcommand, or the environment asks for it."""
+def _is_debug(words: Sequence[str]) -> bool:
+    """Return whether `--debug` precedes the subcommand or the environment enables it."""
     for word in words:
         if not word.startswith("-"):
             break

@@ -45,20 +45,20 @@ class _Batch(click.ParamType[Any]):
     "--dataset",
     required=True,
     type=click.Path(path_type=Path),
-    help="Dataset directory: samples of its test split are compared.",
+    help="Dataset directory; samples of its test split verify the graph.",
 )
-@click.option("--network", help="module:factory. [default: what the checkpoint records]")
-@click.option("--network-arguments", help="The factory's arguments, as a JSON object.")
-@click.option("--batch", type=_Batch(), default="free", show_default=True, help="Rows that the graph takes.")
+@click.option("--network", help="Factory as module:factory. [default: from the checkpoint]")
+@click.option("--network-arguments", help="Arguments of the factory as a JSON object.")
+@click.option("--batch", type=_Batch(), default="free", show_default=True, help="Batch size of the graph.")
 @click.option("--samples", type=click.IntRange(min=1), default=64, show_default=True, help="Samples to compare.")
-@click.option("--metadata", type=PairType(), multiple=True, help="Text to keep; repeatable.")
-@click.option("--transform", help="Pre- and post-processing: a Python file, or a registered name.")
+@click.option("--metadata", type=PairType(), multiple=True, help="Metadata of the bundle; repeatable.")
+@click.option("--transform", help="Preprocessing and postprocessing: a Python file or a registered name.")
 @click.option(
     "--dimensions",
     type=click.Path(path_type=Path),
-    help="JSON file: free dimensions other than the batch, and the sizes that they are padded to.",
+    help="JSON file with free dimensions other than the batch and the sizes to pad them to.",
 )
-@_add_key_option("Encrypt the model (AES-GCM) with the key in this file")
+@_add_key_option("File with the key to encrypt the model (AES-GCM)")
 @add_json_option
 def export(
     checkpoint: Path,
@@ -76,8 +76,8 @@ def export(
 ) -> None:
     """Export the network in CHECKPOINT as a model bundle.
 
-    The exported graph is loaded again and compared with the network; a bundle appears only when they agree. It is
-    encrypted when there is a key, in a file or in the variable MINDSPORE_MODEL_KEY.
+    The exported graph is reloaded and compared with the network; the bundle is written only if the outputs agree. It
+    is encrypted if a key is given by file or in MINDSPORE_MODEL_KEY.
     """
     from kfp_mindspore.mindir import export_mindir
 
@@ -98,23 +98,23 @@ def export(
         print_json(_describe(bundle))
     else:
         verified, encryption = bundle.signature.verified, bundle.signature.encryption
-        done = f"exported, encrypted ({encryption})" if encryption else "exported"
+        state = f"exported, encrypted ({encryption})" if encryption else "exported"
         click.echo(
-            f"{bundle.path}: {done}; {verified['samples']} samples differ by at most {verified['max_abs_diff']:g}"
+            f"{bundle.path}: {state}; {verified['samples']} samples differ by at most {verified['max_abs_diff']:g}"
         )
 
 
 @model.command(epilog="Example: kfp-mindspore model inspect out/model")
 @click.argument("path", type=click.Path(path_type=Path))
-@_add_key_option("Key of an encrypted model, to look into it (loads MindSpore)")
+@_add_key_option("File with the key of an encrypted model, to inspect its graph (loads MindSpore)")
 @add_json_option
 def inspect(path: Path, key_file: Path | None, as_json: bool) -> None:
-    """Show what is in a bundle (or a bare .mindir file), without loading MindSpore."""
+    """Describe a bundle or a .mindir file without loading MindSpore."""
     from kfp_mindspore.mindir import inspect_mindir
 
     key = _read_key(key_file)
     bundle = None if path.is_file() else ModelBundle.open(path)
-    # Of an encrypted bundle the signature says enough to do without the key.
+    # Without the key, an encrypted bundle is described by its signature.
     closed = bundle is not None and bool(bundle.signature.encryption) and key is None
     info = None if closed else inspect_mindir(path if bundle is None else bundle.mindir, key=key)
     if as_json:
@@ -124,7 +124,7 @@ def inspect(path: Path, key_file: Path | None, as_json: bool) -> None:
     if info is None and bundle is not None:
         size = bundle.signature.files[MODEL_FILE]["size"]
         click.echo(f"{bundle.mindir}: {size} bytes, encrypted ({bundle.signature.encryption})")
-        click.echo("weights and operators: with the key only (--key-file)\n")
+        click.echo("weights and operators: encrypted, set --key-file\n")
     elif info is not None:
         click.echo(f"{info.path}: {info.size} bytes, {info.producer} {info.mindspore_version}")
         click.echo(f"{info.parameters} weights with {info.parameter_values} values")
@@ -137,19 +137,25 @@ def inspect(path: Path, key_file: Path | None, as_json: bool) -> None:
 
 @model.command(epilog="Example: kfp-mindspore model verify out/model --outputs")
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--outputs", is_flag=True, help="Also run the graph and compare its outputs with the network's.")
-@click.option("--tolerance", type=click.FloatRange(min=0), default=1e-5, show_default=True, help="Allowed difference.")
-@_add_key_option("Key of an encrypted model, for --outputs")
+@click.option("--outputs", is_flag=True, help="Also run the graph and verify its outputs.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    default=1e-5,
+    show_default=True,
+    help="Tolerance.",
+)
+@_add_key_option("File with the key of an encrypted model, for --outputs")
 @add_json_option
 def verify(path: Path, outputs: bool, tolerance: float, key_file: Path | None, as_json: bool) -> None:
-    """Check a bundle's digests and, with --outputs, what its graph computes."""
+    """Verify the digests of a bundle and, with --outputs, the outputs of its graph."""
     from kfp_mindspore.mindir import verify_bundle
 
     result = verify_bundle(path, outputs=outputs, tolerance=tolerance, key=_read_key(key_file))
     if as_json:
         print_json(result.to_dict())
         return
-    message = f"{path}: {', '.join(result.files)} and signature.json have their digests"
+    message = f"{path}: {', '.join(result.files)} and signature.json match their digests"
     if outputs:
         message += f"; outputs of {result.samples} samples differ by at most {result.max_abs_diff:g}"
     click.echo(message)
@@ -169,7 +175,7 @@ def _describe(bundle: ModelBundle) -> dict[str, Any]:
 def _print_signature(signature: Signature) -> None:
     _print_specs(signature.inputs, signature.outputs)
     if TRANSFORM_FILE in signature.files:
-        click.echo(f"\n{TRANSFORM_FILE}: changes what clients send and get; served only with --allow_model_code true")
+        click.echo(f"\n{TRANSFORM_FILE}: changes requests and responses; served only with --allow_model_code true")
     for title, table in (("verified", signature.verified), ("metadata", signature.metadata)):
         if table:
             click.echo(f"\n{title}:")
@@ -189,7 +195,7 @@ def _print_specs(inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
 def _read_object(file: Path) -> dict[str, Any]:
     value = files.read_json(file)
     if not isinstance(value, dict):
-        raise UserError(f"{file}: must hold a JSON object of dimensions by name, got {type(value).__name__}")
+        raise UserError(f"{file}: must contain a JSON object of dimensions by name, got {type(value).__name__}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""How every command prints: a table or text for people, one JSON object as the last line for programs."""
+"""Output and options shared by the commands: tables, manifests, and one JSON object as the last line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class PairType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """`KEY=VALUE`, converted to the pair; the value stays text."""
+    """A parameter type `KEY=VALUE`, converted to a pair of strings."""
 
     name = "KEY=VALUE"
 
@@ -29,12 +29,12 @@ class PairType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 def add_json_option(command: Command) -> Command:
-    """Add `--json`, passed to the command as `as_json`."""
+    """Add the option `--json`, passed as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")(command)
 
 
 def add_backend_option(command: Command) -> Command:
-    """Add `--backend`, passed to the command as `backend`: `local`, `kubernetes` or, when absent, None."""
+    """Add the option `--backend`, passed as `backend`: `local`, `kubernetes` or None."""
     return click.option(
         "--backend",
         type=click.Choice([LOCAL, KUBERNETES]),
@@ -49,14 +49,14 @@ def print_json(value: Any) -> None:
 
 
 def dump_manifest(manifest: Mapping[str, Any]) -> str:
-    """Return a Kubernetes manifest as YAML, its fields in the order given."""
+    """Return a Kubernetes manifest as YAML, without sorting its fields."""
     import yaml
 
     return yaml.safe_dump(dict(manifest), sort_keys=False, width=120)
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Print rows under upper-case headings, columns aligned, as kubectl does."""
+    """Print rows as a table with upper-case headings, like kubectl."""
     from rich.console import Console
     from rich.table import Table
 
@@ -65,5 +65,5 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> No
         table.add_column(column.upper(), no_wrap=True)
     for row in rows:
         table.add_row(*("" if row.get(column) is None else str(row.get(column)) for column in columns))
-    # Wider than any terminal: a name that is cut short cannot be copied.
+    # Wider than any terminal, so that no name is truncated.
     Console(soft_wrap=True, highlight=False, markup=False, emoji=False, width=4096).print(table)

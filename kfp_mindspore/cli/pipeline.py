@@ -31,7 +31,7 @@ def _add_source(command: Command) -> Command:
         "--image",
         envvar=IMAGE_VARIABLE,
         default="",
-        help="Image of the steps and of the jobs' pods, best by digest. [env: KFP_MINDSPORE_IMAGE]",
+        help="Image of the steps and of the jobs' pods, preferably by digest. [env: KFP_MINDSPORE_IMAGE]",
     )
     return click.argument("source", metavar=_SOURCE)(image(command))
 
@@ -42,9 +42,9 @@ def _add_server_options(command: Command) -> Command:
             "--host",
             envvar=["KFP_ENDPOINT", "KF_PIPELINES_ENDPOINT"],
             default="",
-            help="Address of Kubeflow Pipelines. [env: KFP_ENDPOINT]",
+            help="URL of Kubeflow Pipelines. [env: KFP_ENDPOINT]",
         ),
-        click.option("--namespace", default="", help="Your namespace, on a server with several users."),
+        click.option("--namespace", default="", help="Your namespace on a multi-user server."),
         click.option("--token", envvar="KFP_TOKEN", default="", help="Bearer token. [env: KFP_TOKEN]"),
     )
     for option in reversed(options):
@@ -55,7 +55,7 @@ def _add_server_options(command: Command) -> Command:
 @pipeline.command("list", epilog="Example: kfp-mindspore pipeline list")
 @add_json_option
 def list_(as_json: bool) -> None:
-    """List the pipelines that come with this package."""
+    """List the pipelines of this package."""
     from kfp_mindspore.runs.sources import list_pipelines
 
     rows = [{"name": name, "description": description} for name, description in list_pipelines().items()]
@@ -73,19 +73,19 @@ Examples:
   kfp-mindspore pipeline compile my-project/pipeline.py -o mine.yaml --image registry/mine@sha256:…""",
 )
 @_add_source
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="File to write; .yaml or .yml.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output file, .yaml or .yml.")
 @add_json_option
 def compile_(source: str, output: Path, image: str, as_json: bool) -> None:
-    """Compile a pipeline into the YAML that Kubeflow Pipelines takes in its page for uploads."""
+    """Compile a pipeline to YAML for the upload page of Kubeflow Pipelines."""
     from kfp_mindspore import files
     from kfp_mindspore.runs.image import list_placeholders
     from kfp_mindspore.runs.sources import compile_text
     from kfp_mindspore.runs.spec import get_pipeline_name, list_steps, parse_spec
 
     if output.suffix not in (".yaml", ".yml"):
-        raise UserError(f"output: must end in .yaml or .yml, which Kubeflow Pipelines asks for, got {output}")
+        raise UserError(f"output: must end in .yaml or .yml, as Kubeflow Pipelines requires, got {output}")
     if output.is_dir():
-        raise UserError(f"output: {output} is a directory, expected a file to write")
+        raise UserError(f"output: {output} is a directory, expected a file")
     text = compile_text(source, image)
     spec = parse_spec(text, subject=source)
     try:
@@ -101,8 +101,7 @@ def compile_(source: str, output: Path, image: str, as_json: bool) -> None:
         click.echo(f"{output}: {get_pipeline_name(spec)}, {len(list_steps(spec))} steps")
     if placeholders:
         click.echo(
-            f"Its steps have the placeholder image {placeholders[0]}: name the real one with --image before a cluster "
-            "runs it.",
+            f"The steps have the placeholder image {placeholders[0]}: set --image before a run on a cluster.",
             err=True,
         )
 
@@ -110,10 +109,8 @@ def compile_(source: str, output: Path, image: str, as_json: bool) -> None:
 @pipeline.command(epilog="Example: kfp-mindspore pipeline upload my-project/pipeline.py --host http://127.0.0.1:8888")
 @_add_source
 @click.option("--name", default="", help="Name on the server. [default: the pipeline's]")
-@click.option(
-    "--version", default="", help="Name of the version, when there is the pipeline. [default: by its content]"
-)
-@click.option("--description", default="", help="What the server shows.")
+@click.option("--version", default="", help="Name of the version of an existing pipeline. [default: from its digest]")
+@click.option("--description", default="", help="Description on the server.")
 @_add_server_options
 @add_json_option
 def upload(
@@ -127,7 +124,7 @@ def upload(
     token: str,
     as_json: bool,
 ) -> None:
-    """Upload a pipeline to Kubeflow Pipelines; as a new version when there is one of its name."""
+    """Upload a pipeline to Kubeflow Pipelines, as a new version if it exists."""
     client, text = _prepare(source, image, host, namespace, token)
     uploaded = client.upload(text, name=name, version=version, description=description)
     if as_json:
@@ -144,14 +141,14 @@ Examples:
   kfp-mindspore pipeline run my-project/pipeline.py -p epochs=40 --wait"""
 )
 @_add_source
-@click.option("-p", "--param", "parameters", type=PairType(), multiple=True, help="An argument of the pipeline.")
+@click.option("-p", "--param", "parameters", type=PairType(), multiple=True, help="Pipeline argument; repeatable.")
 @click.option("--name", default="", help="Name of the run. [default: the pipeline's with the time]")
-@click.option("--experiment", default="Default", show_default=True, help="Experiment to put it into.")
-@click.option("--pipeline-root", default="", help="Where artifacts go, such as s3://bucket/runs.")
+@click.option("--experiment", default="Default", show_default=True, help="Experiment of the run.")
+@click.option("--pipeline-root", default="", help="URI of the artifacts, such as s3://bucket/runs.")
 @click.option("--service-account", default="", help="Service account of the steps.")
-@click.option("--no-cache", is_flag=True, help="Run every step.")
-@click.option("--wait", is_flag=True, help="Wait for its end; exit code 1 when it fails.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds to wait. [default: for ever]")
+@click.option("--no-cache", is_flag=True, help="Disable caching.")
+@click.option("--wait", is_flag=True, help="Wait until the run has finished; exit code 1 if it failed.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds to wait. [default: no limit]")
 @_add_server_options
 @add_json_option
 def run(
@@ -170,7 +167,7 @@ def run(
     token: str,
     as_json: bool,
 ) -> None:
-    """Start a pipeline on Kubeflow Pipelines; `kfp-mindspore run` runs it on this machine."""
+    """Start a run on Kubeflow Pipelines (`kfp-mindspore run` runs locally)."""
     client, text = _prepare(source, image, host, namespace, token)
     started = client.run(
         text,
@@ -193,7 +190,7 @@ def run(
 
 
 def _prepare(source: str, image: str, host: str, namespace: str, token: str) -> tuple[RemoteClient, str]:
-    """Compile first: what is wrong with the pipeline needs no server to tell."""
+    """Compile the pipeline, then connect: errors of the pipeline are reported without a server."""
     from kfp_mindspore.runs.remote import RemoteClient, check_package
     from kfp_mindspore.runs.server import check_host
     from kfp_mindspore.runs.sources import check_source, compile_text

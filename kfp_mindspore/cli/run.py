@@ -1,4 +1,4 @@
-"""`kfp-mindspore run`: a pipeline on this machine."""
+"""`kfp-mindspore run`: run a pipeline locally."""
 
 from __future__ import annotations
 
@@ -26,18 +26,17 @@ Examples:
   kfp-mindspore run compiled.yaml --no-cache"""
 )
 @click.argument("source", metavar="NAME|FILE.py[:FUNCTION]|FILE.yaml")
-@click.option("-p", "--param", "parameters", type=PairType(), multiple=True, help="An argument of the pipeline.")
-@click.option("--keep", is_flag=True, help="Let services and jobs outlive the run; stop one with `service stop`.")
-@click.option("--no-cache", is_flag=True, help="Run every step, also those with the same inputs and code as before.")
-@click.option("-v", "--verbose", is_flag=True, help="Print everything that the steps print.")
+@click.option("-p", "--param", "parameters", type=PairType(), multiple=True, help="Pipeline argument; repeatable.")
+@click.option("--keep", is_flag=True, help="Keep services and jobs after the run; stop a service with `service stop`.")
+@click.option("--no-cache", is_flag=True, help="Run all steps, including those with unchanged inputs and code.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the output of the steps.")
 @add_json_option
 def run(
     source: str, parameters: tuple[tuple[str, str], ...], keep: bool, no_cache: bool, verbose: bool, as_json: bool
 ) -> None:
-    """Run a pipeline on this machine: each step is a process, no cluster is needed.
+    """Run a pipeline on this machine, each step as a subprocess, without a cluster.
 
-    Exit code 0: the pipeline ran to its end; 1: a step failed; 2: a mistake in what was asked for; 3: a gate was not
-    met, so that nothing was deployed.
+    Exit codes: 0: succeeded; 1: a step failed; 2: usage error; 3: a gate was not met and nothing was deployed.
     """
     result = run_and_show(source, parameters, keep=keep, cache=not no_cache, verbose=verbose, as_json=as_json)
     if not result.steps:
@@ -58,7 +57,7 @@ def run_and_show(
     verbose: bool = False,
     as_json: bool = False,
 ) -> RunResult:
-    """Run a pipeline with its progress shown: on standard output, or on standard error when that is for JSON."""
+    """Run a pipeline and display its progress on standard output, or on standard error with `as_json`."""
     from kfp_mindspore.runs.local import run_local
     from kfp_mindspore.runs.progress import ProgressDisplay
 
@@ -76,11 +75,11 @@ def run_and_show(
 
 
 def print_summary(result: RunResult) -> None:
-    """Print the table of steps and where the report is."""
+    """Print the table of steps and the path of the report."""
     from rich.console import Console
     from rich.table import Table
 
-    # In a file or a pipe a row stays one line.
+    # Rows must not wrap in a file or a pipe.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("STEP", no_wrap=True)
@@ -98,9 +97,7 @@ def print_summary(result: RunResult) -> None:
     prediction = result.get_output("prediction")
     if prediction is not None:
         url = result.get_output("url") or "the service"
-        console.print(f"{url} answered {prediction} for a test image with the label {result.get_output('label')}.")
-    console.print(
-        f"{result.seconds:.1f} s in all, {result.overhead_seconds:.1f} s of them start-up, imports and waiting."
-    )
+        console.print(f"{url} predicted {prediction} for a test image with label {result.get_output('label')}.")
+    console.print(f"{result.seconds:.1f} s total, {result.overhead_seconds:.1f} s of it start-up, imports and waiting.")
     if result.report:
         console.print(f"Report: {result.report}")

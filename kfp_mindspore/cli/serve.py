@@ -1,4 +1,4 @@
-"""`kfp-mindspore serve`: a service in the foreground."""
+"""`kfp-mindspore serve`: run a service in the foreground."""
 
 from __future__ import annotations
 
@@ -30,28 +30,32 @@ _LAST_LINES = 20
 @click.argument("model_dir", type=click.Path(path_type=Path))
 @click.option("--name", help="Name of the model in its URLs. [default: the directory's name]")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="HTTP port; 0: a free one."
+    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="HTTP port; 0 for a free one."
 )
 @click.option(
-    "--grpc-port", type=click.IntRange(0, 65535), default=8081, show_default=True, help="gRPC port; 0: a free one."
+    "--grpc-port", type=click.IntRange(0, 65535), default=8081, show_default=True, help="gRPC port; 0 for a free one."
 )
 @click.option(
-    "--wait", type=click.FloatRange(min=0), default=120, show_default=True, help="Seconds to wait until it is ready."
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=120,
+    show_default=True,
+    help="Seconds to wait for readiness.",
 )
 @click.option(
-    "--host", default=LOOPBACK, show_default=True, help="Address to listen on; 0.0.0.0: all, with no password asked."
+    "--host", default=LOOPBACK, show_default=True, help="Address to listen on; 0.0.0.0 for all, without authentication."
 )
 @click.option("--workers", type=click.IntRange(min=1), help="Processes that share the ports. [default: 1]")
 @click.option("--max-batch", type=click.IntRange(min=1), help="Most rows that are computed at once. [default: 64]")
 @click.option(
     "--nonfinite",
     type=click.Choice(["reject", "allow"]),
-    help="What becomes of NaN and infinite inputs. [default: reject]",
+    help="Handling of NaN and infinite inputs. [default: reject]",
 )
-@click.option("--allow-model-code", is_flag=True, help="Run the bundle's transform.py: code of whoever made the model.")
+@click.option("--allow-model-code", is_flag=True, help="Execute the bundle's transform.py, code of the model's author.")
 @click.option(
     "--key-file",
-    # The server's working directory is another.
+    # The server has another working directory.
     type=click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path),
     help="File with the key of an encrypted model. [default: $MINDSPORE_MODEL_KEY]",
 )
@@ -72,7 +76,7 @@ def serve(
 ) -> None:
     """Serve the model bundle MODEL_DIR by KServe's protocols V1, V2 and gRPC until Ctrl-C.
 
-    Only this machine can ask, unless --host says otherwise. What the server prints goes to standard error.
+    It listens on the loopback interface unless --host is set. The server's log is written to standard error.
     """
     ModelBundle.open(model_dir)
     name = name or suggest_name(model_dir)
@@ -101,7 +105,7 @@ def serve(
             with contextlib.suppress(NotFoundError):
                 for line in itertools.islice(client.logs(name), printed, None):
                     click.echo(line, err=True)
-            click.echo(f"Ending {name}.", err=True)
+            click.echo(f"Stopping {name}.", err=True)
         finally:
             _remove(client, status)
     if signals:
@@ -113,14 +117,14 @@ def _check_absent(client: InferenceClient, name: str) -> None:
         status = client.get(name)
         if not status.is_finished:
             raise AlreadyExistsError(
-                f"service {name}: one of this name runs at {status.url}",
-                hint=f"Choose another --name, or end it: kfp-mindspore service stop {name}",
+                f"service {name}: already running at {status.url}",
+                hint=f"Choose another --name, or stop it: kfp-mindspore service stop {name}",
             )
 
 
 @contextlib.contextmanager
 def _terminate_as_interrupt() -> Iterator[list[int]]:
-    """Let SIGTERM end the block as Ctrl-C does; the list yielded then holds its number."""
+    """Raise KeyboardInterrupt in the block on SIGTERM; the yielded list receives the signal number."""
     received: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -139,14 +143,14 @@ def _announce(status: ServiceStatus, as_json: bool) -> None:
         print_json(status.to_dict())
         return
     model = f"{status.url}/v2/models/{status.name}"
-    click.echo(f"{status.name} is ready at {status.url} (gRPC {status.grpc_url}); Ctrl-C ends it")
-    click.echo(f"  what it takes   curl {model}")
+    click.echo(f"{status.name} is ready at {status.url} (gRPC {status.grpc_url}); Ctrl-C stops it")
+    click.echo(f"  model metadata  curl {model}")
     click.echo(f"  V1 predictions  POST {status.url}/v1/models/{status.name}:predict")
     click.echo(f"  V2 predictions  POST {model}/infer")
 
 
 def _explain_end(client: InferenceClient, started: ServiceStatus) -> None:
-    """Say why a service ended that nobody ended from here."""
+    """Report why the service ended without Ctrl-C."""
     try:
         status = client.get(started.name)
     except NotFoundError:
@@ -164,6 +168,6 @@ def _explain_end(client: InferenceClient, started: ServiceStatus) -> None:
 
 def _remove(client: InferenceClient, started: ServiceStatus) -> None:
     with contextlib.suppress(NotFoundError):
-        # What took its place belongs to somebody else.
+        # A newer version belongs to another process.
         if client.get(started.name).version == started.version:
             client.delete(started.name)

@@ -67,7 +67,7 @@ def test_invalid_name_is_refused(tmp_path, monkeypatch, capsys, name):
     monkeypatch.chdir(tmp_path)
     assert run(["init", "--", name]) == 2
     error = capsys.readouterr().err
-    assert f"directory: {name!r} cannot name a project" in error
+    assert f"directory: {name!r} is no valid project name" in error
     assert "kfp-mindspore init my-project" in error
     assert not list_names(tmp_path)
 

@@ -69,7 +69,7 @@ def test_debug_prints_stack_trace(monkeypatch: pytest.MonkeyPatch, words: list[s
 
 
 def test_debug_after_subcommand_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not main._asks_for_debug(["job", "--debug"])
+    assert not main._is_debug(["job", "--debug"])
 
 
 def test_help_and_version_import_no_subcommand() -> None:

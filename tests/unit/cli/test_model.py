@@ -1,4 +1,4 @@
-"""`kfp-mindspore model`, as a process would run it."""
+"""`kfp-mindspore model`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from kfp_mindspore.formats.bundle import ModelBundle
 
 
 @pytest.fixture(autouse=True)
-def _where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_inspect_a_bundle(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_bundle(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["model", "inspect", str(models / "free")]) == 0
     text = capsys.readouterr().out
     for part in ("2 weights with 650 values", "1 MatMul", "(-1, 1, 8, 8)", "dataset: digits", "network_arguments:"):
@@ -28,14 +28,14 @@ def test_inspect_a_bundle(models: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert value["mindir"]["parameters"] == 2
 
 
-def test_inspect_a_bare_file(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_mindir_file(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["model", "inspect", str(models / "free" / "model.mindir")]) == 0
     assert "verified" not in capsys.readouterr().out
 
 
 def test_verify(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["model", "verify", str(models / "free")]) == 0
-    assert "model.mindir, verified.npz and signature.json have their digests" in capsys.readouterr().out
+    assert "model.mindir, verified.npz and signature.json match their digests" in capsys.readouterr().out
 
 
 @pytest.mark.mindspore
@@ -78,7 +78,7 @@ def test_export(
         (["export", "x", "-o", "out"], "Missing option '--dataset'"),
     ],
 )
-def test_mistakes_leave_with_2_and_say_what_is_wrong(
+def test_user_error_exits_2(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     (tmp_path / "empty").mkdir()

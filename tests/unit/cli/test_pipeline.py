@@ -29,7 +29,7 @@ def parse(text: str) -> Any:
     return json_format.ParseDict(next(iter(yaml.safe_load_all(text))), pipeline_spec_pb2.PipelineSpec())
 
 
-def test_lists_the_pipelines_that_ship(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_packaged_pipelines(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["pipeline", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["NAME", "DESCRIPTION"]
@@ -41,7 +41,7 @@ def test_lists_the_pipelines_that_ship(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize("source", ["digits_lifecycle", "my-project/pipeline.py", "my-project/pipeline.py:pipeline"])
-def test_compiles_what_kubeflow_takes(project: Path, capsys: pytest.CaptureFixture[str], source: str) -> None:
+def test_compile_writes_valid_pipeline_spec(project: Path, capsys: pytest.CaptureFixture[str], source: str) -> None:
     assert run(["pipeline", "compile", source, "-o", "deep/out.yaml"]) == 0
     printed = capsys.readouterr()
     assert "6 steps" in printed.out
@@ -53,7 +53,7 @@ def test_compiles_what_kubeflow_takes(project: Path, capsys: pytest.CaptureFixtu
     assert [path.name for path in Path("deep").iterdir()] == ["out.yaml"]
 
 
-def test_sets_the_image_of_steps_and_jobs(
+def test_compile_sets_image_of_steps_and_jobs(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(["pipeline", "compile", "my-project/pipeline.py", "-o", "a.yaml", "--image", IMAGE, "--json"]) == 0
@@ -68,7 +68,7 @@ def test_sets_the_image_of_steps_and_jobs(
     assert Path("b.yaml").read_text() == text
 
 
-def test_compiling_what_is_compiled_sets_the_image_only(project: Path) -> None:
+def test_compile_of_compiled_pipeline_sets_image(project: Path) -> None:
     assert run(["pipeline", "compile", "my-project/pipeline.py", "-o", "a.yaml"]) == 0
     assert run(["pipeline", "compile", "a.yaml", "-o", "b.yaml"]) == 0
     assert Path("a.yaml").read_text() == Path("b.yaml").read_text()
@@ -90,7 +90,7 @@ def test_compiling_what_is_compiled_sets_the_image_only(project: Path) -> None:
         ("bad.yaml", "a: 1", "bad.yaml: not a compiled pipeline, pipelineInfo, root, deploymentSpec missing"),
     ],
 )
-def test_a_bad_source_writes_nothing(
+def test_invalid_source_writes_nothing(
     project: Path, capsys: pytest.CaptureFixture[str], source: str, content: str | None, message: str
 ) -> None:
     if content is not None:
@@ -111,19 +111,19 @@ def test_a_bad_source_writes_nothing(
         ("folder.yaml", "output: folder.yaml is a directory"),
     ],
 )
-def test_a_bad_output(project: Path, capsys: pytest.CaptureFixture[str], output: str, message: str) -> None:
+def test_invalid_output(project: Path, capsys: pytest.CaptureFixture[str], output: str, message: str) -> None:
     Path("folder.yaml").mkdir()
     assert run(["pipeline", "compile", "digits_lifecycle", "-o", output]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_an_output_that_cannot_be_written(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_output_is_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("file").write_text("")
     assert run(["pipeline", "compile", "digits_lifecycle", "-o", "file/out.yaml"]) == 1
     assert "file/out.yaml: cannot be written" in capsys.readouterr().err
 
 
-def test_uploads_to_the_host_of_the_environment(
+def test_upload_uses_host_of_environment(
     project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KFP_ENDPOINT", pipelines_server.url)
@@ -140,7 +140,7 @@ def test_uploads_to_the_host_of_the_environment(
     assert "version '2': already exists" in capsys.readouterr().err
 
 
-def test_starts_a_run_and_waits(
+def test_run_waits_for_its_end(
     project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["pipeline", "run", "my-project/pipeline.py", "--host", pipelines_server.url, "--image", IMAGE]
@@ -165,7 +165,7 @@ def test_starts_a_run_and_waits(
         (["digits_lifecycle", "--host", "{url}", "--image", "a b"], 2, "image: must be the name of an image"),
     ],
 )
-def test_what_reaches_no_cluster(
+def test_invalid_request_is_refused_before_any_connection(
     project: Path,
     pipelines_server: Any,
     free_port: int,
@@ -184,6 +184,6 @@ def test_what_reaches_no_cluster(
 
 
 @pytest.mark.parametrize("command", ["list", "compile", "upload", "run"])
-def test_every_command_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["pipeline", command, "--help"]) == 0
     assert f"kfp-mindspore pipeline {command}" in capsys.readouterr().out.partition("Example")[2]

@@ -132,7 +132,7 @@ def test_serve_ends_cleanly(shop: Any, number: int, code: int) -> None:
     assert process.returncode == code
     assert out == ""
     assert "tiny server of cats starts\n" in err
-    assert err.endswith("Ending cats.\n")
+    assert err.endswith("Stopping cats.\n")
     assert "Traceback" not in err
     assert shop.find_processes() == []
     assert shop.connect().list() == []
@@ -216,7 +216,7 @@ def test_serve_does_not_take_the_place_of_another(shop: Any, capsys: pytest.Capt
     status = shop.deploy()
     assert run(["serve", str(shop.root / "bundle"), "--name", "digits"]) == 2
     err = capsys.readouterr().err
-    assert f"service digits: one of this name runs at {status.url}" in err
+    assert f"service digits: already running at {status.url}" in err
     assert "kfp-mindspore service stop digits" in err
 
 
