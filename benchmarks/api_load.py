@@ -103,7 +103,7 @@ def make_service(name: str, namespace: str) -> dict[str, Any]:
 
 def post(resource: Resource, namespace: str, document: dict[str, Any]) -> Post:
     """Return an object as it is sent."""
-    return Post(resource.locate(namespace), json.dumps(document, separators=(",", ":")).encode())
+    return Post(resource.get_path(namespace), json.dumps(document, separators=(",", ":")).encode())
 
 
 class Client:
@@ -119,12 +119,12 @@ class Client:
     async def __aenter__(self) -> Client:
         import aiohttp
 
-        from kfp_mindspore.operator.credentials import Credentials, Login
+        from kfp_mindspore.kube.config import load_config
 
-        connection = Credentials(Login(str(self._kubeconfig))).connection
+        config = load_config(self._kubeconfig)
         self._session = aiohttp.ClientSession(
-            connection.server,
-            connector=aiohttp.TCPConnector(limit=CONNECTIONS + 8, ssl=connection.as_ssl_context()),
+            config.server,
+            connector=aiohttp.TCPConnector(limit=CONNECTIONS + 8, ssl=config.create_ssl_context()),
             timeout=aiohttp.ClientTimeout(total=600),
             headers={"User-Agent": "kfp-mindspore-benchmark"},
         )

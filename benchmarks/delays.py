@@ -125,7 +125,7 @@ async def _follow(client: Client, namespace: str, kind: Kind, name: str, job: _J
 
 
 async def _watch_pods(client: Client, namespace: str, kind: Kind, jobs: dict[str, _Job]) -> None:
-    async for event, seen in client.watch(PODS.locate(namespace)):
+    async for event, seen in client.watch(PODS.get_path(namespace)):
         metadata = event["object"]["metadata"]
         job = jobs.get((metadata.get("labels") or {}).get(kind.label) or "")
         if event["type"] == "ADDED" and job is not None:
@@ -135,7 +135,7 @@ async def _watch_pods(client: Client, namespace: str, kind: Kind, jobs: dict[str
 
 
 async def _watch_jobs(client: Client, namespace: str, kind: Kind, jobs: dict[str, _Job]) -> None:
-    async for event, seen in client.watch(kind.resource.locate(namespace)):
+    async for event, seen in client.watch(kind.resource.get_path(namespace)):
         document = event["object"]
         job = jobs.get(document["metadata"]["name"])
         conditions = (document.get("status") or {}).get("conditions") or []

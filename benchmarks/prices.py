@@ -76,7 +76,7 @@ async def _read_replacements(client: Client, namespace: str) -> list[Post]:
     jobs = await client.list(f"/apis/{JOBS.api_version}", namespace, JOBS.plural)
     return [
         Post(
-            JOBS.locate(namespace, job["metadata"]["name"], "status"),
+            JOBS.get_path(namespace, job["metadata"]["name"], "status"),
             json.dumps({**job, "apiVersion": JOBS.api_version, "kind": JOBS.kind, "status": _RUNNING}).encode(),
         )
         for job in jobs
@@ -92,7 +92,7 @@ def _make_requests(namespace: str, count: int) -> list[tuple[str, str, Sequence[
         ("create pods", "POST", [post(PODS, namespace, make_pods(name, namespace)[0]) for name in names]),
         ("create services", "POST", [post(SERVICES, namespace, make_service(name, namespace)) for name in names]),
         ("create msjobs", "POST", [post(JOBS, namespace, make_msjob(name)) for name in names]),
-        ("patch msjobs/status", "PATCH", [Post(JOBS.locate(namespace, name, "status"), patch) for name in names]),
+        ("patch msjobs/status", "PATCH", [Post(JOBS.get_path(namespace, name, "status"), patch) for name in names]),
         ("update msjobs/status", "PUT", ()),
         ("create events", "POST", [post(EVENTS, namespace, _make_event(name, namespace)) for name in names]),
         (

@@ -9,8 +9,8 @@ from typing import Any
 from api_load import PODS_A_JOB, Client, Post, make_msjob, make_pods, make_service, post
 from control_plane import DEFAULTS, ControlPlane, make_operator, settle
 
-from kfp_mindspore.kube import PODS, SERVICES
-from kfp_mindspore.operator.resources import ENDPOINT_SLICES, JOBS
+from kfp_mindspore.kube import ENDPOINT_SLICES, PODS, SERVICES
+from kfp_mindspore.operator.resources import JOBS
 
 _SECONDS = 900.0
 _POLL_SECONDS = 0.2

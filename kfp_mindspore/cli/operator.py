@@ -67,7 +67,6 @@ def run(
     lease_namespace: str,
 ) -> None:
     """Run the operator in the foreground until Ctrl-C or SIGTERM."""
-    from kfp_mindspore.operator.credentials import Login
     from kfp_mindspore.operator.logs import start_log
     from kfp_mindspore.operator.options import Options
     from kfp_mindspore.operator.runtime import Settings, run_operator
@@ -84,7 +83,8 @@ def run(
     start_log("json" if log_format == "json" else "text", verbose=verbose)
     run_operator(
         Settings(
-            login=Login(kubeconfig, context),
+            kubeconfig=kubeconfig,
+            context=context,
             namespaces=tuple(dict.fromkeys(namespaces)),
             options=Options(istio_sidecar=istio_sidecar, gang_scheduler=gang_scheduler, scheduler_name=scheduler_name),
             workers=workers,

@@ -1,3 +1,5 @@
+from .client import AsyncClient as AsyncClient
+from .cluster import CancellationToken as CancellationToken
 from .cluster import Cluster as Cluster
 from .errors import ApiError as ApiError
 from .errors import ConfigurationError as ConfigurationError
@@ -9,9 +11,10 @@ from .errors import UnauthorizedError as UnauthorizedError
 from .errors import UncertainError as UncertainError
 from .errors import UnreachableError as UnreachableError
 from .resources import DEFINITIONS as DEFINITIONS
+from .resources import ENDPOINT_SLICES as ENDPOINT_SLICES
 from .resources import EVENTS as EVENTS
+from .resources import LEASES as LEASES
 from .resources import NAMESPACES as NAMESPACES
 from .resources import PODS as PODS
 from .resources import SERVICES as SERVICES
 from .resources import Resource as Resource
-from .stop import Stop as Stop

@@ -1,88 +1,97 @@
-"""The verbs of the Kubernetes API, on objects as JSON types: nothing that the server says is dropped."""
+"""The synchronous client: a facade over `AsyncClient`, whose event loop runs in a thread of its own."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import functools
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+import threading
+import time
+import weakref
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
+from concurrent.futures import CancelledError, Future, TimeoutError
+from typing import Any, Generic, TypeVar
 
-from kfp_mindspore.errors import NotFoundError
-from kfp_mindspore.kube.connection import APPLY_PATCH, JSON, MERGE_PATCH, Connection
-from kfp_mindspore.kube.errors import ExpiredError, NotInstalledError, Request
-from kfp_mindspore.kube.logs import read_log, stream_log
+from kfp_mindspore.kube.client import FIELD_MANAGER, AsyncClient, Document, Documents
+from kfp_mindspore.kube.errors import Request
+from kfp_mindspore.kube.logs import follow_log, read_log
 from kfp_mindspore.kube.resources import Resource
-from kfp_mindspore.kube.stop import Stop
-from kfp_mindspore.kube.watch import watch
+from kfp_mindspore.kube.watch import watch_collection
 
-Document = dict[str, Any]
-# Within the class, `list` is a verb.
-Documents = list[Document]
+_CLOSE_SECONDS = 2.0
 
-FIELD_MANAGER = "kfp-mindspore"
-_PAGE = 500
+T = TypeVar("T")
+
+
+class CancellationToken:
+    """Ends watches and logs that other threads read."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._futures: set[Future[Any]] = set()
+        self._is_cancelled = False
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._is_cancelled
+
+    def cancel(self) -> None:
+        """End all iterations that have this token, present and future."""
+        with self._lock:
+            self._is_cancelled = True
+            for future in self._futures:
+                future.cancel()
+
+    @contextlib.contextmanager
+    def guard(self, future: Future[Any]) -> Iterator[None]:
+        """Cancel a future with the token for the duration of a block."""
+        with self._lock:
+            self._futures.add(future)
+            if self._is_cancelled:
+                future.cancel()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._futures.discard(future)
 
 
 class Cluster:
-    """A cluster, reached on first use.
+    """A synchronous client of one API server, for any number of threads; connects on first use.
 
-    Every method raises the errors of `kfp_mindspore.kube.errors`, or NotFoundError, AlreadyExistsError and
-    ValidationError of `kfp_mindspore.errors`. Troubles that pass (429, 5xx, broken connections) are waited out.
+    Arguments, results and errors of its methods are those of `AsyncClient`.
 
     Args:
-        kubeconfig: Its kubeconfig; default KUBECONFIG, then ~/.kube/config, then the account of the pod.
+        kubeconfig: Its kubeconfig; default KUBECONFIG, then ~/.kube/config, then the service account of the pod.
         context: Context of the kubeconfig; default the current one.
-        patience: Seconds for which an API server that has answered before is waited for.
+        retry_timeout: Seconds for which an API server that has responded before is retried.
     """
 
     def __init__(
-        self, kubeconfig: str | os.PathLike[str] | None = None, context: str | None = None, *, patience: float = 300.0
+        self,
+        kubeconfig: str | os.PathLike[str] | None = None,
+        context: str | None = None,
+        *,
+        retry_timeout: float = 300.0,
     ) -> None:
-        self.connection = Connection(kubeconfig, context, patience)
-        self._kinds: dict[tuple[str, str], Resource] = {}
+        self._loop = _start_loop()
+        self._client = AsyncClient(kubeconfig, context, retry_timeout=retry_timeout)
+        weakref.finalize(self, _close, self._client, self._loop)
 
     @property
     def namespace(self) -> str:
         """The namespace of the context, or of the pod."""
-        return self.connection.access.namespace
+        return self._run(self._client.get_config()).namespace
 
-    def get(self, resource: Resource, name: str, namespace: str = "") -> Document:
+    def get(self, resource: Resource, name: str, namespace: str = "", *, subresource: str = "") -> Document:
         """Return an object."""
-        request = Request("get", resource.full_name, name, namespace)
-        document: Document = self.connection.send(request, "GET", resource.locate(namespace, name))
-        return document
+        return self._run(self._client.get(resource, name, namespace, subresource=subresource))
 
     def list(self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = "") -> Documents:
-        """Return the objects of a collection, page by page.
-
-        Args:
-            resource: Their kind.
-            namespace: Their namespace; empty for all.
-            labels: Label selector.
-            fields: Field selector.
-        """
-        return self.list_with_version(resource, namespace, labels=labels, fields=fields)[0]
-
-    def list_with_version(
-        self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = "", page: int = _PAGE
-    ) -> tuple[Documents, str]:
-        """Return the objects of a collection, and the resource version from which to watch it; see `list`."""
-        request = Request("list", resource.full_name, namespace=namespace)
-        query: dict[str, Any] = {"labelSelector": labels, "fieldSelector": fields, "limit": page}
-        items: Documents = []
-        while True:
-            try:
-                answer = self.connection.send(request, "GET", resource.locate(namespace), query)
-            except ExpiredError:
-                # Writing all pages took longer than the server keeps the list's version: all at once, then.
-                if not query.pop("limit", None):
-                    raise
-                query.pop("continue", None)
-                items = []
-                continue
-            items += answer.get("items") or []
-            query["continue"] = answer["metadata"].get("continue")
-            if not query["continue"]:
-                return items, str(answer["metadata"].get("resourceVersion") or "")
+        """Return the objects of a collection."""
+        return self._run(self._client.list(resource, namespace, labels=labels, fields=fields))
 
     def create(
         self,
@@ -90,70 +99,28 @@ class Cluster:
         document: Mapping[str, Any],
         namespace: str = "",
         *,
+        subresource: str = "",
         manager: str = FIELD_MANAGER,
         dry_run: bool = False,
     ) -> Document:
-        """Create an object; a field that the server does not know is refused, as `kubectl create` does.
-
-        Args:
-            resource: Its kind.
-            document: The object.
-            namespace: Its namespace.
-            manager: Whose fields they are.
-            dry_run: Let the server judge and complete it, and keep nothing.
-        """
-        name = document["metadata"].get("name", "")
-        query = {
-            "fieldManager": manager,
-            "fieldValidation": "Strict",
-            "dryRun": "All" if dry_run else None,
-        }
-        request = Request("create", resource.full_name, name, namespace)
-        created: Document = self.connection.send(request, "POST", resource.locate(namespace), query, dict(document))
-        return created
+        """Create an object; unknown fields are refused."""
+        return self._run(
+            self._client.create(
+                resource, document, namespace, subresource=subresource, manager=manager, dry_run=dry_run
+            )
+        )
 
     def patch(
         self, resource: Resource, name: str, namespace: str, patch: Mapping[str, Any], *, subresource: str = ""
     ) -> Document:
-        """Merge a patch into an object (RFC 7396).
-
-        Args:
-            resource: Its kind.
-            name: Its name.
-            namespace: Its namespace.
-            patch: The patch.
-            subresource: Such as `status`.
-        """
-        request = Request("patch", _join(resource.full_name, subresource), name, namespace)
-        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
-        path = resource.locate(namespace, name, subresource)
-        patched: Document = self.connection.send(request, "PATCH", path, query, dict(patch), MERGE_PATCH)
-        return patched
+        """Apply a JSON merge patch to an object."""
+        return self._run(self._client.patch(resource, name, namespace, patch, subresource=subresource))
 
     def apply(
         self, document: Mapping[str, Any], *, manager: str = FIELD_MANAGER, force: bool = True, dry_run: bool = False
     ) -> Document:
-        """Apply an object of any kind by the server's side: what it says becomes so, what others wrote stays.
-
-        Args:
-            document: The object, with apiVersion, kind and name.
-            manager: Whose fields they are.
-            force: Take fields over that belong to another manager.
-            dry_run: Let the server judge it, and keep nothing.
-        """
-        resource = self.find_resource(str(document["apiVersion"]), str(document["kind"]))
-        metadata = document["metadata"]
-        namespace = (metadata.get("namespace") or self.namespace) if resource.namespaced else ""
-        query = {
-            "fieldManager": manager,
-            "force": "true" if force else "false",
-            "fieldValidation": "Strict",
-            "dryRun": "All" if dry_run else None,
-        }
-        request = Request("patch", resource.full_name, metadata["name"], namespace)
-        path = resource.locate(namespace, metadata["name"])
-        applied: Document = self.connection.send(request, "PATCH", path, query, dict(document), APPLY_PATCH)
-        return applied
+        """Apply an object by server-side apply."""
+        return self._run(self._client.apply(document, manager=manager, force=force, dry_run=dry_run))
 
     def delete(
         self,
@@ -165,23 +132,12 @@ class Cluster:
         grace_seconds: int | None = None,
         uid: str = "",
     ) -> None:
-        """Ask for an object's deletion; it may go on when this returns.
-
-        Args:
-            resource: Its kind.
-            name: Its name.
-            namespace: Its namespace.
-            propagation: What becomes of what it owns: `Background`, `Foreground` (the owner goes last) or `Orphan`.
-            grace_seconds: Of a pod: seconds between SIGTERM and SIGKILL.
-            uid: Only the object with this uid, not one that was made anew.
-        """
-        options: Document = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
-        if grace_seconds is not None:
-            options["gracePeriodSeconds"] = grace_seconds
-        if uid:
-            options["preconditions"] = {"uid": uid}
-        request = Request("delete", resource.full_name, name, namespace)
-        self.connection.send(request, "DELETE", resource.locate(namespace, name), None, options, JSON)
+        """Request an object's deletion, which may continue after this returns."""
+        self._run(
+            self._client.delete(
+                resource, name, namespace, propagation=propagation, grace_seconds=grace_seconds, uid=uid
+            )
+        )
 
     def watch(
         self,
@@ -191,55 +147,104 @@ class Cluster:
         labels: str = "",
         fields: str = "",
         timeout: float | None = None,
-        stop: Stop | None = None,
+        token: CancellationToken | None = None,
     ) -> Iterator[Mapping[str, Document]]:
-        """Yield the objects of a collection by name: as they are now, and again after each change.
-
-        What breaks the watch (an expired version, a lost connection, a token that runs out) is mended by listing
-        again; changes in between are seen together.
+        """Yield the objects of a collection by name: the present state, and again after each change.
 
         Args:
             resource: Their kind.
             namespace: Their namespace; empty for all, whose names then must differ.
             labels: Label selector.
             fields: Field selector.
-            timeout: Seconds after which it ends; None for never.
-            stop: Ends it from another thread.
+            timeout: Seconds after which it ends, not before the present state; None for no limit.
+            token: Ends it from another thread.
         """
-        return watch(self, resource, namespace, labels=labels, fields=fields, timeout=timeout, stop=stop)
+        states = watch_collection(self._client, resource, namespace, labels=labels, fields=fields)
+        return self._iterate(states, timeout, token)
 
     def read_log(self, pod: str, namespace: str, *, container: str = "", last: int | None = None) -> str:
-        """Return what a pod's container has written; see `kfp_mindspore.kube.logs.read_log`."""
-        return read_log(self.connection, pod, namespace, container=container, last=last)
+        """Return a container's log; see `kfp_mindspore.kube.logs.read_log`."""
+        return self._run(read_log(self._client, pod, namespace, container=container, last=last))
 
     def stream_log(
-        self, pod: str, namespace: str, *, container: str = "", uid: str = "", stop: Stop | None = None
+        self, pod: str, namespace: str, *, container: str = "", uid: str = "", token: CancellationToken | None = None
     ) -> Iterator[str]:
-        """Yield a container's lines until it ends; see `kfp_mindspore.kube.logs.stream_log`."""
-        return stream_log(self.connection, pod, namespace, container=container, uid=uid, stop=stop)
+        """Yield a container's lines until it terminates; see `kfp_mindspore.kube.logs.follow_log`."""
+        batches = follow_log(self._client, pod, namespace, container=container, uid=uid)
+        for lines in self._iterate(batches, None, token):
+            yield from lines
 
-    def find_resource(self, api_version: str, kind: str) -> Resource:
-        """Return the resource of a kind, as the server lists it.
+    def resolve_resource(self, api_version: str, kind: str) -> Resource:
+        """Return the resource of a kind, by API discovery."""
+        return self._run(self._client.resolve_resource(api_version, kind))
 
-        Raises:
-            NotInstalledError: The server does not know it.
-        """
-        if (api_version, kind) not in self._kinds:
-            group, _, version = api_version.rpartition("/")
-            path = f"/apis/{api_version}" if group else f"/api/{api_version}"
-            request = Request("get", f"the kinds of {api_version}")
-            try:
-                answer = self.connection.send(request, "GET", path)
-            except (NotFoundError, NotInstalledError):
-                answer = {}
-            for item in answer.get("resources") or []:
-                if "/" not in item["name"]:
-                    found = Resource(group, version, item["name"], item["kind"], item["namespaced"])
-                    self._kinds[api_version, item["kind"]] = found
-        if (api_version, kind) not in self._kinds:
-            raise NotInstalledError(f"the API server does not know {kind} of {api_version}")
-        return self._kinds[api_version, kind]
+    def request(
+        self, request: Request, method: str, path: str, query: Mapping[str, Any] | None = None, body: Any = None
+    ) -> Any:
+        """Send any other request."""
+        return self._run(self._client.request(request, method, path, query, body))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Such as KeyboardInterrupt.
+            future.cancel()
+            raise
+
+    def _iterate(
+        self, items: AsyncGenerator[T, None], timeout: float | None, token: CancellationToken | None
+    ) -> Iterator[T]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        steps = _Steps(items)
+        left: float | None = None
+        try:
+            while left is None or left > 0:
+                future = asyncio.run_coroutine_threadsafe(steps.get_next(), self._loop)
+                try:
+                    with token.guard(future) if token is not None else contextlib.nullcontext():
+                        item = future.result(left)
+                except (CancelledError, TimeoutError):
+                    return
+                finally:
+                    future.cancel()
+                if item is None:
+                    return
+                yield item
+                left = None if deadline is None else deadline - time.monotonic()
+        finally:
+            self._run(steps.close())
 
 
-def _join(resource: str, subresource: str) -> str:
-    return f"{resource}/{subresource}" if subresource else resource
+class _Steps(Generic[T]):
+    """An asynchronous generator, advanced by one task at a time, also when the one before was cancelled."""
+
+    def __init__(self, items: AsyncGenerator[T, None]) -> None:
+        self._items = items
+        self._lock = asyncio.Lock()
+
+    async def get_next(self) -> T | None:
+        """Return the next item; None at the end."""
+        async with self._lock:
+            return await anext(self._items, None)
+
+    async def close(self) -> None:
+        """Close the generator."""
+        async with self._lock:
+            await self._items.aclose()
+
+
+@functools.cache
+def _start_loop() -> asyncio.AbstractEventLoop:
+    """Start the event loop of all clusters of this process, in a daemon thread."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="kubernetes client", daemon=True).start()
+    return loop
+
+
+def _close(client: AsyncClient, loop: asyncio.AbstractEventLoop) -> None:
+    closing = asyncio.run_coroutine_threadsafe(client.close(), loop)
+    # At exit, connections that are still open would be reported; within the loop, waiting would block it.
+    if threading.current_thread() is threading.main_thread():
+        closing.result(_CLOSE_SECONDS)

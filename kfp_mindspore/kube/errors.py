@@ -1,4 +1,4 @@
-"""What an API server refuses, as errors that say what was asked for and what to do next."""
+"""Errors of the Kubernetes API, with the request that failed and the next step."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ _SHOWN = 300
 
 
 class ConfigurationError(UserError):
-    """No cluster can be found, or the file that names it cannot be used."""
+    """No cluster is configured, or its kubeconfig cannot be used."""
 
 
 class UnreachableError(KfpMindSporeError):
-    """The API server does not answer."""
+    """The API server does not respond."""
 
 
 class UncertainError(UnreachableError):
-    """The API server broke off while it was creating an object: the object may be there or not."""
+    """The connection broke during a create request: the object may exist or not."""
 
 
 class UnauthorizedError(UserError):
-    """The API server does not take the credentials."""
+    """The credentials were rejected (401)."""
 
 
 class ForbiddenError(UserError):
-    """The API server knows the account and does not let it do this."""
+    """The account is not allowed to do this, or a quota or admission policy refused it (403)."""
 
 
 class NotInstalledError(UserError):
-    """The API server does not know the kind of object."""
+    """The API server does not serve this kind of object."""
 
 
 class ApiError(KfpMindSporeError):
-    """An answer that no other class here stands for.
+    """An error response without a class of its own.
 
     Args:
-        message: What was asked for and what was answered.
-        status: The HTTP status.
-        reason: The API's word for it, such as `InternalError`.
+        message: The request and the server's message.
+        status: HTTP status.
+        reason: The API's reason, such as `InternalError`.
     """
 
     def __init__(self, message: str, *, status: int, reason: str = "", hint: str = "") -> None:
@@ -52,16 +52,16 @@ class ApiError(KfpMindSporeError):
 
 
 class ConflictError(ApiError):
-    """The object was changed by someone else meanwhile (409)."""
+    """The object was changed since it was read, or has another uid (409)."""
 
 
 class ExpiredError(ApiError):
-    """The resource version or the list's next page is too old (410): list again."""
+    """The resourceVersion or the list's continue token is too old (410): list again."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked of an API server, in the words of its access rules.
+    """A request, in the terms of RBAC rules.
 
     Attributes:
         verb: Such as `create`, `list` or `get`.
@@ -82,7 +82,7 @@ class Request:
 
 
 def read_status(body: bytes) -> dict[str, Any]:
-    """Return the Status object of an answer; of any other answer, its beginning as the message."""
+    """Return the Status object of a response; of any other response, its beginning as the message."""
     try:
         document = json.loads(body)
     except ValueError:
@@ -92,11 +92,11 @@ def read_status(body: bytes) -> dict[str, Any]:
     return {"message": body[:_SHOWN].decode(errors="replace").strip()}
 
 
-def explain_answer(request: Request, http_status: int, status: Mapping[str, Any]) -> KfpMindSporeError:
-    """Return the error that an answer other than success stands for.
+def explain_response(request: Request, http_status: int, status: Mapping[str, Any]) -> KfpMindSporeError:
+    """Return the error for a response.
 
     Args:
-        request: What was asked for.
+        request: The request.
         http_status: The HTTP status.
         status: The Status object, from `read_status`.
     """
@@ -104,7 +104,7 @@ def explain_answer(request: Request, http_status: int, status: Mapping[str, Any]
     message = str(status.get("message") or f"HTTP status {http_status}")
     if http_status == 401:
         return UnauthorizedError(
-            f"cannot {request}: the API server does not take these credentials",
+            f"cannot {request}: the API server rejected these credentials",
             hint="Log in again, or choose another context (--context, --kubeconfig).",
         )
     if http_status == 403:
@@ -123,7 +123,7 @@ def explain_answer(request: Request, http_status: int, status: Mapping[str, Any]
 
 
 def _explain_forbidden(request: Request, message: str) -> ForbiddenError:
-    # Quotas and admission policies refuse with the same status; there no role would help.
+    # Quotas and admission policies respond with the same status, where no role would help.
     if "cannot " not in message or " resource " not in message:
         return ForbiddenError(f"cannot {request}: {message}")
     scope = f" -n {request.namespace}" if request.namespace else ""
@@ -137,7 +137,7 @@ def _explain_forbidden(request: Request, message: str) -> ForbiddenError:
 def _explain_missing(request: Request, status: Mapping[str, Any], message: str) -> KfpMindSporeError:
     kind = (status.get("details") or {}).get("kind")
     if kind is None:
-        # No Status: the path itself is unknown, since its group or resource is.
+        # No Status: the group or resource does not exist.
         return NotInstalledError(
             f"cannot {request}: the API server does not know {request.resource}",
             hint="Install its CustomResourceDefinition with: "
@@ -154,7 +154,7 @@ def _explain_missing(request: Request, status: Mapping[str, Any], message: str) 
 
 
 def _list_causes(status: Mapping[str, Any], message: str) -> list[str]:
-    """Return one sentence a field; the API server repeats a cause where several of its checks find it."""
+    """Return one sentence a field; the API server repeats causes that several of its checks find."""
     causes = (status.get("details") or {}).get("causes") or []
     sentences = [f"{cause.get('field')}: {cause.get('message')}" for cause in causes if cause.get("field")]
     return list(dict.fromkeys(sentences)) or [message]

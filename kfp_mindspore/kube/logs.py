@@ -1,34 +1,31 @@
-"""What a pod's container writes: all of it, its end, or as it comes, line by line and none twice."""
+"""Logs of a pod's container: complete, the last lines, or followed line by line without gaps or repeats."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator
 
 from kfp_mindspore.errors import NotFoundError
-from kfp_mindspore.kube.connection import Pauses, find_transport_errors
+from kfp_mindspore.kube.backoff import Backoff
+from kfp_mindspore.kube.client import AsyncClient, transport_errors
 from kfp_mindspore.kube.errors import ApiError, Request
 from kfp_mindspore.kube.resources import PODS
-from kfp_mindspore.kube.stop import Stop
 
-if TYPE_CHECKING:
-    from kfp_mindspore.kube.connection import Connection
+_TIMESTAMPED = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z (.*)", re.DOTALL)
 
-_STAMPED = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z (.*)", re.DOTALL)
-_LARGEST_LINE = 64 * 1024 * 1024
-
-Moment = tuple[str, str]
+Timestamp = tuple[str, str]
 
 
-def read_log(connection: Connection, pod: str, namespace: str, *, container: str = "", last: int | None = None) -> str:
-    """Return what a pod's container has written; empty before it starts.
+async def read_log(
+    client: AsyncClient, pod: str, namespace: str, *, container: str = "", last: int | None = None
+) -> str:
+    """Return a container's log; empty before the container starts.
 
     Args:
-        connection: The API server.
-        pod: The pod.
+        client: The client.
+        pod: Name of the pod.
         namespace: Its namespace.
-        container: The container; may be empty where there is only one.
+        container: Name of the container; may be empty if there is only one.
         last: How many of its last lines; default all.
 
     Raises:
@@ -37,82 +34,56 @@ def read_log(connection: Connection, pod: str, namespace: str, *, container: str
     query = {"container": container, "tailLines": last}
     request = Request("get", "pods/log", pod, namespace)
     try:
-        return str(connection.send(request, "GET", PODS.locate(namespace, pod, "log"), query))
+        return str(await client.request(request, "GET", PODS.get_path(namespace, pod, "log"), query))
     except ApiError as error:
-        if _is_waiting(error):
+        if error.status == 400 and "waiting to start" in error.message:
             return ""
         raise
 
 
-def stream_log(
-    connection: Connection,
-    pod: str,
-    namespace: str,
-    *,
-    container: str = "",
-    uid: str = "",
-    stop: Stop | None = None,
-) -> Iterator[str]:
-    """Yield a container's lines from its first, until it has ended; a stream that breaks goes on where it was.
+async def follow_log(
+    client: AsyncClient, pod: str, namespace: str, *, container: str = "", uid: str = ""
+) -> AsyncGenerator[list[str], None]:
+    """Yield a container's lines in batches until it terminates; a broken stream is resumed where it was.
 
     Args:
-        connection: The API server.
-        pod: The pod.
+        client: The client.
+        pod: Name of the pod.
         namespace: Its namespace.
-        container: The container; may be empty where there is only one.
-        uid: The pod's uid; a later pod of the same name is another one.
-        stop: Ends it from another thread.
+        container: Name of the container; may be empty if there is only one.
+        uid: The pod's uid; a later pod of the same name is not followed.
     """
-    pauses = Pauses(connection.patience)
-    resume = _Resume()
+    backoff = Backoff(client.retry_timeout)
+    position = _LogPosition()
     request = Request("get", "pods/log", pod, namespace)
-    path = PODS.locate(namespace, pod, "log")
+    path = PODS.get_path(namespace, pod, "log")
     while True:
-        query = {"container": container, "follow": "true", "timestamps": "true", "sinceTime": resume.since}
+        query = {"container": container, "follow": "true", "timestamps": "true", "sinceTime": position.since}
         try:
-            with connection.stream(request, path, query, stop=stop) as response:
-                for line in read_lines(response):
-                    pauses.reset()
-                    text = resume.take(line)
-                    if text is not None:
-                        yield text
+            async with client.stream(request, path, query) as batches:
+                async for lines in batches:
+                    backoff.reset()
+                    if texts := [text for line in lines if (text := position.advance(line)) is not None]:
+                        yield texts
         except NotFoundError:
             return
         except ApiError as error:
             if error.status < 500:
                 return
-            if not stop:
-                pauses.wait(str(error))
-        except find_transport_errors() as error:
-            if not stop:
-                pauses.wait(f"cannot {request}: {connection.describe(error)}")
-        # A node or API server that restarts ends streams too.
-        if stop or not _is_running(connection, pod, namespace, container, uid):
+            await backoff.wait(str(error))
+        except transport_errors() as error:
+            await backoff.wait(f"cannot {request}: {client.describe(error)}")
+        # Restarts of the kubelet and the API server end streams too.
+        if not await _is_running(client, pod, namespace, container, uid):
             return
-        resume.begin_again()
+        position.rewind()
 
 
-def read_lines(response: Any) -> Iterator[bytes]:
-    """Yield the lines of an answer as they come; the last may lack its end.
-
-    Raises:
-        ValueError: A line is longer than 64 MiB.
-    """
-    rest = b""
-    for chunk in response.stream(amt=None, decode_content=False):
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from lines
-        if len(rest) > _LARGEST_LINE:
-            raise ValueError("a line of more than 64 MiB")
-    if rest:
-        yield rest
-
-
-class _Resume:
-    """Where a log was: the newest time stamp, and how many lines carried it."""
+class _LogPosition:
+    """Position in a log: the newest timestamp, and how many lines had it."""
 
     def __init__(self) -> None:
-        self._newest: Moment = ("", "")
+        self._newest: Timestamp = ("", "")
         self._seen = 0
         self._skip = 0
 
@@ -120,39 +91,35 @@ class _Resume:
     def since(self) -> str:
         return f"{self._newest[0]}Z" if self._newest[0] else ""
 
-    def begin_again(self) -> None:
+    def rewind(self) -> None:
+        """Skip the lines of the newest timestamp that the next stream repeats."""
         self._skip = self._seen
 
-    def take(self, line: bytes) -> str | None:
-        """Return a line without its time stamp, or None when it was there before."""
-        match = _STAMPED.fullmatch(line)
+    def advance(self, line: bytes) -> str | None:
+        """Return a line without its timestamp, or None if it was read before."""
+        match = _TIMESTAMPED.fullmatch(line)
         if match is None:
-            # The node's own words, about a log that it cannot read.
+            # An error message of the kubelet about a log that it cannot read.
             return line.decode(errors="replace")
-        moment = (match[1].decode(), (match[2] or b"").decode().ljust(9, "0"))
-        if moment < self._newest:
+        timestamp = (match[1].decode(), (match[2] or b"").decode().ljust(9, "0"))
+        if timestamp < self._newest:
             return None
-        if moment == self._newest:
+        if timestamp == self._newest:
             if self._skip:
                 self._skip -= 1
                 return None
             self._seen += 1
         else:
-            self._newest, self._seen, self._skip = moment, 1, 0
+            self._newest, self._seen, self._skip = timestamp, 1, 0
         return match[3].decode(errors="replace")
 
 
-def _is_running(connection: Connection, pod: str, namespace: str, container: str, uid: str) -> bool:
-    request = Request("get", PODS.full_name, pod, namespace)
+async def _is_running(client: AsyncClient, pod: str, namespace: str, container: str, uid: str) -> bool:
     try:
-        document = connection.send(request, "GET", PODS.locate(namespace, pod))
+        document = await client.get(PODS, pod, namespace)
     except NotFoundError:
         return False
     if uid and document["metadata"].get("uid") != uid:
         return False
     states = (document.get("status") or {}).get("containerStatuses") or []
     return any("running" in (item.get("state") or {}) for item in states if container in ("", item.get("name")))
-
-
-def _is_waiting(error: ApiError) -> bool:
-    return error.status == 400 and "waiting to start" in error.message

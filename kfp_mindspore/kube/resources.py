@@ -1,4 +1,4 @@
-"""Kinds of objects and their paths at the API server."""
+"""API resources and their paths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 @dataclass(frozen=True)
 class Resource:
-    """A kind of object, as the API server's paths name it.
+    """An API resource.
 
     Attributes:
         group: API group; empty for the core group.
@@ -34,7 +34,7 @@ class Resource:
         """`plural.group`, or the plural alone in the core group."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
-    def locate(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+    def get_path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """Return the path of an object, or with no name of the collection.
 
         Args:
@@ -42,11 +42,11 @@ class Resource:
             name: Its name.
             subresource: Such as `status`, `scale` or `log`.
         """
-        words = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if namespace and self.namespaced:
-            words += ["namespaces", namespace]
-        words += [word for word in (self.plural, name, subresource) if word]
-        return "/" + "/".join(quote(word, safe="") for word in words)
+            parts += ["namespaces", namespace]
+        parts += [part for part in (self.plural, name, subresource) if part]
+        return "/" + "/".join(quote(part, safe="") for part in parts)
 
 
 PODS = Resource("", "v1", "pods", "Pod")
@@ -56,3 +56,5 @@ NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
+ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")

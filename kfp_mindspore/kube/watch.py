@@ -1,124 +1,138 @@
-"""Collections as they change: one list, then a watch, mended by another list when it breaks."""
+"""List-and-watch of a collection, resumed after broken connections and expired resource versions."""
 
 from __future__ import annotations
 
 import json
-import math
+import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, NamedTuple
 
-from kfp_mindspore.kube.connection import Pauses, find_transport_errors
+from kfp_mindspore.kube.backoff import Backoff
+from kfp_mindspore.kube.client import AsyncClient, Document, transport_errors
 from kfp_mindspore.kube.errors import ExpiredError, Request
-from kfp_mindspore.kube.logs import read_lines
 from kfp_mindspore.kube.resources import Resource
-from kfp_mindspore.kube.stop import Stop
 
-if TYPE_CHECKING:
-    from kfp_mindspore.kube.cluster import Cluster
-
-Document = dict[str, Any]
-
-# The server ends a watch after so long, and a new one goes on where it was.
-_WATCH_SECONDS = 290.0
-# Bookmarks come about once a minute, so a watch as silent as this has lost its server.
+# The server sends bookmarks about once a minute: a longer silence means that the connection is dead.
 _SILENCE_SECONDS = 150.0
-# A watch that held for so long was a good one; what comes after it is fresh trouble.
-_GOOD_SECONDS = 5.0
+# A watch that lasted this long was healthy: the backoff starts again.
+_HEALTHY_SECONDS = 5.0
 
 
-class _BrokenError(Exception):
-    """The watch cannot go on from where it is."""
+class WatchEvent(NamedTuple):
+    """A change of a collection.
+
+    Attributes:
+        type: `LIST`: the ADDED events up to the next SYNCED are the whole collection. `SYNCED`: the list is complete;
+            the object holds its resourceVersion only.
+        object: The object.
+    """
+
+    type: Literal["LIST", "SYNCED", "ADDED", "MODIFIED", "DELETED"]
+    object: Document
 
 
-def watch(
-    cluster: Cluster,
-    resource: Resource,
-    namespace: str,
-    *,
-    labels: str = "",
-    fields: str = "",
-    timeout: float | None = None,
-    stop: Stop | None = None,
-) -> Iterator[Mapping[str, Document]]:
-    """Yield the objects of a collection by name, now and after each change; see `Cluster.watch`."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    pauses = Pauses(cluster.connection.patience)
-    what = f"cannot watch {resource.full_name}{f' in namespace {namespace}' if namespace else ''}"
+class _InterruptedWatchError(Exception):
+    """The watch cannot be resumed at its resource version."""
+
+
+async def watch_events(
+    client: AsyncClient, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
+) -> AsyncGenerator[WatchEvent, None]:
+    """Yield a collection and its changes.
+
+    Args:
+        client: The client.
+        resource: Kind of the objects.
+        namespace: Their namespace; empty for all.
+        labels: Label selector.
+        fields: Field selector.
+
+    Raises:
+        UnreachableError: The API server failed for longer than the client's retry timeout.
+        ForbiddenError: Listing or watching is not allowed.
+        NotInstalledError: The API server does not know the kind.
+    """
+    backoff = Backoff(client.retry_timeout)
+    where = f" in namespace {namespace}" if namespace else ""
     version = ""
-    objects: dict[str, Document] = {}
     while True:
-        if not version:
-            items, version = cluster.list_with_version(resource, namespace, labels=labels, fields=fields)
-            objects = {item["metadata"]["name"]: item for item in items}
-            yield MappingProxyType(objects)
-        if deadline is not None and time.monotonic() >= deadline:
-            return
-        began = time.monotonic()
-        trouble = ""
+        started = time.monotonic()
+        failure = ""
         try:
-            for kind, item in _read_events(cluster, resource, namespace, labels, fields, version, deadline, stop):
-                pauses.reset()
+            if not version:
+                yield WatchEvent("LIST", {})
+                async for items, listed in client.list_pages(resource, namespace, labels=labels, fields=fields):
+                    for item in items:
+                        yield WatchEvent("ADDED", item)
+                    version = listed
+                yield WatchEvent("SYNCED", {"metadata": {"resourceVersion": version}})
+                started = time.monotonic()
+            async for kind, item in _read_events(client, resource, namespace, labels, fields, version):
+                backoff.reset()
                 version = item["metadata"].get("resourceVersion") or version
-                if kind == "BOOKMARK":
-                    continue
-                if kind == "DELETED":
-                    objects.pop(item["metadata"]["name"], None)
-                else:
-                    objects[item["metadata"]["name"]] = item
-                yield MappingProxyType(objects)
-                if deadline is not None and time.monotonic() >= deadline:
-                    return
-        except (ExpiredError, _BrokenError) as error:
-            trouble, version = str(error), ""
-        except find_transport_errors() as error:
-            trouble = "" if _is_silence(error) else cluster.connection.describe(error)
-        if stop:
-            return
-        held = time.monotonic() - began
-        if held >= _GOOD_SECONDS:
-            pauses.reset()
-        if trouble or held < 0.01:
-            pauses.wait(f"{what}: {trouble or 'each watch ends at once'}")
+                if kind != "BOOKMARK":
+                    yield WatchEvent(kind, item)
+        except (ExpiredError, _InterruptedWatchError) as error:
+            failure, version = str(error), ""
+        except transport_errors() as error:
+            failure = "" if _is_silence(error) else client.describe(error)
+        lasted = time.monotonic() - started
+        if lasted >= _HEALTHY_SECONDS:
+            backoff.reset()
+        if failure or lasted < 0.01:
+            await backoff.wait(f"cannot watch {resource.full_name}{where}: {failure or 'each watch ends at once'}")
 
 
-def _read_events(
-    cluster: Cluster,
-    resource: Resource,
-    namespace: str,
-    labels: str,
-    fields: str,
-    version: str,
-    deadline: float | None,
-    stop: Stop | None,
-) -> Iterator[tuple[str, Document]]:
-    """Yield what one watch says until the server ends it."""
-    left = _WATCH_SECONDS if deadline is None else max(0.05, min(_WATCH_SECONDS, deadline - time.monotonic()))
+async def watch_collection(
+    client: AsyncClient, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
+) -> AsyncGenerator[Mapping[str, Document], None]:
+    """Yield the objects of a collection by name: the present state, and again after each change; see `watch_events`."""
+    objects: dict[str, Document] = {}
+    is_synced = False
+    async for kind, item in watch_events(client, resource, namespace, labels=labels, fields=fields):
+        if kind == "LIST":
+            objects, is_synced = {}, False
+        elif kind == "SYNCED":
+            is_synced = True
+        elif kind == "DELETED":
+            objects.pop(item["metadata"]["name"], None)
+        else:
+            objects[item["metadata"]["name"]] = item
+        if is_synced:
+            yield MappingProxyType(objects)
+
+
+async def _read_events(
+    client: AsyncClient, resource: Resource, namespace: str, labels: str, fields: str, version: str
+) -> AsyncIterator[tuple[Any, Document]]:
+    """Yield the events of one watch until the server ends it."""
     query = {
         "watch": "true",
         "allowWatchBookmarks": "true",
         "resourceVersion": version,
-        "timeoutSeconds": max(1, math.ceil(left)),
+        # Random, so that watches do not all reconnect at once.
+        "timeoutSeconds": random.randint(240, 480),
         "labelSelector": labels,
         "fieldSelector": fields,
     }
     request = Request("watch", resource.full_name, namespace=namespace)
-    with cluster.connection.stream(
-        request, resource.locate(namespace), query, read_timeout=min(left, _SILENCE_SECONDS), stop=stop
-    ) as response:
-        for line in read_lines(response):
-            try:
-                event = json.loads(line)
-                kind, item = event["type"], event["object"]
-            except (ValueError, KeyError, TypeError):
-                raise _BrokenError("a line of the watch is no event; it was cut off") from None
-            if kind == "ERROR":
-                raise _BrokenError(str(item.get("message") or item))
-            yield kind, item
+    path = resource.get_path(namespace)
+    async with client.stream(request, path, query, read_timeout=_SILENCE_SECONDS) as batches:
+        async for lines in batches:
+            for line in lines:
+                try:
+                    event = json.loads(line)
+                    kind, item = event["type"], event["object"]
+                except (ValueError, KeyError, TypeError):
+                    raise _InterruptedWatchError("an incomplete event: the stream was cut off") from None
+                if kind == "ERROR":
+                    raise _InterruptedWatchError(str(item.get("message") or item))
+                yield kind, item
 
 
 def _is_silence(error: Exception) -> bool:
-    import urllib3
+    import aiohttp
 
-    return isinstance(error, urllib3.exceptions.ReadTimeoutError)
+    return isinstance(error, aiohttp.SocketTimeoutError)

@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, NotFoundError, ValidationError
+from kfp_mindspore.kube import ENDPOINT_SLICES, PODS, SERVICES, AsyncClient, ConflictError, ForbiddenError, Resource
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import FAILED, RESTARTING, SUCCEEDED
 from kfp_mindspore.operator.actions import (
@@ -25,12 +27,11 @@ from kfp_mindspore.operator.actions import (
     EmitEvent,
     RequeueAt,
 )
-from kfp_mindspore.operator.api import Api, ApiError
 from kfp_mindspore.operator.metrics import Metrics
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.reconcile import Outcome, reconcile
 from kfp_mindspore.operator.recorder import Recorder
-from kfp_mindspore.operator.resources import ENDPOINT_SLICES, JOBS, PODS, SERVICES, Resource, find_pod_groups
+from kfp_mindspore.operator.resources import JOBS, get_pod_groups
 from kfp_mindspore.operator.store import VIEWS, Key, Kind, Store
 from kfp_mindspore.operator.workqueue import WorkQueue
 
@@ -38,15 +39,15 @@ from kfp_mindspore.operator.workqueue import WorkQueue
 _ROUNDS = 4
 # A timer must not come before its time, by the clock of the wall.
 _TIMER_SLACK_SECONDS = 0.01
-# The API server will say the same until a person changes something.
-_REFUSALS = frozenset({400, 403, 422})
+# Errors that a retry does not resolve: an invalid template, a quota, an admission policy.
+_REFUSALS = (ValidationError, ForbiddenError)
 
 
 class Controller:
     """What the workers do.
 
     Args:
-        api: The client.
+        client: The client.
         store: What was seen.
         queue: Which jobs to look at.
         recorder: Takes events.
@@ -55,9 +56,15 @@ class Controller:
     """
 
     def __init__(
-        self, api: Api, store: Store, queue: WorkQueue, recorder: Recorder, metrics: Metrics, options: Options
+        self,
+        client: AsyncClient,
+        store: Store,
+        queue: WorkQueue,
+        recorder: Recorder,
+        metrics: Metrics,
+        options: Options,
     ):
-        self._api = api
+        self._client = client
         self._store = store
         self._queue = queue
         self._recorder = recorder
@@ -69,7 +76,7 @@ class Controller:
             "services": SERVICES,
             "endpointslices": ENDPOINT_SLICES,
         }
-        if groups := find_pod_groups(options.gang_scheduler):
+        if groups := get_pod_groups(options.gang_scheduler):
             self._resources["podgroups"] = groups
 
     async def work(self) -> None:
@@ -81,7 +88,7 @@ class Controller:
             try:
                 await self.look(key)
                 self._queue.reset_failures(key)
-            except ApiError as error:
+            except KfpMindSporeError as error:
                 self._fail(key, error.message)
             except Exception:
                 # One job that cannot be understood must not end the others.
@@ -95,7 +102,7 @@ class Controller:
         """Look at a job until nothing more follows from what is known.
 
         Raises:
-            ApiError: The API server did not take a write; what it did take is in the store.
+            KfpMindSporeError: A write failed; those that succeeded are in the store.
         """
         await self._refresh_foreign(key)
         for _ in range(_ROUNDS):
@@ -128,12 +135,8 @@ class Controller:
         }
         try:
             # The API server changes nothing but the status by it.
-            stored = await self._api.request(
-                "update", "PUT", JOBS.locate(key.namespace, key.name, "status"), body=document
-            )
-        except ApiError as error:
-            if error.code not in (404, 409):
-                raise
+            stored = await self._client.update(JOBS, document, subresource="status")
+        except (NotFoundError, ConflictError):
             await self._refresh_job(key, uid)
             return False
         self._store.put_job(stored)
@@ -145,10 +148,8 @@ class Controller:
 
     async def _refresh_job(self, key: Key, uid: str) -> None:
         try:
-            document = await self._api.get(JOBS, key.namespace, key.name)
-        except ApiError as error:
-            if error.code != 404:
-                raise
+            document = await self._client.get(JOBS, key.name, key.namespace)
+        except NotFoundError:
             self._store.drop_job(key, uid)
             return
         if document["metadata"].get("uid") != uid:
@@ -166,10 +167,10 @@ class Controller:
             return False
         answers = await asyncio.gather(*(self._do(key, action) for action in work), return_exceptions=True)
         for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, ApiError):
+            if isinstance(answer, BaseException) and not isinstance(answer, KfpMindSporeError):
                 raise answer
-        errors = [answer for answer in answers if isinstance(answer, ApiError)]
-        refusal = next((error for error in errors if error.code in _REFUSALS), None)
+        errors = [answer for answer in answers if isinstance(answer, KfpMindSporeError)]
+        refusal = next((error for error in errors if isinstance(error, _REFUSALS)), None)
         creates = any(isinstance(action, CreatePod) for action in work)
         if creates and self._store.set_refusal(key, refusal.message if refusal else ""):
             # The status must say so, and before the next pause is over.
@@ -203,10 +204,9 @@ class Controller:
 
     async def _create(self, key: Key, kind: Kind, body: dict[str, Any]) -> bool:
         try:
-            created = await self._api.create(self._resources[kind], key.namespace, body)
-        except ApiError as error:
-            if error.reason != "AlreadyExists":
-                raise
+            # Templates may have fields that this API server does not know: it drops them, as for any controller.
+            created = await self._client.create(self._resources[kind], body, key.namespace, strict=False)
+        except AlreadyExistsError:
             return await self._find_holder(key, kind, str(body["metadata"]["name"]))
         self._store.put(kind, created)
         # Pods wait for the Service's address and for the PodGroup.
@@ -215,12 +215,10 @@ class Controller:
     async def _find_holder(self, key: Key, kind: Kind, name: str) -> bool:
         """Add the object that has a name already to what was seen."""
         try:
-            document = await self._api.get(self._resources[kind], key.namespace, name)
-        except ApiError as error:
-            if error.code != 404:
-                raise
+            document = await self._client.get(self._resources[kind], name, key.namespace)
+        except NotFoundError:
             return True
-        if self._store.find_job(kind, document) == key:
+        if self._store.resolve_job(kind, document) == key:
             self._store.put(kind, document)
         else:
             self._store.put_foreign(key, kind, VIEWS[kind](document))
@@ -246,12 +244,10 @@ class Controller:
     ) -> int | None:
         """Delete an object; return its resourceVersion while it is still ending, or None when it is gone."""
         try:
-            answer = await self._api.delete(resource, namespace, name, uid=uid, grace_seconds=grace_seconds)
-        except ApiError as error:
-            # Another object of that name is none of ours.
-            if error.code in (404, 409):
-                return None
-            raise
+            answer = await self._client.delete(resource, name, namespace, uid=uid, grace_seconds=grace_seconds)
+        except (NotFoundError, ConflictError):
+            # Gone, or another object of that name.
+            return None
         metadata = answer.get("metadata") or {}
         return int(metadata["resourceVersion"]) if metadata.get("deletionTimestamp") else None
 

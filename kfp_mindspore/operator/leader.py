@@ -1,4 +1,4 @@
-"""Which of several operators acts: the holder of a Lease. Who loses it ends, and is started again by Kubernetes."""
+"""Leader election by a Lease: a process that loses it ends, and is restarted by its Deployment."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, NotFoundError
+from kfp_mindspore.kube import LEASES, AsyncClient, ConflictError, ForbiddenError
 from kfp_mindspore.msjob.manifest import now
-from kfp_mindspore.operator.api import Api, ApiError
-from kfp_mindspore.operator.resources import LEASES
 
 LEASE_NAME = "msjob-controller"
 
@@ -23,19 +22,19 @@ LEASE_NAME = "msjob-controller"
 class Leader:
     """A candidate.
 
-    The holder renews every `retry_seconds`; without success for `renew_seconds` it ends, which is before another may
-    take over after `lease_seconds` in which the Lease was not renewed, by that other's own clock.
+    The leader renews the Lease every `retry_seconds`; after `renew_seconds` without success it ends. Another candidate
+    takes over once the Lease was not renewed for `lease_seconds`, by its own clock, which is later.
 
     Attributes:
-        api: The client.
-        namespace: Where the Lease is.
-        identity: A name that no other candidate has.
-        lease_seconds: After how long without renewal another takes over.
-        renew_seconds: After how long without success the holder gives up.
-        retry_seconds: Time between two tries.
+        client: The client.
+        namespace: Namespace of the Lease.
+        identity: Unique name of the candidate.
+        lease_seconds: Seconds without renewal after which another candidate takes over.
+        renew_seconds: Seconds without a successful renewal after which the leader ends.
+        retry_seconds: Seconds between two tries.
     """
 
-    api: Api
+    client: AsyncClient
     namespace: str
     identity: str
     lease_seconds: float = 8.0
@@ -46,12 +45,12 @@ class Leader:
 
     async def acquire(self) -> None:
         """Wait until this candidate holds the Lease."""
-        told = ""
+        logged = ""
         while not await self._try():
             holder = _read_holder(self._lease)
-            if holder != told:
+            if holder != logged:
                 logging.getLogger(__name__).info("standing by; %s leads", holder or "nobody")
-                told = holder
+                logged = holder
             await asyncio.sleep(self.retry_seconds * random.uniform(0.8, 1.2))
         logging.getLogger(__name__).info("leading as %s", self.identity)
 
@@ -59,14 +58,14 @@ class Leader:
         """Renew until cancelled.
 
         Raises:
-            KfpMindSporeError: The Lease was lost; nothing may be done any more.
+            KfpMindSporeError: The Lease was lost; all work must end.
         """
         renewed = time.monotonic()
         while True:
             await asyncio.sleep(self.retry_seconds)
             start = time.monotonic()
             if await self._try():
-                # What counts for the others is when the request was sent, at the latest.
+                # Other candidates may have seen the renewal as early as when it was sent.
                 renewed = start
             elif _read_holder(self._lease) not in ("", self.identity):
                 raise KfpMindSporeError(f"the Lease {LEASE_NAME} is held by {_read_holder(self._lease)} now")
@@ -74,68 +73,61 @@ class Leader:
                 raise KfpMindSporeError(f"the Lease {LEASE_NAME} could not be renewed for {self.renew_seconds:g} s")
 
     async def release(self) -> None:
-        """Let another take over at once; by the time this is called nothing is being done any more."""
+        """Release the Lease, so that another candidate takes over at once; all work must have ended before."""
         if self._lease is None or _read_holder(self._lease) != self.identity:
             return
         spec = {**self._lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
-        with contextlib.suppress(ApiError):
-            await self._put({**self._lease, "spec": spec})
+        with contextlib.suppress(KfpMindSporeError, asyncio.TimeoutError):
+            await asyncio.wait_for(self.client.update(LEASES, {**self._lease, "spec": spec}), self.retry_seconds * 2)
 
     async def _try(self) -> bool:
-        """Take or renew the Lease; False when another holds it, or the API server does not answer."""
+        """Acquire or renew the Lease; False when another holds it, or the API server does not respond in time."""
         try:
-            if self._lease is None or _read_holder(self._lease) != self.identity:
-                await self._look()
-            lease = self._lease
-            if lease is None:
-                body = {
-                    "apiVersion": LEASES.api_version,
-                    "kind": "Lease",
-                    "metadata": {"name": LEASE_NAME, "namespace": self.namespace},
-                    "spec": self._make_spec({}),
-                }
-                self._lease = await self._request("create", "POST", LEASES.locate(self.namespace), body)
-                return True
-            holder = _read_holder(lease)
-            age = time.monotonic() - self._seen
-            duration = float((lease.get("spec") or {}).get("leaseDurationSeconds") or self.lease_seconds)
-            if holder not in ("", self.identity) and age < duration:
-                return False
-            await self._put({**lease, "spec": self._make_spec(lease.get("spec") or {})})
-        except ApiError as error:
-            if error.code in (403, 404):
-                raise KfpMindSporeError(
-                    f"cannot keep the Lease {LEASE_NAME} in namespace {self.namespace}: {error.message}",
-                    hint="Create the namespace and the role (kfp-mindspore operator install --image …), or run one "
-                    "operator only, with --no-leader-elect.",
-                ) from error
-            if error.code == 409:
-                # Somebody else was quicker.
-                self._lease = None
-            else:
-                logging.getLogger(__name__).warning("Lease %s: %s", LEASE_NAME, error.message)
+            return await asyncio.wait_for(self._acquire_or_renew(), self.retry_seconds * 2)
+        except (ForbiddenError, NotFoundError) as error:
+            raise KfpMindSporeError(
+                f"cannot keep the Lease {LEASE_NAME} in namespace {self.namespace}: {error.message}",
+                hint="Create the namespace and the role (kfp-mindspore operator install --image …), or run one "
+                "operator only, with --no-leader-elect.",
+            ) from error
+        except (AlreadyExistsError, ConflictError):
+            # Another candidate was first.
+            self._lease = None
+        except (KfpMindSporeError, asyncio.TimeoutError) as error:
+            logging.getLogger(__name__).warning("Lease %s: %s", LEASE_NAME, error or "no response")
+        return False
+
+    async def _acquire_or_renew(self) -> bool:
+        if self._lease is None or _read_holder(self._lease) != self.identity:
+            await self._refresh()
+        lease = self._lease
+        if lease is None:
+            body = {
+                "apiVersion": LEASES.api_version,
+                "kind": "Lease",
+                "metadata": {"name": LEASE_NAME, "namespace": self.namespace},
+                "spec": self._make_spec({}),
+            }
+            self._lease = await self.client.create(LEASES, body, self.namespace)
+            return True
+        holder = _read_holder(lease)
+        age = time.monotonic() - self._seen
+        duration = float((lease.get("spec") or {}).get("leaseDurationSeconds") or self.lease_seconds)
+        if holder not in ("", self.identity) and age < duration:
             return False
+        self._lease = await self.client.update(LEASES, {**lease, "spec": self._make_spec(lease.get("spec") or {})})
         return True
 
-    async def _look(self) -> None:
-        path = LEASES.locate(self.namespace, LEASE_NAME)
+    async def _refresh(self) -> None:
         try:
-            found = await self._request("get", "GET", path, None)
-        except ApiError as error:
-            if error.code != 404:
-                raise
+            found = await self.client.get(LEASES, LEASE_NAME, self.namespace)
+        except NotFoundError:
             self._lease = None
             return
         if self._lease is None or _read_version(found) != _read_version(self._lease):
-            # Clocks of two machines differ: only one's own tells how long nothing has changed.
+            # Expiry is measured by this machine's clock only: clocks of two machines differ.
             self._seen = time.monotonic()
         self._lease = found
-
-    async def _put(self, lease: dict[str, Any]) -> None:
-        self._lease = await self._request("update", "PUT", LEASES.locate(self.namespace, LEASE_NAME), lease)
-
-    async def _request(self, verb: str, method: str, path: str, body: Any) -> dict[str, Any]:
-        return await self.api.request(verb, method, path, body=body, attempts=1, seconds=self.retry_seconds * 2)
 
     def _make_spec(self, before: dict[str, Any]) -> dict[str, Any]:
         stamp = now().astimezone(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

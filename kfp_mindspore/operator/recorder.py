@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import logging
 import os
@@ -11,12 +12,12 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
+from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
+from kfp_mindspore.kube import EVENTS, AsyncClient, ForbiddenError
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import API_VERSION, KIND
 from kfp_mindspore.operator.actions import EmitEvent
-from kfp_mindspore.operator.api import Api, ApiError
 from kfp_mindspore.operator.metrics import Metrics
-from kfp_mindspore.operator.resources import EVENTS
 from kfp_mindspore.operator.store import Key
 
 COMPONENT = "msjob-controller"
@@ -38,12 +39,12 @@ class Recorder:
     """Writes events one after the other; what the API server does not take is counted and left.
 
     Args:
-        api: The client.
+        client: The client.
         metrics: Where lost events are counted.
     """
 
-    def __init__(self, api: Api, metrics: Metrics):
-        self._api = api
+    def __init__(self, client: AsyncClient, metrics: Metrics):
+        self._client = client
         self._metrics = metrics
         self._queue: asyncio.Queue[tuple[Key, str, EmitEvent, datetime.datetime]] = asyncio.Queue(_QUEUED)
         self._written: OrderedDict[tuple[str, EmitEvent], _Written] = OrderedDict()
@@ -68,10 +69,10 @@ class Recorder:
             key, uid, event, time = await self._queue.get()
             try:
                 await self._write(key, uid, event, time)
-            except ApiError as error:
+            except KfpMindSporeError as error:
                 self._metrics.lost_events.inc()
-                # A namespace that is being deleted takes no more events: nothing to warn of.
-                level = logging.DEBUG if error.reason in ("NotFound", "Forbidden") else logging.WARNING
+                # Namespaces that are being deleted refuse events.
+                level = logging.DEBUG if isinstance(error, (NotFoundError, ForbiddenError)) else logging.WARNING
                 logging.getLogger(__name__).log(level, "event lost: %s", error.message, extra={"job": str(key)})
             finally:
                 self._queue.task_done()
@@ -82,20 +83,12 @@ class Recorder:
         if found is not None and time - found.time < _REPEATS_WITHIN:
             found.count, found.time = found.count + 1, time
             body = {"count": found.count, "lastTimestamp": stamp}
-            try:
-                await self._api.request(
-                    "patch",
-                    "PATCH",
-                    EVENTS.locate(key.namespace, found.name),
-                    body=body,
-                    content_type="application/merge-patch+json",
-                )
+            # The API server keeps events for an hour.
+            with contextlib.suppress(NotFoundError):
+                await self._client.patch(EVENTS, found.name, key.namespace, body)
                 return
-            except ApiError as error:
-                if error.code != 404:
-                    raise
         name = f"{key.name}.{os.urandom(8).hex()}"
-        await self._api.create(EVENTS, key.namespace, _build_event(key, uid, event, name, stamp))
+        await self._client.create(EVENTS, _build_event(key, uid, event, name, stamp), key.namespace)
         self._written[(uid, event)] = _Written(name, 1, time)
         if len(self._written) > _REMEMBERED:
             self._written.popitem(last=False)

@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_mindspore.errors import MissingExtraError
+from kfp_mindspore.kube import ENDPOINT_SLICES, PODS, SERVICES, AsyncClient, Resource
 from kfp_mindspore.msjob.names import OPERATOR_LABEL
-from kfp_mindspore.operator.api import Api
 from kfp_mindspore.operator.controller import Controller
-from kfp_mindspore.operator.credentials import Credentials, Login
 from kfp_mindspore.operator.health import serve_health
 from kfp_mindspore.operator.leader import Leader
 from kfp_mindspore.operator.metrics import Metrics
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.recorder import Recorder
-from kfp_mindspore.operator.resources import ENDPOINT_SLICES, JOBS, PODS, SERVICES, Resource, find_pod_groups
+from kfp_mindspore.operator.resources import JOBS, get_pod_groups
 from kfp_mindspore.operator.store import Kind, Store
 from kfp_mindspore.operator.watch import Watcher
 from kfp_mindspore.operator.workqueue import WorkQueue
@@ -32,6 +31,8 @@ DEFAULT_WORKERS = 16
 DEFAULT_PORT = 8080
 # What is under way when the operator is told to end may come to its end.
 _DRAIN_SECONDS = 10.0
+# Jobs whose requests fail for longer are queued again, with a delay.
+_RETRY_TIMEOUT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class Settings:
     """How an operator runs.
 
     Attributes:
-        login: How to reach the API server.
+        kubeconfig: A kubeconfig file; empty for `$KUBECONFIG`, `~/.kube/config` or, in a pod, its service account.
+        context: A context of the kubeconfig; empty for its current one.
         namespaces: Which jobs are its own; empty for those of all namespaces.
         options: What it does to jobs.
         workers: How many jobs it looks at at once.
@@ -49,7 +51,8 @@ class Settings:
         lease_namespace: Where the Lease is; empty for its own namespace.
     """
 
-    login: Login = field(default_factory=Login)
+    kubeconfig: str = ""
+    context: str = ""
     namespaces: tuple[str, ...] = ()
     options: Options = field(default_factory=Options)
     workers: int = DEFAULT_WORKERS
@@ -88,13 +91,16 @@ class Operator:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        credentials = Credentials(self.settings.login)
         log = logging.getLogger(__name__)
         async with contextlib.AsyncExitStack() as stack:
-            connections = max(64, self.settings.workers * 4)
-            api = await stack.enter_async_context(
-                Api(credentials, connections=connections, count=self.metrics.count_request)
+            client = AsyncClient(
+                self.settings.kubeconfig or None,
+                self.settings.context or None,
+                retry_timeout=_RETRY_TIMEOUT_SECONDS,
+                count_response=self.metrics.count_request,
             )
+            stack.push_async_callback(client.close)
+            config = await client.get_config()
             port = await stack.enter_async_context(
                 serve_health(
                     self.settings.host,
@@ -106,17 +112,17 @@ class Operator:
             )
             self._started(port)
             where = ", ".join(self.settings.namespaces) or "all namespaces"
-            log.info("MSJobs of %s at %s; metrics and probes on port %d", where, credentials.connection.server, port)
+            log.info("MSJobs of %s at %s; metrics and probes on port %d", where, config.server, port)
             if not self.settings.leader_elect:
-                await self._act(api, stop)
+                await self._act(client, stop)
                 return
-            namespace = self.settings.lease_namespace or credentials.namespace
-            leader = Leader(api, namespace, f"{socket.gethostname()}_{os.getpid()}_{os.urandom(3).hex()}")
+            namespace = self.settings.lease_namespace or config.namespace
+            leader = Leader(client, namespace, f"{socket.gethostname()}_{os.getpid()}_{os.urandom(3).hex()}")
             self._trouble = ""
             if not await _wait_unless(stop, leader.acquire()):
                 return
             holding = asyncio.create_task(leader.hold())
-            acting = asyncio.create_task(self._act(api, stop))
+            acting = asyncio.create_task(self._act(client, stop))
             try:
                 # Told to stop, it still holds the Lease until what is under way has ended.
                 await asyncio.wait([holding, acting], return_when=asyncio.FIRST_COMPLETED)
@@ -125,12 +131,12 @@ class Operator:
                 await _cancel([acting, holding])
                 await leader.release()
 
-    async def _act(self, api: Api, stop: asyncio.Event) -> None:
+    async def _act(self, client: AsyncClient, stop: asyncio.Event) -> None:
         """Watch and work until stopped; then finish what is under way."""
         self._trouble = "listing"
-        recorder = Recorder(api, self.metrics)
-        controller = Controller(api, self.store, self.queue, recorder, self.metrics, self.settings.options)
-        self._watchers = self._make_watchers(api)
+        recorder = Recorder(client, self.metrics)
+        controller = Controller(client, self.store, self.queue, recorder, self.metrics, self.settings.options)
+        self._watchers = self._make_watchers(client)
         background = [asyncio.create_task(watcher.run()) for watcher in self._watchers]
         background.append(asyncio.create_task(recorder.run()))
         workers: list[asyncio.Task[None]] = []
@@ -156,7 +162,7 @@ class Operator:
             self.metrics.leading.set(0)
             await _cancel([*workers, *background, synced, stopping])
 
-    def _make_watchers(self, api: Api) -> list[Watcher]:
+    def _make_watchers(self, client: AsyncClient) -> list[Watcher]:
         ours = OPERATOR_LABEL
         kinds: list[tuple[Resource, Kind | None, str]] = [
             (JOBS, None, ""),
@@ -164,10 +170,10 @@ class Operator:
             (SERVICES, "services", ours),
             (ENDPOINT_SLICES, "endpointslices", ours),
         ]
-        if groups := find_pod_groups(self.settings.options.gang_scheduler):
+        if groups := get_pod_groups(self.settings.options.gang_scheduler):
             kinds.append((groups, "podgroups", ours))
         return [
-            Watcher(api, self.store, resource, kind, namespace, selector, self.queue.add)
+            Watcher(client, self.store, resource, kind, namespace, selector, self.queue.add)
             for namespace in self.settings.namespaces or ("",)
             for resource, kind, selector in kinds
         ]

@@ -118,7 +118,7 @@ class Store:
     def put(self, kind: Kind, document: Mapping[str, Any]) -> Key | None:
         """Take in a pod, Service, EndpointSlice or PodGroup; return its job's key when its view has changed."""
         metadata = document["metadata"]
-        key = self.find_job(kind, document)
+        key = self.resolve_job(kind, document)
         if key is None or metadata.get("uid", "") in self._gone:
             return None
         entry = self.entries.get(key) or self.entries.setdefault(key, Entry())
@@ -135,7 +135,7 @@ class Store:
         return key
 
     @staticmethod
-    def find_job(kind: Kind, document: Mapping[str, Any]) -> Key | None:
+    def resolve_job(kind: Kind, document: Mapping[str, Any]) -> Key | None:
         """Return the key of the job that an object's labels name, or None."""
         metadata = document["metadata"]
         job = (metadata.get("labels") or {}).get(JOB_LABEL) or (metadata["name"] if kind == "podgroups" else "")

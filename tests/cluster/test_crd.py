@@ -120,8 +120,8 @@ def test_workers_are_scaled(cluster: Cluster, namespace: str) -> None:
     status = {"status": {"replicaStatuses": {"Worker": {"active": 1, "selector": selector}}}}
     cluster.patch(MSJOBS, "scale", namespace, status, subresource="status")
     cluster.patch(MSJOBS, "scale", namespace, {"spec": {"replicas": 3}}, subresource="scale")
-    path = MSJOBS.locate(namespace, "scale", "scale")
-    scale = cluster.connection.send(Request("get", "msjobs/scale", "scale", namespace), "GET", path)
+    path = MSJOBS.get_path(namespace, "scale", "scale")
+    scale = cluster.request(Request("get", "msjobs/scale", "scale", namespace), "GET", path)
     assert (scale["spec"]["replicas"], scale["status"]) == (3, {"replicas": 1, "selector": selector})
     stored = cluster.get(MSJOBS, "scale", namespace)
     assert stored["spec"]["msReplicaSpecs"]["Worker"]["replicas"] == 3
@@ -133,7 +133,7 @@ def test_a_table_shows_state_workers_and_restarts(api_server: Api, cluster: Clus
     cluster.create(MSJOBS, build_job("table"), namespace)
     status = {"state": "Running", "workers": "1/1", "restarts": 2}
     cluster.patch(MSJOBS, "table", namespace, {"status": status}, subresource="status")
-    table = ask(api_server, MSJOBS.locate(namespace, "table"), "application/json;as=Table;v=v1;g=meta.k8s.io")
+    table = ask(api_server, MSJOBS.get_path(namespace, "table"), "application/json;as=Table;v=v1;g=meta.k8s.io")
     assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "State", "Workers", "Restarts", "Age"]
     assert table["rows"][0]["cells"][:4] == ["table", "Running", "1/1", 2]
 
@@ -172,12 +172,12 @@ def test_changes_of_a_job_are_judged(cluster: Cluster, namespace: str, case: Upd
         # What is no write of the status changes none, and is judged whatever it says of it.
         after["status"] = {"state": sent}
     request = Request("update", MSJOBS.full_name, name, namespace)
-    path = MSJOBS.locate(namespace, name)
+    path = MSJOBS.get_path(namespace, name)
     if not case.server:
-        changed = cluster.connection.send(request, "PUT", path, None, after)
+        changed = cluster.request(request, "PUT", path, None, after)
         assert contains(changed["spec"], after["spec"])
         assert changed.get("status") == ({"state": was} if was else None)
         return
     with pytest.raises(ValidationError) as refused:
-        cluster.connection.send(request, "PUT", path, None, after)
+        cluster.request(request, "PUT", path, None, after)
     assert case.server in str(refused.value)

@@ -36,7 +36,7 @@ def apply(api_server: Api, namespace: str, document: dict[str, Any]) -> tuple[in
     with api_server.client() as client:
         try:
             response = client.call_api(
-                MSJOBS.locate(namespace),
+                MSJOBS.get_path(namespace),
                 "POST",
                 query_params=[("fieldManager", "kubectl-client-side-apply"), ("fieldValidation", "Strict")],
                 header_params={"Accept": "application/json", "Content-Type": "application/json"},

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.operator.install.apply import apply_objects
-from kfp_mindspore.operator.resources import find_pod_groups
+from kfp_mindspore.operator.resources import get_pod_groups
 from tests.cluster.infrastructure.api_server import ControlPlane
 from tests.support.operators import SECONDS, Jobs, OperatorProcess, install_definition
 
@@ -38,7 +38,7 @@ def _define(group: str, version: str) -> dict[str, Any]:
 def test_pods_come_after_their_group_is_admitted(
     api_server: ControlPlane, api_namespace: str, tmp_path: Path, scheduler: Any
 ) -> None:
-    groups = find_pod_groups(scheduler)
+    groups = get_pod_groups(scheduler)
     assert groups is not None
     list(apply_objects([_define(groups.group, groups.version)], kubeconfig=str(api_server.kubeconfig)))
     install_definition(api_server.kubeconfig)

@@ -46,7 +46,7 @@ class Reviewer:
             "spec": {"user": user, "groups": ["system:authenticated"], "resourceAttributes": attributes},
         }
         path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-        answer = self._cluster.connection.send(Request("create", "subjectaccessreviews"), "POST", path, None, review)
+        answer = self._cluster.request(Request("create", "subjectaccessreviews"), "POST", path, None, review)
         return bool(answer["status"]["allowed"])
 
 
@@ -206,7 +206,7 @@ def test_install_twice_changes_nothing(cluster: Cluster, api_server: ControlPlan
     def read() -> dict[str, str]:
         versions = {}
         for document in build_objects(InstallOptions()):
-            resource = cluster.find_resource(document["apiVersion"], document["kind"])
+            resource = cluster.resolve_resource(document["apiVersion"], document["kind"])
             namespace = document["metadata"].get("namespace", "")
             found = cluster.get(resource, document["metadata"]["name"], namespace)
             # A status has its own life.

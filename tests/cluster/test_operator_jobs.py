@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.kube import PODS, SERVICES
+from kfp_mindspore.kube import ENDPOINT_SLICES, PODS, SERVICES
 from kfp_mindspore.kube.errors import Request
 from kfp_mindspore.msjob.names import JOB_LABEL
-from kfp_mindspore.operator.resources import ENDPOINT_SLICES
 from tests.cluster.infrastructure.api_server import ControlPlane
 from tests.support.operators import Jobs, OperatorProcess, find, has, install_definition, is_deleting, wait_for
 
@@ -82,7 +81,7 @@ def test_the_service_leads_to_the_scheduler_of_the_present_gang(jobs: Jobs, oper
     operator.start()
     jobs.wait_endpoint("led", scheduler["status"]["podIP"])
     # What spares bursts of jobs the endpoint controllers' limits: nobody else writes endpoints for them.
-    endpoints = jobs.cluster.connection.send(
+    endpoints = jobs.cluster.request(
         Request("list", "endpoints"), "GET", f"/api/v1/namespaces/{jobs.namespace}/endpoints"
     )
     assert [item["metadata"]["name"] for item in endpoints["items"]] == []

@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.kube import EVENTS, PODS, SERVICES, Cluster
+from kfp_mindspore.kube import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Cluster
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.msjob import MSJob, MSJobClient, build_msjob
 from kfp_mindspore.msjob.backends.base import Pod
 from kfp_mindspore.msjob.backends.kubernetes import MSJOBS, KubernetesBackend
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import JOB_LABEL
-from kfp_mindspore.operator.resources import ENDPOINT_SLICES
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.images import PYTHON
 from tests.support.operators import SECONDS, wait_for

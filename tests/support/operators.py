@@ -14,17 +14,15 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError
-from kfp_mindspore.kube import EVENTS, PODS, SERVICES, Cluster, ConflictError, Resource
-from kfp_mindspore.kube.errors import Request
+from kfp_mindspore.kube import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Cluster, ConflictError, Resource
 from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, JOB_LABEL
 from kfp_mindspore.operator.install.apply import apply_objects
-from kfp_mindspore.operator.resources import ENDPOINT_SLICES, JOBS
+from kfp_mindspore.operator.resources import JOBS
 
 # Far beyond what anything here takes, for machines with more to do than this.
 SECONDS = 240.0
@@ -153,9 +151,7 @@ class Jobs:
 
     def get_scale(self, name: str) -> dict[str, Any]:
         """Return the scale subresource of a job."""
-        path = JOBS.locate(self.namespace, name, "scale")
-        scale: dict[str, Any] = self.cluster.connection.send(Request("get", "msjobs/scale", name), "GET", path)
-        return scale
+        return self.cluster.get(JOBS, name, self.namespace, subresource="scale")
 
     def wait(self, name: str, condition: str, seconds: float = SECONDS) -> dict[str, Any]:
         """Wait until a job is in a condition, and return it."""
@@ -246,19 +242,7 @@ class Jobs:
             "metadata": {"name": pod, "namespace": self.namespace},
             "target": {"apiVersion": "v1", "kind": "Node", "name": "nowhere"},
         }
-        path = PODS.locate(self.namespace, pod, "binding")
-        self.cluster.connection.send(
-            Request("create", "pods/binding", pod, self.namespace), "POST", path, None, binding
-        )
-        self._set_status(
-            pod,
-            {
-                "phase": "Running",
-                # Of a network that is for benchmarks only.
-                "podIP": str(IPv4Address("198.18.0.0") + next(self._numbers)),
-                "containerStatuses": [_container({"running": {"startedAt": _now()}})],
-            },
-        )
+        self.cluster.create(PODS, binding, self.namespace, subresource="binding")
 
     def end(self, pod: str, code: int, *, reason: str = "", message: str = "") -> None:
         """Say that a pod has ended."""

@@ -11,8 +11,7 @@ from typing import Any
 import yaml
 from aiohttp import web
 
-from kfp_mindspore.operator.api import Api
-from kfp_mindspore.operator.credentials import Credentials, Login
+from kfp_mindspore.kube import AsyncClient
 
 SECONDS = 60
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -20,7 +19,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def refuse(code: int, reason: str = "", **headers: str) -> web.Response:
     """Return a refusal as the API server words it."""
-    status = {"kind": "Status", "code": code, "reason": reason, "message": f"because of {reason}"}
+    details = {"kind": "things"} if code == 404 else {}
+    status = {"kind": "Status", "code": code, "reason": reason, "message": f"because of {reason}", "details": details}
     return web.json_response(status, status=code, headers=headers)
 
 
@@ -37,7 +37,7 @@ class Server:
 
 
 @asynccontextmanager
-async def serve(handler: Handler, directory: Path, **user: Any) -> AsyncIterator[tuple[Server, Api]]:
+async def serve(handler: Handler, directory: Path, **user: Any) -> AsyncIterator[tuple[Server, AsyncClient]]:
     """Start a server, and a client that knows it by a kubeconfig."""
     server = Server(handler)
     runner = web.ServerRunner(web.Server(server.answer))
@@ -52,10 +52,11 @@ async def serve(handler: Handler, directory: Path, **user: Any) -> AsyncIterator
     }
     file = directory / "kubeconfig"
     file.write_text(yaml.safe_dump(config))
+    client = AsyncClient(file, retry_timeout=5.0)
     try:
-        async with Api(Credentials(Login(str(file)))) as api:
-            yield server, api
+        yield server, client
     finally:
+        await client.close()
         await runner.cleanup()
 
 

@@ -1,4 +1,4 @@
-"""The logs of a job's pods as one stream, over restarts: each pod that is made anew is followed from its first line."""
+"""The logs of a job's pods as one stream, across restarts: each new pod is followed from its first line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import NotFoundError, WaitTimeoutError
-from kfp_mindspore.kube import PODS, Stop
+from kfp_mindspore.kube import PODS, CancellationToken
 from kfp_mindspore.msjob.backends.base import Pod
 from kfp_mindspore.msjob.backends.cluster_pods import has_started, is_owned, read_pods
 from kfp_mindspore.msjob.names import CONTAINER_NAME, JOB_LABEL
@@ -18,11 +18,11 @@ from kfp_mindspore.msjob.names import CONTAINER_NAME, JOB_LABEL
 if TYPE_CHECKING:
     from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
 
-# A reader that is slower than the pods stops them from filling the memory.
+# Bounds the memory when the reader is slower than the pods.
 _WAITING_LINES = 10_000
-# What pods may still write when their job is over: peers that are being ended, a node's last buffer.
+# Pods may still write after their job has finished: terminating peers, buffers of the kubelet.
 _LAST_SECONDS = 10.0
-# A pod that is replaced has ended; its log ends at once, unless its node is lost.
+# The log of a replaced pod ends at once, unless its node is lost.
 _PREDECESSOR_SECONDS = 5.0
 _CHECK_SECONDS = 0.5
 
@@ -34,8 +34,15 @@ class _Line:
 
 
 @dataclass(frozen=True)
-class _Over:
-    """The job has ended, or is gone."""
+class _Stream:
+    uid: str
+    thread: threading.Thread
+    token: CancellationToken
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """The job has finished, or was deleted."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +50,8 @@ class _Failure:
     error: BaseException
 
 
-class _Closed(Exception):
-    """Nobody reads any more."""
+class _ClosedError(Exception):
+    """The reader was closed."""
 
 
 def follow_pods(
@@ -52,23 +59,23 @@ def follow_pods(
     name: str,
     namespace: str,
     uid: str,
-    choose: Callable[[Pod], bool],
+    pod_filter: Callable[[Pod], bool],
     timeout: float | None,
 ) -> Iterator[tuple[str, str]]:
-    """Yield (pod name, line) of a job's chosen pods until it has ended.
+    """Yield (pod name, line) of a job's selected pods until the job finishes.
 
     Args:
         backend: Its backend.
         name: Its name.
         namespace: Its namespace.
         uid: Its uid.
-        choose: Tells of each pod whether to follow it.
+        pod_filter: Whether to follow a pod.
         timeout: Seconds at most; None for no limit.
 
     Raises:
         WaitTimeoutError: It took longer.
     """
-    follower = _Follower(backend, name, namespace, uid, choose)
+    follower = _Follower(backend, name, namespace, uid, pod_filter)
     try:
         yield from follower.read(timeout)
     finally:
@@ -76,17 +83,23 @@ def follow_pods(
 
 
 class _Follower:
-    """One thread for the job, one for its pods, one for each pod that has started."""
+    """A thread for the job, one for its pods, and one for each pod that has started."""
 
     def __init__(
-        self, backend: KubernetesBackend, name: str, namespace: str, uid: str, choose: Callable[[Pod], bool]
+        self, backend: KubernetesBackend, name: str, namespace: str, uid: str, pod_filter: Callable[[Pod], bool]
     ) -> None:
-        self._backend, self._name, self._namespace, self._uid, self._choose = backend, name, namespace, uid, choose
-        self._messages: queue.Queue[_Line | _Over | _Failure | list[dict[str, Any]] | None] = queue.Queue(
+        self._backend, self._name, self._namespace, self._uid, self._pod_filter = (
+            backend,
+            name,
+            namespace,
+            uid,
+            pod_filter,
+        )
+        self._messages: queue.Queue[_Line | _Finished | _Failure | list[dict[str, Any]] | None] = queue.Queue(
             _WAITING_LINES
         )
-        self._stop = Stop()
-        self._streams: dict[str, tuple[str, threading.Thread, Stop]] = {}
+        self._token = CancellationToken()
+        self._streams: dict[str, _Stream] = {}
         self._threads: list[threading.Thread] = []
 
     def read(self, timeout: float | None) -> Iterator[tuple[str, str]]:
@@ -109,78 +122,77 @@ class _Follower:
                 raise message.error
             elif isinstance(message, list):
                 self._follow(message)
-            elif isinstance(message, _Over) and end is None:
+            elif isinstance(message, _Finished) and end is None:
                 end = time.monotonic() + _LAST_SECONDS
-                # Pods whose end came together with the job's.
+                # Pods that terminated together with the job.
                 self._follow(self._list_pods())
 
     def close(self) -> None:
-        self._stop.set()
-        for _, _, stop in self._streams.values():
-            stop.set()
+        self._token.cancel()
+        for stream in self._streams.values():
+            stream.token.cancel()
 
     def _is_reading(self) -> bool:
-        return any(thread.is_alive() for _, thread, _ in self._streams.values())
+        return any(stream.thread.is_alive() for stream in self._streams.values())
 
     def _start(self, work: Callable[..., None], *arguments: Any) -> threading.Thread:
         def run() -> None:
             try:
                 work(*arguments)
-            except _Closed:
+            except _ClosedError:
                 pass
             except BaseException as error:  # noqa: BLE001 - raised again by the thread that reads
-                if not self._stop:
+                if not self._token.is_cancelled:
                     self._put(_Failure(error))
 
         thread = threading.Thread(target=run, name=f"logs of {self._name}", daemon=True)
         thread.start()
         return thread
 
-    def _put(self, message: _Line | _Over | _Failure | list[dict[str, Any]]) -> None:
-        while not self._stop:
+    def _put(self, message: _Line | _Finished | _Failure | list[dict[str, Any]]) -> None:
+        while not self._token.is_cancelled:
             try:
                 self._messages.put(message, timeout=_CHECK_SECONDS)
                 return
             except queue.Full:
                 continue
-        raise _Closed
+        raise _ClosedError
 
     def _watch_job(self) -> None:
         try:
-            for job in self._backend.watch(self._name, self._namespace, stop=self._stop):
+            for job in self._backend.watch(self._name, self._namespace, token=self._token):
                 if job.metadata["uid"] != self._uid or (job.status is not None and job.status.is_finished):
                     break
         except NotFoundError:
             pass
-        self._put(_Over())
+        self._put(_Finished())
 
     def _watch_pods(self) -> None:
         labels = f"{JOB_LABEL}={self._name}"
-        for objects in self._backend.cluster.watch(PODS, self._namespace, labels=labels, stop=self._stop):
+        for objects in self._backend.cluster.watch(PODS, self._namespace, labels=labels, token=self._token):
             self._put(list(objects.values()))
 
     def _list_pods(self) -> list[dict[str, Any]]:
         return self._backend.cluster.list(PODS, self._namespace, labels=f"{JOB_LABEL}={self._name}")
 
     def _follow(self, documents: list[dict[str, Any]]) -> None:
-        """Start to read the chosen pods that have started and are not read yet."""
+        """Follow the selected pods that have started."""
         for document in documents:
             if not is_owned(document, self._uid) or not has_started(document):
                 continue
             pod_uid = document["metadata"]["uid"]
             for pod in read_pods([document]):
                 known = self._streams.get(pod.name)
-                if (known is None or known[0] != pod_uid) and self._choose(pod):
-                    stop = Stop()
-                    thread = self._start(self._read_log, pod.name, pod_uid, stop, known)
-                    self._streams[pod.name] = (pod_uid, thread, stop)
+                if (known is None or known.uid != pod_uid) and self._pod_filter(pod):
+                    token = CancellationToken()
+                    thread = self._start(self._read_log, pod.name, pod_uid, token, known)
+                    self._streams[pod.name] = _Stream(pod_uid, thread, token)
 
-    def _read_log(self, pod: str, uid: str, stop: Stop, predecessor: tuple[str, threading.Thread, Stop] | None) -> None:
+    def _read_log(self, pod: str, uid: str, token: CancellationToken, predecessor: _Stream | None) -> None:
         if predecessor is not None:
-            _, thread, predecessor_stop = predecessor
-            thread.join(_PREDECESSOR_SECONDS)
-            predecessor_stop.set()
+            predecessor.thread.join(_PREDECESSOR_SECONDS)
+            predecessor.token.cancel()
         for line in self._backend.cluster.stream_log(
-            pod, self._namespace, container=CONTAINER_NAME, uid=uid, stop=stop
+            pod, self._namespace, container=CONTAINER_NAME, uid=uid, token=token
         ):
             self._put(_Line(pod, line))

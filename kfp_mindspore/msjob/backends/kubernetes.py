@@ -16,11 +16,11 @@ from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ValidationEr
 from kfp_mindspore.kube import (
     EVENTS,
     PODS,
+    CancellationToken,
     Cluster,
     ConflictError,
     ForbiddenError,
     Resource,
-    Stop,
     UncertainError,
 )
 from kfp_mindspore.msjob.backends.base import Event, JobBackend, Pod
@@ -142,15 +142,15 @@ class KubernetesBackend(JobBackend):
         *,
         timeout: float | None = None,
         interval: float = 0.1,
-        stop: Stop | None = None,
+        token: CancellationToken | None = None,
     ) -> Iterator[MSJob]:
         """Yield a job as it is now, and again after each change; see `JobBackend.watch`.
 
-        Nothing is polled, so `interval` means nothing; `stop` ends it from another thread.
+        The API server's watch is used, so `interval` has no effect; `token` ends it from another thread.
         """
         uid = ""
         fields = f"metadata.name={name}"
-        for objects in self.cluster.watch(MSJOBS, namespace, fields=fields, timeout=timeout, stop=stop):
+        for objects in self.cluster.watch(MSJOBS, namespace, fields=fields, timeout=timeout, token=token):
             document = objects.get(name)
             if document is None or uid not in ("", document["metadata"]["uid"]):
                 if not uid:

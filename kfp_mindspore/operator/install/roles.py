@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from kfp_mindspore.kube import ENDPOINT_SLICES, LEASES
 from kfp_mindspore.msjob.names import GROUP, PLURAL
 from kfp_mindspore.operator.install.options import LABELS, NAME, InstallOptions
 from kfp_mindspore.operator.options import GangScheduler
-from kfp_mindspore.operator.resources import ENDPOINT_SLICES, LEASES, find_pod_groups
+from kfp_mindspore.operator.resources import get_pod_groups
 
 Document = dict[str, Any]
 _RBAC = "rbac.authorization.k8s.io"
@@ -40,7 +41,7 @@ def list_rules(gang_scheduler: GangScheduler) -> list[Document]:
 
 def list_gang_rules(gang_scheduler: GangScheduler) -> list[Document]:
     """Return what a gang scheduler makes necessary."""
-    groups = find_pod_groups(gang_scheduler)
+    groups = get_pod_groups(gang_scheduler)
     return [make_rule(groups.group, groups.plural, [*_READ, "create", "delete"])] if groups else []
 
 

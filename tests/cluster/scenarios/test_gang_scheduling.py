@@ -10,7 +10,7 @@ import pytest
 
 from kfp_mindspore.kube import PODS, Cluster, Resource
 from kfp_mindspore.msjob.names import JOB_LABEL
-from kfp_mindspore.operator.resources import find_pod_groups
+from kfp_mindspore.operator.resources import get_pod_groups
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.node import NODE
 from tests.support.gang_schedulers import run_scheduler_plugins, run_volcano
@@ -66,7 +66,7 @@ def test_a_job_that_finds_no_room_for_all_leaves_the_room_to_others(jobs: NodeJo
     assert len(_list_bound(large)) == 4
     large.finish()
     large.wait("Succeeded")
-    groups = find_pod_groups(gang_scheduler)
+    groups = get_pod_groups(gang_scheduler)
     assert groups is not None
     for job in (first, small, large):
         job.delete()

@@ -18,4 +18,4 @@ def server() -> Iterator[SmallApiServer]:
 @pytest.fixture
 def cluster(server: SmallApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.delenv("KUBECONFIG", raising=False)
-    return Cluster(server.write_kubeconfig(tmp_path / "kubeconfig", namespace="team"), patience=120)
+    return Cluster(server.write_kubeconfig(tmp_path / "kubeconfig", namespace="team"), retry_timeout=120)

@@ -1,7 +1,8 @@
-"""Verbs against a server that fails in every way that a cluster does."""
+"""Requests of the client, and its retries, against a server with injected faults."""
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import sys
@@ -16,6 +17,7 @@ from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ValidationEr
 from kfp_mindspore.kube import (
     PODS,
     ApiError,
+    AsyncClient,
     Cluster,
     ConfigurationError,
     ConflictError,
@@ -25,12 +27,13 @@ from kfp_mindspore.kube import (
     UnauthorizedError,
     UncertainError,
     UnreachableError,
+    config,
 )
-from kfp_mindspore.kube.errors import Request, explain_answer, read_status
+from kfp_mindspore.kube.errors import Request, explain_response, read_status
 from tests.support.small_api_server import SmallApiServer, answer_once, reset_once
 
 THINGS = Resource("example.com", "v1", "things", "Thing")
-COLLECTION = THINGS.locate("default")
+COLLECTION = THINGS.get_path("default")
 
 
 def fill(server: SmallApiServer, count: int) -> None:
@@ -38,33 +41,40 @@ def fill(server: SmallApiServer, count: int) -> None:
         server.put(COLLECTION, {"metadata": {"name": f"thing-{number:03}"}})
 
 
-def test_paths() -> None:
-    assert PODS.locate("a", "b", "log") == "/api/v1/namespaces/a/pods/b/log"
-    assert THINGS.locate() == "/apis/example.com/v1/things"
-    assert THINGS.locate("a b", "../c") == "/apis/example.com/v1/namespaces/a%20b/things/..%2Fc"
+def test_resource_paths() -> None:
+    assert PODS.get_path("a", "b", "log") == "/api/v1/namespaces/a/pods/b/log"
+    assert THINGS.get_path() == "/apis/example.com/v1/things"
+    assert THINGS.get_path("a b", "../c") == "/apis/example.com/v1/namespaces/a%20b/things/..%2Fc"
 
 
-def test_a_list_is_read_page_by_page(server: SmallApiServer, cluster: Cluster) -> None:
+@pytest.fixture
+def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make lists read three objects a page."""
+    list_pages = functools.partialmethod(AsyncClient.list_pages, limit=3)
+    monkeypatch.setattr(AsyncClient, "list_pages", list_pages)
+
+
+@pytest.mark.usefixtures("short_pages")
+def test_lists_are_read_by_page(server: SmallApiServer, cluster: Cluster) -> None:
     fill(server, 7)
-    items, version = cluster.list_with_version(THINGS, "default", page=3)
+    items = cluster.list(THINGS, "default")
     assert [item["metadata"]["name"] for item in items] == [f"thing-{number:03}" for number in range(7)]
-    assert version == str(server.version)
     assert server.count("GET", "things") == 3
 
 
-def test_a_page_that_has_expired_starts_the_list_anew(server: SmallApiServer, cluster: Cluster) -> None:
+@pytest.mark.usefixtures("short_pages")
+def test_expired_continue_tokens_restart_the_list(server: SmallApiServer, cluster: Cluster) -> None:
     fill(server, 7)
     expired = answer_once(410, reason="Expired")
     server.troubles.append(lambda asked, handler: "continue" in asked.query and expired(asked, handler))
-    items, _ = cluster.list_with_version(THINGS, "default", page=3)
-    assert len(items) == 7
+    assert len(cluster.list(THINGS, "default")) == 7
     assert "limit" not in server.asked[-1].query
 
 
 @pytest.mark.parametrize(
     ("status", "headers"), [(429, {"Retry-After": "0"}), (503, {}), (502, {}), (504, {}), (500, {"Retry-After": "0"})]
 )
-def test_troubles_that_pass_are_waited_out(
+def test_transient_errors_are_retried(
     server: SmallApiServer, cluster: Cluster, status: int, headers: dict[str, str]
 ) -> None:
     fill(server, 1)
@@ -73,7 +83,7 @@ def test_troubles_that_pass_are_waited_out(
     assert server.count("GET") == 4
 
 
-def test_the_server_says_how_long_to_wait(server: SmallApiServer, cluster: Cluster) -> None:
+def test_retry_after_is_honoured(server: SmallApiServer, cluster: Cluster) -> None:
     fill(server, 1)
     server.troubles.append(answer_once(429, headers={"Retry-After": "1"}))
     began = time.monotonic()
@@ -81,24 +91,24 @@ def test_the_server_says_how_long_to_wait(server: SmallApiServer, cluster: Clust
     assert time.monotonic() - began >= 1
 
 
-def test_trouble_that_does_not_pass_ends_in_words(server: SmallApiServer, tmp_path: Path) -> None:
+def test_retry_timeout_raises_unreachable_error(server: SmallApiServer, tmp_path: Path) -> None:
     fill(server, 1)
     server.troubles.append(answer_once(503, times=1000))
-    cluster = Cluster(server.write_kubeconfig(tmp_path / "kubeconfig"), patience=0.5)
+    cluster = Cluster(server.write_kubeconfig(tmp_path / "kubeconfig"), retry_timeout=0.5)
     with pytest.raises(
         UnreachableError, match=r"cannot get things.example.com 'a' in namespace default: .* \(for 0.5 s\)"
     ):
         cluster.get(THINGS, "a", "default")
 
 
-def test_an_error_of_the_server_is_told_at_once(server: SmallApiServer, cluster: Cluster) -> None:
+def test_internal_errors_are_not_retried(server: SmallApiServer, cluster: Cluster) -> None:
     server.troubles.append(answer_once(500, reason="InternalError", times=100))
     with pytest.raises(ApiError, match="told to answer 500"):
         cluster.get(THINGS, "a", "default")
     assert server.count("GET") == 1
 
 
-def test_a_reset_connection_is_tried_again(server: SmallApiServer, cluster: Cluster) -> None:
+def test_reset_connections_are_retried(server: SmallApiServer, cluster: Cluster) -> None:
     fill(server, 1)
     cluster.list(THINGS, "default")
     server.troubles.append(reset_once(method="GET"))
@@ -107,7 +117,7 @@ def test_a_reset_connection_is_tried_again(server: SmallApiServer, cluster: Clus
     assert cluster.patch(THINGS, "thing-000", "default", {"spec": {"a": 1}})["spec"] == {"a": 1}
 
 
-def test_nobody_knows_whether_a_broken_creation_came_through(server: SmallApiServer, cluster: Cluster) -> None:
+def test_broken_create_raises_uncertain_error(server: SmallApiServer, cluster: Cluster) -> None:
     cluster.list(THINGS, "default")
     server.troubles.append(reset_once(method="POST", after=True))
     with pytest.raises(UncertainError):
@@ -116,12 +126,12 @@ def test_nobody_knows_whether_a_broken_creation_came_through(server: SmallApiSer
     assert server.count("POST") == 1
 
 
-def test_a_server_that_never_answered_is_given_up_at_once(tmp_path: Path) -> None:
+def test_unknown_server_is_not_retried(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         server = SmallApiServer()
         server.port = probe.getsockname()[1]
-        cluster = Cluster(server.write_kubeconfig(tmp_path / "kubeconfig"), patience=300)
+        cluster = Cluster(server.write_kubeconfig(tmp_path / "kubeconfig"), retry_timeout=300)
         began = time.monotonic()
         with pytest.raises(UnreachableError) as refused:
             cluster.get(PODS, "a", "default")
@@ -130,7 +140,7 @@ def test_a_server_that_never_answered_is_given_up_at_once(tmp_path: Path) -> Non
     assert "object at 0x" not in str(refused.value)
 
 
-def test_a_server_that_has_answered_is_waited_for(server: SmallApiServer, cluster: Cluster) -> None:
+def test_known_server_is_retried_across_a_restart(server: SmallApiServer, cluster: Cluster) -> None:
     fill(server, 1)
     cluster.list(THINGS, "default")
     server.stop()
@@ -138,7 +148,7 @@ def test_a_server_that_has_answered_is_waited_for(server: SmallApiServer, cluste
     assert cluster.create(THINGS, {"metadata": {"name": "b"}}, "default")["metadata"]["name"] == "b"
 
 
-def test_a_token_that_is_not_taken_any_more_is_read_again(server: SmallApiServer, tmp_path: Path) -> None:
+def test_rejected_tokens_are_read_again(server: SmallApiServer, tmp_path: Path) -> None:
     fill(server, 1)
     token = tmp_path / "token"
     token.write_text("old")
@@ -151,11 +161,11 @@ def test_a_token_that_is_not_taken_any_more_is_read_again(server: SmallApiServer
     assert [item.token for item in server.asked] == ["old", "old", "new"]
     token.write_text("wrong")
     server.token = "other"
-    with pytest.raises(UnauthorizedError, match="does not take these credentials\nLog in again"):
+    with pytest.raises(UnauthorizedError, match="rejected these credentials\nLog in again"):
         cluster.list(THINGS, "default")
 
 
-def test_an_exec_plugin_gives_the_token(server: SmallApiServer, tmp_path: Path) -> None:
+def test_exec_plugin_tokens_are_renewed(server: SmallApiServer, tmp_path: Path) -> None:
     plugin = tmp_path / "plugin.py"
     plugin.write_text(
         "import json, pathlib\n"
@@ -181,7 +191,7 @@ def test_an_exec_plugin_gives_the_token(server: SmallApiServer, tmp_path: Path) 
     assert server.asked[-1].token == "two"
 
 
-def test_an_exec_plugin_that_fails_is_told(server: SmallApiServer, tmp_path: Path) -> None:
+def test_failing_exec_plugin_raises_configuration_error(server: SmallApiServer, tmp_path: Path) -> None:
     user = {
         "exec": {
             "apiVersion": "client.authentication.k8s.io/v1",
@@ -195,7 +205,7 @@ def test_an_exec_plugin_that_fails_is_told(server: SmallApiServer, tmp_path: Pat
     assert server.asked == []
 
 
-def test_the_namespace_is_that_of_the_context(cluster: Cluster, tmp_path: Path, server: SmallApiServer) -> None:
+def test_default_namespace_is_that_of_the_context(cluster: Cluster, tmp_path: Path, server: SmallApiServer) -> None:
     assert cluster.namespace == "team"
     assert Cluster(server.write_kubeconfig(tmp_path / "other")).namespace == "default"
 
@@ -215,7 +225,7 @@ def test_the_namespace_is_that_of_the_context(cluster: Cluster, tmp_path: Path, 
         ),
     ],
 )
-def test_a_kubeconfig_that_cannot_be_used(tmp_path: Path, text: str | None, context: str | None, message: str) -> None:
+def test_invalid_kubeconfig(tmp_path: Path, text: str | None, context: str | None, message: str) -> None:
     file = tmp_path / "kubeconfig"
     if text is not None:
         file.write_text(text)
@@ -223,7 +233,7 @@ def test_a_kubeconfig_that_cannot_be_used(tmp_path: Path, text: str | None, cont
         _ = Cluster(file, context).namespace
 
 
-def test_where_a_kubeconfig_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, pipe, missing = (tmp_path / name for name in ("folder", "pipe", "missing"))
     folder.mkdir()
     os.mkfifo(pipe)
@@ -238,7 +248,7 @@ def test_where_a_kubeconfig_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert caught.value.hint.startswith("Choose one with --kubeconfig or KUBECONFIG. ")
 
 
-def test_the_environment_names_the_kubeconfig(
+def test_kubeconfig_environment_variable(
     server: SmallApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(server.write_kubeconfig(tmp_path / "named", namespace="mine")))
@@ -250,26 +260,22 @@ def test_the_environment_names_the_kubeconfig(
     assert (Cluster().namespace, Cluster(context="second").namespace) == ("mine", "theirs")
 
 
-def test_in_a_pod_it_is_the_pods_account(
-    server: SmallApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from kubernetes.config import incluster_config
-
-    from kfp_mindspore.kube import configuration
-
+def test_service_account_of_the_pod(server: SmallApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in (("token", "of-the-pod"), ("namespace", "pods-own\n"), ("ca.crt", "x")):
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(configuration, "ACCOUNT", tmp_path)
-    monkeypatch.setattr(configuration, "_DEFAULT_FILE", str(tmp_path / "no-kubeconfig"))
-    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    monkeypatch.setattr(config, "SERVICE_ACCOUNT_DIR", tmp_path)
+    monkeypatch.setattr(config, "_DEFAULT_FILE", str(tmp_path / "no-kubeconfig"))
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.port))
     monkeypatch.delenv("KUBECONFIG", raising=False)
-    access = Cluster().connection.access
-    assert (access.namespace, access.source) == ("pods-own", "the pod's service account")
-    assert access.configuration.host == f"https://127.0.0.1:{server.port}"
-    assert access.configuration.api_key["authorization"].endswith("of-the-pod")
+
+    loaded = config.load_config()
+    assert (loaded.namespace, loaded.source) == ("pods-own", "the pod's service account")
+    assert loaded.server == f"https://127.0.0.1:{server.port}"
+    assert loaded.get_authorization() == "Bearer of-the-pod"
+    (tmp_path / "token").write_text("rotated")
+    monkeypatch.setattr(config, "_TOKEN_SECONDS", 0.0)
+    assert loaded.get_authorization() == "Bearer rotated"
 
 
 REQUEST = Request("create", "msjobs.mindspore.gitee.com", "a", "team")
@@ -290,8 +296,8 @@ REQUEST = Request("create", "msjobs.mindspore.gitee.com", "a", "team")
         (418, b"<html>teapot</html>", ApiError, "<html>teapot</html>"),
     ],
 )  # fmt: skip
-def test_answers_become_errors(status: int, body: bytes, kind: type[Exception], words: str) -> None:
-    error = explain_answer(REQUEST, status, read_status(body))
+def test_responses_become_errors(status: int, body: bytes, kind: type[Exception], words: str) -> None:
+    error = explain_response(REQUEST, status, read_status(body))
     assert type(error) is kind
     with pytest.raises(kind, match=f"(?s){words}"):
         raise error

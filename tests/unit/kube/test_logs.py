@@ -1,4 +1,4 @@
-"""Lines of a log: each once, in order, whatever breaks on the way."""
+"""Followed logs: each line once and in order, across broken connections."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_mindspore.errors import NotFoundError
-from kfp_mindspore.kube import PODS, Cluster, Stop
-from kfp_mindspore.kube.logs import _Resume
+from kfp_mindspore.kube import PODS, CancellationToken, Cluster
+from kfp_mindspore.kube.logs import _LogPosition
 from tests.support.small_api_server import SmallApiServer, answer_once
 
-COLLECTION = PODS.locate("default")
+COLLECTION = PODS.get_path("default")
 
 
 def run_pod(server: SmallApiServer, name: str = "pod", *, running: bool = True, uid: str = "1") -> None:
@@ -23,11 +23,11 @@ def run_pod(server: SmallApiServer, name: str = "pod", *, running: bool = True, 
     server.put(COLLECTION, {"metadata": {"name": name, "uid": uid}, "status": status})
 
 
-def follow(cluster: Cluster, stop: Stop | None = None) -> Iterator[str]:
-    return cluster.stream_log("pod", "default", container="mindspore", uid="1", stop=stop)
+def follow(cluster: Cluster, token: CancellationToken | None = None) -> Iterator[str]:
+    return cluster.stream_log("pod", "default", container="mindspore", uid="1", token=token)
 
 
-def test_a_log_is_read_whole_or_its_end(server: SmallApiServer, cluster: Cluster) -> None:
+def test_logs_are_read_complete_or_by_tail(server: SmallApiServer, cluster: Cluster) -> None:
     run_pod(server)
     assert cluster.read_log("pod", "default") == ""
     server.write("pod", "2026-01-31T12:00:00Z one", "2026-01-31T12:00:01Z two", end=True)
@@ -35,7 +35,7 @@ def test_a_log_is_read_whole_or_its_end(server: SmallApiServer, cluster: Cluster
     assert server.asked[-1].query == {"tailLines": "7"}
 
 
-def test_lines_are_followed_to_the_end(server: SmallApiServer, cluster: Cluster) -> None:
+def test_logs_are_followed_until_the_container_terminates(server: SmallApiServer, cluster: Cluster) -> None:
     run_pod(server)
     server.write("pod", "2026-01-31T12:00:00.1Z one")
     lines = follow(cluster)
@@ -48,7 +48,7 @@ def test_lines_are_followed_to_the_end(server: SmallApiServer, cluster: Cluster)
 
 
 @pytest.mark.parametrize("by", ["reset", "end"])
-def test_a_stream_that_breaks_goes_on_where_it_was(server: SmallApiServer, cluster: Cluster, by: str) -> None:
+def test_broken_streams_resume_without_gaps_or_repeats(server: SmallApiServer, cluster: Cluster, by: str) -> None:
     run_pod(server)
     same = "2026-01-31T12:00:00.5Z"
     server.write("pod", "2026-01-31T12:00:00.25Z one", f"{same} two", f"{same} three")
@@ -62,7 +62,7 @@ def test_a_stream_that_breaks_goes_on_where_it_was(server: SmallApiServer, clust
     assert list(lines) == []
 
 
-def test_a_pod_of_another_uid_is_another_pod(server: SmallApiServer, cluster: Cluster) -> None:
+def test_pods_of_another_uid_are_not_followed(server: SmallApiServer, cluster: Cluster) -> None:
     run_pod(server)
     server.write("pod", "2026-01-31T12:00:00Z one")
     lines = follow(cluster)
@@ -72,7 +72,7 @@ def test_a_pod_of_another_uid_is_another_pod(server: SmallApiServer, cluster: Cl
     assert list(lines) == []
 
 
-def test_a_node_that_restarts_is_waited_for(server: SmallApiServer, cluster: Cluster) -> None:
+def test_kubelet_errors_are_retried(server: SmallApiServer, cluster: Cluster) -> None:
     run_pod(server)
     server.write("pod", "2026-01-31T12:00:00Z one")
     lines = follow(cluster)
@@ -83,35 +83,35 @@ def test_a_node_that_restarts_is_waited_for(server: SmallApiServer, cluster: Clu
     assert next(lines) == "two"
 
 
-def test_a_pod_that_is_gone_has_no_lines(server: SmallApiServer, cluster: Cluster) -> None:
+def test_deleted_pods_have_no_lines(server: SmallApiServer, cluster: Cluster) -> None:
     assert list(follow(cluster)) == []
     with pytest.raises(NotFoundError, match="'pod' in namespace default"):
         cluster.get(PODS, "pod", "default")
 
 
-def test_another_thread_ends_it(server: SmallApiServer, cluster: Cluster) -> None:
+def test_cancellation_token_ends_a_followed_log(server: SmallApiServer, cluster: Cluster) -> None:
     run_pod(server)
     server.write("pod", "2026-01-31T12:00:00Z one")
-    stop = Stop()
-    lines = follow(cluster, stop)
+    token = CancellationToken()
+    lines = follow(cluster, token)
     next(lines)
-    threading.Timer(0.1, stop.set).start()
+    threading.Timer(0.1, token.cancel).start()
     assert list(lines) == []
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=20).map(sorted), st.lists(st.integers(0, 20), max_size=5))
-def test_no_line_is_lost_or_told_twice(stamps: list[int], cuts: list[int]) -> None:
+def test_lines_are_read_once_whatever_the_server_repeats(stamps: list[int], cuts: list[int]) -> None:
     """Break a log at any lines; the server sends again what is of the same second or later."""
     fractions = ["", ".1", ".12"]
     lines = [
         (f"2026-01-31T12:00:0{stamp // 3}{fractions[stamp % 3]}Z", f"line {index}")
         for index, stamp in enumerate(stamps)
     ]
-    resume, told = _Resume(), []
+    position, read = _LogPosition(), []
     for cut in [*cuts, len(lines)]:
-        since = resume.since.rstrip("Z")
-        for stamp, text in [item for item in lines if item[0][:19] >= since][:cut]:
-            if (taken := resume.take(f"{stamp} {text}".encode())) is not None:
-                told.append(taken)
-        resume.begin_again()
-    assert told == [text for _, text in lines]
+        since = position.since.rstrip("Z")
+        for stamp, content in [item for item in lines if item[0][:19] >= since][:cut]:
+            if (text := position.advance(f"{stamp} {content}".encode())) is not None:
+                read.append(text)
+        position.rewind()
+    assert read == [text for _, text in lines]

@@ -1,4 +1,4 @@
-"""A collection as it changes, whatever breaks on the way."""
+"""List-and-watch across broken connections, expired versions and rejected tokens."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.kube import Cluster, ForbiddenError, Resource, Stop
+from kfp_mindspore.kube import CancellationToken, Cluster, ForbiddenError, Resource
 from tests.support.small_api_server import SmallApiServer, answer_once
 
 THINGS = Resource("example.com", "v1", "things", "Thing")
-COLLECTION = THINGS.locate("default")
+COLLECTION = THINGS.get_path("default")
 SECONDS = 120.0
 
 Objects = Mapping[str, Any]
@@ -48,7 +48,7 @@ def later(*steps: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def test_changes_are_seen_as_they_come(server: SmallApiServer, cluster: Cluster) -> None:
+def test_changes_are_yielded(server: SmallApiServer, cluster: Cluster) -> None:
     put(server, "a")
     states = cluster.watch(THINGS, "default", timeout=SECONDS)
     assert set(next(states)) == {"a"}
@@ -64,7 +64,7 @@ def test_changes_are_seen_as_they_come(server: SmallApiServer, cluster: Cluster)
     assert server.count("GET", "things") == 2
 
 
-def test_selectors_are_the_servers_affair(server: SmallApiServer, cluster: Cluster) -> None:
+def test_selectors(server: SmallApiServer, cluster: Cluster) -> None:
     put(server, "a", team="x")
     put(server, "b", team="y")
     assert set(next(cluster.watch(THINGS, "default", labels="team=x"))) == {"a"}
@@ -72,7 +72,7 @@ def test_selectors_are_the_servers_affair(server: SmallApiServer, cluster: Clust
 
 
 @pytest.mark.parametrize("by", ["reset", "half", "error", "end"])
-def test_a_broken_watch_is_mended_and_nothing_is_missed(server: SmallApiServer, cluster: Cluster, by: str) -> None:
+def test_broken_watches_resume_without_gaps(server: SmallApiServer, cluster: Cluster, by: str) -> None:
     put(server, "a")
     states = cluster.watch(THINGS, "default", timeout=SECONDS)
     next(states)
@@ -82,7 +82,7 @@ def test_a_broken_watch_is_mended_and_nothing_is_missed(server: SmallApiServer, 
     wait(states, lambda state: "c" in state)
 
 
-def test_an_expired_version_lists_again_and_sees_what_went(server: SmallApiServer, cluster: Cluster) -> None:
+def test_expired_version_lists_again_and_drops_deleted_objects(server: SmallApiServer, cluster: Cluster) -> None:
     put(server, "a")
     put(server, "b")
     states = cluster.watch(THINGS, "default", timeout=SECONDS)
@@ -100,7 +100,7 @@ def test_an_expired_version_lists_again_and_sees_what_went(server: SmallApiServe
     assert set(wait(states, lambda state: "c" in state)) == {"b", "c"}
 
 
-def test_troubles_of_opening_are_waited_out(server: SmallApiServer, cluster: Cluster) -> None:
+def test_transient_errors_are_retried(server: SmallApiServer, cluster: Cluster) -> None:
     put(server, "a")
     states = cluster.watch(THINGS, "default", timeout=SECONDS)
     next(states)
@@ -111,7 +111,7 @@ def test_troubles_of_opening_are_waited_out(server: SmallApiServer, cluster: Clu
     wait(states, lambda state: "b" in state)
 
 
-def test_an_expired_token_is_renewed_for_the_next_watch(server: SmallApiServer, tmp_path: Any) -> None:
+def test_rejected_tokens_are_read_again(server: SmallApiServer, tmp_path: Any) -> None:
     token = tmp_path / "token"
     token.write_text("old")
     server.token = "old"
@@ -131,7 +131,7 @@ def test_an_expired_token_is_renewed_for_the_next_watch(server: SmallApiServer, 
     assert server.asked[-1].token == "new"
 
 
-def test_what_may_not_be_watched_is_told(server: SmallApiServer, cluster: Cluster) -> None:
+def test_forbidden_watch_raises(server: SmallApiServer, cluster: Cluster) -> None:
     states = cluster.watch(THINGS, "default", timeout=SECONDS)
     next(states)
     server.troubles.append(answer_once(403, times=100))
@@ -139,14 +139,14 @@ def test_what_may_not_be_watched_is_told(server: SmallApiServer, cluster: Cluste
         next(states)
 
 
-def test_it_ends_in_time(server: SmallApiServer, cluster: Cluster) -> None:
+def test_timeout(server: SmallApiServer, cluster: Cluster) -> None:
     began = time.monotonic()
     assert len(list(cluster.watch(THINGS, "default", timeout=0.3))) == 1
     assert 0.3 <= time.monotonic() - began < SECONDS
     assert len(list(cluster.watch(THINGS, "default", timeout=0))) == 1
 
 
-def test_another_thread_ends_it(server: SmallApiServer, cluster: Cluster) -> None:
-    stop = Stop()
-    later(lambda: wait_open(server), stop.set)
-    assert len(list(cluster.watch(THINGS, "default", stop=stop))) == 1
+def test_cancellation_token_ends_a_watch(server: SmallApiServer, cluster: Cluster) -> None:
+    token = CancellationToken()
+    later(lambda: wait_open(server), token.cancel)
+    assert len(list(cluster.watch(THINGS, "default", token=token))) == 1

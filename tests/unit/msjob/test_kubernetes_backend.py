@@ -18,8 +18,8 @@ from kfp_mindspore.msjob.failure import JobFailedError
 from tests.support.small_api_server import SmallApiServer, answer_once, reset_once
 
 NAMESPACE = "team"
-JOBS_PATH = MSJOBS.locate(NAMESPACE)
-PODS_PATH = PODS.locate(NAMESPACE)
+JOBS_PATH = MSJOBS.get_path(NAMESPACE)
+PODS_PATH = PODS.get_path(NAMESPACE)
 SECONDS = 120.0
 UID = "uid-job"
 
@@ -298,7 +298,7 @@ def test_events_are_those_of_the_job_and_its_pods(town: Town) -> None:
     ):
         event = {"involvedObject": {"name": name, "uid": uid}, "reason": f"R{number}", "message": "m", "count": 2}
         time_ = {"lastTimestamp": f"2026-01-31T12:00:{59 - number}Z"}
-        town.server.put(EVENTS.locate(NAMESPACE), {"metadata": {"name": f"e{number}"}, **event, **time_})
+        town.server.put(EVENTS.get_path(NAMESPACE), {"metadata": {"name": f"e{number}"}, **event, **time_})
     events = town.client.backend.list_events("job", NAMESPACE)
     assert [(event.object, event.reason, event.message) for event in events] == [
         ("job-worker-0", "R2", "m (2 times)"),

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 
+from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.operator.api import ApiError
 from kfp_mindspore.operator.controller import Controller
 from kfp_mindspore.operator.metrics import Metrics
 from kfp_mindspore.operator.observed import PodView
@@ -72,7 +72,7 @@ def work_on(
                     key, _ = await queue.get()
                     try:
                         await controller.look(key)
-                    except ApiError as error:
+                    except KfpMindSporeError as error:
                         errors.append(error.message)
                     queue.done(key)
 
@@ -135,7 +135,7 @@ def test_what_is_gone_at_once_is_not_waited_for(tmp_path: Path) -> None:
 def test_refused_pods_are_reported_in_the_status(tmp_path: Path) -> None:
     script = Script({"POST pods": refuse(403, "Forbidden")})
     store, errors = work_on(tmp_path, script, 1)
-    assert errors == ["because of Forbidden"]
+    assert errors == ["cannot create pods 'job-0-scheduler-0' in namespace team: because of Forbidden"]
     statuses = [body["status"] for method, _, body in script.asked if method == "PUT"]
     assert statuses[0]["state"] == "Created"
     assert "because of Forbidden" in statuses[-1]["waiting"]

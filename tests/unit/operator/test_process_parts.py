@@ -18,7 +18,6 @@ from aiohttp import web
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.operator.actions import EmitEvent
-from kfp_mindspore.operator.credentials import Login
 from kfp_mindspore.operator.health import serve_health
 from kfp_mindspore.operator.logs import JsonFormatter, TextFormatter
 from kfp_mindspore.operator.metrics import Metrics
@@ -146,7 +145,7 @@ def test_it_ends_when_it_is_told_though_no_listing_ever_succeeded(tmp_path: Path
 
     async def work() -> None:
         async with serve(handler, tmp_path):
-            settings = Settings(Login(str(tmp_path / "kubeconfig")), host="127.0.0.1", port=0)
+            settings = Settings(str(tmp_path / "kubeconfig"), host="127.0.0.1", port=0)
             operator = Operator(settings)
             await asyncio.wait_for(operator.run(), SECONDS)
             assert operator.metrics.leading._value.get() == 0
