@@ -1,4 +1,4 @@
-"""The model: exported, inspected, verified, evaluated and run."""
+"""Model bundles: export, inspection, verification, evaluation and execution."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Encrypted MindIR files: where the key comes from, and what a wrong one looks like."""
+"""Encrypted MindIR files: reading keys, decryption and its errors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.errors import CorruptBundleError, MissingExtraError, UserError
+from kfp_mindspore.compat import decryption
+from kfp_mindspore.errors import CorruptBundleError, UserError
 from kfp_mindspore.formats.bundle import ModelBundle
+from kfp_mindspore.mindir.environment import import_mindspore
 from kfp_mindspore.settings import MODEL_KEY_VARIABLE
 
 ENCRYPTION = "AES-GCM"
@@ -23,7 +25,7 @@ _KEY_HINT = (
 _GIVE_HINT = f"Give the key it was exported with: in a file (--key-file, --model_key_file) or in {MODEL_KEY_VARIABLE}."
 _MAX_FILE_BYTES = 4096
 _OPEN_TO_OTHERS = stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP
-# Not 32 digits: that is the length of a key as it is, and one text must not mean two keys.
+# Not 32 digits: 32 bytes are a binary key already, and one text must not stand for two keys.
 _HEX_LENGTHS = (48, 64)
 _logger = logging.getLogger(__name__)
 
@@ -31,33 +33,33 @@ _logger = logging.getLogger(__name__)
 def read_model_key(key_file: Path | str | None, environment: Mapping[str, str]) -> bytes | None:
     """Read the key of encrypted models from a file or, without one, from the variable MINDSPORE_MODEL_KEY.
 
-    48 or 64 hexadecimal digits are decoded; 16, 24 or 32 bytes are taken as they are. One line end after them does not
-    count. A file that others may read is used, with a warning in the log.
+    48 or 64 hexadecimal digits are decoded; 16, 24 or 32 bytes are used unchanged. One trailing line end is removed. A
+    file that others may read is used, with a warning in the log.
 
     Args:
-        key_file: A file that holds the key and nothing else.
+        key_file: A file with the key only.
         environment: Such as os.environ.
 
     Returns:
         16, 24 or 32 bytes, or None when neither is given.
 
     Raises:
-        UserError: The file cannot be read, or it is no key; the message names file or variable, never shows the key.
+        UserError: The file cannot be read or is no key; the message names file or variable and never contains the key.
     """
     if key_file is not None:
         file = Path(key_file)
         return _parse(_read_file(file), str(file))
     if text := environment.get(MODEL_KEY_VARIABLE, ""):
-        # surrogateescape: what the environment holds byte by byte, whatever the locale is.
+        # surrogateescape: the bytes of the environment, independent of the locale.
         return _parse(os.fsencode(text), MODEL_KEY_VARIABLE)
     return None
 
 
 def check_key(key: bytes) -> bytes:
-    """Return a key of a length that AES takes.
+    """Return the key, if its length is valid for AES.
 
     Raises:
-        UserError: It has another length.
+        UserError: Its length is not 16, 24 or 32 bytes.
     """
     if not isinstance(key, bytes) or len(key) not in KEY_LENGTHS:
         found = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
@@ -69,11 +71,11 @@ def load_graph(bundle: ModelBundle, key: bytes | None = None) -> Any:
     """Load a bundle's graph with MindSpore, decrypted in memory when it is encrypted.
 
     Args:
-        bundle: A bundle that was opened.
+        bundle: An opened bundle.
         key: The key of an encrypted model; not used for a plain one.
 
     Returns:
-        What `mindspore.nn.GraphCell` takes.
+        The argument of `mindspore.nn.GraphCell`.
 
     Raises:
         UserError: It is encrypted and there is no key or another one, or it is no MindIR that MindSpore can load.
@@ -82,12 +84,7 @@ def load_graph(bundle: ModelBundle, key: bytes | None = None) -> Any:
     options: dict[str, Any] = {}
     if needed := require_key(bundle, key):
         options = {"dec_key": needed, "dec_mode": ENCRYPTION}
-    try:
-        import mindspore
-    except ModuleNotFoundError as error:
-        if error.name != "mindspore":
-            raise
-        raise MissingExtraError("mindspore", "serving") from None
+    mindspore = import_mindspore("serving")
     try:
         return mindspore.load(str(bundle.mindir), **options)
     except (RuntimeError, ValueError) as error:
@@ -97,31 +94,25 @@ def load_graph(bundle: ModelBundle, key: bytes | None = None) -> Any:
 
 
 def decrypt_file(file: Path, key: bytes) -> bytes:
-    """Return an encrypted MindIR file in plain; that never reaches the disk.
+    """Return the plain content of an encrypted MindIR file, in memory only.
 
     Raises:
-        UserError: The key is not the one it was encrypted with.
+        UserError: The key is wrong.
         MissingExtraError: MindSpore is not installed.
     """
-    try:
-        from mindspore._c_expression import _decrypt
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "mindspore":
-            raise
-        raise MissingExtraError("mindspore", "train") from None
-    key = check_key(key)
-    # The same function that mindspore.load_checkpoint calls; None when the key or the content is not right.
-    content: bytes | None = _decrypt(str(file), key, len(key), ENCRYPTION)
+    import_mindspore()
+    content = decryption.decrypt_file(file, check_key(key), ENCRYPTION)
     if content is None:
         raise wrong_key(file)
-    return bytes(content)
+    return content
 
 
 def require_key(bundle: ModelBundle, key: bytes | None) -> bytes | None:
-    """Return the key if the bundle is encrypted, None if it needs none.
+    """Return the key if the bundle is encrypted, else None.
 
     Raises:
-        UserError: It is encrypted and there is no key, the key has no possible length, or the method is not known.
+        UserError: It is encrypted and there is no key, or the key has an invalid length.
+        CorruptBundleError: The encryption method is unknown.
     """
     method = bundle.signature.encryption
     if not method:
@@ -151,7 +142,7 @@ def _read_file(file: Path) -> bytes:
         with file.open("rb") as stream:
             status = os.fstat(stream.fileno())
             if stat.S_ISREG(status.st_mode) and status.st_mode & _OPEN_TO_OTHERS:
-                # No error: it is how Kubernetes mounts a secret unless it is told otherwise.
+                # No error: the default mode of a mounted Kubernetes secret.
                 _logger.warning(
                     "%s: key file: its mode is %04o: others than its owner can read or change it; "
                     "chmod 600, or in Kubernetes mount the secret with defaultMode: 0440",

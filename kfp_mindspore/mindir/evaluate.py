@@ -1,4 +1,4 @@
-"""How good a classifier's bundle is on a split of a dataset."""
+"""Evaluation of a classifier's bundle on a split of a dataset."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A classifier's result.
+    """Result of the evaluation of a classifier.
 
     Args:
         accuracy: Share of samples whose predicted class is the true one, 0 to 1.
@@ -53,11 +53,11 @@ def evaluate_bundle(
     Args:
         bundle_dir: A bundle with one input; its first output, of shape (N, K), holds a score a class.
         dataset_dir: A dataset directory.
-        split: Which of its splits.
-        key: What an encrypted model is decrypted with; a plain one needs none.
+        split: Name of the split.
+        key: Key of an encrypted model.
 
     Raises:
-        UserError: One of them is missing or damaged, or they do not fit together.
+        UserError: Bundle or dataset is missing or damaged, or they do not fit together.
         MissingExtraError: MindSpore is not installed.
     """
     import numpy as np

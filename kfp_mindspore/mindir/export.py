@@ -1,19 +1,18 @@
-"""From a checkpoint to a model bundle: exported, loaded again, compared on real inputs, then written whole."""
+"""Export of a checkpoint as a model bundle, verified on real inputs."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
-from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, UserError
+from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.formats.bundle import (
     MODEL_FILE,
     TRANSFORM_FILE,
@@ -27,15 +26,16 @@ from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.formats.model_options import parse_dimensions
 from kfp_mindspore.mindir.encryption import ENCRYPTION, check_key
+from kfp_mindspore.mindir.environment import import_mindspore, use_graph_mode
 from kfp_mindspore.mindir.index_ranges import compute_index_ranges
 from kfp_mindspore.mindir.metadata import inspect_mindir
 from kfp_mindspore.mindir.padding import (
     check_inputs,
     check_padding,
     describe_tensor,
-    find_axes,
+    format_dimensions,
+    get_free_axes,
     shorten_error,
-    write_dimensions,
 )
 from kfp_mindspore.mindir.verify import TOLERANCE, measure_difference
 from kfp_mindspore.transform.export import try_transform
@@ -54,7 +54,7 @@ _logger = logging.getLogger(__name__)
 
 FREE = "free"
 _SPLIT = "test"
-# What the arguments of `export_mindir` write, so that it was checked.
+# Metadata that `export_mindir` writes from validated arguments.
 _OWN_METADATA = ("dimensions", "encryption", "transform")
 
 
@@ -76,24 +76,24 @@ def export_mindir(
 ) -> ModelBundle:
     """Export a trained network as a model bundle.
 
-    The exported graph is loaded again and must compute what the network computes. When anything fails nothing is
-    written, and what stood at `output_dir` is untouched.
+    The exported graph is loaded again and its outputs are compared with the network's. On any error nothing is
+    written, and an existing bundle at `output_dir` is unchanged.
 
     Args:
         checkpoint_dir: A checkpoint directory.
         output_dir: The bundle directory to write; replaced when it exists.
         dataset_dir: A dataset directory; the first samples of its test split are compared, its labels are recorded.
-        samples: Real inputs to compare instead: an array of shape (N, …), or one an input by its parameter's name.
-        batch: `free`, or the number of rows that the graph takes.
-        network: `module:factory`, or the network itself; default what the checkpoint records.
-        network_arguments: Keyword arguments of the factory; default what the checkpoint records.
+        samples: Real inputs to compare, instead of a dataset: an array of shape (N, …), or arrays by parameter name.
+        batch: `free`, or the fixed number of rows of the graph.
+        network: `module:factory`, or the network itself; default as recorded by the checkpoint.
+        network_arguments: Keyword arguments of the factory; default as recorded by the checkpoint.
         metadata: Texts to keep in the signature.
-        sample_count: How many samples of the dataset to compare and to keep in the bundle.
+        sample_count: Number of samples of the dataset to compare and to keep in the bundle.
         tolerance: Largest absolute difference allowed.
-        transform: A file that defines a transform, which is tried and copied into the bundle; or the name of one that
-            an installed package registers.
-        dimensions: Free dimensions other than the batch by name (`formats.signature.parse_dimensions`); the graph is
-            compared with the network at every size that the samples can be padded to.
+        transform: A file that defines a transform, which is validated and copied into the bundle; or the name of one
+            that an installed package registers.
+        dimensions: Free dimensions other than the batch by name (`formats.model_options.parse_dimensions`); the graph
+            is compared with the network at every size that the samples can be padded to.
         key: 16, 24 or 32 bytes to encrypt model.mindir with (AES-GCM). No plain model reaches the disk; the samples in
             verified.npz are not encrypted.
 
@@ -102,32 +102,27 @@ def export_mindir(
 
     Raises:
         UserError: The checkpoint, the network or the samples are missing or do not fit together.
-        KfpMindSporeError: MindSpore cannot export the network, or the exported graph computes something else.
+        KfpMindSporeError: MindSpore cannot export the network, or the outputs of the exported graph differ.
         MissingExtraError: MindSpore is not installed.
     """
     if batch != FREE and (isinstance(batch, str) or batch < 1):
         raise UserError(f"batch: must be 'free' or a number of at least 1, got {batch!r}")
     if reserved := [name for name in _OWN_METADATA if name in (metadata or {})]:
-        raise UserError(f"metadata: {reserved[0]}: is written by export itself", hint=f"Give {reserved[0]} instead.")
+        raise UserError(f"metadata: {reserved[0]}: is reserved for export", hint=f"Give {reserved[0]} instead.")
     if key is not None:
         check_key(key)
     checkpoint = Checkpoint.open(checkpoint_dir)
-    inputs, labels, origin = _read_samples(dataset_dir, samples, sample_count)
-    try:
-        import mindspore
-    except ModuleNotFoundError as error:
-        if error.name != "mindspore":
-            raise
-        raise MissingExtraError("mindspore", "train") from None
+    inputs, labels, origin = _load_samples(dataset_dir, samples, sample_count)
+    mindspore = import_mindspore()
     from kfp_mindspore.mindir.network import load_parameters, scratch_directory
 
-    with events.span("mindir.export"), scratch_directory() as scratch, _graph_mode():
-        cell = _build(checkpoint, network, network_arguments)
+    with events.span("mindir.export"), scratch_directory() as scratch, use_graph_mode():
+        cell = _get_network(checkpoint, network, network_arguments)
         load_parameters(cell, checkpoint)
         cell.set_train(False)
         fixed = None if batch == FREE else int(batch)
-        inputs = _order(cell, inputs, named=isinstance(samples, Mapping))
-        axes = find_axes(dimensions, "inputs")
+        inputs = _order_inputs(cell, inputs, named=isinstance(samples, Mapping))
+        axes = get_free_axes(dimensions, "inputs")
         if dimensions is not None:
             check_inputs(
                 dimensions, [describe_tensor(name, array, fixed or -1, axes) for name, array in inputs.items()], inputs
@@ -158,7 +153,7 @@ def export_mindir(
     return ModelBundle.open(output_dir)
 
 
-def _read_samples(
+def _load_samples(
     dataset_dir: Path | str | None, samples: NDArray[Any] | Mapping[str, NDArray[Any]] | None, count: int
 ) -> tuple[Arrays, NDArray[np.int32] | None, dict[str, Any]]:
     import numpy as np
@@ -181,7 +176,7 @@ def _read_samples(
     return {dataset.features.name: features[:count]}, labels[:count], origin
 
 
-def _build(checkpoint: Checkpoint, network: str | nn.Cell | None, arguments: Mapping[str, Any] | None) -> nn.Cell:
+def _get_network(checkpoint: Checkpoint, network: str | nn.Cell | None, arguments: Mapping[str, Any] | None) -> nn.Cell:
     from kfp_mindspore.mindir.network import build_network
 
     if network is not None and not isinstance(network, str):
@@ -195,20 +190,8 @@ def _build(checkpoint: Checkpoint, network: str | nn.Cell | None, arguments: Map
     return build_network(factory, checkpoint.network.arguments if arguments is None else arguments)
 
 
-@contextlib.contextmanager
-def _graph_mode() -> Iterator[None]:
-    import mindspore
-
-    mode = mindspore.get_context("mode")
-    mindspore.set_context(mode=mindspore.GRAPH_MODE)
-    try:
-        yield
-    finally:
-        mindspore.set_context(mode=mode)
-
-
-def _order(cell: nn.Cell, inputs: Arrays, *, named: bool) -> Arrays:
-    """Return the inputs in the order of the network's parameters and by their names, as far as these can be told."""
+def _order_inputs(cell: nn.Cell, inputs: Arrays, *, named: bool) -> Arrays:
+    """Return the inputs in the order of `construct`'s parameters and with their names, where they match."""
     parameters = [
         name
         for name, parameter in inspect.signature(cell.construct).parameters.items()
@@ -239,7 +222,7 @@ def _export(cell: nn.Cell, scratch: Path, arrays: Arrays, fixed: int | None, axe
         shapes = ", ".join(str(describe_tensor(name, array, fixed or -1, axes).shape) for name, array in arrays.items())
         raise KfpMindSporeError(
             f"{type(cell).__name__} cannot be exported for inputs of shape {shapes}: {shorten_error(error)}",
-            hint="A network that cannot take a free batch may take a fixed one: --batch N." if fixed is None else "",
+            hint="A network without a free batch may take a fixed one: --batch N." if fixed is None else "",
         ) from error
     if not file.is_file():
         raise KfpMindSporeError(f"{type(cell).__name__}: MindSpore wrote no {MODEL_FILE}; over 1 GB it splits the file")
@@ -247,7 +230,7 @@ def _export(cell: nn.Cell, scratch: Path, arrays: Arrays, fixed: int | None, axe
 
 
 def _run_network(cell: nn.Cell, arrays: list[NDArray[Any]], fixed: int | None) -> Arrays:
-    """Run the network itself, in the batches that the graph will see."""
+    """Run the network itself, in batches of the graph's size."""
     import mindspore
     import numpy as np
 
@@ -274,12 +257,14 @@ def _describe_tensors(
     samples: VerifiedSamples, fixed: int | None, dimensions: Mapping[str, Any] | None, version: str
 ) -> Signature:
     inputs, outputs = (
-        tuple(describe_tensor(name, array, fixed or -1, find_axes(dimensions, kind)) for name, array in arrays.items())
+        tuple(
+            describe_tensor(name, array, fixed or -1, get_free_axes(dimensions, kind)) for name, array in arrays.items()
+        )
         for kind, arrays in (("inputs", samples.inputs), ("outputs", samples.outputs))
     )
     metadata = {}
     if dimensions:
-        metadata["dimensions"] = write_dimensions(parse_dimensions(dimensions, inputs, outputs))
+        metadata["dimensions"] = format_dimensions(parse_dimensions(dimensions, inputs, outputs))
     return Signature(inputs, outputs, version, metadata=metadata)
 
 
@@ -308,7 +293,7 @@ def _add_ranges(signature: Signature, file: Path, samples: Arrays, key: bytes | 
 
 
 def _check_signature(directory: Path, output_dir: Path | str) -> None:
-    """Refuse metadata that a reader would refuse, while the bundle that stood there still does."""
+    """Raise the errors of reading the metadata before an existing bundle is replaced."""
     try:
         _ = ModelBundle.open(directory, verify=False).signature.labels
     except UserError as error:
@@ -320,7 +305,7 @@ def _check_signature(directory: Path, output_dir: Path | str) -> None:
 def _add_transform(
     writer: BundleWriter, transform: Path | str, signature: Signature, samples: VerifiedSamples, key: bytes | None
 ) -> Signature:
-    """Try a transform and write it and an example of it; return the signature, which names a registered one."""
+    """Validate a transform, write it and its example, and return the signature, which names a registered one."""
     from kfp_mindspore.mindir.runner import GraphRunner
 
     bound, source = read_transform(transform, signature)
@@ -355,7 +340,7 @@ def _compare(
 ) -> float:
     from kfp_mindspore.mindir.runner import GraphRunner
 
-    # Without its dimensions nothing is padded: what is compared first is the graph, not the padding.
+    # Without dimensions nothing is padded: compare the graph first, the padding later.
     plain = {name: text for name, text in signature.metadata.items() if name != "dimensions"}
     bundle = ModelBundle(directory, dataclasses.replace(signature, metadata=plain))
     with GraphRunner(bundle, warm=(), key=key) as runner:

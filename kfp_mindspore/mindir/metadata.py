@@ -1,4 +1,4 @@
-"""What a MindIR file says about itself, read in 0.1 s without loading MindSpore."""
+"""Metadata of a MindIR file, read in 0.1 s without loading MindSpore."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class MindIRInfo:
     Args:
         path: The file.
         size: Its size in bytes.
-        producer: What wrote it, `MindSpore`.
+        producer: The program that wrote it, `MindSpore`.
         mindspore_version: The version that wrote it.
         inputs: Name, dtype and shape, -1 for a free dimension.
-        outputs: The same; MindIR's names of outputs are made up, and those inside a tuple have none.
+        outputs: As `inputs`; names of outputs are generated, and those inside a tuple have none.
         parameters: Number of weights (tensors).
         parameter_values: Number of values in them.
         operators: How often each operator occurs, most frequent first.
@@ -72,7 +72,7 @@ class MindIRInfo:
 
 
 def is_encrypted(path: Path | str) -> bool:
-    """Say whether a MindIR file is encrypted, by what it begins with."""
+    """Return whether a MindIR file is encrypted, by its first bytes."""
     with Path(path).open("rb") as file:
         return file.read(len(_CIPHER_MAGIC)) == _CIPHER_MAGIC
 
@@ -82,12 +82,12 @@ def inspect_mindir(path: Path | str, *, key: bytes | None = None) -> MindIRInfo:
 
     Args:
         path: The file, or the bundle directory that holds it; digests are not checked.
-        key: What an encrypted file is decrypted with, in memory; MindSpore itself is loaded for that.
+        key: Key of an encrypted file, which is decrypted in memory; this loads MindSpore.
 
     Raises:
         NotFoundError: There is no such file.
-        UserError: It is no MindIR file, or is encrypted and the key is missing or another one.
-        MissingExtraError: MindSpore, whose format description is read, is not installed.
+        UserError: It is no MindIR file, or is encrypted and the key is missing or wrong.
+        MissingExtraError: MindSpore, which contains the definition of the format, is not installed.
     """
     file = _get_file(path)
     model = read_proto(file, key=key)

@@ -1,4 +1,4 @@
-"""Networks named `module:factory`: imported, built and filled from a checkpoint."""
+"""Networks: imported as `module:factory`, built, and loaded from a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 def build_network(factory: str, arguments: Mapping[str, Any]) -> nn.Cell:
-    """Import a factory and call it.
+    """Import a factory and call it with its arguments.
 
     Args:
-        factory: `module:callable`; the module is also looked for in the working directory.
+        factory: `module:callable`; modules of the working directory are importable too.
         arguments: The callable's keyword arguments.
 
     Raises:
-        UserError: There is no such module or callable, or it returns no network; the message names it.
+        UserError: There is no such module or callable, or it does not return a Cell; the message names it.
     """
     from mindspore import nn
 
@@ -48,7 +48,7 @@ def build_network(factory: str, arguments: Mapping[str, Any]) -> nn.Cell:
 
 
 def load_parameters(network: nn.Cell, checkpoint: Checkpoint) -> None:
-    """Fill a network's parameters; each of them must be in the checkpoint with the same shape.
+    """Load a network's parameters; the checkpoint must hold each of them with the same shape.
 
     Raises:
         UserError: A parameter is missing or has another shape; the message names it.
@@ -69,9 +69,9 @@ def load_parameters(network: nn.Cell, checkpoint: Checkpoint) -> None:
 
 @contextlib.contextmanager
 def scratch_directory() -> Iterator[Path]:
-    """Yield a temporary directory, which also takes what MindSpore's compiler would leave in the working directory.
+    """Yield a temporary directory, which is the compiler's dump directory too.
 
-    Its path has none of the characters that MindSpore refuses in file names.
+    Its path has none of the characters that MindSpore rejects in file names.
     """
     chosen = os.environ.get(COMPILER_DUMP_VARIABLE)
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-") as name:
@@ -84,7 +84,7 @@ def scratch_directory() -> Iterator[Path]:
 
 
 def _import_module(name: str) -> Any:
-    # A console script has its own folder in sys.path, not the working directory as `python -m` has.
+    # sys.path of a console script lacks the working directory, unlike that of `python -m`.
     here = str(Path.cwd())
     added = here not in sys.path and "" not in sys.path
     if added:

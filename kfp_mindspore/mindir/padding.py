@@ -1,4 +1,4 @@
-"""Free dimensions other than the batch, at export: declared, and padding shown to change no answer."""
+"""Free dimensions other than the batch at export: specs, and verification that padding does not change outputs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 Axes = Mapping[str, Sequence[int]]
 
 
-def find_axes(dimensions: Any, kind: str) -> dict[str, list[int]]:
-    """Return which axes of which inputs or outputs are free, before anything about them is known to be right.
+def get_free_axes(dimensions: Any, kind: str) -> dict[str, list[int]]:
+    """Return the free axes of inputs or outputs by name, from dimensions that are not validated yet.
 
     Args:
-        dimensions: What the user gave.
+        dimensions: The user's dimensions.
         kind: `inputs` or `outputs`.
     """
     axes: dict[str, list[int]] = {}
@@ -36,14 +36,14 @@ def find_axes(dimensions: Any, kind: str) -> dict[str, list[int]]:
 
 
 def describe_tensor(name: str, array: NDArray[Any], batch: int, axes: Axes) -> TensorSpec:
-    """Return an array's spec: its own shape, but for the batch and the free axes."""
+    """Return an array's spec: its shape with the batch and the free axes replaced."""
     free = axes.get(name, ())
     inner = (-1 if axis in free else size for axis, size in enumerate(array.shape) if axis)
     return TensorSpec(name, array.dtype.name, (batch, *inner))
 
 
 def check_inputs(dimensions: Any, specs: Sequence[TensorSpec], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Check what dimensions say about the inputs, before the network is compiled.
+    """Validate the inputs of dimensions, before the network is compiled.
 
     Raises:
         ValidationError: They do not fit the inputs.
@@ -66,22 +66,22 @@ def check_inputs(dimensions: Any, specs: Sequence[TensorSpec], arrays: Mapping[s
             )
 
 
-def write_dimensions(dimensions: Sequence[Dimension]) -> str:
-    """Return dimensions as the text that a signature's metadata hold."""
+def format_dimensions(dimensions: Sequence[Dimension]) -> str:
+    """Return dimensions as the JSON text in a signature's metadata."""
     return json.dumps({dimension.name: dimension.to_dict() for dimension in dimensions})
 
 
 def check_padding(
     directory: Path, signature: Signature, samples: VerifiedSamples, tolerance: float, key: bytes | None
 ) -> float:
-    """Run the exported graph padded to each size, and compare what is left after cutting with the network's outputs.
+    """Run the exported graph padded to each size, and compare the cropped outputs with the network's.
 
     Args:
-        directory: Where model.mindir is.
+        directory: Directory of model.mindir.
         signature: With dimensions.
-        samples: Real inputs, and what the network itself gave for them.
+        samples: Real inputs and the network's outputs.
         tolerance: Largest absolute difference allowed.
-        key: What the file is encrypted with, or None.
+        key: Key of the file, or None.
 
     Returns:
         The largest absolute difference.
@@ -92,9 +92,9 @@ def check_padding(
     from kfp_mindspore.mindir.runner import GraphRunner
 
     worst = 0.0
-    for dimensions in _choose_sizes(signature.dimensions, samples):
+    for dimensions in _combine_sizes(signature.dimensions, samples):
         narrowed = dataclasses.replace(
-            signature, metadata={**signature.metadata, "dimensions": write_dimensions(dimensions)}
+            signature, metadata={**signature.metadata, "dimensions": format_dimensions(dimensions)}
         )
         sizes = ", ".join(f"{dimension.name} {dimension.sizes[0]}" for dimension in dimensions)
         try:
@@ -117,20 +117,20 @@ def check_padding(
             raise KfpMindSporeError(
                 f"padded to {sizes}, the graph must compute what the network does without padding within {tolerance}, "
                 f"differs by {difference} on {len(samples)} samples",
-                hint="What is padded must not count: mask it in the network, or choose another value to pad with.",
+                hint="Padding must not affect the outputs: mask it in the network, or choose another pad value.",
             )
         worst = max(worst, difference)
     return worst
 
 
 def shorten_error(error: Exception) -> str:
-    """Return what MindSpore says before it shows its own call stack."""
+    """Return MindSpore's message without its call stack."""
     text = str(error).partition("\n----")[0].strip()
     return text or type(error).__name__
 
 
-def _choose_sizes(dimensions: Sequence[Dimension], samples: VerifiedSamples) -> list[tuple[Dimension, ...]]:
-    """Return the dimensions with one size each, so that every size that the samples can be padded to occurs."""
+def _combine_sizes(dimensions: Sequence[Dimension], samples: VerifiedSamples) -> list[tuple[Dimension, ...]]:
+    """Return combinations of one size per dimension, which cover every size that fits the samples."""
     usable = []
     for dimension in dimensions:
         name, axis = next(iter(dimension.inputs.items()))

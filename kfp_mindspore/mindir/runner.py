@@ -1,4 +1,4 @@
-"""A bundle's graph with a thread of its own, to be called from anywhere."""
+"""A bundle's graph with an executor thread of its own."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 class GraphRunner:
-    """Runs a bundle's graph in a thread of its own; every method may be called from any thread.
+    """A bundle's graph in a thread of its own. Every method is thread-safe.
 
     Args:
-        bundle: A bundle that was opened, or its directory.
-        max_batch: Most rows that are computed at once when the batch is free; larger ones are split.
-        warm: Batch sizes to compile at the start and to pad to; default the powers of two up to `max_batch`, or the
-            batch that the model was exported with.
-        key: What an encrypted MindIR is decrypted with (AES-GCM): 16, 24 or 32 bytes.
+        bundle: An opened bundle, or its directory.
+        max_batch: Most rows per execution when the batch is free; larger requests are split.
+        warm: Batch sizes to compile when loading and to pad to; default the powers of two up to `max_batch`, or the
+            fixed batch.
+        key: Key of an encrypted MindIR (AES-GCM): 16, 24 or 32 bytes.
 
     Raises:
-        UserError: The bundle is none, or its file is no MindIR that MindSpore can load.
+        UserError: The directory is no bundle, or MindSpore cannot load its model.
         MissingExtraError: MindSpore is not installed.
     """
 
@@ -62,12 +62,12 @@ class GraphRunner:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Batch sizes that were compiled, and to which rows are padded."""
+        """Batch sizes that are compiled and padded to."""
         return self._graph.sizes
 
     @property
     def max_batch(self) -> int:
-        """Most rows that are computed at once; 0 when the model has no batch."""
+        """Most rows per execution; 0 when the model has no batch."""
         return self._graph.max_batch
 
     def validate(self, inputs: Mapping[str, NDArray[Any]]) -> None:
@@ -79,7 +79,7 @@ class GraphRunner:
         """Validate the inputs and queue the computation.
 
         Args:
-            inputs: One array an input, as the signature says; the batch may have any number of rows.
+            inputs: Arrays that fit the signature, with any number of rows.
 
         Returns:
             A future of the outputs by name, with as many rows as the inputs.
@@ -96,11 +96,11 @@ class GraphRunner:
             return self._executor.submit(self._run, dict(inputs), inner)
 
     def predict(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Compute the outputs; as `submit`, but waits."""
+        """Return the outputs; `submit` and wait."""
         return self.submit(inputs).result()
 
     def close(self) -> None:
-        """End the thread once what is queued is computed. Idempotent."""
+        """Stop the thread when all queued requests are computed. Idempotent."""
         with self._lock:
             executor, self._executor = self._executor, None
         if executor is not None:

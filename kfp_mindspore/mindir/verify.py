@@ -1,4 +1,4 @@
-"""Checking a bundle: its digests and, on request, what its graph computes."""
+"""Verification of a bundle: its digests and, on request, its graph's outputs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Verification:
-    """What was checked and found right.
+    """Result of a successful verification.
 
     Args:
         path: The bundle's directory.
-        files: Names of the files whose digests are right.
+        files: Names of the files with matching digests.
         samples: Number of samples whose outputs were compared; 0 when they were not.
         max_abs_diff: Largest difference between the graph's outputs and the network's, or None.
-        tolerance: The difference that was allowed.
+        tolerance: Largest difference allowed.
     """
 
     path: Path
@@ -48,18 +48,18 @@ class Verification:
 def verify_bundle(
     path: Path | str, *, outputs: bool = False, tolerance: float = TOLERANCE, key: bytes | None = None
 ) -> Verification:
-    """Check a bundle's digests and, if asked, run its graph on the samples it was verified with.
+    """Verify a bundle's digests and, on request, its graph on the samples of the bundle.
 
     Args:
         path: The bundle's directory.
-        outputs: Also load the graph and compare its outputs; takes some seconds and needs MindSpore.
+        outputs: Load the graph and compare its outputs too; takes some seconds and needs MindSpore.
         tolerance: Largest absolute difference allowed.
-        key: What an encrypted model is decrypted with; a plain one needs none.
+        key: Key of an encrypted model.
 
     Raises:
-        UserError: It is no bundle, or its outputs are asked for, it is encrypted and the key is missing or another one.
+        UserError: It is no bundle, or `outputs` is set and the key of an encrypted model is missing or wrong.
         CorruptBundleError: A file was changed.
-        KfpMindSporeError: The outputs differ by more than the tolerance; the message says by how much.
+        KfpMindSporeError: The outputs differ by more than the tolerance; the message has the difference.
     """
     bundle = ModelBundle.open(path)
     names = tuple(sorted(bundle.signature.files))
@@ -89,7 +89,7 @@ def measure_difference(expected: Mapping[str, NDArray[Any]], found: Mapping[str,
         other = found[name]
         if array.shape != other.shape:
             return float("inf")
-        # Equal values include equal infinities, whose difference would be NaN; NaN where both have it is equal too.
+        # Equal infinities differ by NaN, and NaN is unequal to itself: both count as equal here.
         same = (array == other) | ((array != array) & (other != other))
         if not same.all():
             gaps = np.abs(array.astype(np.float64) - other.astype(np.float64))[~same]

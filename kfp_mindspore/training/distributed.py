@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.mindir.environment import import_mindspore
 from kfp_mindspore.settings import (
     ROLE_VARIABLE,
     SCHEDULER_HOST_VARIABLE,
@@ -18,7 +19,6 @@ from kfp_mindspore.settings import (
     WORKER_COUNT_VARIABLE,
     WORKER_ROLE,
 )
-from kfp_mindspore.training.environment import import_mindspore
 
 _REQUIRED = (SCHEDULER_HOST_VARIABLE, SCHEDULER_PORT_VARIABLE, WORKER_COUNT_VARIABLE)
 

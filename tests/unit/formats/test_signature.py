@@ -174,3 +174,24 @@ def test_wrong_serving(value: Any, message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         parse_serving(value)
     assert message in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "batch", "free"),
+    [
+        ([(-1, 4)], [(-1, 2)], -1, [(-1, 4)]),
+        ([(5, 4), (5,)], [(5, 2)], 5, [(-1, 4), (-1,)]),
+        ([(5, 4), (3,)], [(5, 2)], 0, [(5, 4), (3,)]),
+        ([(4, 4)], [()], 0, [(4, 4)]),
+    ],
+)
+def test_batch_size_is_the_common_first_dimension(
+    inputs: list[tuple[int, ...]], outputs: list[tuple[int, ...]], batch: int, free: list[tuple[int, ...]]
+) -> None:
+    signature = Signature(
+        inputs=tuple(TensorSpec(f"i{number}", "float32", shape) for number, shape in enumerate(inputs)),
+        outputs=tuple(TensorSpec(f"o{number}", "float32", shape) for number, shape in enumerate(outputs)),
+        mindspore_version="2.9.0",
+    )
+    assert signature.batch_size == batch
+    assert [spec.shape for spec in signature.free_batch(signature.inputs)] == free

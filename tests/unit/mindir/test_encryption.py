@@ -227,7 +227,7 @@ def test_a_changed_file_has_another_digest(models: Path, tmp_path: Path) -> None
     [
         ({"key": b"short"}, "key: must be 16, 24 or 32 bytes, got 5 bytes"),
         ({"key": KEY.hex()}, "key: must be 16, 24 or 32 bytes, got str"),
-        ({"metadata": {"encryption": "none"}}, "metadata: encryption: is written by export itself"),
+        ({"metadata": {"encryption": "none"}}, "metadata: encryption: is reserved for export"),
     ],
 )
 def test_wrong_options_of_export(models: Path, tmp_path: Path, options: dict[str, object], message: str) -> None:

@@ -91,7 +91,7 @@ def test_options(models: Path, tmp_path: Path) -> None:
         ({"samples": {"picture": np.ones((3, 1, 8, 8), np.float32)}}, UserError, "named image, got picture"),
         ({"metadata": {"labels": "cat, dog"}}, UserError, "metadata: labels: must be a JSON list of class names"),
         ({"metadata": {"labels": "3"}}, UserError, "metadata: labels: must be a JSON list of class names"),
-        ({"metadata": {"dimensions": "{}"}}, UserError, "metadata: dimensions: is written by export itself"),
+        ({"metadata": {"dimensions": "{}"}}, UserError, "metadata: dimensions: is reserved for export"),
         ({"samples": {}}, UserError, "samples: must be arrays of the same number of rows"),
     ],
 )

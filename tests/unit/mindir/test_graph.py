@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.errors import CorruptBundleError, KfpMindSporeError, UserError, ValidationError
-from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle, Signature, TensorSpec, write_bundle
-from kfp_mindspore.mindir.graph import find_batch, widen_inputs
+from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle, write_bundle
 from kfp_mindspore.mindir.runner import GraphRunner
 
 pytestmark = pytest.mark.mindspore
@@ -146,24 +145,3 @@ def test_damaged_and_unloadable_models_are_refused(models: Path, tmp_path: Path)
         writer.sign(ModelBundle.open(models / "free").signature)
     with pytest.raises(UserError, match="MindSpore cannot load it"):
         GraphRunner(tmp_path / "cut")
-
-
-@pytest.mark.parametrize(
-    ("inputs", "outputs", "batch", "widened"),
-    [
-        ([(-1, 4)], [(-1, 2)], -1, [(-1, 4)]),
-        ([(5, 4), (5,)], [(5, 2)], 5, [(-1, 4), (-1,)]),
-        ([(5, 4), (3,)], [(5, 2)], 0, [(5, 4), (3,)]),
-        ([(4, 4)], [()], 0, [(4, 4)]),
-    ],
-)
-def test_find_batch(
-    inputs: list[tuple[int, ...]], outputs: list[tuple[int, ...]], batch: int, widened: list[tuple[int, ...]]
-) -> None:
-    signature = Signature(
-        inputs=tuple(TensorSpec(f"i{number}", "float32", shape) for number, shape in enumerate(inputs)),
-        outputs=tuple(TensorSpec(f"o{number}", "float32", shape) for number, shape in enumerate(outputs)),
-        mindspore_version="2.9.0",
-    )
-    assert find_batch(signature) == batch
-    assert [spec.shape for spec in widen_inputs(signature)] == widened

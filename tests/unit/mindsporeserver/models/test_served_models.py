@@ -165,7 +165,7 @@ def test_a_length_over_the_largest_size_is_refused(served: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("transformed", "the model directory has code of its own, which is not allowed"),
+        ("transformed", "the model directory contains code, which is not allowed"),
         ("encrypted", "encrypted"),
     ],
 )

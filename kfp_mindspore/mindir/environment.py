@@ -1,4 +1,4 @@
-"""What has to hold around training: a quiet MindSpore, GRAPH mode, fixed seeds."""
+"""MindSpore's process-wide settings: log level, dump directory and execution mode."""
 
 from __future__ import annotations
 
@@ -13,46 +13,37 @@ from kfp_mindspore.errors import MissingExtraError
 from kfp_mindspore.settings import COMPILER_DUMP_VARIABLE, LOG_LEVEL_VARIABLE
 
 
-def quieten() -> None:
-    """Let MindSpore log errors only, and put what a failed compile dumps into the temporary directory.
+def set_defaults() -> None:
+    """Set the log level to errors and the dump directory of failed compiles to the temporary directory.
 
-    Both are environment variables that MindSpore reads when it is imported, and both keep what the user has set.
+    MindSpore reads both environment variables when it is imported. Values of the user are kept.
     """
     os.environ.setdefault(LOG_LEVEL_VARIABLE, "3")
     os.environ.setdefault(COMPILER_DUMP_VARIABLE, str(Path(tempfile.gettempdir(), f"kfp-mindspore-om-{os.getuid()}")))
 
 
-def import_mindspore() -> Any:
+def import_mindspore(extra: str = "train") -> Any:
     """Return the module `mindspore`.
+
+    Args:
+        extra: The extra to name when it is missing.
 
     Raises:
         MissingExtraError: It is not installed.
     """
-    quieten()
+    set_defaults()
     try:
         import mindspore
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         if error.name != "mindspore":
             raise
-        raise MissingExtraError("mindspore", "train") from None
+        raise MissingExtraError("mindspore", extra) from None
     return mindspore
-
-
-def set_seed(seed: int) -> None:
-    """Fix the seeds of Python's `random`, NumPy and MindSpore; call it before the network is built.
-
-    Args:
-        seed: 0 to 2³² - 1.
-    """
-    import random
-
-    random.seed(seed)
-    import_mindspore().set_seed(seed)
 
 
 @contextlib.contextmanager
 def use_graph_mode() -> Iterator[None]:
-    """Run the block in MindSpore's GRAPH mode and go back to the mode before."""
+    """Run the block in MindSpore's GRAPH mode and restore the previous mode."""
     mindspore = import_mindspore()
     before = mindspore.get_context("mode")
     mindspore.set_context(mode=mindspore.GRAPH_MODE)
