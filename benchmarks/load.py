@@ -1,4 +1,4 @@
-"""Compiled load generators in processes of their own: wrk for HTTP, ghz for gRPC; and the bodies that they send."""
+"""Load generators (wrk for HTTP, ghz for gRPC) and the requests that they send."""
 
 from __future__ import annotations
 
@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "peers" / "serving" / "post.lua"
-GHZ_VERSION = "v0.120.0"
-GHZ_DIRECTORY = HERE / ".environments" / "bin"
+ENVIRONMENTS = HERE / ".environments"
 MODEL = "model"
-GET_GHZ = f"GOBIN={GHZ_DIRECTORY} go install github.com/bojand/ghz/cmd/ghz@{GHZ_VERSION}"
-GET_WRK = "apt-get install wrk"
 
 
 @dataclass(frozen=True)
@@ -30,9 +27,9 @@ class Request:
     """One HTTP request.
 
     Args:
-        path: Where it is posted.
-        body: What is posted.
-        json_length: Length of the JSON in front of binary tensors; 0 when there are none.
+        path: Path of the endpoint.
+        body: The body.
+        json_length: Length in bytes of the JSON before binary tensors; 0 without binary tensors.
     """
 
     path: str
@@ -41,25 +38,25 @@ class Request:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Its headers."""
-        if self.json_length:
-            return {
-                "Content-Type": "application/octet-stream",
-                "Inference-Header-Content-Length": str(self.json_length),
-            }
-        return {"Content-Type": "application/json"}
+        """The request's headers."""
+        if not self.json_length:
+            return {"Content-Type": "application/json"}
+        return {
+            "Content-Type": "application/octet-stream",
+            "Inference-Header-Content-Length": str(self.json_length),
+        }
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a generator saw.
+    """Result of one run of a load generator.
 
     Args:
-        requests: How many were answered as they should be.
-        seconds: How long it took.
-        failures: How many were answered otherwise or not at all.
-        p50_ms: Median time of a request.
-        p99_ms: 99th percentile.
+        requests: Number of successful responses.
+        seconds: Duration.
+        failures: Number of other responses and of broken connections.
+        p50_ms: Median latency.
+        p99_ms: 99th percentile of the latency.
     """
 
     requests: int
@@ -69,132 +66,97 @@ class Load:
     p99_ms: float
 
 
-def find_wrk() -> str:
-    """Return wrk's path, empty when there is none."""
-    return shutil.which("wrk") or ""
+def check_tools() -> str:
+    """Return how to install a missing load generator; empty when all are installed."""
+    missing = [] if shutil.which("wrk") else ["wrk is missing: apt-get install wrk"]
+    if not shutil.which("ghz", path=_search_path()):
+        target = f"GOBIN={ENVIRONMENTS / 'bin'}"
+        missing.append(f"ghz is missing: {target} go install github.com/bojand/ghz/cmd/ghz@v0.120.0")
+    return "\n".join(missing)
 
 
-def find_ghz() -> str:
-    """Return ghz' path, empty when there is none."""
-    places = [str(GHZ_DIRECTORY), os.environ.get("PATH", ""), str(Path.home() / "go" / "bin")]
-    return shutil.which("ghz", path=os.pathsep.join(places)) or ""
+def make_request(protocol: str, images: NDArray[np.float32], name: str) -> Request:
+    """Return a request.
 
-
-def make_v1(images: NDArray[np.float32]) -> Request:
-    """Return KServe's V1 request."""
-    return Request(f"/v1/models/{MODEL}:predict", _dump({"instances": images.tolist()}))
-
-
-def make_v2(images: NDArray[np.float32], name: str) -> Request:
-    """Return a V2 request whose tensor is JSON."""
-    tensor = {"name": name, "shape": list(images.shape), "datatype": "FP32", "data": images.ravel().tolist()}
-    return Request(f"/v2/models/{MODEL}/infer", _dump({"inputs": [tensor]}))
-
-
-def make_v2_binary(images: NDArray[np.float32], name: str) -> Request:
-    """Return a V2 request whose tensors are binary in both directions."""
+    Args:
+        protocol: `v1`, `v2`, `binary` (V2 with binary tensors), `bento` (bento.py), `ray` (ray_serve.py) or `mosec`
+            (mosec_server.py); the latter two send the first image only.
+        images: Images of shape (N, channels, height, width).
+        name: Name of the model's input.
+    """
+    if protocol == "v1":
+        return Request(f"/v1/models/{MODEL}:predict", _dump({"instances": images.tolist()}))
+    if protocol in ("bento", "ray", "mosec"):
+        path = {"bento": "/predict", "ray": "/", "mosec": "/inference"}[protocol]
+        return Request(
+            path, _dump({"images": images.tolist()} if protocol == "bento" else {"image": images[0].tolist()})
+        )
+    tensor: dict[str, Any] = {"name": name, "shape": list(images.shape), "datatype": "FP32"}
+    path = f"/v2/models/{MODEL}/infer"
+    if protocol == "v2":
+        return Request(path, _dump({"inputs": [{**tensor, "data": images.ravel().tolist()}]}))
     content = images.tobytes()
-    tensor = {
-        "name": name,
-        "shape": list(images.shape),
-        "datatype": "FP32",
-        "parameters": {"binary_data_size": len(content)},
-    }
+    tensor["parameters"] = {"binary_data_size": len(content)}
     header = _dump({"inputs": [tensor], "parameters": {"binary_data_output": True}})
-    return Request(f"/v2/models/{MODEL}/infer", header + content, len(header))
+    return Request(path, header + content, len(header))
 
 
-def make_bento(images: NDArray[np.float32]) -> Request:
-    """Return what bento.py takes."""
-    return Request("/predict", _dump({"images": images.tolist()}))
-
-
-def make_ray(images: NDArray[np.float32]) -> Request:
-    """Return what ray_serve.py takes, one image."""
-    return Request("/", _dump({"image": images[0].tolist()}))
-
-
-def read_answer(headers: Any, content: bytes) -> NDArray[np.float32]:
-    """Return the logits of an answer in any of the forms."""
+def read_response(headers: Any, content: bytes) -> NDArray[np.float32]:
+    """Return the logits in a response to any request of `make_request`."""
     length = int(headers.get("Inference-Header-Content-Length") or 0)
-    answer = json.loads(content[:length] if length else content)
-    if isinstance(answer, list):
-        return np.array(answer, np.float32)
-    if "predictions" in answer:
-        return np.array(answer["predictions"], np.float32)
-    if "prediction" in answer:
-        return np.array([answer["prediction"]], np.float32)
-    output = answer["outputs"][0]
+    response = json.loads(content[:length] if length else content)
+    if isinstance(response, list):
+        return np.array(response, np.float32)
+    if "predictions" in response:
+        return np.array(response["predictions"], np.float32)
+    if "prediction" in response:
+        return np.array([response["prediction"]], np.float32)
+    output = response["outputs"][0]
     data = np.frombuffer(content[length:], np.float32) if length else np.array(output["data"], np.float32)
     return data.reshape(output["shape"])
 
 
 def run_wrk(port: int, requests: Sequence[Request], connections: int, seconds: float, scratch: Path) -> Load:
-    """Post requests in turn over some connections, each of which waits for its answer.
+    """Send requests in turn over keep-alive connections, each with one request at a time.
 
     Args:
-        port: On this machine.
-        requests: Of the same path and form.
-        connections: How many.
-        seconds: How long, a second at least; wrk knows whole ones only.
-        scratch: Where bodies are written.
+        port: Port on 127.0.0.1.
+        requests: Requests to the same endpoint.
+        connections: Number of connections.
+        seconds: Duration, rounded to whole seconds.
+        scratch: Directory for the bodies.
     """
-    files = []
-    for index, request in enumerate(requests):
-        files.append(scratch / f"body-{index}")
-        files[-1].write_bytes(request.body)
+    files = [scratch / f"body-{index}" for index in range(len(requests))]
+    for file, request in zip(files, requests, strict=True):
+        file.write_bytes(request.body)
     first = requests[0]
-    argv = [
-        find_wrk(),
-        "-t1",
-        f"-c{connections}",
-        f"-d{max(1, round(seconds))}s",
-        "--timeout=20s",
-        f"-s{SCRIPT}",
-        f"http://127.0.0.1:{port}",
-        "--",
-        first.path,
-        first.headers["Content-Type"],
-        str(first.json_length),
-        *map(str, files),
-    ]
-    seen = _run(argv, first.path)
+    argv = ["wrk", "--threads=1", f"--connections={connections}", f"--duration={max(1, round(seconds))}s"]
+    argv += [f"--script={SCRIPT}", "--timeout=30s", f"http://127.0.0.1:{port}{first.path}", "--"]
+    argv += [first.path, first.headers["Content-Type"], str(first.json_length), *map(str, files)]
+    seen = json.loads(_run(argv).splitlines()[-1])
     failures = seen["refused"] + seen["broken"]
     return Load(seen["requests"] - seen["refused"], seen["seconds"], failures, seen["p50_ms"], seen["p99_ms"])
 
 
 def run_ghz(port: int, images: NDArray[np.float32], name: str, streams: int, seconds: float, scratch: Path) -> Load:
-    """Call ModelInfer with raw contents over one connection with some streams, each of which waits for its answer."""
+    """Call ModelInfer with raw contents on one connection, with one call at a time on each of `streams` streams."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from kserve.protocol.grpc import grpc_predict_v2_pb2 as protocol
 
     protoset, body = scratch / "inference.protoset", scratch / "body.grpc"
-    if not protoset.is_file():
-        from google.protobuf.descriptor_pb2 import FileDescriptorSet
-
-        descriptors = FileDescriptorSet()
-        protocol.DESCRIPTOR.CopyToProto(descriptors.file.add())
-        protoset.write_bytes(descriptors.SerializeToString())
+    descriptors = FileDescriptorSet()
+    protocol.DESCRIPTOR.CopyToProto(descriptors.file.add())
+    protoset.write_bytes(descriptors.SerializeToString())
     body.write_bytes(make_grpc(images, name).SerializeToString())
-    argv = [
-        find_ghz(),
-        "--insecure",
-        f"--protoset={protoset}",
-        "--call=inference.GRPCInferenceService/ModelInfer",
-        f"--binary-file={body}",
-        f"--concurrency={streams}",
-        "--connections=1",
-        f"--duration={seconds}s",
-        "--duration-stop=wait",
-        "--format=json",
-        f"127.0.0.1:{port}",
-    ]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"ghz left with {done.returncode}: {done.stderr[-500:]}")
-    seen = json.loads(done.stdout)
-    answered = seen["statusCodeDistribution"].get("OK", 0)
+    ghz = shutil.which("ghz", path=_search_path()) or "ghz"
+    argv = [ghz, "--insecure", f"--protoset={protoset}", "--call=inference.GRPCInferenceService/ModelInfer"]
+    argv += [f"--binary-file={body}", f"--concurrency={streams}", "--connections=1", f"--duration={seconds}s"]
+    seen = json.loads(_run([*argv, "--duration-stop=wait", "--format=json", f"127.0.0.1:{port}"]))
+    successes = seen["statusCodeDistribution"].get("OK", 0)
     latencies = {entry["percentage"]: entry["latency"] / 1e6 for entry in seen["latencyDistribution"] or ()}
-    return Load(answered, seen["total"] / 1e9, seen["count"] - answered, latencies.get(50, 0.0), latencies.get(99, 0.0))
+    return Load(
+        successes, seen["total"] / 1e9, seen["count"] - successes, latencies.get(50, 0.0), latencies.get(99, 0.0)
+    )
 
 
 def make_grpc(images: NDArray[np.float32], name: str) -> Any:
@@ -206,15 +168,16 @@ def make_grpc(images: NDArray[np.float32], name: str) -> Any:
     return request
 
 
+def _search_path() -> str:
+    return os.pathsep.join([str(ENVIRONMENTS / "bin"), os.environ.get("PATH", ""), str(Path.home() / "go" / "bin")])
+
+
 def _dump(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _run(argv: Sequence[str], what: str) -> dict[str, Any]:
+def _run(argv: Sequence[str]) -> str:
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    lines = done.stdout.splitlines()
-    if done.returncode != 0 or not lines:
-        raise RuntimeError(f"{argv[0]} {what} left with {done.returncode}: {(done.stdout + done.stderr)[-500:]}")
-    seen = json.loads(lines[-1])
-    assert isinstance(seen, dict)
-    return seen
+    if done.returncode != 0 or not done.stdout.strip():
+        raise RuntimeError(f"{argv[0]} exited with {done.returncode}: {(done.stdout + done.stderr)[-500:]}")
+    return done.stdout

@@ -1,381 +1,348 @@
-"""How fast is the MSJob operator, beside Kubernetes' own Job controller and beside no controller at all?
+"""How fast is the MSJob operator, beside the Job controller and beside plain creation of pods, and how much memory?
 
-An API server with etcd and kube-controller-manager runs on this machine, without nodes (`make test-cluster` builds it).
-On it, round by round and in turn, the same number of three-pod jobs is made by
+etcd, kube-apiserver and kube-controller-manager run on this machine without nodes (`make cluster-build` builds them).
+Round by round and in turn, the same number of three-pod jobs is created as MSJobs of one scheduler and two workers for
+`kfp-mindspore operator run` and as Indexed Jobs for kube-controller-manager, both with their defaults, and as pods by
+this client. The time runs from the first request to the last pod. Then the operator's memory, idle CPU and requests are
+measured with a growing number of running jobs.
 
-- ours: MSJobs of one scheduler and two workers, by `kfp-mindspore operator run` with its defaults;
-- job-default, job-raised: Indexed Jobs by kube-controller-manager, at its default client limits and with them raised;
-- pods: the operator's pods, created by a plain client with 32 connections; the API server's own limit;
-- objects: the same client creates the jobs, Services and pods; the limit of whatever makes the same objects.
-
-The clock runs from the first request to the last pod. Then, for the operator: the time from an event to what follows
-(also of the Job controller at its defaults), its requests from the API server's audit log, what requests of each kind
-cost the control plane, how soon Services lead to schedulers that get their addresses at once (also with selectors), the
-operator's memory and idle CPU with more and more jobs, and its restart with all of them.
-
-    python benchmarks/msjob_operator.py --quick --only rate    # 100 jobs, one round
-    python benchmarks/msjob_operator.py --quick                # every question, with few jobs
-    python benchmarks/msjob_operator.py                        # what docs/benchmarks.md shows; half an hour
-
-The name is not operator.py, which would hide Python's own module of that name from all scripts beside it.
-A table goes to standard error as it is measured, all samples and the targets to standard output as one line of JSON.
+The module is not called operator.py, which would shadow the standard library's.
 """
 
 from __future__ import annotations
 
-import asyncio
+import http.client
+import json
 import os
 import signal
+import ssl
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from api_load import (
-    INDEXED_JOBS,
-    PODS_A_JOB,
-    Client,
-    Post,
-    make_indexed_job,
-    make_msjob,
-    make_pods,
-    make_service,
-    post,
-)
-from audit import count_own_writes, count_polls, count_requests, is_write, write_policy
-from control_plane import (
-    DEFAULTS,
-    RAISED,
-    REST_SECONDS,
-    ControlPlane,
-    make_operator,
-    read_cpu_seconds,
-    read_memory,
-    settle,
-    start_control_plane,
-    take_cpu,
-)
-from delays import INDEXED, OURS, measure_delays, summarise
-from harness import Target, build_parser, print_result
-from operator_answers import judge
-from prices import measure_prices
-from reach import measure_reach
+import psutil
+from harness import build_parser, build_target, compute_ratios, log, print_result, run_in_turn
 
-from kfp_mindspore.kube import PODS, SERVICES
-from kfp_mindspore.operator.resources import JOBS
+# The test harness starts the control plane and the operator.
+sys.path.append(str(Path(__file__).parents[1]))
 
-_SECONDS = 1200.0
-# In turn, so that both meet the same machine.
-_DELAY_ROUNDS = 4
+if TYPE_CHECKING:
+    from tests.cluster.infrastructure.api_server import ApiServer
+    from tests.support.operators import OperatorProcess
+
+PODS_PER_JOB = 3
+CONNECTIONS = 16
+TIMEOUT = 1200.0
+REST_SECONDS = 2.0
+CONTROLLERS = "kube-controller-manager"
+MSJOBS = "apis/mindspore.gitee.com/v1/namespaces/{}/msjobs"
+JOBS = "apis/batch/v1/namespaces/{}/jobs"
+PODS = "api/v1/namespaces/{}/pods"
+TITLES = {
+    "ours": "MSJobs, the operator",
+    "controller": "Indexed Jobs, kube-controller-manager",
+    "pods": "pods alone, plain client",
+}
+POD_SPEC = {
+    "containers": [
+        {
+            "name": "mindspore",
+            "image": "kfp-mindspore.invalid/none",
+            "command": ["python", "train.py", "--epochs", "10"],
+            "env": [{"name": "GLOG_v", "value": "3"}],
+            "resources": {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "4Gi"}},
+        }
+    ]
+}
+RUNNING = {
+    "phase": "Running",
+    "podIP": "198.51.100.7",
+    "containerStatuses": [
+        {
+            "name": "mindspore",
+            "image": "kfp-mindspore.invalid/none",
+            "imageID": "",
+            "ready": True,
+            "restartCount": 0,
+            "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+        }
+    ],
+}
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How much is measured.
+def make_msjob(name: str) -> dict[str, Any]:
+    """Return an MSJob of one scheduler and two workers."""
+    member = {"restartPolicy": "OnFailure", "template": {"spec": POD_SPEC}}
+    replicas = {"Scheduler": {**member, "replicas": 1}, "Worker": {**member, "replicas": 2}}
+    spec = {"runPolicy": {"backoffLimit": 3}, "msReplicaSpecs": replicas}
+    return {"apiVersion": "mindspore.gitee.com/v1", "kind": "MSJob", "metadata": {"name": name}, "spec": spec}
 
-    Attributes:
-        rounds: How often the rates are measured.
-        jobs: Jobs a round.
-        slow_jobs: Jobs a round of the Job controller at its default limits, whose rate does not depend on it.
-        delays: Jobs, one after the other, whose delays are measured.
-        calls: Jobs whose requests are counted, and requests of each kind whose price is measured.
-        gangs: Gangs that get their addresses at once.
-        idle_seconds: How long nothing happens where idling is measured.
-        sizes: Numbers of jobs at which memory and idle CPU are measured.
+
+def make_indexed_job(name: str) -> dict[str, Any]:
+    """Return an Indexed Job of three pods."""
+    spec = {
+        "completions": PODS_PER_JOB,
+        "parallelism": PODS_PER_JOB,
+        "completionMode": "Indexed",
+        "backoffLimit": 3,
+        "template": {"spec": {**POD_SPEC, "restartPolicy": "Never"}},
+    }
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
+
+
+def make_pod(name: str) -> dict[str, Any]:
+    """Return a pod of the same template."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {**POD_SPEC, "restartPolicy": "Never"},
+    }
+
+
+class ControlPlane:
+    """An API server with etcd and kube-controller-manager, and a client with a pool of connections.
+
+    Args:
+        server: The running API server.
     """
 
-    rounds: int
-    jobs: int
-    slow_jobs: int
-    delays: int
-    calls: int
-    gangs: int
-    idle_seconds: float
-    sizes: tuple[int, ...]
+    def __init__(self, server: ApiServer) -> None:
+        self.server = server
+        certificate, key = server.authority.issue("benchmark", "benchmark", groups=["system:masters"])
+        self._context = ssl.create_default_context(cafile=str(server.authority.certificate))
+        self._context.load_cert_chain(certificate, key)
+        self._address = urlsplit(server.url).netloc
+        self._local = threading.local()
+
+    def request(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+        """Send a request on this thread's connection and return the response's object.
+
+        Raises:
+            RuntimeError: The API server responds with an error other than 404.
+        """
+        if not hasattr(self._local, "connection"):
+            self._local.connection = http.client.HTTPSConnection(self._address, context=self._context, timeout=600)
+        content = None if body is None else json.dumps(body)
+        self._local.connection.request(method, f"/{path}", content, {"Content-Type": kind})
+        response = self._local.connection.getresponse()
+        data = response.read()
+        if response.status >= 300 and response.status != 404:
+            raise RuntimeError(f"{method} {path}: HTTP {response.status}: {data[:500].decode(errors='replace')}")
+        return json.loads(data)
+
+    def request_all(self, requests: Iterable[tuple[Any, ...]]) -> None:
+        """Send requests, CONNECTIONS at a time."""
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            for _ in pool.map(lambda arguments: self.request(*arguments), requests):
+                pass
+
+    def list_names(self, path: str, query: str = "") -> list[str]:
+        """Return the names of a collection's objects."""
+        names: list[str] = []
+        token = ""
+        while True:
+            page = self.request("GET", f"{path}?limit=500&continue={token}{query}")
+            names += [item["metadata"]["name"] for item in page["items"]]
+            if not (token := page["metadata"].get("continue", "")):
+                return names
+
+    def wait_pods(self, namespace: str, count: int) -> None:
+        """Wait until a namespace has a number of pods.
+
+        The interval grows with the expected time: a count costs the API server time that the controllers need.
+
+        Raises:
+            TimeoutError: It does not within TIMEOUT.
+        """
+        start = time.monotonic()
+        while True:
+            page = self.request("GET", f"{PODS.format(namespace)}?limit=1")
+            found = len(page["items"]) + int(page["metadata"].get("remainingItemCount") or 0)
+            passed = time.monotonic() - start
+            if found == count:
+                return
+            if passed > TIMEOUT:
+                raise TimeoutError(f"{namespace}: expected {count} pods after {TIMEOUT:g} s, found {found}")
+            expected = passed * (count - found) / found if 0 < found < count else 0.0
+            time.sleep(min(max(0.05, expected / 2), 5.0))
+
+    def set_running(self, namespace: str) -> None:
+        """Set the status of every pending pod to Running, as kubelets would."""
+        path = PODS.format(namespace)
+        names = self.list_names(path, "&fieldSelector=status.phase=Pending")
+        kind = "application/strategic-merge-patch+json"
+        self.request_all(("PATCH", f"{path}/{name}/status", {"status": RUNNING}, kind) for name in names)
+
+    def wait_idle(self) -> None:
+        """Wait until the control plane uses less than a quarter of a core, a minute at most."""
+        names = ("kube-apiserver", "etcd", CONTROLLERS)
+        processes = [psutil.Process(self.server.daemons.find(name).process.pid) for name in names]
+        deadline = time.monotonic() + 60
+        used, before = 1.0, sum(sum(process.cpu_times()[:2]) for process in processes)
+        while used > 0.25 and time.monotonic() < deadline:
+            time.sleep(1)
+            total = sum(sum(process.cpu_times()[:2]) for process in processes)
+            used, before = total - before, total
+
+    @contextmanager
+    def make_namespace(self) -> Iterator[str]:
+        """Create a namespace; delete its jobs and pods afterwards, and wait until they are gone."""
+        with self.server.make_namespace("bench") as namespace:
+            yield namespace
+            for path in (MSJOBS, JOBS):
+                self.request("DELETE", f"{path.format(namespace)}?propagationPolicy=Background")
+            pods = PODS.format(namespace)
+            free = {"metadata": {"finalizers": None}}
+            # The Job controller's finalizer would otherwise be removed at the controller's client limits.
+            held = self.list_names(pods, "&labelSelector=batch.kubernetes.io/job-name")
+            self.request_all(("PATCH", f"{pods}/{name}", free, "application/merge-patch+json") for name in held)
+            self.request("DELETE", f"{pods}?gracePeriodSeconds=0")
+            self.wait_pods(namespace, 0)
 
 
-FULL = Plan(3, 1000, 200, 120, 200, 300, 30.0, (0, 1000, 5000))
-QUICK = Plan(1, 100, 60, 20, 30, 40, 10.0, (0, 100, 300))
+@contextmanager
+def start_control_plane() -> Iterator[ControlPlane]:
+    """Start a control plane with the MSJob definition."""
+    from tests.cluster.infrastructure.api_server import ApiServer
+    from tests.support.operators import install_definition
+
+    with ApiServer(api_server_flags=["--delete-collection-workers=4"]) as server:
+        install_definition(server.kubeconfig)
+        yield ControlPlane(server)
 
 
-async def measure_rates(plan: Plan, directory: Path) -> dict[str, Any]:
-    """Make jobs in each way, in turn, and return each one's samples."""
-    samples: dict[str, list[dict[str, Any]]] = {}
-    with start_control_plane() as plane:
-        async with Client(plane.server.kubeconfig) as client:
-            ways: dict[str, Callable[[], Awaitable[dict[str, Any]]]] = {
-                "pods": lambda: make_plainly(plane, client, plan.jobs, with_rest=False),
-                "ours": lambda: make_by_operator(plane, client, plan.jobs, directory),
-                "objects": lambda: make_plainly(plane, client, plan.jobs, with_rest=True),
-                "job-default": lambda: make_by_controller(plane, client, plan.slow_jobs, DEFAULTS),
-                "job-raised": lambda: make_by_controller(plane, client, plan.jobs, RAISED),
-            }
-            # The first requests of an API server are its slowest.
-            await make_plainly(plane, client, 100, with_rest=True)
-            for number in range(plan.rounds):
-                for way in list(ways) if number % 2 == 0 else reversed(ways):
-                    if way != "job-raised":
-                        await plane.set_limits(DEFAULTS, client)
-                    sample = await ways[way]()
-                    samples.setdefault(way, []).append(sample)
-                    show(f"round {number + 1}  {way:<12}", sample)
-    return samples
+def make_operator(plane: ControlPlane, directory: Path) -> OperatorProcess:
+    """Return the operator with its defaults, not yet started."""
+    from tests.support.operators import OperatorProcess
+
+    return OperatorProcess(plane.server.kubeconfig, directory / "operator.log")
 
 
-async def make_plainly(plane: ControlPlane, client: Client, jobs: int, *, with_rest: bool) -> dict[str, Any]:
-    """Create jobs' pods by a plain client, or with the rest also their Services and the jobs, which nobody handles."""
-    with plane.make_namespace() as namespace:
-        posts: list[Post] = []
-        for number in range(jobs):
-            name = f"plain-{number:05d}"
-            if with_rest:
-                posts.append(post(JOBS, namespace, make_msjob(name)))
-                posts.append(post(SERVICES, namespace, make_service(name, namespace)))
-            posts += [post(PODS, namespace, pod) for pod in make_pods(name, namespace)]
-        return await make(plane, client, namespace, posts, jobs, {})
+def wait_settled(operator: OperatorProcess, running: int) -> None:
+    """Wait until an operator has seen `running` running jobs, and has sent no request for two seconds."""
+    deadline, since = time.monotonic() + TIMEOUT, time.monotonic()
+    before = -1.0
+    while time.monotonic() - since < REST_SECONDS:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the operator is not idle after {TIMEOUT:g} s; its log: {operator.log}")
+        time.sleep(0.25)
+        requests = operator.read_metric("msjob_api_requests_total")
+        if requests != before or operator.read_metric("msjob_jobs", state="Running") < running:
+            before, since = requests, time.monotonic()
 
 
-async def make_by_operator(plane: ControlPlane, client: Client, jobs: int, directory: Path) -> dict[str, Any]:
-    """Create MSJobs for a new operator."""
+def time_creation(plane: ControlPlane, namespace: str, path: str, items: Sequence[dict[str, Any]], pods: int) -> float:
+    """Create objects and return the pods/s at which all their pods appear."""
+    plane.wait_idle()
+    start = time.perf_counter()
+    thread = threading.Thread(target=plane.request_all, args=([("POST", path, item) for item in items],))
+    thread.start()
+    plane.wait_pods(namespace, pods)
+    seconds = time.perf_counter() - start
+    thread.join()
+    log(f"{path}: {pods} pods in {seconds:.1f} s, load average {os.getloadavg()[0]:.1f}")
+    return pods / seconds
+
+
+def measure_rates(plane: ControlPlane, directory: Path, rounds: int, jobs: int) -> dict[str, list[float]]:
+    """Create jobs in each way, in turn; return pods/s by way."""
+
+    def create(path: str, make: Callable[[str], dict[str, Any]], count: int, pods: int) -> float:
+        with plane.make_namespace() as namespace:
+            items = [make(f"burst-{number:05d}") for number in range(count)]
+            return time_creation(plane, namespace, path.format(namespace), items, pods)
+
+    def create_by_operator() -> float:
+        with make_operator(plane, directory):
+            return create(MSJOBS, make_msjob, jobs, jobs * PODS_PER_JOB)
+
+    # The rate at the Job controller's client limits does not depend on the number of jobs.
+    slow = jobs // 5
+    ways = {
+        "ours": create_by_operator,
+        "controller": lambda: create(JOBS, make_indexed_job, slow, slow * PODS_PER_JOB),
+        "pods": lambda: create(PODS, make_pod, jobs * PODS_PER_JOB, jobs * PODS_PER_JOB),
+    }
+    # The first requests to an API server are its slowest.
+    create(PODS, make_pod, 100, 100)
+    return run_in_turn(ways, rounds)
+
+
+def measure_sizes(plane: ControlPlane, directory: Path, sizes: Sequence[int], seconds: float) -> list[dict[str, float]]:
+    """Measure memory and, over some seconds without events, CPU and requests of an operator with running jobs."""
+    found: list[dict[str, float]] = []
     with plane.make_namespace() as namespace, make_operator(plane, directory) as operator:
         assert operator.process is not None
-        posts = [post(JOBS, namespace, make_msjob(f"burst-{number:05d}")) for number in range(jobs)]
-        return await make(plane, client, namespace, posts, jobs, {"operator": operator.process.pid})
-
-
-async def make_by_controller(plane: ControlPlane, client: Client, jobs: int, limits: Sequence[str]) -> dict[str, Any]:
-    """Create Indexed Jobs for kube-controller-manager."""
-    await plane.set_limits(limits, client)
-    with plane.make_namespace() as namespace:
-        posts = [post(INDEXED_JOBS, namespace, make_indexed_job(f"burst-{number:05d}")) for number in range(jobs)]
-        return await make(plane, client, namespace, posts, jobs, {})
-
-
-async def make(
-    plane: ControlPlane,
-    client: Client,
-    namespace: str,
-    posts: Sequence[Post],
-    jobs: int,
-    processes: Mapping[str, int],
-) -> dict[str, Any]:
-    """Create objects and wait for all pods; return rates, and what each process took for it."""
-    loop = asyncio.get_running_loop()
-    await plane.wait_quiet()
-    processes = {**plane.find_processes(), **processes}
-    before, start = take_cpu(processes), loop.time()
-    posting = asyncio.create_task(client.create_all(posts))
-    await client.wait_pods(namespace, jobs * PODS_A_JOB, _SECONDS)
-    posted = await posting
-    seconds = loop.time() - start
-    after = take_cpu(processes)
-    await client.clear(namespace)
-    return {
-        "jobs": jobs,
-        "seconds": round(seconds, 3),
-        "posting_seconds": round(posted, 3),
-        "jobs_per_second": round(jobs / seconds, 2),
-        "pods_per_second": round(jobs * PODS_A_JOB / seconds, 2),
-        # Who else wanted the cores meanwhile: rates fall with it, where they are not held back by limits of their own.
-        "load_average": round(os.getloadavg()[0], 1),
-        "cpu_ms_per_job": {name: round(1000 * (after[name] - before[name]) / jobs, 3) for name in after},
-    }
-
-
-async def measure_all_delays(plan: Plan, directory: Path) -> dict[str, Any]:
-    """Return the delays of jobs that come one after the other, at a rate that nobody has to queue at."""
-    with start_control_plane() as plane:
-        async with Client(plane.server.kubeconfig) as client:
-            found: dict[str, dict[str, list[float]]] = {"ours": {}, "job-default": {}}
-            await measure_delays(client, INDEXED, 4, plane)
-            with make_operator(plane, directory) as operator:
-                await settle(operator)
-                for _ in range(_DELAY_ROUNDS):
-                    for who, kind in (("ours", OURS), ("job-default", INDEXED)):
-                        await plane.wait_quiet()
-                        delays = await measure_delays(client, kind, plan.delays // _DELAY_ROUNDS, plane)
-                        for name, values in delays.items():
-                            found[who].setdefault(name, []).extend(values)
-    for who, delays in found.items():
-        show(who, {name: summarise(values) for name, values in delays.items()})
-    return {
-        who: {name: [round(value, 2) for value in values] for name, values in delays.items()}
-        for who, delays in found.items()
-    }
-
-
-async def count_calls(plan: Plan, directory: Path) -> dict[str, Any]:
-    """Count the operator's requests: until jobs run, and while nothing happens afterwards."""
-    flags, log = write_policy(directory)
-
-    def read(agent: str = "kfp-mindspore-operator/") -> Counter[str]:
-        with log.open() as lines:
-            return count_requests(lines, agent)
-
-    with start_control_plane(*flags) as plane:
-        async with Client(plane.server.kubeconfig) as client:
-            with plane.make_namespace() as namespace, make_operator(plane, directory) as operator:
-                await settle(operator)
-                started = read()
-                await client.create_all(
-                    [post(JOBS, namespace, make_msjob(f"calls-{number:05d}")) for number in range(plan.calls)]
-                )
-                await client.wait_pods(namespace, plan.calls * PODS_A_JOB, _SECONDS)
-                await client.set_running(namespace)
-                await settle(operator, running=plan.calls)
-                running = read()
-                await asyncio.sleep(plan.idle_seconds)
-                idle = read() - running
-                during = running - started
-                await client.clear(namespace)
-    sample = {
-        "jobs": plan.calls,
-        "start": dict(started),
-        "per_job": {request: count / plan.calls for request, count in sorted(during.items())},
-        "writes_per_job": sum(count for request, count in during.items() if is_write(request)) / plan.calls,
-        "own_writes_per_job": count_own_writes(during) / plan.calls,
-        "idle_seconds": plan.idle_seconds,
-        "idle": dict(idle),
-        "idle_polls": count_polls(idle),
-    }
-    show("calls", sample)
-    return sample
-
-
-async def price_requests(plan: Plan, directory: Path) -> dict[str, Any]:
-    """Measure what the requests that jobs consist of cost the control plane."""
-    with start_control_plane() as plane:
-        async with Client(plane.server.kubeconfig) as client:
-            rows = await measure_prices(plane, client, plan.calls, plan.rounds)
-    for row in rows:
-        show(f"price of {row['request']}", row["cpu_ms"])
-    return {"requests": plan.calls, "rows": rows}
-
-
-async def measure_reaches(plan: Plan, directory: Path) -> dict[str, Any]:
-    """Return how soon Services lead to their schedulers, round by round."""
-    with start_control_plane() as plane:
-        async with Client(plane.server.kubeconfig) as client:
-            rounds = [await measure_reach(plane, client, plan.gangs, directory) for _ in range(plan.rounds)]
-    for sample in rounds:
-        show("reach", sample)
-    return {"gangs": plan.gangs, "rounds": rounds}
-
-
-async def measure_sizes(plan: Plan, directory: Path) -> dict[str, Any]:
-    """Measure an operator with more and more running jobs, and another that is started with all of them."""
-    sizes: list[dict[str, Any]] = []
-    with start_control_plane() as plane:
-        async with Client(plane.server.kubeconfig) as client:
-            with plane.make_namespace() as namespace, make_operator(plane, directory) as operator:
-                there = 0
-                for jobs in plan.sizes:
-                    names = [f"size-{number:05d}" for number in range(there, jobs)]
-                    await client.create_all([post(JOBS, namespace, make_msjob(name)) for name in names])
-                    await client.wait_pods(namespace, jobs * PODS_A_JOB, _SECONDS)
-                    await client.set_running(namespace)
-                    await settle(operator, running=jobs)
-                    there = jobs
-                    sizes.append(await measure_rest(operator.process, plan.idle_seconds, jobs))
-                    show("size", sizes[-1])
-                operator.stop()
-                await plane.wait_quiet()
-                loop = asyncio.get_running_loop()
-                start = loop.time()
-                operator.start()
-                ready = loop.time() - start
-                await settle(operator, running=there)
-                steady = loop.time() - start - REST_SECONDS
-                restart = {
-                    "jobs": there,
-                    "ready_seconds": round(ready, 2),
-                    "steady_seconds": round(steady, 2),
-                    "cpu_seconds": round(read_cpu_seconds(_pid(operator.process)), 2),
-                    "writes": sum(
-                        operator.read_metric("msjob_api_requests_total", verb=verb)
-                        for verb in ("create", "update", "patch", "delete")
-                    ),
-                    **await measure_rest(operator.process, plan.idle_seconds, there),
+        process = psutil.Process(operator.process.pid)
+        path, created = MSJOBS.format(namespace), 0
+        for jobs in sizes:
+            before = count_writes(operator)
+            plane.request_all(("POST", path, make_msjob(f"size-{number:05d}")) for number in range(created, jobs))
+            plane.wait_pods(namespace, jobs * PODS_PER_JOB)
+            plane.set_running(namespace)
+            wait_settled(operator, jobs)
+            writes = (count_writes(operator) - before) / max(1, jobs - created)
+            created = jobs
+            requests, used = operator.read_metric("msjob_api_requests_total"), sum(process.cpu_times()[:2])
+            time.sleep(seconds)
+            found.append(
+                {
+                    "jobs": jobs,
+                    "memory_mb": process.memory_info().rss / 2**20,
+                    "writes_per_job": writes,
+                    "idle_cpu_percent": 100 * (sum(process.cpu_times()[:2]) - used) / seconds,
+                    "idle_requests": operator.read_metric("msjob_api_requests_total") - requests,
                 }
-                show("restart", restart)
-                operator.stop()
-                await client.clear(namespace)
-    return {"sizes": sizes, "restart": restart}
+            )
+            log(f"size  {found[-1]}")
+    return found
 
 
-async def measure_rest(process: Any, seconds: float, jobs: int) -> dict[str, Any]:
-    """Return a process's memory, and the CPU that it takes while nothing happens, in percent of a core."""
-    pid = _pid(process)
-    before, start = read_cpu_seconds(pid), asyncio.get_running_loop().time()
-    await asyncio.sleep(seconds)
-    share = (read_cpu_seconds(pid) - before) / (asyncio.get_running_loop().time() - start)
-    return {"jobs": jobs, "idle_cpu_percent": round(100 * share, 3), **read_memory(pid)}
+def count_writes(operator: OperatorProcess) -> float:
+    """Return the number of requests of an operator that change objects."""
+    verbs = ("create", "update", "patch", "delete")
+    return sum(operator.read_metric("msjob_api_requests_total", verb=verb) for verb in verbs)
 
 
-def _pid(process: Any) -> int:
-    assert process is not None
-    return int(process.pid)
-
-
-def show(title: str, figures: Mapping[str, Any]) -> None:
-    """Print what was measured."""
-    text = "  ".join(
-        f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in figures.items()
+def main() -> None:
+    arguments = build_parser(__doc__ or "").parse_args()
+    rounds, jobs, seconds, numbers = (
+        (1, 100, 5.0, (0, 100, 300)) if arguments.quick else (3, 1000, 30.0, (0, 1000, 5000))
     )
-    print(f"{title}  {text}", file=sys.stderr, flush=True)
-
-
-def show_targets(targets: Sequence[Target]) -> None:
-    """Print the answers."""
-    for target in targets:
-        met = {None: "", True: "met", False: "NOT MET"}[target.met]
-        low, high = target.spread
-        goal = "" if target.goal is None else f"goal {target.goal:g}"
-        print(f"{target.name:<66} {target.ratio:8.3f}  ({low:.3f} to {high:.3f})  {goal:<9} {met}", file=sys.stderr)
-
-
-def main() -> int:
-    parser = build_parser((__doc__ or "").partition("\n")[0])
-    measures = {
-        "rate": measure_rates,
-        "price": price_requests,
-        "delay": measure_all_delays,
-        "calls": count_calls,
-        "reach": measure_reaches,
-        "size": measure_sizes,
-    }
-    parser.add_argument("--only", default=",".join(measures), help="which questions: %(default)s")
-    parser.add_argument(
-        "--rounds", type=int, help="how often rates and prices are measured [default: 3, 1 with --quick]"
-    )
-    parser.add_argument("--sizes", help="numbers of jobs for `size` [default: 0,1000,5000, fewer with --quick]")
-    arguments = parser.parse_args()
-    asked = [name for name in arguments.only.split(",") if name]
-    if unknown := sorted(set(asked) - set(measures)):
-        parser.error(f"--only: no {', '.join(unknown)}; there are {', '.join(measures)}")
-    # So that the control plane is ended, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    plan = QUICK if arguments.quick else FULL
-    sizes = tuple(map(int, arguments.sizes.split(","))) if arguments.sizes else plan.sizes
-    plan = replace(plan, rounds=arguments.rounds or plan.rounds, sizes=sizes)
     from tests.cluster.infrastructure.prerequisites import UnavailableError
 
-    raw: dict[str, Any] = {}
-    for name in asked:
-        with tempfile.TemporaryDirectory() as directory:
-            try:
-                raw[name] = asyncio.run(measures[name](plan, Path(directory)))
-            except UnavailableError as error:
-                print(error, file=sys.stderr)
-                return 2
-    targets = judge(raw)
-    show_targets(targets)
-    print_result("msjob_operator", targets, raw)
-    return 0
+    try:
+        with tempfile.TemporaryDirectory() as directory, start_control_plane() as plane:
+            rates = measure_rates(plane, Path(directory), rounds, jobs)
+            sizes = measure_sizes(plane, Path(directory), numbers, seconds)
+    except UnavailableError as error:
+        sys.exit(str(error))
+    first, last = sizes[0], sizes[-1]
+    kilobytes = 1024 * (last["memory_mb"] - first["memory_mb"]) / last["jobs"]
+    targets = [
+        build_target(f"pods/s / {TITLES[way]}", compute_ratios(rates["ours"], rates[way]), goal, at_least=True)
+        for way, goal in (("controller", 4.0), ("pods", 0.3))
+    ]
+    targets += [
+        build_target(f"memory with {last['jobs']:,} jobs, MB", [last["memory_mb"]], 250),
+        build_target("memory per job, KB", [kilobytes], 20),
+        build_target("writes per job", [last["writes_per_job"]]),
+        build_target("idle CPU, % of a core", [size["idle_cpu_percent"] for size in sizes], 2),
+        build_target("requests without events", [size["idle_requests"] for size in sizes], 0),
+    ]
+    bars = {"pods/s": {TITLES[way]: values for way, values in rates.items()}}
+    print_result("msjob_operator", targets, {"rates": rates, "sizes": sizes, "bars": bars})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # SIGTERM unwinds the stack, which stops the control plane.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    main()

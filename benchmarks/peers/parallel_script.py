@@ -1,7 +1,7 @@
-"""A data-parallel script as MindSpore's documentation writes it; the same for msrun and for an MSJob.
+"""A data-parallel training script after MindSpore's documentation, for msrun and for an MSJob.
 
-`python parallel_script.py DIRECTORY STEPS`: each worker writes `pid-<rank>` before, and the time of its first optimizer
-step into `first-step-<rank>` after it. See https://www.mindspore.cn/tutorials/en/stable/parallel/msrun_launcher.html
+`python parallel_script.py DIRECTORY STEPS`: each worker writes `pid-<rank>` before its first optimizer step and the
+time at the end of that step into `first-step-<rank>`. See https://www.mindspore.cn/tutorials/en/stable/parallel/msrun_launcher.html
 """
 
 from __future__ import annotations

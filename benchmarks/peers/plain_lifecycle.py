@@ -1,7 +1,7 @@
 """The lifecycle's stages as a plain script: no KFP, no MSJob, no supervisor.
 
-`python plain_lifecycle.py STAGE DIRECTORY` runs one stage in this process; `all` runs every stage in this process
-(the server stays a process of its own, since it has to answer over HTTP).
+`python plain_lifecycle.py STAGE DIRECTORY` runs one stage in this process, `all` every stage; the server is a process
+of its own either way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-# As in a run's own steps: one order of imports for everything.
+# First, as in the steps of a run: it fixes the order of imports.
 import kfp_mindspore  # noqa: F401
 
 MODEL_NAME = "digits"
@@ -30,7 +30,7 @@ def load(directory: Path) -> None:
 
 
 def train(directory: Path) -> None:
-    """Run the pipeline's training script as `python -m` does."""
+    """Run the pipeline's training script."""
     os.environ["KFP_MINDSPORE_DATASET_DIR"] = str(directory / "dataset")
     os.environ["KFP_MINDSPORE_CHECKPOINT_DIR"] = str(directory / "checkpoints")
     os.environ["KFP_MINDSPORE_OUTPUT_DIR"] = str(directory / "output")
@@ -46,7 +46,7 @@ def export(directory: Path) -> None:
 
 
 def evaluate(directory: Path) -> None:
-    """Evaluate the bundle on the test split and refuse below the gate."""
+    """Evaluate the bundle on the test split; exit below the gate."""
     from kfp_mindspore.mindir import evaluate_bundle
 
     accuracy = evaluate_bundle(directory / "model", directory / "dataset").accuracy
@@ -55,7 +55,7 @@ def evaluate(directory: Path) -> None:
 
 
 def serve(directory: Path) -> None:
-    """Start the server, wait until it is ready, smoke-test it, end it."""
+    """Start the server, wait until it is ready, smoke-test and terminate it."""
     from kfp_mindspore.inference import run_smoke_test
 
     with socket.socket() as probe:
@@ -80,8 +80,8 @@ def serve(directory: Path) -> None:
         deadline = time.monotonic() + 120
         while True:
             try:
-                with urllib.request.urlopen(f"{url}/v2/models/{MODEL_NAME}/ready", timeout=5) as answer:
-                    if answer.status == 200:
+                with urllib.request.urlopen(f"{url}/v2/models/{MODEL_NAME}/ready", timeout=5) as response:
+                    if response.status == 200:
                         break
             except (urllib.error.URLError, OSError):
                 pass
@@ -98,7 +98,7 @@ STAGES = {"load": load, "train": train, "export": export, "evaluate": evaluate, 
 
 
 def main() -> None:
-    """Run the stage that the command line names."""
+    """Run the stages."""
     stage, directory = sys.argv[1], Path(sys.argv[2])
     for name in STAGES if stage == "all" else [stage]:
         STAGES[name](directory)

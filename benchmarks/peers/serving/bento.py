@@ -15,12 +15,12 @@ import numpy as np
 
 @bentoml.service(workers=1)
 class Predictor:
-    """Answers POST /predict with {"images": [[[[…]]]]}; the first dimension is the batch's."""
+    """Handles POST /predict with {"images": [[[[…]]]]}; the first dimension is the batch."""
 
     def __init__(self) -> None:
         self.network = Network(warm=SIZES)
 
     @bentoml.api(batchable=True, batch_dim=0, max_batch_size=MAX_BATCH, max_latency_ms=10_000)
     def predict(self, images: np.ndarray) -> np.ndarray:
-        """Answer a merged batch."""
+        """Compute one batch."""
         return self.network.compute_padded(images.astype(np.float32))

@@ -1,11 +1,10 @@
-"""The graph alone: one GraphCell in one process, called in a loop by one thread, as MindSpore documents it.
+"""The graph without a server: one GraphCell, called in a loop by one thread.
 
 https://www.mindspore.cn/docs/en/r2.9.0/api_python/nn/mindspore.nn.GraphCell.html
 
-It is a peer and no upper limit: mindsporeserver calls beneath GraphCell, and computes small graphs on one core.
-
-Once it is warm it prints a line of JSON with the seconds that compiling each batch size took. Each line `ROWS SECONDS`
-on its input is answered by one: calls, calls/s, images/s, and the median and 99th percentile of a call in milliseconds.
+`python graph.py BUNDLE ROWS SECONDS` prints one JSON object: the seconds that compiling all batch sizes took, calls/s,
+images/s, and the median and 99th percentile of a call in milliseconds. mindsporeserver can be faster: it calls the
+executor beneath GraphCell.
 """
 
 from __future__ import annotations
@@ -37,16 +36,10 @@ def measure(network: Network, rows: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+if __name__ == "__main__":
     network = Network(sys.argv[1])
     start = time.perf_counter()
     for size in SIZES:
         network.compute(np.zeros((size, *network.shape), np.float32))
-    print(json.dumps({"warm_up_seconds": time.perf_counter() - start}), flush=True)
-    for line in sys.stdin:
-        rows, seconds = line.split()
-        print(json.dumps(measure(network, int(rows), float(seconds))), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    warm_up = time.perf_counter() - start
+    print(json.dumps({"warm_up_seconds": warm_up, **measure(network, int(sys.argv[2]), float(sys.argv[3]))}))

@@ -1,10 +1,10 @@
-"""What every peer does with the model: `mindspore.load` and `nn.GraphCell`, as MindSpore's documentation says.
+"""The model behind every peer: `mindspore.load` and `nn.GraphCell`, as MindSpore's documentation shows.
 
 https://www.mindspore.cn/docs/en/r2.9.0/api_python/mindspore/mindspore.load.html
 
-A peer imports this module before its own framework: MindSpore ships old protobuf modules, which load only when it is
-the first to import protobuf. A graph compiles anew for each batch size (0.1 s and more), so a peer that batches pads to
-powers of two, all compiled before it says that it is ready; without that each of them would be slower still.
+A peer imports this module before its own framework: MindSpore's generated protobuf modules load only when MindSpore is
+the first to import protobuf. A graph compiles again for each new batch size (0.1 s and more), so peers that batch pad to
+powers of two and compile all of them before they are ready.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Network:
         return self.cell(mindspore.Tensor(images)).asnumpy()
 
     def compute_padded(self, images: Any) -> Any:
-        """As `compute`, but in batches of a size that was compiled."""
+        """Compute in batches of compiled sizes."""
         count = len(images)
         if count > MAX_BATCH:
             parts = [self.compute_padded(images[start : start + MAX_BATCH]) for start in range(0, count, MAX_BATCH)]

@@ -22,18 +22,18 @@ from starlette.requests import Request
 
 @serve.deployment(max_ongoing_requests=2 * MAX_BATCH)
 class Predictor:
-    """Answers POST / of {"image": [[[…]]]}."""
+    """Handles POST / with {"image": [[[…]]]}."""
 
     def __init__(self) -> None:
         self.network = Network(warm=SIZES)
 
     @serve.batch(max_batch_size=MAX_BATCH, batch_wait_timeout_s=0.0)
     async def predict(self, images: list[Any]) -> list[Any]:
-        """Answer a batch."""
+        """Compute one batch."""
         return self.network.compute_padded(np.stack(images)).tolist()
 
     async def __call__(self, request: Request) -> dict[str, Any]:
-        """Answer one request; a GET asks whether it is ready."""
+        """Handle one request; GET is the readiness probe."""
         if request.method == "GET":
             return {"ready": True}
         body = await request.json()

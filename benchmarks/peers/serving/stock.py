@@ -1,4 +1,4 @@
-"""kserve.Model with a synchronous predict: what one writes by hand to serve a model on KServe.
+"""kserve.Model with a synchronous predict: the custom predictor of KServe's documentation.
 
 https://kserve.github.io/website/docs/model-serving/predictive-inference/frameworks/custom-predictor/custom-predictor
 """
@@ -18,7 +18,7 @@ from kserve.utils.utils import get_predict_input, get_predict_response
 
 
 class Predictor(kserve.Model):
-    """Computes each request when it comes."""
+    """Compute each request on arrival."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -31,7 +31,7 @@ class Predictor(kserve.Model):
         return self.ready
 
     def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
-        """Answer V1, V2 and gRPC alike, with kserve's own helpers as its scikit-learn server does."""
+        """Handle V1, V2 and gRPC with kserve's helpers, as its scikit-learn server does."""
         images = get_predict_input(payload).astype(np.float32)
         return get_predict_response(payload, self.network.compute(images), self.name)
 

@@ -16,7 +16,7 @@ from mlserver.types import InferenceRequest, InferenceResponse
 
 
 class MindSporeRuntime(MLModel):
-    """What model-settings.json names; MLServer hands it requests that were merged."""
+    """The implementation in model-settings.json; `predict` gets merged requests."""
 
     async def load(self) -> bool:
         """Load the graph and compile its batch sizes."""
@@ -24,7 +24,7 @@ class MindSporeRuntime(MLModel):
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        """Answer a merged request."""
+        """Compute one merged request."""
         images = self.decode(payload.inputs[0], default_codec=NumpyCodec)
         output = self.network.compute_padded(images.astype(np.float32, copy=False))
         return InferenceResponse(model_name=self.name, outputs=[NumpyCodec.encode_output("output", output)])
