@@ -3,7 +3,7 @@
 https://www.mindspore.cn/docs/en/r2.9.0/api_python/mindspore/mindspore.load.html
 
 A peer imports this module before its own framework: MindSpore's generated protobuf modules load only when MindSpore is
-the first to import protobuf. A graph compiles again for each new batch size (0.1 s and more), so peers that batch pad to
+the first to import protobuf. A graph compiles again for each new batch size (0.1 s and more), so batching peers pad to
 powers of two and compile all of them before they are ready.
 """
 
