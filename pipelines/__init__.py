@@ -1,1 +1,1 @@
-"""Pipelines that come with this package; `kfp-mindspore run NAME` runs one here."""
+"""Pipelines of this package; `kfp-mindspore run NAME` runs one locally."""

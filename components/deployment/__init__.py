@@ -1,1 +1,1 @@
-"""Components that deploy models and test what is deployed."""
+"""Components that deploy and test models."""

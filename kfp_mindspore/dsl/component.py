@@ -1,4 +1,4 @@
-"""The decorator that makes a Python function a training step of its own: `@msjob_component`."""
+"""The decorator `@msjob_component`."""
 
 from __future__ import annotations
 
@@ -56,37 +56,37 @@ def msjob_component(
     active_deadline_seconds: int | None = None,
     ttl_seconds_after_finished: int | None = None,
 ) -> PythonComponent | Callable[[Callable[..., Any]], PythonComponent]:
-    """Turn a Python function into a component whose step runs the function in every worker of an MSJob.
+    """Turn a Python function into a component that runs the function in each worker of an MSJob.
 
-    The function is written as for `@dsl.component`: its parameters are typed as KFP's are, it imports what it needs
-    inside, and its source is all that is shipped. The step's own process only submits the job, shows its logs and waits
-    for it. Worker 0's outputs are the step's outputs; the other workers get scratch paths for theirs. Each worker has
-    MindSpore's topology in `MS_*`. The first input of type Dataset and the first output of type Model also stand in
-    KFP_MINDSPORE_DATASET_DIR and KFP_MINDSPORE_OUTPUT_DIR, so `kfp_mindspore.training.fit` needs no paths, and
-    KFP_MINDSPORE_CHECKPOINT_DIR outlives a restart of the job.
+    The rules of `@dsl.component` apply: parameters have KFP's types, imports are inside the function, and only its
+    source is part of the component. The process of the step submits the job, prints its log and waits for its end. The
+    step's outputs are those of worker 0; other workers write to scratch paths. Each worker has MindSpore's topology in
+    `MS_*`. For `kfp_mindspore.training.fit`, KFP_MINDSPORE_DATASET_DIR and KFP_MINDSPORE_OUTPUT_DIR are the paths of
+    the first input of type Dataset and the first output of type Model, and KFP_MINDSPORE_CHECKPOINT_DIR persists across
+    restarts of the job.
 
     Args:
-        function: The function, when the decorator is used bare.
-        workers: Number of workers; with more than one, a scheduler is started beside them.
-        base_image: Image of the step and of the workers. Everything the function imports must be in it: the step
-            installs nothing.
-        additional_funcs: Further functions that the function calls, shipped with it.
+        function: The function, if the decorator has no arguments.
+        workers: Number of workers; with more than one, a scheduler is added.
+        base_image: Image of the step and of the workers, with the packages that the function imports: the step installs
+            none.
+        additional_funcs: Functions called by the function; their source is added to the component.
         env: Environment variables of the workers.
         resources: Kubernetes resource requirements of each worker: {"requests": {…}, "limits": {…}}.
-        restart_policy: `ExitCode`: restart after an exit code that promises to pass (130, 137, 138, 143), fail at once
-            after another, such as an exception's; `OnFailure`: restart after any but 0; `Never`; `Always`.
+        restart_policy: `ExitCode`: restart after a retryable exit code (130, 137, 138, 143), fail after any other, such
+            as that of an exception; `OnFailure`: restart after any exit code but 0; `Never`; `Always`.
         success_policy: `AllWorkers`, or `Default` for worker 0 alone.
-        clean_pod_policy: Which processes or pods are removed at the end: `Running`, `All` or `None`.
+        clean_pod_policy: Pods or processes deleted when the job finishes: `Running`, `All` or `None`.
         backoff_limit: Number of restarts after which the job fails.
-        active_deadline_seconds: Seconds after which the job is ended and fails; None for no limit.
-        ttl_seconds_after_finished: Seconds after its end when the job is deleted; None keeps it.
+        active_deadline_seconds: Seconds after which the job is terminated and fails; None for no limit.
+        ttl_seconds_after_finished: Seconds after which a finished job is deleted; None to keep it.
 
     Returns:
-        A component, or a decorator that makes one. `.python_func` is the function itself.
+        A component, or a decorator that returns one. `.python_func` is the function.
 
     Raises:
-        ValidationError: An argument is out of range; the message names it.
-        UserError: The function is no plain function, or its source cannot be found.
+        ValidationError: An argument is invalid; the message names it.
+        UserError: The argument is not a plain function, or its source is not available.
 
     Example:
         >>> @msjob_component(workers=2)
@@ -133,8 +133,9 @@ def _build_component(
     texts = [name for name, annotation in function.__annotations__.items() if isinstance(annotation, str)]
     if texts:
         raise UserError(
-            f"{_NAME}: {function.__name__}: the type of {texts[0]!r} is a text, {function.__annotations__[texts[0]]!r}",
-            hint="KFP needs the types themselves: take out `from __future__ import annotations`.",
+            f"{_NAME}: {function.__name__}: the annotation of {texts[0]!r} is a string: "
+            f"{function.__annotations__[texts[0]]!r}",
+            hint="KFP requires types: remove `from __future__ import annotations`.",
         )
     try:
         component = dsl.component(
@@ -142,12 +143,12 @@ def _build_component(
         )
     except OSError as error:
         raise UserError(
-            f"{_NAME}: the source of {function.__name__} cannot be found ({error})",
+            f"{_NAME}: the source of {function.__name__} is not available ({error})",
             hint="Define it in a file or a notebook cell.",
         ) from error
     container = component.component_spec.implementation.container
-    # The last part of a lightweight component's command is its source. What follows the function there makes it a
-    # launcher in the step's process; in a worker the same source is loaded and the function under the wrapper called.
+    # The last argument of a lightweight component's command is its source. The footer replaces the function by its
+    # launcher; a worker imports the same source and calls the wrapped function.
     *command, source = container.command
     changed = [*command, source.rstrip() + _FOOTER.format(name=function.__name__, options=options.to_json())]
     component.component_spec.implementation.container = dataclasses.replace(container, command=changed)

@@ -1,4 +1,4 @@
-"""Setters of the labels and annotations of a task's MSJob."""
+"""Setters for labels and annotations of a task's MSJob."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ def add_job_label(task: PipelineTask, key: str, value: str) -> PipelineTask:
     """Add a label to the task's MSJob.
 
     Args:
-        task: The task of train_msjob or of an msjob_component.
-        key: The label's key, such as `team`.
-        value: Its value.
+        task: Task of train_msjob or of an msjob_component.
+        key: Key of the label, such as `team`.
+        value: Value of the label.
 
     Returns:
         The task.
 
     Raises:
-        ValidationError: The key or value is empty or no text.
+        ValidationError: The key or value is empty or not a string.
     """
     check_text("add_job_label", "key", key)
     check_text("add_job_label", "value", value)
@@ -33,15 +33,15 @@ def add_job_annotation(task: PipelineTask, key: str, value: str) -> PipelineTask
     """Add an annotation to the task's MSJob.
 
     Args:
-        task: The task of train_msjob or of an msjob_component.
-        key: The annotation's key.
-        value: Its value.
+        task: Task of train_msjob or of an msjob_component.
+        key: Key of the annotation.
+        value: Value of the annotation.
 
     Returns:
         The task.
 
     Raises:
-        ValidationError: The key or value is empty or no text.
+        ValidationError: The key or value is empty or not a string.
     """
     check_text("add_job_annotation", "key", key)
     check_text("add_job_annotation", "value", value)

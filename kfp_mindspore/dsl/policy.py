@@ -1,4 +1,4 @@
-"""Setters of when a task's MSJob ends, restarts, succeeds and is cleaned up."""
+"""Setters for the policies of a task's MSJob: deadline, restart, success and clean-up."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def set_run_policy(
     ttl_seconds_after_finished: int | None = None,
     clean_pod_policy: str | None = None,
 ) -> PipelineTask:
-    """Set the run policy of the task's MSJob; what is None stays as it was.
+    """Set the run policy of the task's MSJob; None leaves a field unchanged.
 
     Args:
-        task: The task of train_msjob or of an msjob_component.
+        task: Task of train_msjob or of an msjob_component.
         backoff_limit: Number of restarts after which the job fails, ≥ 0.
-        active_deadline_seconds: Seconds after which the job is ended and fails, ≥ 1.
-        ttl_seconds_after_finished: Seconds after its end when the job is deleted, ≥ 0.
-        clean_pod_policy: Which processes or pods are removed at the end: `Running`, `All` or `None`.
+        active_deadline_seconds: Seconds after which the job is terminated and fails, ≥ 1.
+        ttl_seconds_after_finished: Seconds after which a finished job is deleted, ≥ 0.
+        clean_pod_policy: Pods or processes deleted when the job finishes: `Running`, `All` or `None`.
 
     Returns:
         The task.
@@ -53,34 +53,34 @@ def set_run_policy(
 
 
 def set_restart_policy(task: PipelineTask, policy: str) -> PipelineTask:
-    """Set when the task's MSJob starts its workers again.
+    """Set the restart policy of the task's MSJob.
 
     Args:
-        task: The task of train_msjob or of an msjob_component.
-        policy: `OnFailure`, `Never`, `Always`, or `ExitCode`: only after an exit code that promises to pass, as 143.
+        task: Task of train_msjob or of an msjob_component.
+        policy: `OnFailure`, `Never`, `Always`, or `ExitCode`: restart after a retryable exit code only, such as 143.
 
     Returns:
         The task.
 
     Raises:
-        ValidationError: The policy is none of these.
+        ValidationError: The policy is invalid.
     """
     check_choice("set_restart_policy", "policy", policy, RESTART_POLICIES)
     return update_options(task, "set_restart_policy", restart_policy=policy)
 
 
 def set_success_policy(task: PipelineTask, policy: str) -> PipelineTask:
-    """Set which workers must succeed for the task's MSJob to succeed.
+    """Set the success policy of the task's MSJob.
 
     Args:
-        task: The task of train_msjob or of an msjob_component.
-        policy: `AllWorkers`, or `Default` for worker 0 alone.
+        task: Task of train_msjob or of an msjob_component.
+        policy: `AllWorkers`, or `Default` for worker 0 only.
 
     Returns:
         The task.
 
     Raises:
-        ValidationError: The policy is neither.
+        ValidationError: The policy is invalid.
     """
     check_choice("set_success_policy", "policy", policy, SUCCESS_POLICIES)
     return update_options(task, "set_success_policy", success_policy=policy)

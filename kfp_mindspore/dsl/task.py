@@ -1,4 +1,4 @@
-"""How a setter reads and writes the options of a pipeline task."""
+"""Options of a pipeline task's MSJob: read, merge and validate."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def get_options(task: PipelineTask) -> JobOptions:
-    """Return what setters have set on a task.
+    """Return the options set on a task.
 
     Raises:
-        UserError: The task runs no container of its own, such as a nested pipeline.
+        UserError: The task has no container, such as a nested pipeline.
     """
     container = task.container_spec
     if container is None:
-        raise UserError(f"{task.name}: makes no MSJob", hint="Set it on the task of train_msjob or an msjob_component.")
+        raise UserError(f"{task.name}: has no MSJob", hint="Use the task of train_msjob or of an msjob_component.")
     return JobOptions.from_json((container.env or {}).get(JOB_OPTIONS_VARIABLE, ""))
 
 
@@ -29,22 +29,22 @@ def update_options(task: PipelineTask, setter: str, **changes: Any) -> PipelineT
     """Merge changes into a task's options.
 
     Args:
-        task: The task of a step that makes an MSJob.
-        setter: Name of the setter, for messages.
+        task: Task with an MSJob.
+        setter: Name of the setter for messages.
         **changes: Fields of `JobOptions`.
 
     Returns:
         The task.
 
     Raises:
-        UserError: A value is an output of another task or a parameter of the pipeline.
+        UserError: A value is the output of a task or a pipeline parameter.
     """
     for name, value in changes.items():
         for entry in _list_leaves(value):
             if _is_channel(entry):
                 raise UserError(
-                    f"{setter}: {name}: must be known when the pipeline is compiled, got {entry}",
-                    hint="Give a value that varies from run to run as a parameter of the component.",
+                    f"{setter}: {name}: must be a constant, got {entry}",
+                    hint="Use a parameter of the component for values that vary between runs.",
                 )
     options = get_options(task).merge(**changes)
     task.set_env_variable(JOB_OPTIONS_VARIABLE, options.to_json())
@@ -52,10 +52,10 @@ def update_options(task: PipelineTask, setter: str, **changes: Any) -> PipelineT
 
 
 def check_count(setter: str, field: str, value: Any, minimum: int) -> None:
-    """Check a whole number.
+    """Check an integer.
 
     Raises:
-        ValidationError: It is none, or below the minimum.
+        ValidationError: The value is not an integer or below the minimum.
     """
     if value is None or _is_channel(value):
         return
@@ -64,23 +64,23 @@ def check_count(setter: str, field: str, value: Any, minimum: int) -> None:
 
 
 def check_choice(setter: str, field: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Check a text against the ones allowed.
+    """Check a value against its choices.
 
     Raises:
-        ValidationError: It is none of them.
+        ValidationError: The value is none of them.
     """
     if value is not None and not _is_channel(value) and value not in choices:
         raise ValidationError([f"{field}: must be one of {', '.join(choices)}, got {value!r}"], subject=setter)
 
 
 def check_text(setter: str, field: str, value: Any) -> None:
-    """Check that a value is a text that is not empty.
+    """Check a non-empty string.
 
     Raises:
-        ValidationError: It is not.
+        ValidationError: The value is empty or not a string.
     """
     if not _is_channel(value) and (not isinstance(value, str) or not value):
-        raise ValidationError([f"{field}: must be a text, got {value!r}"], subject=setter)
+        raise ValidationError([f"{field}: must be a string, got {value!r}"], subject=setter)
 
 
 def _list_leaves(value: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Setters of the workers of a task's MSJob: their number, environment and resources."""
+"""Setters for the workers of a task's MSJob: number, environment and resources."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def set_worker_count(task: PipelineTask, count: int) -> PipelineTask:
-    """Set the number of workers, over what the component or its decorator says.
+    """Set the number of workers; takes precedence over the component's argument.
 
     Args:
-        task: The task of train_msjob or of an msjob_component.
-        count: Number of workers, ≥ 1. With more than one, a scheduler is started beside them.
+        task: Task of train_msjob or of an msjob_component.
+        count: Number of workers, ≥ 1; with more than one, a scheduler is added.
 
     Returns:
         The task.
@@ -29,23 +29,23 @@ def set_worker_count(task: PipelineTask, count: int) -> PipelineTask:
 
 
 def add_worker_env(task: PipelineTask, name: str, value: str) -> PipelineTask:
-    """Set an environment variable of each worker; the task's own `set_env_variable` sets one of its launcher only.
+    """Set an environment variable of each worker (`task.set_env_variable` sets one of the launcher).
 
     Args:
-        task: The task of train_msjob or of an msjob_component.
-        name: The variable. Those that MindSpore's topology sets, `MS_…`, are set by the job.
-        value: Its value; it stands in the compiled pipeline as plain text, so give no secret.
+        task: Task of train_msjob or of an msjob_component.
+        name: Name of the variable; `MS_…` variables of the topology are set by the job.
+        value: Value of the variable, plain text in the compiled pipeline: must not be a secret.
 
     Returns:
         The task.
 
     Raises:
-        ValidationError: The name is empty or has `=` in it, or the value is no text.
+        ValidationError: The name is empty or contains `=`, or the value is not a string.
     """
     check_text("add_worker_env", "name", name)
     if "=" in name or not isinstance(value, str):
-        found = f"name: must have no =, got {name!r}" if "=" in name else f"value: must be a text, got {value!r}"
-        raise ValidationError([found], subject="add_worker_env")
+        error = f"name: must not contain =, got {name!r}" if "=" in name else f"value: must be a string, got {value!r}"
+        raise ValidationError([error], subject="add_worker_env")
     return update_options(task, "add_worker_env", env={name: value})
 
 
@@ -57,14 +57,14 @@ def set_worker_resources(
     accelerator: str | None = None,
     accelerator_count: int = 1,
 ) -> PipelineTask:
-    """Set what each worker gets; what is None stays as it was. The local backend has no such limits and says so.
+    """Set the resources of each worker; None leaves one unchanged. The local backend ignores them with a warning.
 
     Args:
-        task: The task of train_msjob or of an msjob_component.
-        cpu: Requested and allowed processors as a Kubernetes quantity, such as `2` or `500m`.
-        memory: Requested and allowed memory as a Kubernetes quantity, such as `4Gi`.
+        task: Task of train_msjob or of an msjob_component.
+        cpu: CPU request and limit as a Kubernetes quantity, such as `2` or `500m`.
+        memory: Memory request and limit as a Kubernetes quantity, such as `4Gi`.
         accelerator: Resource name of an accelerator, such as `huawei.com/Ascend910`.
-        accelerator_count: Number of accelerators a worker, ≥ 1.
+        accelerator_count: Number of accelerators per worker, ≥ 1.
 
     Returns:
         The task.

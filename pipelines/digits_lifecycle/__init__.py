@@ -1,1 +1,1 @@
-"""Digits from training to a served prediction."""
+"""The digits lifecycle."""

@@ -1,10 +1,9 @@
 """LeNet-5 for the 8×8 images of scikit-learn's digits.
 
-What was adapted from the network for 32×32 images: the kernels are 3×3 with padding instead of 5×5 without, and there
-is one pooling instead of two, since 8×8 pixels would shrink to nothing; ReLU and max pooling take the place of the
-scaled tanh and the trainable averages, and the output layer is a plain dense one. Six and sixteen maps and dense layers
-of 120, 84 and as many as there are classes are LeNet-5's own. He's initialisation makes the accuracy depend less on
-the seed than MindSpore's default.
+Changes to the network for 32×32 images: 3×3 kernels with padding instead of 5×5 without, one pooling layer instead of
+two (8×8 pixels are too small for two), ReLU and max pooling instead of scaled tanh and trainable averages, and a dense
+output layer. Six and sixteen feature maps and dense layers of 120, 84 and `classes` units are those of LeNet-5. With He
+initialisation the accuracy depends less on the seed than with MindSpore's default.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from mindspore import Tensor, nn
 
 
 class LeNet5(nn.Cell):  # type: ignore[misc]
-    """LeNet-5 for images of shape (N, 1, 8, 8), float32 in 0..1; gives logits of shape (N, classes).
+    """LeNet-5 for images of shape (N, 1, 8, 8), float32 in 0..1; returns logits of shape (N, classes).
 
     Args:
         classes: Number of classes.

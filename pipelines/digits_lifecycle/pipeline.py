@@ -1,13 +1,15 @@
-"""Digits from training to a served prediction: train, export, evaluate, gate, deploy, smoke-test."""
+"""The digits lifecycle: train, export, evaluate, deploy if accurate enough, smoke test."""
 
 from kfp import dsl
 
-from kfp_mindspore.components.data_processing.load_dataset import load_dataset
-from kfp_mindspore.components.deployment.deploy_kserve import deploy_kserve
-from kfp_mindspore.components.deployment.smoke_test import smoke_test
-from kfp_mindspore.components.evaluation.evaluate_mindir import evaluate_mindir
-from kfp_mindspore.components.training.export_mindir import export_mindir
-from kfp_mindspore.components.training.train_msjob import train_msjob
+from kfp_mindspore.components import (
+    deploy_kserve,
+    evaluate_mindir,
+    export_mindir,
+    load_dataset,
+    smoke_test,
+    train_msjob,
+)
 
 TRAINING_COMMAND = ["python", "-m", "kfp_mindspore.pipelines.digits_lifecycle.train"]
 
@@ -15,7 +17,7 @@ TRAINING_COMMAND = ["python", "-m", "kfp_mindspore.pipelines.digits_lifecycle.tr
 @dsl.pipeline(
     name="digits-lifecycle",
     description="Train LeNet-5 on scikit-learn's digits as an MSJob, export it to MindIR, evaluate it on held-out "
-    "images and, if it is accurate enough, deploy it behind KServe's protocols and ask it for predictions.",
+    "images and, if its accuracy reaches the threshold, deploy it with KServe's protocols and test the service.",
 )
 def digits_lifecycle(
     epochs: int = 30,
@@ -27,17 +29,17 @@ def digits_lifecycle(
     namespace: str = "",
     smoke_samples: int = 32,
 ):
-    """Take the digits from training to a served prediction.
+    """Train, evaluate and serve a classifier of digits.
 
     Args:
         epochs: Passes over the training split.
-        threshold: Least accuracy on the test split, 0 to 1, for the model to be deployed.
-        seed: Seed of the split, the network's parameters and the order of the samples.
-        workers: Number of workers that train.
-        batch_size: Samples a step, over all workers.
+        threshold: Minimum accuracy on the test split for deployment, 0 to 1.
+        seed: Seed of the split, the initial parameters and the order of the samples.
+        workers: Number of training workers.
+        batch_size: Samples per step over all workers.
         service_name: Name of the service and of the model in its URLs.
-        namespace: Namespace of the job and the service; by default that of the steps.
-        smoke_samples: Number of held-out samples that the smoke test asks for by each protocol.
+        namespace: Namespace of the job and the service; default the steps'.
+        smoke_samples: Number of held-out samples that the smoke test sends by each protocol.
     """
     data = load_dataset(name="digits", seed=seed)
     training = train_msjob(

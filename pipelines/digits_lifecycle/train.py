@@ -1,8 +1,8 @@
-"""Trains LeNet-5 on digits: what a user's own training script looks like.
+"""Training script for LeNet-5 on digits, an example of a user's script.
 
-Data, checkpoints and outputs are where KFP_MINDSPORE_DATASET_DIR, KFP_MINDSPORE_CHECKPOINT_DIR and
-KFP_MINDSPORE_OUTPUT_DIR say; `fit` finds them by itself. Epochs, learning rate, weight decay, label smoothing and
-augmentation were chosen on the validation split.
+Dataset, checkpoints and output are in the directories KFP_MINDSPORE_DATASET_DIR, KFP_MINDSPORE_CHECKPOINT_DIR and
+KFP_MINDSPORE_OUTPUT_DIR, which `fit` reads. Epochs, learning rate, weight decay, label smoothing and augmentation were
+tuned on the validation split.
 
 Example:
     python -m kfp_mindspore.pipelines.digits_lifecycle.train --epochs 30
@@ -33,11 +33,11 @@ LABEL_SMOOTHING = 0.1
 
 
 def distort(images: NDArray[np.float32], generator: np.random.Generator) -> NDArray[np.float32]:
-    """Turn, scale, shear and shift each image a little, by bilinear interpolation.
+    """Rotate, scale, shear and shift each image randomly, with bilinear interpolation.
 
     Args:
         images: Shape (N, 1, H, W).
-        generator: Source of the distortions: up to 0.15 rad, 8 %, 0.1 and half a pixel.
+        generator: Random generator; up to 0.15 rad, 8 %, 0.1 and half a pixel.
 
     Returns:
         Images of the same shape.
@@ -50,12 +50,12 @@ def distort(images: NDArray[np.float32], generator: np.random.Generator) -> NDAr
     matrix = np.stack([cosine * scale_y, shear - sine, sine, cosine * scale_x], axis=-1).reshape(count, 2, 2)
     centre = np.array([height - 1, width - 1]) / 2
     pixels = np.indices((height, width)).reshape(2, -1).T - centre
-    places = pixels @ matrix.transpose(0, 2, 1) + centre + shift
+    positions = pixels @ matrix.transpose(0, 2, 1) + centre + shift
 
     padding = 3
     padded = np.pad(images[:, 0], ((0, 0), (padding, padding), (padding, padding)))
-    corner = np.clip(np.floor(places).astype(int), -padding, np.array([height, width]) + padding - 2)
-    fy, fx = np.moveaxis(places - corner, -1, 0)
+    corner = np.clip(np.floor(positions).astype(int), -padding, np.array([height, width]) + padding - 2)
+    fy, fx = np.moveaxis(positions - corner, -1, 0)
     y, x = np.moveaxis(corner + padding, -1, 0)
     image = np.arange(count)[:, None]
     above = padded[image, y, x] * (1 - fx) + padded[image, y, x + 1] * fx
@@ -64,20 +64,20 @@ def distort(images: NDArray[np.float32], generator: np.random.Generator) -> NDAr
     return distorted
 
 
-def plan_learning_rate(peak: float, steps: int) -> list[float]:
-    """Return a learning rate a step: up to `peak` over the first tenth, and down to a hundredth of it by a cosine."""
+def schedule_learning_rate(peak: float, steps: int) -> list[float]:
+    """Return the learning rate of each step: linear warm-up over the first tenth, then cosine decay to 1 %."""
     cosine = (0.01 + 0.99 * (1 + math.cos(math.pi * step / steps)) / 2 for step in range(steps))
     return [peak * factor * min(1.0, 10 * (step + 1) / steps) for step, factor in enumerate(cosine)]
 
 
 def train(epochs: int, batch_size: int, learning_rate: float, seed: int) -> training.FitResult:
-    """Train, checkpoint and save the final network.
+    """Train with checkpoints and save the final network.
 
     Args:
         epochs: Passes over the training split.
-        batch_size: Images a step.
-        learning_rate: The highest learning rate.
-        seed: Of initial weights, shuffling and augmentation.
+        batch_size: Images per step.
+        learning_rate: Peak learning rate.
+        seed: Seed of initial weights, shuffling and augmentation.
     """
     from mindspore import nn
 
@@ -86,7 +86,7 @@ def train(epochs: int, batch_size: int, learning_rate: float, seed: int) -> trai
     dataset = Dataset.open(os.environ[DATASET_VARIABLE])
     training.set_seed(seed)
     network = LeNet5(classes=len(dataset.labels))
-    rates = plan_learning_rate(learning_rate, epochs * (dataset.splits["train"] // batch_size))
+    rates = schedule_learning_rate(learning_rate, epochs * (dataset.splits["train"] // batch_size))
     return training.fit(
         network,
         dataset,
@@ -102,7 +102,7 @@ def train(epochs: int, batch_size: int, learning_rate: float, seed: int) -> trai
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Read the command line and train."""
+    """Parse the command line and train."""
     parser = argparse.ArgumentParser(description="Train LeNet-5 on digits.")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--batch-size", type=int, default=BATCH_SIZE)

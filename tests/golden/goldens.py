@@ -1,4 +1,4 @@
-"""The files that are generated and committed: compiled components and pipelines, READMEs, Kubernetes manifests."""
+"""Generated files under version control: compiled components and pipelines, READMEs, Kubernetes manifests."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ def list_pipelines() -> list[Path]:
     return sorted(file.parent for file in (ROOT / "pipelines").glob("*/pipeline.py"))
 
 
-def name_module(folder: Path) -> str:
-    """Return the package that holds a component or pipeline."""
-    return ".".join(("kfp_mindspore", *folder.relative_to(ROOT).parts))
+def get_module_name(folder: Path) -> str:
+    """Return the module that exports a component or pipeline."""
+    if folder.parent.name == "pipelines":
+        return f"kfp_mindspore.pipelines.{folder.name}.pipeline"
+    return "kfp_mindspore.components"
 
 
 def load(folder: Path) -> Any:
     """Import a component or pipeline."""
-    kind = "component" if folder.parts[-3] == "components" else "pipeline"
-    return getattr(importlib.import_module(f"{name_module(folder)}.{kind}"), folder.name)
+    return getattr(importlib.import_module(get_module_name(folder)), folder.name)
 
 
 def list_goldens() -> dict[Path, Callable[[], str]]:
-    """Return each golden file with the function that renders it."""
+    """Return the function that renders each golden file."""
     goldens: dict[Path, Callable[[], str]] = {}
     for folder, name in [
         *((folder, "component.yaml") for folder in list_components()),
@@ -46,7 +47,7 @@ def list_goldens() -> dict[Path, Callable[[], str]]:
     ]:
         goldens[folder / name] = lambda folder=folder: compile_text(load(folder))  # type: ignore[misc]
         goldens[folder / "README.md"] = lambda folder=folder: render_readme(  # type: ignore[misc]
-            folder, load(folder), name_module(folder)
+            folder, load(folder), get_module_name(folder)
         )
     goldens[ROOT / "serving" / "runtime.yaml"] = partial(render_runtime, None)
     goldens[ROOT / "serving" / "servingruntime.yaml"] = partial(render_runtime, "default")
@@ -68,7 +69,7 @@ def compile_text(pipeline: Any) -> str:
 
 
 def compile_file(file: Path) -> str:
-    """Compile what a file names `golden`."""
+    """Compile the pipeline `golden` of a file."""
     spec = importlib.util.spec_from_file_location(f"golden_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
@@ -78,7 +79,7 @@ def compile_file(file: Path) -> str:
 
 
 def render_runtime(namespace: str | None) -> str:
-    """Return what `kfp-mindspore service runtime` prints; a namespaced one for whichever namespace it is applied to."""
+    """Return the output of `kfp-mindspore service runtime`; a namespaced one without its namespace."""
     from kfp_mindspore.cli.output import dump_manifest
     from kfp_mindspore.inference.runtime import build_serving_runtime
     from kfp_mindspore.settings import PLACEHOLDER_SERVER_IMAGE
@@ -89,7 +90,7 @@ def render_runtime(namespace: str | None) -> str:
 
 
 def render_operator() -> dict[str, str]:
-    """Return the kustomize files of the operator by their path."""
+    """Return the kustomize files of the operator by path."""
     from kfp_mindspore.operator.install.kustomize import render_files
 
     return render_files()

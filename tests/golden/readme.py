@@ -1,4 +1,4 @@
-"""Writes a component's or pipeline's README.md from its function, its docstring and its metadata.yaml."""
+"""Rendering of the README.md of a component or pipeline from its function, docstring and metadata.yaml."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 
 
 def render_readme(folder: Path, component: Any, module: str) -> str:
-    """Render a README.md; what stands under the custom-content mark in the present one is kept.
+    """Render a README.md; the text below the custom-content mark of the existing file is kept.
 
     Args:
-        folder: The component's or pipeline's folder.
+        folder: Directory of the component or pipeline.
         component: The kfp component.
         module: Name of the package to import it from.
     """
@@ -44,12 +44,15 @@ def render_readme(folder: Path, component: Any, module: str) -> str:
     ]
     if spec.outputs:
         parts += ["## Outputs", _render_outputs(spec.outputs, described)]
-    parts += ["## Use", _render_use(metadata["name"], module, spec.inputs or {}, is_pipeline="pipelines" in module)]
+    parts += [
+        "## Use",
+        _render_use(metadata["name"], module, spec.inputs or {}, is_pipeline=folder.parent.name == "pipelines"),
+    ]
     head = "\n\n".join(part for part in parts if part)
-    return f"{head}\n\n{CUSTOM_CONTENT}\n{_find_custom_content(folder / 'README.md')}"
+    return f"{head}\n\n{CUSTOM_CONTENT}\n{_read_custom_content(folder / 'README.md')}"
 
 
-def _find_custom_content(file: Path) -> str:
+def _read_custom_content(file: Path) -> str:
     if not file.is_file():
         return ""
     _, mark, content = file.read_text().partition(f"{CUSTOM_CONTENT}\n")
@@ -57,7 +60,7 @@ def _find_custom_content(file: Path) -> str:
 
 
 def _render_inputs(inputs: dict[str, Any], described: dict[str, str]) -> str:
-    rows = ["| name | type | default | what it is |", "|---|---|---|---|"]
+    rows = ["| name | type | default | description |", "|---|---|---|---|"]
     for name, spec in inputs.items():
         if not spec.optional:
             default = "required"
@@ -70,7 +73,7 @@ def _render_inputs(inputs: dict[str, Any], described: dict[str, str]) -> str:
 
 
 def _render_outputs(outputs: dict[str, Any], described: dict[str, str]) -> str:
-    rows = ["| name | type | what it is |", "|---|---|---|"]
+    rows = ["| name | type | description |", "|---|---|---|"]
     for name, spec in outputs.items():
         rows.append(
             f"| `{name}` | {_name_type(spec.type)} | {_flatten(described.get(name) or spec.description or '')} |"
@@ -82,7 +85,7 @@ def _render_use(name: str, module: str, inputs: dict[str, Any], is_pipeline: boo
     if is_pipeline:
         return (
             f"```bash\nkfp-mindspore run {name}\nkfp-mindspore pipeline compile {name} -o pipeline.yaml\n```\n\n"
-            f"In Python, `from {module} import {name}` gives the function to compile, or to run by `kfp.local`."
+            f"In Python: `from {module} import {name}`."
         )
     required = ", ".join(f"{key}=…" for key, spec in inputs.items() if not spec.optional)
     return f"```python\nfrom {module} import {name}\n\ntask = {name}({required})\n```"

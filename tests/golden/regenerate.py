@@ -1,4 +1,4 @@
-"""Rewrites the golden files that are no longer what they should be: `make golden`."""
+"""Update of outdated golden files: `make golden`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.golden.goldens import ROOT, list_goldens
 
 
 def main() -> None:
-    """Write each file whose content differs, and name it."""
+    """Write each file with a different content and print its path."""
     changed = 0
     for file, render in list_goldens().items():
         text = render()
@@ -15,7 +15,7 @@ def main() -> None:
             file.write_text(text)
             print(file.relative_to(ROOT))
             changed += 1
-    print(f"{changed} files rewritten" if changed else "all files are up to date")
+    print(f"{changed} files rewritten" if changed else "all golden files are up to date")
 
 
 if __name__ == "__main__":

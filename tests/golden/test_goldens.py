@@ -11,7 +11,7 @@ GOLDENS = list_goldens()
 
 
 @pytest.mark.parametrize("file", GOLDENS, ids=lambda file: str(file.relative_to(ROOT)))
-def test_golden_file_is_what_its_source_gives(file: Path) -> None:
+def test_golden_file_is_up_to_date(file: Path) -> None:
     expected = GOLDENS[file]()
     found = file.read_text() if file.is_file() else ""
     diff = difflib.unified_diff(found.splitlines(), expected.splitlines(), "committed", "rendered", lineterm="")

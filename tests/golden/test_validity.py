@@ -1,4 +1,4 @@
-"""What the compiled files hold is valid for a cluster, and the folders keep the convention."""
+"""Compiled files are valid for a cluster, and component directories follow the convention."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from kfp_mindspore.settings import PLACEHOLDER_IMAGE
-from tests.golden.goldens import DSL, ROOT, list_components, list_pipelines, load, name_module
+from tests.golden.goldens import DSL, ROOT, get_module_name, list_components, list_pipelines, load
 from tests.golden.readme import CUSTOM_CONTENT, METADATA_KEYS, read_metadata
 
 COMPONENTS = list_components()
@@ -49,14 +49,14 @@ def test_compiled_file_is_a_pipeline_spec(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", COMPILED, ids=_name)
-def test_every_step_has_the_placeholder_image_and_installs_nothing(file: Path) -> None:
+def test_steps_have_placeholder_image_and_install_nothing(file: Path) -> None:
     for executor in _read(file)[0]["deploymentSpec"]["executors"].values():
         assert executor["container"]["image"] == PLACEHOLDER_IMAGE
         assert "pip install" not in " ".join(executor["container"]["command"])
 
 
 @pytest.mark.parametrize("folder", [*COMPONENTS, *PIPELINES], ids=_name)
-def test_folder_keeps_the_convention(folder: Path) -> None:
+def test_component_directory_follows_convention(folder: Path) -> None:
     metadata = read_metadata(folder)
     assert tuple(metadata) == METADATA_KEYS
     assert metadata["name"] == folder.name
@@ -73,7 +73,7 @@ def test_folder_keeps_the_convention(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", COMPONENTS, ids=_name)
-def test_component_module_imports_only_kfp_and_the_standard_library_at_its_top(folder: Path) -> None:
+def test_component_module_imports_only_kfp_and_standard_library(folder: Path) -> None:
     import sys
 
     for node in ast.parse((folder / "component.py").read_text()).body:
@@ -84,16 +84,16 @@ def test_component_module_imports_only_kfp_and_the_standard_library_at_its_top(f
 
 
 @pytest.mark.parametrize("folder", [*COMPONENTS, *PIPELINES], ids=_name)
-def test_every_input_and_output_is_described(folder: Path) -> None:
+def test_inputs_and_outputs_are_documented(folder: Path) -> None:
     component = load(folder)
     function = getattr(component, "python_func", None) or component.pipeline_func
     described = {param.arg_name for param in docstring_parser.parse(inspect.getdoc(function) or "").params}
-    assert set(inspect.signature(function).parameters) == described, name_module(folder)
+    assert set(inspect.signature(function).parameters) == described, get_module_name(folder)
     for name, output in (component.component_spec.outputs or {}).items():
         assert name in described or output.description, name
 
 
-def test_what_must_be_live_is_never_cached() -> None:
+def test_deployment_and_smoke_test_are_never_cached() -> None:
     spec = _read(ROOT / "pipelines" / "digits_lifecycle" / "pipeline.yaml")[0]
     gated = spec["components"]["comp-condition-1"]["dag"]["tasks"]
     assert set(gated) == {"deploy-kserve", "smoke-test"}
@@ -102,7 +102,7 @@ def test_what_must_be_live_is_never_cached() -> None:
     assert all(task["cachingOptions"]["enableCache"] for task in always.values())
 
 
-def test_package_exports_every_component_and_imports_none() -> None:
+def test_package_exports_components_lazily() -> None:
     import subprocess
     import sys
 

@@ -101,7 +101,7 @@ def test_digits_go_from_training_to_a_served_prediction(home: Path, first: dict[
     # Starting a server is waiting, not work.
     assert [step for step in STEPS if not first["body_seconds"][step]] == ["deploy-kserve"]
     report = Path(first["report"]).read_text()
-    for part in ("Confusion matrix", "What the service answered", "Loss", "mindspore"):
+    for part in ("Confusion matrix", "Prediction of the service", "Loss", "mindspore"):
         assert part in report
     assert report.count("<rect") == 64
 

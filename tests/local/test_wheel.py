@@ -171,12 +171,13 @@ def test_wheel_holds_the_package_and_no_tests(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for name in (
         "kfp_mindspore/py.typed",
+        "kfp_mindspore/__init__.pyi",
         "kfp_mindspore/components/training/train_msjob/component.py",
         "kfp_mindspore/components/training/train_msjob/component.yaml",
         "kfp_mindspore/components/training/train_msjob/metadata.yaml",
         "kfp_mindspore/components/training/train_msjob/README.md",
         "kfp_mindspore/pipelines/digits_lifecycle/pipeline.yaml",
-        "kfp_mindspore/dsl/templates/evaluation.html.j2",
+        "kfp_mindspore/steps/templates/evaluation.html.j2",
         "mindsporeserver/__main__.py",
     ):
         assert name in names

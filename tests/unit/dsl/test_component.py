@@ -24,11 +24,11 @@ def _source(component: Any) -> str:
     return component.component_spec.implementation.container.command[-1]
 
 
-def test_function_itself_stays_callable() -> None:
+def test_python_func_is_callable() -> None:
     assert double.python_func(value=4) == 8
 
 
-def test_interface_is_the_function_s() -> None:
+def test_component_has_interface_of_function() -> None:
     spec = train.component_spec
     assert list(spec.inputs) == ["data", "epochs"]
     assert list(spec.outputs) == ["model", "Output"]
@@ -37,7 +37,7 @@ def test_interface_is_the_function_s() -> None:
     assert double.component_spec.description == "Double a number."
 
 
-def test_source_is_shipped_without_the_decorator_and_ends_with_the_launcher() -> None:
+def test_source_ends_with_launcher() -> None:
     source = _source(train)
     assert "@msjob_component" not in source
     *_, last = source.strip().splitlines()
@@ -59,28 +59,28 @@ def test_source_is_shipped_without_the_decorator_and_ends_with_the_launcher() ->
         ({"active_deadline_seconds": 0}, "active_deadline_seconds: must be an integer ≥ 1"),
     ],
 )
-def test_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> None:
+def test_invalid_argument_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError) as raised:
         msjob_component(**arguments)
     assert message in str(raised.value)
 
 
 @pytest.mark.parametrize("function", [lambda: None, print, int, "train"])
-def test_what_is_no_plain_function_is_refused(function: Any) -> None:
+def test_non_function_is_refused(function: Any) -> None:
     with pytest.raises(UserError, match="expected a plain function"):
         msjob_component(function)
 
 
-def test_types_as_texts_are_refused() -> None:
+def test_string_annotations_are_refused() -> None:
     def work(value: "int") -> int:
         return value
 
-    with pytest.raises(UserError, match=r"work: the type of 'value' is a text, 'int'"):
+    with pytest.raises(UserError, match=r"work: the annotation of 'value' is a string: 'int'"):
         msjob_component(work)
 
 
-def test_function_without_a_source_is_refused() -> None:
+def test_function_without_source_is_refused() -> None:
     namespace: dict[str, Any] = {}
     exec("def hidden() -> int:\n    return 1\n", namespace)
-    with pytest.raises(UserError, match="the source of hidden cannot be found"):
+    with pytest.raises(UserError, match="the source of hidden is not available"):
         msjob_component(namespace["hidden"])

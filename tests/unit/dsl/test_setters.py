@@ -48,11 +48,11 @@ def collect(*setters: Callable[[Any], Any]) -> JobOptions:
         (lambda task: mindspore_dsl.add_job_annotation(task, "why", "b"), JobOptions(annotations={"why": "b"})),
     ],
 )
-def test_setter_sets_its_field_and_no_other(setter: Callable[[Any], Any], expected: JobOptions) -> None:
+def test_setter_sets_only_its_field(setter: Callable[[Any], Any], expected: JobOptions) -> None:
     assert collect(setter) == expected
 
 
-def test_setters_add_up() -> None:
+def test_options_of_setters_are_merged() -> None:
     options = collect(
         lambda task: mindspore_dsl.set_worker_resources(task, cpu="1"),
         lambda task: mindspore_dsl.set_worker_resources(task, memory="2Gi"),
@@ -88,13 +88,13 @@ def test_setters_add_up() -> None:
         (lambda task: mindspore_dsl.set_restart_policy(task, "Sometimes"), "policy: must be one of Always"),
         (lambda task: mindspore_dsl.set_success_policy(task, ""), "policy: must be one of Default, AllWorkers"),
         (lambda task: mindspore_dsl.set_worker_count(task, 0), "count: must be an integer ≥ 1, got 0"),
-        (lambda task: mindspore_dsl.add_worker_env(task, "A=B", "1"), "name: must have no =, got 'A=B'"),
-        (lambda task: mindspore_dsl.add_worker_env(task, "A", 1), "value: must be a text, got 1"),
-        (lambda task: mindspore_dsl.set_worker_resources(task, cpu=""), "cpu: must be a text, got ''"),
-        (lambda task: mindspore_dsl.add_job_label(task, "", "a"), "key: must be a text, got ''"),
+        (lambda task: mindspore_dsl.add_worker_env(task, "A=B", "1"), "name: must not contain =, got 'A=B'"),
+        (lambda task: mindspore_dsl.add_worker_env(task, "A", 1), "value: must be a string, got 1"),
+        (lambda task: mindspore_dsl.set_worker_resources(task, cpu=""), "cpu: must be a string, got ''"),
+        (lambda task: mindspore_dsl.add_job_label(task, "", "a"), "key: must be a string, got ''"),
     ],
 )
-def test_wrong_value_is_named_when_the_pipeline_is_written(setter: Callable[[Any], Any], message: str) -> None:
+def test_invalid_value_is_refused(setter: Callable[[Any], Any], message: str) -> None:
     with pytest.raises(ValidationError) as raised:
         collect(setter)
     assert message in str(raised.value)
@@ -109,15 +109,15 @@ def test_wrong_value_is_named_when_the_pipeline_is_written(setter: Callable[[Any
         lambda task, value: mindspore_dsl.add_job_label(task, "key", f"{value}"),
     ],
 )
-def test_parameter_of_the_pipeline_is_refused(setter: Callable[[Any, Any], Any]) -> None:
-    with pytest.raises(UserError, match="must be known when the pipeline is compiled"):
+def test_pipeline_parameter_is_refused(setter: Callable[[Any, Any], Any]) -> None:
+    with pytest.raises(UserError, match="must be a constant"):
 
         @dsl.pipeline(name="channel")
         def pipeline(value: int = 1):  # type: ignore[no-untyped-def]
             setter(train_msjob(command=["true"]), value)
 
 
-def test_options_stand_in_the_compiled_step_only(tmp_path: Any) -> None:
+def test_options_are_set_on_their_task_only(tmp_path: Any) -> None:
     @dsl.pipeline(name="two")
     def pipeline():  # type: ignore[no-untyped-def]
         mindspore_dsl.set_worker_count(train_msjob(command=["first"]), 3)

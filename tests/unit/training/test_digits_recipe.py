@@ -55,7 +55,7 @@ def test_no_distortion_gives_the_image_back(images: np.ndarray) -> None:
 
 
 def test_the_learning_rate_rises_and_falls() -> None:
-    rates = train.plan_learning_rate(0.1, 100)
+    rates = train.schedule_learning_rate(0.1, 100)
     peak = int(np.argmax(rates))
     assert len(rates) == 100
     assert 8 <= peak <= 10
