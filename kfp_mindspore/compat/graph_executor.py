@@ -1,8 +1,8 @@
-"""What MindSpore compiled of a graph, called without what GraphCell does in Python for every call.
+"""Calls of a compiled MindIR graph without GraphCell's overhead.
 
-For each call GraphCell describes its arguments anew to find out whether that was compiled before, which takes as long
-as a small network computes. Arrays of the same shapes are the same to it, so the second call of a shape asks the
-executor directly. Where MindSpore has no such executor, every call is GraphCell's.
+For MindSpore 2.9: GraphCell computes the compilation key of its arguments in Python in every call, which takes as long
+as the execution of a small network. The key depends on dtypes and shapes only, so further calls of a shape go to the
+graph executor directly. Without that executor, in another version, every call goes through GraphCell.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class CompiledGraph:
-    """A loaded MindIR. Its owner calls it in one thread, with inputs whose dtypes never change.
+    """A loaded MindIR, for one thread and inputs of constant dtypes.
 
     Args:
-        loaded: What `mindspore.load` gave.
+        loaded: The result of `mindspore.load`.
     """
 
     def __init__(self, loaded: Any) -> None:
@@ -31,19 +31,19 @@ class CompiledGraph:
         self._loaded = loaded
         self._make_cell = nn.GraphCell
         self._cell: Any = nn.GraphCell(loaded)
-        # `Tensor` copies and takes 30 µs; `from_numpy` shares the memory and takes one.
+        # `Tensor` copies in 30 µs; `from_numpy` shares the memory in 1 µs.
         self._make_tensor: Callable[[NDArray[Any]], Any] = getattr(Tensor, "from_numpy", Tensor)
-        self._execute = _find_executor()
+        self._execute = _get_executor()
         self._phases: dict[Shapes, Any] = {}
 
     def run(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """Compute the outputs; compile first when the shapes are new.
 
         Args:
-            arrays: One an input, in the graph's order. Outputs may share their memory.
+            arrays: One per input, in the graph's order. Outputs may share their memory.
 
         Raises:
-            RuntimeError: The graph refused the values; MindSpore raises other types too. `renew` is what helps.
+            RuntimeError: The graph failed on the values; MindSpore raises other types too. Call `renew` then.
         """
         tensors = tuple([self._make_tensor(np.ascontiguousarray(array)) for array in arrays])
         shapes = tuple([array.shape for array in arrays])
@@ -57,10 +57,10 @@ class CompiledGraph:
         return outputs
 
     def renew(self) -> None:
-        """Forget what was compiled.
+        """Discard the compiled graphs.
 
-        A kernel that raised leaves it unusable for good: every later call raises too. It is freed before another is
-        compiled, or it would take values of that one with it.
+        After an error of a kernel every later call raises too. The old cell is freed before the next compilation:
+        freeing it later corrupts values of the new one.
         """
         self._phases.clear()
         self._cell = None
@@ -68,14 +68,14 @@ class CompiledGraph:
 
 
 def flatten_outputs(outputs: Any) -> list[NDArray[Any]]:
-    """Return what a network gave, a tensor or nested tuples of them, as a flat list of arrays."""
+    """Return the outputs of a network, a tensor or nested tuples of tensors, as a flat list of arrays."""
     if isinstance(outputs, tuple | list):
         return [array for output in outputs for array in flatten_outputs(output)]
     array: NDArray[Any] = outputs.asnumpy()
     return [array]
 
 
-def _find_executor() -> Callable[[tuple[Any, ...], Any], Any] | None:
+def _get_executor() -> Callable[[tuple[Any, ...], Any], Any] | None:
     try:
         from mindspore.graph.api import _cell_graph_executor
     except ImportError:

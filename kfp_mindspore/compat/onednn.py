@@ -1,9 +1,9 @@
-"""Which instructions oneDNN, the library behind MindSpore's operators on CPUs, may use.
+"""The instruction set of oneDNN, which computes MindSpore's operators on CPUs.
 
-On a CPU with AVX-512, oneDNN 3.x computes convolutions of plain NCHW tensors, the layout that MindSpore uses,
-by `jit_uni_ncsp:conv+ref:any`: it reorders each tensor by its unoptimised reference code. Limited to AVX2 it takes
-`gemm:jit`, which was 5 times faster for LeNet-5 and 40 times for a ResNet-18 (docs/performance.md), while dense layers
-lose about a quarter. `ONEDNN_VERBOSE=1` shows which one runs.
+For the oneDNN 3.x of MindSpore 2.9: on a CPU with AVX-512 it computes convolutions of plain NCHW tensors, MindSpore's
+layout, by `jit_uni_ncsp:conv+ref:any`, which reorders each tensor by unoptimised reference code. Limited to AVX2 it
+selects `gemm:jit`, which was 5 times faster for LeNet-5 and 40 times for a ResNet-18 (docs/performance.md), while
+dense layers lose about a quarter. `ONEDNN_VERBOSE=1` prints the selected implementation.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 
 def avoid_slow_convolutions(environment: MutableMapping[str, str] | None = None, cpu_info: Path = _CPU_INFO) -> bool:
-    """Limit oneDNN to AVX2 on a CPU with AVX-512, unless the user chose a limit.
+    """Limit oneDNN to AVX2 on a CPU with AVX-512, unless the user has set a limit.
 
-    It counts for the whole process and the processes below it, and must be called before MindSpore computes anything.
+    The limit applies to this process and its children, and must be set before MindSpore computes anything.
 
     Args:
         environment: Default `os.environ`.
-        cpu_info: What lists the CPU's features.
+        cpu_info: File with the features of the CPU.
 
     Returns:
         Whether the limit was set.
@@ -44,5 +44,5 @@ def avoid_slow_convolutions(environment: MutableMapping[str, str] | None = None,
 
 
 def has_convolutions(operators: Iterable[str]) -> bool:
-    """Tell whether a graph computes convolutions, by the names of its operators."""
+    """Return whether a graph computes convolutions, by the names of its operators."""
     return any("conv" in operator.lower() for operator in operators)
