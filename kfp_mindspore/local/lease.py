@@ -1,70 +1,68 @@
-"""A lease: what a foreground run holds for as long as it lives, so that what it started ends with it.
-
-Only the standard library is imported here, as in `process`, for the sake of supervisors' start.
-"""
+"""A lease: a file locked by a foreground run; supervisors terminate their children when the lock is released."""
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.settings import LEASE_VARIABLE
 
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
 
 class Lease:
-    """What a foreground run holds for as long as it lives: a locked file, which the kernel unlocks when it dies.
-
-    Supervisors that are started with the lease in their environment end their children when it is no longer held.
+    """A locked file; the kernel releases the lock when the holder dies, `kill -9` included.
 
         with Lease.hold(directory / "lease") as lease:
             client.create_job(job)     # with lease.environment in os.environ
 
     Args:
         path: The file.
-        descriptor: The open and locked file.
+        lock: The lock on it, acquired.
     """
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, lock: BaseFileLock) -> None:
         self.path = path
-        self._descriptor: int | None = descriptor
+        self._lock: BaseFileLock | None = lock
 
     @classmethod
     def hold(cls, path: Path) -> Lease:
-        """Take a lease.
+        """Acquire a lease.
 
         Args:
-            path: A file that is made when missing, and removed on release.
+            path: The file; created when missing, deleted on release.
 
         Raises:
             KfpMindSporeError: Another process holds it.
         """
+        # Imported here: supervisors only check leases, and start faster without it.
+        from filelock import FileLock, Timeout
+
         path = Path(path).absolute()
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        lock = FileLock(path)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise KfpMindSporeError(f"{path}: the lease is held by another process") from None
-            raise
-        return cls(path, descriptor)
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise KfpMindSporeError(f"{path}: the lease is held by another process") from None
+        return cls(path, lock)
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variable that names this lease to the processes started under it."""
+        """The variable that names this lease to processes started under it."""
         return {LEASE_VARIABLE: str(self.path)}
 
     def release(self) -> None:
-        """Give the lease up: what was started under it ends. Idempotent."""
-        if self._descriptor is not None:
+        """Release the lease: processes started under it are terminated. Idempotent."""
+        if self._lock is not None:
             self.path.unlink(missing_ok=True)
-            os.close(self._descriptor)
-            self._descriptor = None
+            self._lock.release()
+            self._lock = None
 
     def __enter__(self) -> Lease:
         return self
@@ -76,7 +74,11 @@ class Lease:
 
 
 def is_lease_held(path: Path | str) -> bool:
-    """Tell whether the holder of a lease is alive."""
+    """Return whether the holder of a lease is alive.
+
+    Not by filelock, which creates a missing file and its directory, and whose exclusive lock two checks at a time would
+    take for the holder's.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

@@ -1,8 +1,4 @@
-"""Local processes that are owned by somebody: identities, detached supervisors and their children.
-
-A supervisor is a detached, single-threaded Python process that owns the processes of one job or service. Only the
-standard library is imported here, so that a supervisor starts in a few hundredths of a second.
-"""
+"""Local processes: identities, detached processes, children that die with their parent, and termination."""
 
 from __future__ import annotations
 
@@ -13,16 +9,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+import psutil
 
 _LINUX = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_SECONDS = 0.02
-# A process may fork while the table is read: look again, this often at most, until none is left.
+# How often the process table is read at most until no process to be killed is left.
 _SWEEPS = 20
 
 # Loaded here because a forked child may not import; None where there is no prctl.
@@ -31,22 +29,13 @@ _libc = ctypes.CDLL(None, use_errno=True) if _LINUX else None
 _detached: dict[int, subprocess.Popen[bytes]] = {}
 
 
-class _Entry(NamedTuple):
-    pid: int
-    parent: int
-    group: int
-    session: int
-    state: str
-    start_time: str
-
-
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """One process, told apart from a later one that has the same number.
+    """One process, distinct from a later one that reuses its number.
 
     Args:
         pid: Process number.
-        start_time: When it started, as an opaque text that also names the boot; compare for equality only.
+        start_time: Boot and start time, as opaque text; compare for equality only.
     """
 
     pid: int
@@ -55,8 +44,16 @@ class ProcessIdentity:
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity | None:
         """Return the identity of a running process, or None when there is none with this number."""
-        entry = _read_entry(pid)
-        return None if entry is None or entry.state == "Z" else cls(pid, entry.start_time)
+        try:
+            # On Linux relative to the boot, which a step of the wall clock does not change; psutil adds the boot time
+            # that it read last, so it is read first.
+            boot_time = psutil.boot_time() if _LINUX else 0.0
+            process = psutil.Process(pid)
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return None
+            return cls(pid, f"{_BOOT}-{process.create_time() - boot_time:.2f}")
+        except psutil.NoSuchProcess:
+            return None
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> ProcessIdentity:
@@ -68,7 +65,7 @@ class ProcessIdentity:
         return {"pid": self.pid, "start_time": self.start_time}
 
     def is_alive(self) -> bool:
-        """Tell whether this very process still runs; a zombie does not."""
+        """Return whether this very process still runs; a zombie does not."""
         if (child := _detached.get(self.pid)) is not None and child.poll() is not None:
             del _detached[self.pid]
         return ProcessIdentity.of(self.pid) == self
@@ -119,8 +116,7 @@ def spawn_detached(
             list(argv), cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
     _detached[child.pid] = child
-    entry = _read_entry(child.pid)
-    return ProcessIdentity(child.pid, entry.start_time if entry else "ended")
+    return ProcessIdentity.of(child.pid) or ProcessIdentity(child.pid, "ended")
 
 
 def spawn_child(
@@ -197,13 +193,12 @@ def reap_orphans(keep: Sequence[int] = ()) -> None:
     """Collect the exit codes of adopted orphans that ended.
 
     Args:
-        keep: Pids of children whose exit code somebody else collects.
+        keep: Pids of children whose exit codes are collected elsewhere.
     """
-    own = os.getpid()
-    for entry in _list_entries():
-        if entry.parent == own and entry.state == "Z" and entry.pid not in keep:
+    for child in psutil.Process().children():
+        if child.pid not in keep and _is_zombie(child):
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(entry.pid, os.WNOHANG)
+                os.waitpid(child.pid, os.WNOHANG)
 
 
 def kill_group(group: int, number: int = signal.SIGKILL) -> None:
@@ -214,8 +209,8 @@ def kill_group(group: int, number: int = signal.SIGKILL) -> None:
 
 
 def is_group_alive(group: int) -> bool:
-    """Tell whether a process group has a member that is no zombie."""
-    return any(entry.group == group and entry.state != "Z" for entry in _list_entries())
+    """Return whether a process group has a member that is no zombie."""
+    return bool(_list_members(os.getpgid, {group}))
 
 
 def terminate_group(pid: int, grace_seconds: float) -> bool:
@@ -235,18 +230,18 @@ def terminate_groups(pids: Sequence[int], grace_seconds: float) -> bool:
     """End several process groups together, as `terminate_group` does, with one grace period for all."""
     wanted = set(pids)
 
-    def is_over() -> bool:
-        return not any(entry.group in wanted and entry.state != "Z" for entry in _list_entries())
+    def is_finished() -> bool:
+        return not _list_members(os.getpgid, wanted)
 
     if grace_seconds > 0:
         for pid in wanted:
             kill_group(pid, signal.SIGTERM)
-        if _wait_until(is_over, grace_seconds):
+        if _wait_until(is_finished, grace_seconds):
             return True
     for pid in wanted:
         kill_group(pid)
     # SIGKILL cannot be refused; a process in an uninterruptible wait may take a moment.
-    _wait_until(is_over, 5.0)
+    _wait_until(is_finished, 5.0)
     return False
 
 
@@ -259,22 +254,7 @@ def kill_descendants(pid: int | None = None) -> list[int]:
     Returns:
         The numbers of the processes that were killed.
     """
-    ancestor = os.getpid() if pid is None else pid
-    killed: list[int] = []
-    for _ in range(_SWEEPS):
-        entries = [entry for entry in _list_entries() if entry.state != "Z"]
-        family = {ancestor}
-        while grown := {entry.pid for entry in entries if entry.parent in family} - family:
-            family |= grown
-        family.discard(ancestor)
-        if not family:
-            break
-        for member in family:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(member, signal.SIGKILL)
-        killed.extend(family.difference(killed))
-        time.sleep(_POLL_SECONDS)
-    return killed
+    return _kill_repeatedly(lambda: [item.pid for item in _list_children(pid) if not _is_zombie(item)])
 
 
 def kill_session(leader: ProcessIdentity) -> list[int]:
@@ -288,25 +268,58 @@ def kill_session(leader: ProcessIdentity) -> list[int]:
     """
     if leader.is_alive():
         raise ValueError(f"process {leader.pid} is alive: end it first")
+
+    def list_members() -> list[int]:
+        current = ProcessIdentity.of(leader.pid)
+        return [] if current not in (None, leader) else _list_members(os.getsid, {leader.pid})
+
+    return _kill_repeatedly(list_members)
+
+
+def _kill_repeatedly(list_pids: Callable[[], list[int]]) -> list[int]:
+    """Kill processes until none is listed: one may fork while the process table is read."""
     killed: list[int] = []
     for _ in range(_SWEEPS):
-        entries = _list_entries()
-        if any(entry.pid == leader.pid and entry.start_time != leader.start_time for entry in entries):
+        pids = list_pids()
+        if not pids:
             break
-        members = [entry.pid for entry in entries if entry.session == leader.pid and entry.state != "Z"]
-        if not members:
-            break
-        for pid in members:
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        killed.extend(pid for pid in members if pid not in killed)
+        killed.extend(pid for pid in pids if pid not in killed)
         time.sleep(_POLL_SECONDS)
     return killed
 
 
-def _wait_until(is_over: Callable[[], bool], timeout: float) -> bool:
+def _list_children(pid: int | None) -> list[psutil.Process]:
+    try:
+        children: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return children
+
+
+def _list_members(get_id: Callable[[int], int], ids: Collection[int]) -> list[int]:
+    """Return the processes, without zombies, of process groups (`os.getpgid`) or sessions (`os.getsid`)."""
+    members = []
+    for pid in psutil.pids():
+        # PermissionError: macOS, of a process in another session.
+        with contextlib.suppress(ProcessLookupError, PermissionError, psutil.NoSuchProcess):
+            if get_id(pid) in ids and not _is_zombie(psutil.Process(pid)):
+                members.append(pid)
+    return members
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _wait_until(is_true: Callable[[], bool], timeout: float) -> bool:
     deadline = time.monotonic() + timeout
-    while not is_over():
+    while not is_true():
         if time.monotonic() >= deadline:
             return False
         time.sleep(_POLL_SECONDS)
@@ -321,41 +334,3 @@ def _read_boot() -> str:
 
 
 _BOOT = _read_boot() if _LINUX else ""
-
-
-def _read_entry(pid: int) -> _Entry | None:
-    if not _LINUX:
-        return next(iter(_run_ps("-p", str(pid))), None)
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The name in parentheses may itself hold spaces and parentheses.
-    fields = text[text.rindex(")") + 2 :].split()
-    return _Entry(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[0], f"{_BOOT}-{fields[19]}")
-
-
-def _list_entries() -> list[_Entry]:
-    if not _LINUX:
-        return _run_ps("-ax")
-    entries = (_read_entry(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - twice as fast
-    return [entry for entry in entries if entry is not None]
-
-
-def _run_ps(*selection: str) -> list[_Entry]:
-    """Read the process table where there is no /proc, such as on macOS."""
-    command = ["ps", *selection, "-o", "pid=,ppid=,pgid=,sess=,state=,lstart="]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
-    entries = []
-    for line in result.stdout.splitlines():
-        pid, parent, group, session, state, start = line.split(None, 5)
-        # macOS prints sessions as addresses, often 0: the group stands in for it.
-        entries.append(_Entry(int(pid), int(parent), int(group), _parse_int(session), state[0], start))
-    return entries
-
-
-def _parse_int(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        return 0

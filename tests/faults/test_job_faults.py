@@ -78,7 +78,7 @@ def test_a_killed_member_ends_its_peers_at_once(gang: Any, eventually: Any, vict
     eventually(lambda: not is_any_alive(list(pids.values())), 5)
     # The aim is one second; five leave room for a busy machine.
     assert time.monotonic() - start < 5
-    failed = desk.wait().status.find("Failed")
+    failed = desk.wait().status.get_condition("Failed")
     assert failed.reason == "JobFailed"
     assert "ended with exit code 137" in failed.message
     reasons = {pod.reason for pod in desk.client.get_job_pods("job")}
@@ -101,7 +101,7 @@ def test_a_killed_supervisor_takes_its_processes_along(desk: Any, eventually: An
     pids = [desk.read_pid(f"pid-{name}") for name in ("MS_SCHED-scheduler-0", "MS_WORKER-0", "MS_WORKER-1")]
     os.kill(desk.read_supervisor().pid, signal.SIGKILL)
     eventually(lambda: not is_any_alive(pids), 5)
-    failed = desk.wait().status.find("Failed")
+    failed = desk.wait().status.get_condition("Failed")
     assert failed.reason == "SupervisorLost"
     assert {pod.phase for pod in desk.client.get_job_pods("job")} == {"Failed"}
     desk.client.delete_job("job")
@@ -116,7 +116,7 @@ def test_what_a_killed_supervisors_processes_started_ends_too(desk: Any, eventua
     pid = desk.read_pid("pid-g")
     desk.wait("job", "Running")
     os.kill(desk.read_supervisor().pid, signal.SIGKILL)
-    assert desk.wait().status.find("Failed").reason == "SupervisorLost"
+    assert desk.wait().status.get_condition("Failed").reason == "SupervisorLost"
     eventually(lambda: not is_any_alive([pid]), 5)
 
 
@@ -125,7 +125,7 @@ def test_a_terminated_supervisor_says_so(desk: Any, eventually: Any) -> None:
     pid = desk.read_pid()
     desk.wait("job", "Running")
     os.kill(desk.read_supervisor().pid, signal.SIGTERM)
-    assert desk.wait().status.find("Failed").reason == "SupervisorTerminated"
+    assert desk.wait().status.get_condition("Failed").reason == "SupervisorTerminated"
     assert not is_any_alive([pid])
 
 
@@ -155,7 +155,7 @@ def test_a_killed_foreground_run_leaves_nothing(desk: Any, foreground: Any, even
     supervisor = desk.read_supervisor()
     run.kill()
     eventually(lambda: not is_any_alive([*pids, supervisor.pid]), 15)
-    assert desk.wait().status.find("Failed").reason == "OwnerGone"
+    assert desk.wait().status.get_condition("Failed").reason == "OwnerGone"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])
@@ -194,7 +194,7 @@ def test_logs_that_cannot_be_opened_fail_the_job(desk: Any, eventually: Any) -> 
     # As on a full disk: the file of its output cannot be made.
     (desk.home / "jobs" / "default" / "job" / "logs" / "job-worker-0.log").mkdir()
     desk.client.update_job({"spec": {"runPolicy": {"suspend": False}}}, "job")
-    failed = desk.wait().status.find("Failed")
+    failed = desk.wait().status.get_condition("Failed")
     assert failed.reason == "StartError"
     assert "Is a directory" in failed.message
 
@@ -214,7 +214,7 @@ def test_the_end_is_recorded_on_a_full_disk(desk: Any, tmp_path_factory: pytest.
         with pytest.raises(OSError, match="No space left"):
             fill(disk)
         # Python itself cannot write its output, which is its own failure.
-        assert "job-worker-0 ended with exit code" in desk.wait().status.find("Failed").message
+        assert "job-worker-0 ended with exit code" in desk.wait().status.get_condition("Failed").message
         with pytest.raises(Exception, match="cannot be written"):
             desk.submit("exit", 0, name="another")
         desk.client.delete_job("job")

@@ -76,7 +76,7 @@ class Desk:
 
     def read_supervisor(self, name: str = "job") -> ProcessIdentity:
         """Return the identity of a job's supervisor."""
-        identity = LocalBackend(self.home).find_supervisor(name, "default")
+        identity = LocalBackend(self.home).get_supervisor(name, "default")
         assert identity is not None
         return identity
 

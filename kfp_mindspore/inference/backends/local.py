@@ -23,11 +23,11 @@ from kfp_mindspore.errors import (
 )
 from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
 from kfp_mindspore.inference.backends.base import ServingBackend
-from kfp_mindspore.inference.backends.ports import is_port_free, list_free_ports
 from kfp_mindspore.inference.backends.state import ServerSpec, ServiceDirectory, VersionDirectory
-from kfp_mindspore.inference.backends.versions import describe, discard, end_version, read_logs, start_version
+from kfp_mindspore.inference.backends.versions import discard, end_version, get_status, read_logs, start_version
 from kfp_mindspore.inference.service import Service, ServiceStatus
 from kfp_mindspore.local.lease import Lease, is_lease_held
+from kfp_mindspore.local.ports import is_port_free, list_free_ports
 from kfp_mindspore.settings import LEASE_VARIABLE
 
 SERVER_MODULE = "mindsporeserver"
@@ -76,7 +76,7 @@ class LocalServing(ServingBackend):
         if self._command is None and importlib.util.find_spec("kserve") is None:
             raise MissingExtraError("kserve", "serving")
         deadline = time.monotonic() + wait_seconds
-        directory = self._find_directory(service.name, service.namespace)
+        directory = self._get_directory(service.name, service.namespace)
         lease_path = str(lease.path) if lease else os.environ.get(LEASE_VARIABLE) or None
         if lease_path and not is_lease_held(lease_path):
             raise KfpMindSporeError(
@@ -86,10 +86,14 @@ class LocalServing(ServingBackend):
         with directory.lock():
             old = directory.current
             self._sweep(directory)
-            new = self._replace(directory, old, service, bundle, lease_path, deadline, wait_seconds)
+            try:
+                new = self._replace(directory, old, service, bundle, lease_path, deadline, wait_seconds)
+            except BaseException:
+                directory.remove_if_empty()
+                raise
             if old is not None:
                 shutil.rmtree(old.path, ignore_errors=True)
-        status = describe(new)
+        status = get_status(new)
         for warning in status.warnings:
             _logger.warning("service %s: %s", service.name, warning)
         return status
@@ -97,44 +101,45 @@ class LocalServing(ServingBackend):
     def get(self, name: str, namespace: str) -> ServiceStatus:
         """Return how a service is; whether it is ready is asked of its server."""
         while True:
-            version = self._find_current(name, namespace)
+            version = self._get_current(name, namespace)
             try:
-                status = describe(version)
+                status = get_status(version)
             except UserError:
                 # A new version took its place meanwhile; then it is asked instead.
-                if self._find_current(name, namespace) == version:
+                if self._get_current(name, namespace) == version:
                     raise
                 continue
-            if self._find_current(name, namespace) == version:
+            if self._get_current(name, namespace) == version:
                 return status
 
     def list(self, namespace: str | None) -> list[ServiceStatus]:
         """Return the services of a namespace, or of all."""
         statuses = []
-        for path in sorted(self._root.glob(f"{namespace or '*'}/*")):
-            # Without a version it was never ready, or is being deleted.
+        # Hidden entries are locks, and directories that are being removed.
+        for path in sorted(self._root.glob(f"{namespace or '*'}/[!.]*")):
+            # A service without a version was never ready, or is being deleted.
             with contextlib.suppress(NotFoundError):
                 statuses.append(self.get(path.name, path.parent.name))
         return statuses
 
     def read_logs(self, name: str, namespace: str, *, follow: bool, lines: int | None) -> Iterator[str]:
         """Yield the lines that the server printed."""
-        return read_logs(self._find_current(name, namespace), follow, lines)
+        return read_logs(self._get_current(name, namespace), follow, lines)
 
     def stop(self, name: str, namespace: str) -> ServiceStatus:
         """End a service's processes; its state and its log stay."""
-        directory = self._find_directory(name, namespace)
-        self._find_current(name, namespace)
+        directory = self._get_directory(name, namespace)
+        self._get_current(name, namespace)
         with directory.lock():
             self._sweep(directory)
-            version = self._find_current(name, namespace)
+            version = self._get_current(name, namespace)
             end_version(version)
-            return describe(version)
+            return get_status(version)
 
     def delete(self, name: str, namespace: str) -> None:
         """End a service's processes and remove its directory."""
-        directory = self._find_directory(name, namespace)
-        self._find_current(name, namespace)
+        directory = self._get_directory(name, namespace)
+        self._get_current(name, namespace)
         with directory.lock():
             for version in directory.list_versions():
                 end_version(version)
@@ -151,7 +156,7 @@ class LocalServing(ServingBackend):
         wait_seconds: float,
     ) -> VersionDirectory:
         """Start the new version, make it the service and end the old one."""
-        held = _find_ports(old)
+        held = _get_ports(old)
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             wanted = _choose_ports(service, held)
             shared = held & set(wanted)
@@ -193,7 +198,7 @@ class LocalServing(ServingBackend):
         for name in (*bundle.signature.files, SIGNATURE_FILE):
             _link(bundle.path / name, version.model / name)
         port, grpc_port = ports
-        plan = ServerSpec(
+        spec = ServerSpec(
             name=service.name,
             namespace=service.namespace,
             version=version.number,
@@ -202,7 +207,7 @@ class LocalServing(ServingBackend):
             port=port,
             grpc_port=grpc_port,
             replicas=service.replicas,
-            warnings=_find_warnings(service),
+            warnings=_list_warnings(service),
             lease=lease,
             max_restarts=self._max_restarts,
             stable_seconds=self._stable_seconds,
@@ -210,7 +215,7 @@ class LocalServing(ServingBackend):
             created=time.time(),
             host=service.host,
         )
-        version.write_spec(plan)
+        version.write_spec(spec)
 
     def _build_command(self, service: Service, model: Path, port: int, grpc_port: int) -> tuple[str, ...]:
         command = self._command or (sys.executable, "-m", SERVER_MODULE)
@@ -233,12 +238,12 @@ class LocalServing(ServingBackend):
         wait_seconds: float,
     ) -> None:
         """Let a version that has proved itself take the ports of the old one; when it fails, the old one comes back."""
-        plan = version.read_spec()
+        spec = version.read_spec()
         port, grpc_port = ports
         end_version(version)
         end_version(old)
         argv = self._build_command(service, version.model, port, grpc_port)
-        version.write_spec(dataclasses.replace(plan, argv=argv, port=port, grpc_port=grpc_port))
+        version.write_spec(dataclasses.replace(spec, argv=argv, port=port, grpc_port=grpc_port))
         try:
             start_version(version, deadline, wait_seconds)
         except BaseException:
@@ -253,11 +258,11 @@ class LocalServing(ServingBackend):
             if current is None or version.number != current.number:
                 discard(version)
 
-    def _find_directory(self, name: str, namespace: str) -> ServiceDirectory:
+    def _get_directory(self, name: str, namespace: str) -> ServiceDirectory:
         return ServiceDirectory(self._root / namespace / name)
 
-    def _find_current(self, name: str, namespace: str) -> VersionDirectory:
-        current = self._find_directory(name, namespace).current
+    def _get_current(self, name: str, namespace: str) -> VersionDirectory:
+        current = self._get_directory(name, namespace).current
         if current is None:
             raise NotFoundError(
                 f"service {name}: there is none in namespace {namespace}",
@@ -286,7 +291,7 @@ def _check_flags(service: Service) -> None:
             )
 
 
-def _find_warnings(service: Service) -> tuple[str, ...]:
+def _list_warnings(service: Service) -> tuple[str, ...]:
     warnings = []
     if service.replicas > 1:
         warnings.append(f"replicas: {service.replicas} were asked for, this machine runs 1")
@@ -295,13 +300,13 @@ def _find_warnings(service: Service) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def _find_ports(version: VersionDirectory | None) -> set[int]:
+def _get_ports(version: VersionDirectory | None) -> set[int]:
     """Return the ports that a running version listens on."""
     if version is None:
         return set()
     state = version.read_state()
-    plan = version.read_spec()
-    return {plan.port, plan.grpc_port} if state is not None and state.supervisor.is_alive() else set()
+    spec = version.read_spec()
+    return {spec.port, spec.grpc_port} if state is not None and state.supervisor.is_alive() else set()
 
 
 def _choose_ports(service: Service, held: set[int]) -> tuple[int, int]:

@@ -1,11 +1,10 @@
-"""What local services are on disk, so that any process can list, describe and end them.
+"""The directories of a local service, shared by clients and supervisors.
 
 services/<namespace>/<name>/
-  lock                  held by whoever deploys, stops or deletes
   current               number of the version that is the service; absent until one was ready
   versions/<number>/
-    plan.json           what the supervisor needs (`ServerSpec`)
-    state.json          what the supervisor says (`State`)
+    plan.json           `ServerSpec`, written by the deployment
+    state.json          `ServerState`, written by the supervisor
     model/              the bundle as it was deployed
     server.log, server.log.1, supervisor.log
     work/               the server's working directory
@@ -14,12 +13,8 @@ services/<namespace>/<name>/
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,14 +22,15 @@ from typing import Any
 from kfp_mindspore import files
 from kfp_mindspore.inference.service import LOOPBACK, ServiceState
 from kfp_mindspore.local.process import ProcessIdentity
+from kfp_mindspore.local.state import StateDirectory
 
-# Where a server answers that listens on every address.
+# Addresses of a server that listens on every address.
 _LOOPBACKS = {"0.0.0.0": LOOPBACK, "::": "::1"}
 
 
 @dataclass(frozen=True)
 class ServerSpec:
-    """What a supervisor is to run.
+    """The server that a supervisor runs.
 
     Args:
         name: Name of the service.
@@ -44,9 +40,9 @@ class ServerSpec:
         argv: The server's command.
         port: Its HTTP port.
         grpc_port: Its gRPC port.
-        replicas: How many were asked for.
-        warnings: What was asked for and is not done.
-        lease: File whose holder the service must not outlive; None for none.
+        replicas: Number of replicas requested.
+        warnings: Requests that this machine does not honour.
+        lease: File of the lease that the service must not outlive; None for none.
         max_restarts: How many crashes in a row are followed by a restart.
         stable_seconds: How long a server must have been ready for its crash to count as the first in a row again.
         grace_seconds: How long the server may take to end, in seconds.
@@ -82,19 +78,19 @@ class ServerSpec:
 
     @property
     def _address(self) -> str:
-        """The host as it stands in an address, from this machine."""
+        """The host in a URL of this machine."""
         host = _LOOPBACKS.get(self.host, self.host)
         return f"[{host}]" if ":" in host else host
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> ServerSpec:
-        """Rebuild a plan from JSON."""
+        """Rebuild a spec from JSON."""
         return cls(**{**value, "argv": tuple(value["argv"]), "warnings": tuple(value["warnings"])})
 
 
 @dataclass(frozen=True)
-class State:
-    """What a supervisor says about its server.
+class ServerState:
+    """The state of a server, as recorded by its supervisor.
 
     Args:
         state: What the service is doing.
@@ -124,7 +120,7 @@ class State:
         }
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> State:
+    def from_dict(cls, value: Mapping[str, Any]) -> ServerState:
         """Rebuild a state from `to_dict`'s result."""
         return cls(
             state=ServiceState(value["state"]),
@@ -137,14 +133,8 @@ class State:
 
 
 @dataclass(frozen=True)
-class VersionDirectory:
-    """One deployment of a service.
-
-    Args:
-        path: The directory.
-    """
-
-    path: Path
+class VersionDirectory(StateDirectory):
+    """One deployment of a service."""
 
     @property
     def number(self) -> int:
@@ -158,12 +148,12 @@ class VersionDirectory:
 
     @property
     def server_log(self) -> Path:
-        """What the server prints."""
+        """Output of the server."""
         return self.path / "server.log"
 
     @property
     def supervisor_log(self) -> Path:
-        """What the supervisor prints: nothing, unless it crashes."""
+        """Output of the supervisor; empty unless it fails itself."""
         return self.path / "supervisor.log"
 
     @property
@@ -182,38 +172,32 @@ class VersionDirectory:
         return ServiceDirectory(self.path.parent.parent)
 
     def read_spec(self) -> ServerSpec:
-        """Return what the supervisor is to run."""
-        return ServerSpec.from_dict(files.read_json(self.path / "plan.json"))
+        """Return the server to run."""
+        return ServerSpec.from_dict(self.read("plan.json"))
 
-    def write_spec(self, plan: ServerSpec) -> None:
-        """Say what the supervisor is to run."""
-        files.write_json(self.path / "plan.json", asdict(plan))
+    def write_spec(self, spec: ServerSpec) -> None:
+        """Write the server to run."""
+        self.write("plan.json", asdict(spec))
 
-    def read_state(self) -> State | None:
-        """Return what the supervisor says; None before it said anything."""
+    def read_state(self) -> ServerState | None:
+        """Return the state that the supervisor recorded; None before the first."""
         try:
-            return State.from_dict(json.loads((self.path / "state.json").read_bytes()))
+            return ServerState.from_dict(json.loads((self.path / "state.json").read_bytes()))
         except FileNotFoundError:
             return None
 
-    def write_state(self, state: State) -> None:
-        """Say how the server is."""
-        files.write_json(self.path / "state.json", state.to_dict())
+    def write_state(self, state: ServerState) -> None:
+        """Record the state of the server."""
+        self.write("state.json", state.to_dict())
 
 
 @dataclass(frozen=True)
-class ServiceDirectory:
-    """One service.
-
-    Args:
-        path: The directory; it may not exist.
-    """
-
-    path: Path
+class ServiceDirectory(StateDirectory):
+    """One service."""
 
     @property
     def current(self) -> VersionDirectory | None:
-        """The version that is the service, or None when there is none."""
+        """The version that is the service, or None."""
         try:
             number = int((self.path / "current").read_text())
         except FileNotFoundError:
@@ -225,57 +209,20 @@ class ServiceDirectory:
         files.write_text(self.path / "current", f"{version.number}\n")
 
     def list_versions(self) -> list[VersionDirectory]:
-        """Return every version, whole or left by a deployment that was killed, oldest first."""
+        """Return every version, also those that a killed deployment left, oldest first."""
         root = self.path / "versions"
         names = sorted(int(entry.name) for entry in root.iterdir() if entry.name.isdigit()) if root.is_dir() else []
         return [VersionDirectory(root / str(name)) for name in names]
 
     def add_version(self) -> VersionDirectory:
-        """Make the directory of the next version."""
-        versions = self.list_versions()
+        """Create the directory of the next version."""
         current = self.current
-        newest = max([version.number for version in versions] + [current.number if current else 0])
-        path = self.path / "versions" / str(newest + 1)
+        numbers = [version.number for version in self.list_versions()]
+        path = self.path / "versions" / str(max([0, current.number if current else 0, *numbers]) + 1)
         path.mkdir(parents=True)
         return VersionDirectory(path)
 
-    def remove(self) -> None:
-        """Forget the service; its processes must have ended."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            self.path.parent.rmdir()
-
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Wait until nobody else changes this service, and keep others waiting."""
-        descriptor = self._open_lock()
-        try:
-            yield
-        finally:
-            # A directory that holds nothing but the lock is removed; one that another process made since is not ours.
-            if self._is_locked_by(descriptor) and self.current is None and not self.list_versions():
-                self.remove()
-            os.close(descriptor)
-
-    def _open_lock(self) -> int:
-        while True:
-            self.path.mkdir(parents=True, exist_ok=True)
-            try:
-                descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-            except FileNotFoundError:
-                continue
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                # Whoever held it may have removed the service, and this file with it.
-                if self._is_locked_by(descriptor):
-                    return descriptor
-            except BaseException:
-                os.close(descriptor)
-                raise
-            os.close(descriptor)
-
-    def _is_locked_by(self, descriptor: int) -> bool:
-        try:
-            return (self.path / "lock").stat().st_ino == os.fstat(descriptor).st_ino
-        except FileNotFoundError:
-            return False
+    def remove_if_empty(self) -> None:
+        """Remove the directory of a service without versions."""
+        if self.current is None and not self.list_versions():
+            self.remove()

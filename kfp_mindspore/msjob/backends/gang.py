@@ -1,23 +1,17 @@
-"""The processes of one local job, started and ended together. Used by its supervisor only."""
+"""The processes of one attempt of a local job, started and terminated together; used by its supervisor only."""
 
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kfp_mindspore.local.process import (
-    ProcessIdentity,
-    kill_descendants,
-    kill_group,
-    reap_orphans,
-    spawn_child,
-    terminate_groups,
-)
+from kfp_mindspore.local.ports import list_free_ports
+from kfp_mindspore.local.process import ProcessIdentity, kill_group
+from kfp_mindspore.local.supervisor import Supervisor
 from kfp_mindspore.msjob.backends.base import Pod
 from kfp_mindspore.msjob.backends.process_spec import LOCAL_ADDRESS, build_process_spec
 from kfp_mindspore.msjob.backends.state import JobDirectory, JobRequest
@@ -39,17 +33,19 @@ class Gang:
 
     Args:
         job: The job.
-        restarts: How often it was restarted before this attempt.
+        restarts: Number of restarts before this attempt.
+        supervisor: Owner of the processes.
     """
 
-    def __init__(self, job: MSJob, restarts: int) -> None:
+    def __init__(self, job: MSJob, restarts: int, supervisor: Supervisor) -> None:
         self._job = job
+        self._supervisor = supervisor
         self._restarts = restarts
         self._members: list[_Running] = []
 
-    def start(self, directory: JobDirectory, submission: JobRequest) -> None:
+    def start(self, directory: JobDirectory, request: JobRequest) -> None:
         """Start every member; one that cannot be started ends with the reason `StartError`, and no more are started."""
-        topology = build_topology(self._job, Endpoints(LOCAL_ADDRESS, find_free_port()))
+        topology = build_topology(self._job, Endpoints(LOCAL_ADDRESS, list_free_ports(1)[0]))
         self._members = [
             _Running(member, Pod(member.name, self._job.namespace, member.replica_type, member.index), None)
             for member in topology.members
@@ -57,12 +53,12 @@ class Gang:
         for running in self._members:
             member, pod = running.member, running.pod
             pod.labels, pod.restarts, pod.start_time = member.labels, self._restarts, now()
-            plan = build_process_spec(self._job, member, environment=submission.environment, cwd=Path(submission.cwd))
+            spec = build_process_spec(self._job, member, environment=request.environment, cwd=Path(request.cwd))
             try:
-                running.process = spawn_child(
-                    plan.argv,
-                    cwd=plan.cwd,
-                    env=plan.environment,
+                running.process = self._supervisor.spawn(
+                    spec.argv,
+                    cwd=spec.cwd,
+                    env=spec.environment,
                     log=directory.log_file(member.name),
                     own_session=True,
                 )
@@ -80,8 +76,8 @@ class Gang:
         return [running.pod for running in self._members]
 
     @property
-    def endings(self) -> list[tuple[ContainerTermination, str]]:
-        """How each member stands, with its restart policy."""
+    def terminations(self) -> list[tuple[ContainerTermination, str]]:
+        """The state of each member, with its restart policy."""
         return [
             (
                 ContainerTermination(
@@ -103,14 +99,14 @@ class Gang:
         return max((running.member.spec.grace_seconds for running in self._members), default=0.0)
 
     def is_running(self) -> bool:
-        """Tell whether a member still runs, as of the last `poll`."""
+        """Return whether a member still ran at the last `poll`."""
         return any(running.pod.phase == "Running" for running in self._members)
 
     def poll(self) -> bool:
-        """Take note of members that ended; what they left behind in their process groups is killed.
+        """Update the pods of members that exited; kill what they left in their process groups.
 
         Returns:
-            Whether any did.
+            Whether any exited.
         """
         changed = False
         for running in self._members:
@@ -131,36 +127,23 @@ class Gang:
         return changed
 
     def wait(self, seconds: float, is_interrupted: Callable[[], bool]) -> None:
-        """Wait until all have ended by themselves, for some time at most."""
+        """Wait until all members have exited, or the time is over."""
         deadline = time.monotonic() + seconds
         while self.is_running() and time.monotonic() < deadline and not is_interrupted():
             time.sleep(0.02)
             self.poll()
 
     def end(self, grace_seconds: float, reason: str) -> None:
-        """End all members that still run, and whatever they started.
+        """Terminate all members that still run, and their descendants.
 
         Args:
             grace_seconds: Seconds between SIGTERM and SIGKILL; 0 kills at once.
-            reason: Written as the reason of each pod that had to be ended.
+            reason: Reason of each pod that was terminated.
         """
         self.poll()
-        running = [item for item in self._members if item.pod.phase == "Running" and item.process is not None]
-        terminate_groups([item.process.pid for item in running if item.process is not None], grace_seconds)
-        kill_descendants()
-        for item in running:
-            if item.process is not None:
-                item.process.wait()
+        running = [item.pod for item in self._members if item.pod.phase == "Running"]
+        self._supervisor.end_children(grace_seconds)
         self.poll()
-        for item in running:
-            if item.pod.exit_code != 0:
-                item.pod.reason = reason
-        reap_orphans()
-
-
-def find_free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind((LOCAL_ADDRESS, 0))
-        port: int = probe.getsockname()[1]
-        return port
+        for pod in running:
+            if pod.exit_code != 0:
+                pod.reason = reason

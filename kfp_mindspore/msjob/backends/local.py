@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -24,10 +23,11 @@ from kfp_mindspore.errors import (
 from kfp_mindspore.files import get_home
 from kfp_mindspore.local.lease import is_lease_held
 from kfp_mindspore.local.logs import LogReader, read_last_lines
-from kfp_mindspore.local.process import ProcessIdentity, spawn_detached
+from kfp_mindspore.local.process import ProcessIdentity
+from kfp_mindspore.local.supervisor import start_supervisor
 from kfp_mindspore.msjob.backends.base import Event, JobBackend, Pod
 from kfp_mindspore.msjob.backends.process_spec import check_job
-from kfp_mindspore.msjob.backends.state import JobDirectory, JobRequest, JobState, end_leftovers
+from kfp_mindspore.msjob.backends.state import JobDirectory, JobRequest, JobState, kill_leftovers
 from kfp_mindspore.msjob.manifest import format_time, now
 from kfp_mindspore.msjob.names import CREATED
 from kfp_mindspore.msjob.types import MSJob
@@ -37,8 +37,8 @@ from kfp_mindspore.settings import LEASE_VARIABLE, LOCAL, get_backend_name
 _SUPERVISOR = "kfp_mindspore.msjob.backends.supervisor"
 _PACKAGE_ROOT = str(Path(kfp_mindspore.__file__).absolute().parent.parent)
 _POLL_SECONDS = 0.05
-# What the supervisor may take beyond the grace period before it is killed.
-_PATIENCE_SECONDS = 10.0
+# Seconds that the supervisor may take beyond the grace period before it is killed.
+_END_SECONDS = 10.0
 
 
 class LocalBackend(JobBackend):
@@ -82,16 +82,16 @@ class LocalBackend(JobBackend):
                 "creationTimestamp": format_time(now()),
             }
         )
-        record = JobState()
-        record.status.set_condition(CREATED, "JobCreated", f"job {job.name} was created")
+        state = JobState()
+        state.status.set_condition(CREATED, "JobCreated", f"job {job.name} was created")
         for warning in warnings:
-            record.add_event(job.name, "NotHonoured", warning)
-        path = self._locate(job.name, job.namespace)
+            state.add_event(job.name, "NotHonoured", warning)
+        path = self._get_path(job.name, job.namespace)
         # One that has outlived its TTL makes room.
         with contextlib.suppress(NotFoundError):
             self.get(job.name, job.namespace)
         try:
-            directory = JobDirectory.create(path, new, JobRequest(str(cwd), environment, lease), record)
+            directory = JobDirectory.create(path, new, JobRequest(str(cwd), environment, lease), state)
         except FileExistsError:
             raise AlreadyExistsError(
                 f"job {job.name} exists already in namespace {job.namespace}",
@@ -101,8 +101,9 @@ class LocalBackend(JobBackend):
         except OSError as error:
             raise KfpMindSporeError(f"job {job.name} cannot be written to {path}: {error.strerror or error}") from error
         try:
-            identity = spawn_detached(
-                [sys.executable, "-m", _SUPERVISOR, str(path)],
+            identity = start_supervisor(
+                _SUPERVISOR,
+                path,
                 cwd="/",
                 # The job's own PYTHONPATH must not shadow modules of the supervisor.
                 env={**environment, "PYTHONPATH": _PACKAGE_ROOT},
@@ -111,16 +112,16 @@ class LocalBackend(JobBackend):
         except OSError as error:
             directory.remove()
             raise KfpMindSporeError(f"job {job.name}: its supervisor cannot be started: {error}") from error
-        if directory.exists():
-            with directory.lock():
+        with directory.lock():
+            if directory.exists():
                 directory.write_supervisor(identity)
-        new.status = record.status
+        new.status = state.status
         return new
 
     def get(self, name: str, namespace: str) -> MSJob:
         """Return a job with its status; see `JobBackend.get`."""
-        job, record = self._read(name, namespace)
-        job.status = record.status
+        job, state = self._read(name, namespace)
+        job.status = state.status
         return job
 
     def list_jobs(self, namespace: str) -> list[MSJob]:
@@ -137,10 +138,10 @@ class LocalBackend(JobBackend):
 
     def update(self, name: str, namespace: str, patch: dict[str, Any]) -> MSJob:
         """Merge a patch; of the spec, only runPolicy may change. See `JobBackend.update`."""
-        job, record = self._read(name, namespace)
-        directory = JobDirectory(self._locate(name, namespace))
+        job, state = self._read(name, namespace)
+        directory = JobDirectory(self._get_path(name, namespace))
         with directory.lock():
-            job = directory.read_job()
+            job = self._read_job(directory, name, namespace)
             old = job.to_dict()
             patch = {key: value for key, value in patch.items() if key != "status"}
             merged = merge_patch(old, patch)
@@ -158,7 +159,7 @@ class LocalBackend(JobBackend):
             if before != after:
                 changed.metadata["generation"] += 1
             directory.write_job(changed)
-        changed.status = record.status
+        changed.status = state.status
         return changed
 
     def delete(self, name: str, namespace: str, *, grace_seconds: float | None = None) -> None:
@@ -166,15 +167,15 @@ class LocalBackend(JobBackend):
         directory = self._open(name, namespace)
         job = self._read_job(directory, name, namespace)
         longest = max(spec.grace_seconds for spec in job.ms_replica_specs.values())
-        patience = (longest if grace_seconds is None else grace_seconds) + _PATIENCE_SECONDS
+        timeout = (longest if grace_seconds is None else grace_seconds) + _END_SECONDS
         with contextlib.suppress(FileNotFoundError):
             directory.request_delete(grace_seconds)
         supervisor = directory.read_supervisor()
         if supervisor is not None and supervisor.send(signal.SIGTERM):
-            supervisor.wait(patience)
+            supervisor.wait(timeout)
         # A supervisor that did its work has removed the directory, and left nothing.
         with contextlib.suppress(UserError):
-            end_leftovers(directory.read_record(), supervisor)
+            kill_leftovers(directory.read_state(), supervisor)
         directory.remove()
 
     def list_pods(self, name: str, namespace: str) -> Sequence[Pod]:
@@ -204,17 +205,17 @@ class LocalBackend(JobBackend):
         readers: dict[str, LogReader] = {}
         while True:
             try:
-                _, record = self._read(name, namespace)
-                over = record.status.is_finished
-                for pod in record.pods:
+                _, state = self._read(name, namespace)
+                is_finished = state.status.is_finished
+                for pod in state.pods:
                     if pod.name not in readers and choose(pod):
                         readers[pod.name] = LogReader(directory.log_file(pod.name))
             except NotFoundError:
-                over = True
+                is_finished = True
             for pod_name, reader in readers.items():
-                for line in reader.read(final=over):
+                for line in reader.read(final=is_finished):
                     yield pod_name, line
-            if over:
+            if is_finished:
                 return
             if deadline is not None and time.monotonic() >= deadline:
                 raise WaitTimeoutError(f"job {name} has not ended after {timeout:g} s")
@@ -224,18 +225,18 @@ class LocalBackend(JobBackend):
         """Return the last lines that a job's supervisor wrote; there are some only if it failed itself."""
         return read_last_lines(self._open(name, namespace).supervisor_log, count)
 
-    def find_supervisor(self, name: str, namespace: str) -> ProcessIdentity | None:
+    def get_supervisor(self, name: str, namespace: str) -> ProcessIdentity | None:
         """Return the identity of a job's supervisor, which may have ended; None before it was started."""
         return self._open(name, namespace).read_supervisor()
 
-    def _locate(self, name: str, namespace: str) -> Path:
+    def _get_path(self, name: str, namespace: str) -> Path:
         for what, word in (("job", name), ("namespace", namespace)):
             if not word or "/" in word or word.startswith("."):
                 raise NotFoundError(f"{what} {word!r}: no such {what}")
         return self.home / "jobs" / namespace / name
 
     def _open(self, name: str, namespace: str) -> JobDirectory:
-        directory = JobDirectory(self._locate(name, namespace))
+        directory = JobDirectory(self._get_path(name, namespace))
         if not directory.exists():
             raise NotFoundError(
                 f"job {name} does not exist in namespace {namespace}",
@@ -255,14 +256,14 @@ class LocalBackend(JobBackend):
         directory = self._open(name, namespace)
         job = self._read_job(directory, name, namespace)
         try:
-            record = directory.recover(job, directory.read_record())
+            state = directory.recover(job, directory.read_state())
         except UserError:
             if directory.exists():
                 raise
             self._refuse(name, namespace)
         if not directory.exists():
             self._refuse(name, namespace)
-        return job, record
+        return job, state
 
     def _refuse(self, name: str, namespace: str) -> NoReturn:
         raise NotFoundError(f"job {name} does not exist in namespace {namespace}: it was deleted")

@@ -294,7 +294,7 @@ def test_the_backend_is_chosen_by_name(shop: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_port_is_not_free_while_somebody_listens(free_port: int) -> None:
-    from kfp_mindspore.inference.backends.ports import is_port_free, list_free_ports
+    from kfp_mindspore.local.ports import is_port_free, list_free_ports
 
     assert is_port_free(free_port)
     with socket.socket() as listener:
@@ -305,7 +305,7 @@ def test_a_port_is_not_free_while_somebody_listens(free_port: int) -> None:
 
 
 def test_a_supervisor_is_told_from_a_process_with_its_number(shop: Any) -> None:
-    from kfp_mindspore.inference.backends.state import ServiceDirectory, State
+    from kfp_mindspore.inference.backends.state import ServerState, ServiceDirectory
 
     shop.deploy()
     shop.connect().stop("digits")
@@ -314,7 +314,7 @@ def test_a_supervisor_is_told_from_a_process_with_its_number(shop: Any) -> None:
     state = version.read_state()
     assert state is not None
     # This process has the number, as after a restart of the machine, and must not be ended.
-    version.write_state(State(ServiceState.READY, ProcessIdentity(os.getpid(), "another boot")))
+    version.write_state(ServerState(ServiceState.READY, ProcessIdentity(os.getpid(), "another boot")))
     status = shop.connect().get("digits")
     assert (status.state, status.message) == ("Failed", f"its supervisor (process {os.getpid()}) was killed")
     assert shop.connect().stop("digits").state is ServiceState.STOPPED

@@ -148,9 +148,9 @@ def test_restarts_pause_longer_and_end_at_the_limit() -> None:
     assert pauses == [0, 1, 2]
     cluster.exit("digits-worker-0", 1)
     cluster.settle()
-    assert cluster.find("Failed")["reason"] == "BackoffLimitExceeded"
+    assert cluster.get_condition("Failed")["reason"] == "BackoffLimitExceeded"
     assert cluster.status["restarts"] == 3
-    assert "restarted 3 of 3 times" in cluster.find("Failed")["message"]
+    assert "restarted 3 of 3 times" in cluster.get_condition("Failed")["message"]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_disruption_restarts_at_once_uncounted_and_lets_peers_save(reason: str
     cluster = Cluster(make_job(2, backoffLimit=0)).start()
     cluster.disrupt("digits-worker-1", reason)
     assert say(cluster) == ["delete Pod digits-scheduler-0", "delete Pod digits-worker-0"]
-    assert cluster.find("Restarting")["reason"] == "JobDisrupted"
+    assert cluster.get_condition("Restarting")["reason"] == "JobDisrupted"
     assert (cluster.status["restarts"], cluster.status["attempt"]) == (0, 1)
     assert cluster.status["failure"]["reason"] == word
     cluster.run_pods()
@@ -183,7 +183,7 @@ def test_a_pod_that_somebody_deletes_is_counted() -> None:
     cluster.vanish("digits-worker-0")
     say(cluster)
     assert cluster.status["restarts"] == 2
-    assert "its pod was deleted" in cluster.find("Restarting")["message"]
+    assert "its pod was deleted" in cluster.get_condition("Restarting")["message"]
 
 
 def test_a_pod_that_is_gone_before_all_ran_is_made_again() -> None:
@@ -291,8 +291,8 @@ def test_the_deadline_needs_no_other_event() -> None:
     assert say(cluster) == []
     cluster.wait(1)
     assert "delete Pod digits-worker-0" in say(cluster), "with its own grace: it may save"
-    assert cluster.find("Failed")["reason"] == "DeadlineExceeded"
-    assert cluster.find("Failed")["message"] == "MSJob digits ran longer than 100 s"
+    assert cluster.get_condition("Failed")["reason"] == "DeadlineExceeded"
+    assert cluster.get_condition("Failed")["message"] == "MSJob digits ran longer than 100 s"
 
 
 def test_suspend_frees_everything_and_resume_goes_on() -> None:
@@ -333,7 +333,7 @@ def test_other_numbers_of_workers_restart_the_gang_uncounted() -> None:
     cluster = Cluster(make_job(2, backoffLimit=0)).start()
     cluster.change_spec(workers=3)
     assert len(say(cluster)) == 3
-    assert cluster.find("Restarting")["reason"] == "JobScaled"
+    assert cluster.get_condition("Restarting")["reason"] == "JobScaled"
     cluster.run_pods()
     cluster.start()
     assert cluster.status["workers"] == "3/3"
@@ -348,7 +348,7 @@ def test_a_replaced_service_before_all_run_restarts_the_gang() -> None:
     say(cluster)
     assert cluster.services["digits-scheduler-0"]["spec"]["clusterIP"] != "10.96.0.1"
     say(cluster)
-    assert "Service was replaced" in cluster.find("Restarting")["message"]
+    assert "Service was replaced" in cluster.get_condition("Restarting")["message"]
 
 
 def test_the_service_leads_to_the_scheduler_as_soon_as_it_has_an_address() -> None:
@@ -421,7 +421,7 @@ def test_an_invalid_job_fails_in_words() -> None:
     cluster = Cluster(job)
     outcome = cluster.reconcile()
     assert [type(action) for action in outcome.actions] == [EmitEvent]
-    failed = cluster.find("Failed")
+    failed = cluster.get_condition("Failed")
     assert failed["reason"] == "InvalidSpec"
     assert "spec.msReplicaSpecs.Worker.replicas: must be ≥ 1, got 0" in failed["message"]
     assert cluster.events == [EmitEvent("Warning", "InvalidSpec", failed["message"])]

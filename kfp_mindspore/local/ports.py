@@ -7,9 +7,9 @@ import socket
 
 
 def is_port_free(port: int) -> bool:
-    """Tell whether a server could listen on a port now, on any address of this machine."""
+    """Return whether a server could listen on a port now, on any address of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do: a port with nothing but connections that were closed is free.
+        # As servers do: connections in TIME_WAIT do not occupy a port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("0.0.0.0", port))
@@ -21,7 +21,7 @@ def is_port_free(port: int) -> bool:
 def list_free_ports(count: int) -> list[int]:
     """Return different ports that were free a moment ago."""
     with contextlib.ExitStack() as stack:
-        # All are held until the last is found, so that none is found twice.
+        # All sockets stay open until the last is bound, so that no port is returned twice.
         probes = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) for _ in range(count)]
         for probe in probes:
             probe.bind(("0.0.0.0", 0))
