@@ -64,7 +64,6 @@ class BuilderChoice:
     build_args: tuple[tuple[str, str], ...] = ()
     secrets: tuple[tuple[str, str], ...] = ()
     docker_host: str = ""
-    docker_backend: str = "auto"
     network: str = ""
     builder_image: str = ""
     namespace: str = ""
@@ -91,11 +90,9 @@ class BuilderChoice:
             return DockerBuilder(
                 registry,
                 host=self.docker_host,
-                backend=self.docker_backend,
                 build_args=dict(self.build_args),
                 secrets={name: Path(file) for name, file in self.secrets},
                 network=self.network,
-                others=[name for name in self.choices if name != "docker"],
             )
         if self.builder == "cluster":
             from kfp_mindspore.images.builders.cluster import BUILDKIT_IMAGE, ClusterBuilder
@@ -166,7 +163,6 @@ _OWNERS = {
     "build_args": _BOTH,
     "secrets": _BOTH,
     "docker_host": _DOCKER,
-    "docker_backend": _DOCKER,
     "network": _DOCKER,
     **dict.fromkeys(("builder_image", "namespace", "context", "kubeconfig"), _CLUSTER),
     **dict.fromkeys(("claim", "claim_path", "store", "store_endpoint", "memory"), _CLUSTER),
@@ -198,13 +194,6 @@ _BUILDER_OPTIONS = (
         help="For RUN --mount=type=secret,id=NAME: a file, or SECRET/KEY on a cluster.",
     ),
     click.option("--docker-host", default="", help="docker: the daemon. [default: DOCKER_HOST, else the usual socket]"),
-    click.option(
-        "--docker-backend",
-        type=click.Choice(["auto", "buildkit", "legacy"]),
-        default="auto",
-        show_default=True,
-        help="docker: how the daemon builds.",
-    ),
     click.option("--network", default="", help="docker: network of RUN steps, such as host."),
     click.option("--builder-image", default="", help="cluster: image with rootless BuildKit. [default: moby/buildkit]"),
     click.option("--namespace", default="", help="cluster: namespace of the build."),

@@ -19,7 +19,7 @@ _CONTEXT_STORE_OPTIONS = ("claim", "claim_path", "store", "store_endpoint")
 _BUILDER_OPTIONS = {
     "append": (),
     "cluster": ("image", "namespace", "build_args", "secrets", "start_seconds", *_CONTEXT_STORE_OPTIONS),
-    "docker": ("host", "backend", "build_args", "network"),
+    "docker": ("host", "build_args", "network"),
 }
 
 

@@ -281,7 +281,7 @@ def test_private_registry_is_read_and_written_with_the_push_secret(environment, 
 
 
 def test_wrong_password_in_the_push_secret_is_reported_as_unauthorized(
-    environment, private, namespace, tmp_path, tool
+    environment, private, namespace, tmp_path
 ) -> None:
     wrong = registries.write_login(tmp_path / "config.json", private.host, password="battery staple")
     make_login(environment, namespace, "push", wrong)

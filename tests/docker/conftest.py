@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,20 +38,7 @@ def skip(reason: str) -> None:
 
 
 @dataclass(frozen=True)
-class Backend:
-    """How Docker builds.
-
-    Args:
-        name: As tests call it: `legacy`, `buildkit` (what the client has built in) or `buildx` (its plugin).
-        option: As the builder and the command line call it.
-    """
-
-    name: str
-    option: str
-
-
-@dataclass(frozen=True)
-class Workshop:
+class DockerEnvironment:
     """A daemon, a registry that it pushes to, and a base image in both."""
 
     daemon: DockerDaemon
@@ -60,16 +46,15 @@ class Workshop:
     base: str
     config: RegistryConfig
 
-    def make_builder(self, backend: str, **options: Any) -> DockerBuilder:
-        """Return a builder; skips when the backend cannot be had here."""
-        executable = find_client(backend)
-        given = {"host": self.daemon.host, "backend": backend, "executable": executable, "network": "host", **options}
-        return DockerBuilder(given.pop("registry", self.config), **given)
+    def make_builder(self, **options: Any) -> DockerBuilder:
+        """Return a builder with the daemon; by buildx when the fixture `backend` has installed it."""
+        given = {"registry": self.config, "host": self.daemon.host, "network": "host", **options}
+        return DockerBuilder(**given)
 
     def build(
         self, builder: DockerBuilder, repository: str, main: str = "echo built", **options: Any
     ) -> tuple[Any, list[Any]]:
-        """Build sources of one script and return the result with what was told meanwhile."""
+        """Build sources of one script and return the result with its progress."""
         context = BuildContext([Entry.from_bytes("main.sh", f"{main}\n".encode())])
         given = {"base": self.base, "command": ("sh", "main.sh"), **options}
         plan = make_plan(context, ImageOptions(**given), builder)
@@ -93,30 +78,23 @@ class Workshop:
         return str(output)
 
 
-def find_client(backend: str) -> str:
-    """Return a command line for the backend: of several on the PATH, one with BuildKit where that is asked for."""
-    if backend != "buildkit":
-        return "docker"
-    for folder in os.environ["PATH"].split(os.pathsep):
-        path = shutil.which("docker", path=folder)
-        if path and buildkit.find_buildkit(path):
-            return path
-    skip("no docker command line with BuildKit: apt-get install docker.io, or docker-buildx")
-    raise AssertionError
+@pytest.fixture(scope="session")
+def buildx_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a DOCKER_CONFIG with the plugin buildx."""
+    plugins = tmp_path_factory.mktemp("docker") / "cli-plugins"
+    plugins.mkdir()
+    (plugins / "docker-buildx").symlink_to(start(lambda: find_binaries(BUILDKIT)) / "docker-buildx")
+    return plugins.parent
 
 
-@pytest.fixture(params=["legacy", "buildkit", "buildx"])
-def backend(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Backend:
-    """Return how Docker builds; the plugin is where a user's own plugins are."""
-    if request.param == "buildx":
-        plugins = tmp_path_factory.mktemp("docker") / "cli-plugins"
-        plugins.mkdir()
-        (plugins / "docker-buildx").symlink_to(start(lambda: find_binaries(BUILDKIT)) / "docker-buildx")
-        monkeypatch.setenv("DOCKER_CONFIG", str(plugins.parent))
-        assert "buildx" in buildkit.find_buildkit(find_client("buildkit"))
-    return Backend(request.param, "legacy" if request.param == "legacy" else "buildkit")
+@pytest.fixture(params=["legacy", "buildx"])
+def backend(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return how Docker builds: by the daemon's legacy builder, or by buildx."""
+    has_buildx = request.param == "buildx"
+    folder = request.getfixturevalue("buildx_config") if has_buildx else tmp_path / "docker-config"
+    monkeypatch.setenv("DOCKER_CONFIG", str(folder))
+    assert bool(buildkit.get_buildx_command()) == has_buildx
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")
@@ -138,17 +116,17 @@ def start_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def workshop(start_daemon: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    """Return a workshop that all tests share; each takes repositories of its own."""
+def environment(start_daemon: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerEnvironment]:
+    """Return the environment of all tests; each uses repositories of its own."""
     registries.require_binary()
     daemon = start_daemon()
     with registries.start_registry(tmp_path_factory.mktemp("registry")) as registry:
-        yield make_workshop(daemon, registry)
+        yield make_environment(daemon, registry)
 
 
-def make_workshop(daemon: DockerDaemon, registry: registries.Registry) -> Workshop:
+def make_environment(daemon: DockerDaemon, registry: registries.Registry) -> DockerEnvironment:
     """Put a base image into a daemon and a registry."""
     repository = f"{registry.host}/team/busybox"
     daemon.import_image(f"{repository}", "1")
     daemon.push(repository, "1")
-    return Workshop(daemon, registry, f"{repository}:1", RegistryConfig(insecure=(registry.host,)))
+    return DockerEnvironment(daemon, registry, f"{repository}:1", RegistryConfig(insecure=(registry.host,)))

@@ -14,7 +14,7 @@ import pytest
 from kfp_mindspore.images.runtime_wheel import read_wheel
 from tests.cluster.infrastructure.images import ImageConfig, bootstrap, write_archive
 from tests.cluster.infrastructure.paths import compute_digest, find_cache, lock
-from tests.docker.conftest import find_client, skip
+from tests.docker.conftest import skip
 
 PACKAGES = ("ca-certificates", "libgomp1", "python3", "python3-venv")
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -35,7 +35,7 @@ print(json.dumps({"uid": os.getuid(), "writes": writes, "flags": flags, "version
 
 
 @pytest.fixture(scope="session")
-def python_base(workshop, tmp_path_factory) -> str:
+def python_base(environment, tmp_path_factory) -> str:
     """Push an image of Debian's Python that trusts what this machine trusts, and return its name."""
     if shutil.which("debootstrap") is None:
         skip("debootstrap is missing: apt-get install debootstrap")
@@ -47,7 +47,7 @@ def python_base(workshop, tmp_path_factory) -> str:
             bootstrap(root, PACKAGES)
             write_archive(name, root, archive, ImageConfig(command=["python3"]))
             shutil.rmtree(root)
-    client = workshop.daemon.connect()
+    client = environment.daemon.connect()
     with archive.open("rb") as file:
         for _ in client.load_image(file):
             pass
@@ -58,35 +58,36 @@ def python_base(workshop, tmp_path_factory) -> str:
         (folder / "pip.conf").write_text(f"[global]\ncert = {AUTHORITIES}\n")
         lines += [f"COPY authorities.crt {AUTHORITIES}", "COPY pip.conf /etc/pip.conf"]
     (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
-    base = f"{workshop.registry.host}/team/python:3.11"
+    base = f"{environment.registry.host}/team/python:3.11"
     for message in client.build(path=str(folder), tag=base, decode=True):
         assert "error" not in message, message
-    workshop.daemon.push(*base.rsplit(":", 1))
+    environment.daemon.push(*base.rsplit(":", 1))
     return base
 
 
 # Debian's Python is made once (two minutes), and pip installs from an index.
 @pytest.mark.timeout(1800)
-def test_runtime_image_runs_as_nobody_special_with_a_read_only_root(workshop, python_base, tmp_path) -> None:
-    folder = str(Path(find_client("buildkit")).parent)
+def test_runtime_image_runs_unprivileged_with_a_read_only_root(
+    environment, buildx_config, python_base, tmp_path
+) -> None:
     # Once: the working tree may change while it is built.
     name, content = read_wheel()
     (tmp_path / name).write_bytes(content)
     words = [sys.executable, "-m", "kfp_mindspore.cli.main", "image", "runtime", "--base", python_base, "--json"]
-    words += ["--to", f"{workshop.registry.host}/team/runtime", "--insecure", workshop.registry.host]
-    words += ["--docker-host", workshop.daemon.host, "--network", "host", "--extra", "kubernetes"]
+    words += ["--to", f"{environment.registry.host}/team/runtime", "--insecure", environment.registry.host]
+    words += ["--docker-host", environment.daemon.host, "--network", "host", "--extra", "kubernetes"]
     words += ["--wheel", str(tmp_path / name)]
     # What a machine's own pip needs to reach an index, it needs in a build too.
     for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST"):
         if os.environ.get(name):
             words += ["--build-arg", f"{name}={os.environ[name]}"]
-    environment = {**os.environ, "PATH": os.pathsep.join([folder, os.environ["PATH"]])}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    variables = {**os.environ, "DOCKER_CONFIG": str(buildx_config)}
+    done = subprocess.run(words, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     result = json.loads(done.stdout)
     assert result["built"] is True
 
-    client = workshop.daemon.connect()
+    client = environment.daemon.connect()
     settings = client.create_host_config(
         network_mode="none", read_only=True, tmpfs={"/tmp": ""}, cap_drop=["ALL"], security_opt=["no-new-privileges"]
     )
@@ -101,7 +102,7 @@ def test_runtime_image_runs_as_nobody_special_with_a_read_only_root(workshop, py
     # Flag 1 alone: byte code by hash, and its source is never looked at.
     assert (seen["uid"], seen["writes"], seen["flags"]) == (1000, False, 1)
 
-    again = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    again = subprocess.run(words, env=variables, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr[-4000:]
     answer = json.loads(again.stdout)
     assert (answer["built"], answer["reference"]) == (False, result["reference"])

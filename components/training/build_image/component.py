@@ -41,7 +41,7 @@ def build_image(
             rootless BuildKit; `docker`: a Docker daemon.
         builder_options: Options of the builder by name: for `cluster` claim and claim_path or store and
             store_endpoint (where the build context is stored), image, namespace, build_args, secrets, start_seconds;
-            for `docker` host, backend, build_args, network.
+            for `docker` host, build_args, network.
         registry: How registries are reached: insecure, ca_file, mirrors, docker_config, push_secret, pull_secrets,
             timeout_seconds, attempts, by name.
 

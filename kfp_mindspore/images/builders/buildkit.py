@@ -1,6 +1,6 @@
-"""BuildKit by Docker's command line: `docker buildx build`, or the client that older versions have built in.
+"""BuildKit: its plain progress output, and Docker's command line with the plugin buildx.
 
-The docker SDK speaks to the legacy builder only; BuildKit's protocol is the command line's.
+docker's SDK has no BuildKit client.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import signal
 import subprocess
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError
 from kfp_mindspore.images.builders.docker_messages import KEPT_LINES
+from kfp_mindspore.images.containerfile import CONTAINERFILE_FILE
 from kfp_mindspore.images.result import OnProgress, Progress
 
 _LINE = re.compile(r"#(\d+) (.*)")
@@ -29,8 +30,8 @@ _STATE = re.compile(
 _GRACE_SECONDS = 10.0
 
 
-def find_buildkit(executable: str = "docker") -> list[str]:
-    """Return the words that start a build by BuildKit, or an empty list when this command line has none.
+def get_buildx_command(executable: str = "docker") -> list[str]:
+    """Return the command of a build by buildx, or an empty list without the plugin.
 
     Args:
         executable: Docker's command line.
@@ -38,90 +39,53 @@ def find_buildkit(executable: str = "docker") -> list[str]:
     path = shutil.which(executable)
     if path is None:
         return []
-    for words in ([path, "buildx", "build"], [path, "build"]):
-        asked = subprocess.run(
-            [*words, "--help"],
-            env={**os.environ, "DOCKER_BUILDKIT": "1"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        # A command line without BuildKit refuses, or knows no secrets.
-        if asked.returncode == 0 and "--secret" in asked.stdout:
-            return words
-    return []
+    version = subprocess.run([path, "buildx", "version"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return [path, "buildx", "build"] if version.returncode == 0 else []
 
 
-def list_arguments(
-    *,
-    containerfile: str,
-    tag: str,
-    labels: Mapping[str, str],
-    platform: str,
-    build_args: Mapping[str, str],
-    network: str,
-    secrets: Mapping[str, Path],
-) -> list[str]:
-    """Return the arguments of a build whose context is a tar on standard input."""
-    arguments = ["--progress", "plain", "--file", containerfile, "--tag", tag, "--platform", platform]
-    for option, pairs in (("--label", labels), ("--build-arg", build_args)):
-        for key, value in sorted(pairs.items()):
-            arguments += [option, f"{key}={value}"]
-    if network:
-        arguments += ["--network", network]
-    for name, path in sorted(secrets.items()):
-        arguments += ["--secret", f"id={name},src={path}"]
-    return [*arguments, "-"]
-
-
-def run_buildkit(
-    words: list[str],
-    arguments: list[str],
+def run_buildx(
+    command: list[str],
     context: BinaryIO,
     on_progress: OnProgress,
     *,
     host: str = "",
     docker_config: Path | None = None,
 ) -> None:
-    """Run one build to its end; when this process is interrupted, so is the build.
+    """Run a build to its end; an interrupt cancels it.
 
     Args:
-        words: What `find_buildkit` returned.
-        arguments: What `list_arguments` returned.
+        command: The command and its arguments, without those of the context.
         context: A real file with the context's tar, at its start.
-        on_progress: Told every step and line of output.
-        host: The daemon's address; an empty text for the command line's own choice.
+        on_progress: Called with every step and line of output.
+        host: The daemon's address; empty for the command line's default.
         docker_config: A config.json with logins.
 
     Raises:
         ProcessFailedError: A step failed; the message names it, `log` has its last lines.
     """
-    environment = {**os.environ, "DOCKER_BUILDKIT": "1", **({"DOCKER_HOST": host} if host else {})}
-    # A builder of buildx's own would keep the image out of the daemon.
-    if "buildx" in words:
-        environment["BUILDX_BUILDER"] = "default"
+    # Another buildx builder than the default one keeps the image out of the daemon.
+    environment = {**os.environ, "BUILDX_BUILDER": "default", **({"DOCKER_HOST": host} if host else {})}
     with contextlib.ExitStack() as stack:
         if docker_config is not None:
-            # Where certificates are unless it is said.
-            environment.setdefault("DOCKER_CERT_PATH", str(_find_own_folder()))
-            environment["DOCKER_CONFIG"] = stack.enter_context(_config_folder(docker_config))
+            # The default of the certificates' folder depends on DOCKER_CONFIG.
+            environment.setdefault("DOCKER_CERT_PATH", str(_get_config_folder()))
+            environment["DOCKER_CONFIG"] = stack.enter_context(_make_config_folder(docker_config))
         process = subprocess.Popen(
-            [*words, *arguments],
+            [*command, "--progress", "plain", "--file", CONTAINERFILE_FILE, "-"],
             stdin=context,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env=environment,
             text=True,
             errors="replace",
-            # Ctrl-C is ours to pass on: the command line must not outlive what follows it.
+            # Keeps Ctrl-C of the terminal from it: _terminate sends the signal.
             start_new_session=True,
         )
-        stack.callback(_end, process)
+        stack.callback(_terminate, process)
         assert process.stderr is not None
         failure = read_plain_progress(process.stderr, on_progress)
         if code := process.wait():
-            raise failure or KfpMindSporeError(f"build: {' '.join(words)} ended with exit code {code}")
+            raise failure or KfpMindSporeError(f"build: {' '.join(command[:3])} exited with code {code}")
 
 
 def read_plain_progress(lines: Iterable[str], on_progress: OnProgress) -> ProcessFailedError | None:
@@ -129,21 +93,21 @@ def read_plain_progress(lines: Iterable[str], on_progress: OnProgress) -> Proces
 
     Args:
         lines: Its lines.
-        on_progress: Told every step of the Containerfile and line of output.
+        on_progress: Called with every step of the Containerfile and line of output.
 
     Returns:
-        The first step's failure with its last lines, or what was said outside of steps; None when nothing was wrong.
+        The error of the first failed step with its last lines, else of the output outside of steps; None without.
     """
     names: dict[str, str] = {}
     outputs: dict[str, deque[str]] = {}
     failure: ProcessFailedError | None = None
-    said: deque[str] = deque(maxlen=KEPT_LINES)
+    other: deque[str] = deque(maxlen=KEPT_LINES)
     for raw in lines:
         line = raw.rstrip()
         matched = _LINE.fullmatch(line)
         if matched is None:
             if line.strip(" -"):
-                said.append(line)
+                other.append(line)
             continue
         number, text = matched[1], matched[2]
         if number not in names:
@@ -159,17 +123,15 @@ def read_plain_progress(lines: Iterable[str], on_progress: OnProgress) -> Proces
             on_progress(Progress(names[number], text=output[1]))
         elif text != names[number] and not _STATE.match(text):
             on_progress(Progress(names[number], text=text))
-    if failure is None and said:
-        return ProcessFailedError(f"build: {said[-1].removeprefix('ERROR: ')}", log=list(said)[:-1])
+    if failure is None and other:
+        return ProcessFailedError(f"build: {other[-1].removeprefix('ERROR: ')}", log=list(other)[:-1])
     return failure
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """End the command line if it still runs: it cancels the build in the daemon when asked to end.
-
-    Its plugin is a process of its own, which it does not pass the signal on to.
-    """
+def _terminate(process: subprocess.Popen[str]) -> None:
+    """Terminate the command line if it still runs: on SIGINT it cancels the build in the daemon."""
     if process.poll() is None:
+        # The whole group: Docker's command line does not forward signals to its plugin.
         os.killpg(process.pid, signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE_SECONDS)
@@ -180,17 +142,14 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.stderr.close()
 
 
-def _find_own_folder() -> Path:
+def _get_config_folder() -> Path:
     return Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker").absolute()
 
 
 @contextlib.contextmanager
-def _config_folder(docker_config: Path) -> Iterator[str]:
-    """Yield a folder whose config.json is the given file: the command line takes no file.
-
-    The plugins of the user's own folder are in it as well. It can be written to, which buildx does.
-    """
+def _make_config_folder(docker_config: Path) -> Iterator[str]:
+    """Yield a writable DOCKER_CONFIG with the given config.json and the user's own plugins."""
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-docker-") as folder:
         Path(folder, "config.json").symlink_to(docker_config.absolute())
-        Path(folder, "cli-plugins").symlink_to(_find_own_folder() / "cli-plugins")
+        Path(folder, "cli-plugins").symlink_to(_get_config_folder() / "cli-plugins")
         yield folder

@@ -1,4 +1,4 @@
-"""What a Docker daemon says while it builds and pushes, as progress, results and errors that name the step."""
+"""Messages of a Docker daemon while it builds and pushes, as progress, results and errors."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _REUSED = ("Layer already exists", "Mounted from")
 
 @dataclass
 class PushedLayers:
-    """What became of an image's layers; keys are the heads of their diffIDs.
+    """The layers of a push; keys are the heads of their diffIDs.
 
     Args:
-        sent: Layers that were uploaded, with their bytes as the daemon counts them (before compression).
+        sent: Bytes of uploaded layers, before compression.
         reused: Layers that the registry had or mounted.
         digest: The manifest's digest, `sha256:…`.
     """
@@ -33,23 +33,23 @@ class PushedLayers:
 
 
 def read_build(messages: Iterable[Mapping[str, Any]], on_progress: OnProgress) -> str:
-    """Follow a build of the legacy builder to its end.
+    """Read the messages of the legacy builder to their end.
 
     Args:
         messages: The daemon's decoded stream.
-        on_progress: Told every step and line of output.
+        on_progress: Called with every step and line of output.
 
     Returns:
         The image's ID, `sha256:…`.
 
     Raises:
         ProcessFailedError: A step failed; the message names it, `log` has its last lines.
-        KfpMindSporeError: The stream ended before the image was there.
+        KfpMindSporeError: The stream ended without an image.
     """
     step, image = "", ""
     lines: deque[str] = deque(maxlen=KEPT_LINES)
     for message in messages:
-        if error := find_error(message):
+        if error := _get_error(message):
             raise ProcessFailedError(f"{step or 'build'}: {error}", log=list(lines))
         image = (message.get("aux") or {}).get("ID", image)
         if "status" in message:
@@ -68,22 +68,22 @@ def read_build(messages: Iterable[Mapping[str, Any]], on_progress: OnProgress) -
 
 
 def read_push(messages: Iterable[Mapping[str, Any]], target: str, on_progress: OnProgress) -> PushedLayers:
-    """Follow a push to its end.
+    """Read the messages of a push to their end.
 
     Args:
         messages: The daemon's decoded stream.
-        target: What is pushed, for messages.
-        on_progress: Told the bytes of every layer.
+        target: The pushed tag, for errors.
+        on_progress: Called with the bytes of every layer.
 
     Raises:
-        UserError: The registry refuses the credentials, or speaks plain HTTP where the daemon expects HTTPS.
+        UserError: The registry refuses the login, or does not use HTTPS where the daemon expects it.
         KfpMindSporeError: The registry or the connection failed.
     """
     pushed = PushedLayers()
     sizes: dict[str, int] = {}
     for message in messages:
-        if error := find_error(message):
-            raise explain_registry_error(f"push of {target}: {error}")
+        if error := _get_error(message):
+            raise _explain_registry_error(f"push of {target}: {error}")
         layer, status = str(message.get("id", "")), str(message.get("status", ""))
         if status.startswith(_REUSED):
             pushed.reused.add(layer)
@@ -91,22 +91,20 @@ def read_push(messages: Iterable[Mapping[str, Any]], target: str, on_progress: O
             pushed.sent[layer] = sizes.get(layer, 0)
         pushed.digest = (message.get("aux") or {}).get("Digest", pushed.digest)
         if layer:
-            moved = _read_transfer(message, "Push")
-            sizes[layer] = max(sizes.get(layer, 0), moved.done_bytes)
-            on_progress(moved)
+            progress = _read_transfer(message, "Push")
+            sizes[layer] = max(sizes.get(layer, 0), progress.done_bytes)
+            on_progress(progress)
     if not pushed.digest:
-        raise KfpMindSporeError(f"push of {target}: the Docker daemon ended it without naming the image's digest")
+        raise KfpMindSporeError(f"push of {target}: the Docker daemon ended it without a digest")
     return pushed
 
 
-def find_error(message: Mapping[str, Any]) -> str:
-    """Return the error that a message holds, or an empty text."""
+def _get_error(message: Mapping[str, Any]) -> str:
     detail = message.get("errorDetail") or {}
     return str(detail.get("message") or message.get("error") or "").strip()
 
 
-def explain_registry_error(text: str) -> KfpMindSporeError:
-    """Return the error for what a daemon says of a registry, with the next step."""
+def _explain_registry_error(text: str) -> KfpMindSporeError:
     lowered = text.lower()
     if "http response to https client" in lowered:
         return UserError(
@@ -117,17 +115,18 @@ def explain_registry_error(text: str) -> KfpMindSporeError:
     if any(word in lowered for word in ("unauthorized", "no basic auth", "authentication required")):
         return UserError(text, hint="Log in: docker login HOST, or name another docker config.json.")
     if "denied" in lowered:
-        return UserError(text, hint="The account may not do this in the repository; ask for the right, or log in anew.")
+        return UserError(text, hint="The account has no permission for this repository: get it, or log in again.")
     return KfpMindSporeError(text)
 
 
 def _read_transfer(message: Mapping[str, Any], verb: str) -> Progress:
     detail = message.get("progressDetail") or {}
+    done, total = int(detail.get("current") or 0), int(detail.get("total") or 0)
     return Progress(
         f"{verb} layer" if message.get("id") else verb,
         item=str(message.get("id", "")),
-        done_bytes=int(detail.get("current") or 0),
-        # The daemon counts contents in the total, and what the tar adds in what is done.
-        total_bytes=max(int(detail.get("total") or 0), int(detail.get("current") or 0)) if detail.get("total") else 0,
-        text="" if detail.get("total") else str(message.get("status", "")),
+        done_bytes=done,
+        # The total has the files only, the bytes done have the tar's headers too.
+        total_bytes=max(total, done) if total else 0,
+        text="" if total else str(message.get("status", "")),
     )
