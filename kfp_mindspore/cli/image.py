@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -79,7 +79,8 @@ def build(
 
     The tag follows from what the image is made of: when the registry has it, nothing is built or sent.
     """
-    from kfp_mindspore.images.build import ImageOptions, make_plan
+    from kfp_mindspore.images import ImageOptions, make_plan
+    from kfp_mindspore.images.requirements import read_requirements
     from kfp_mindspore.images.sources import collect_source
 
     if not destination and not dry_run:
@@ -91,7 +92,7 @@ def build(
     options = ImageOptions(
         base=base,
         platform=platform,
-        requirements=(*requirements, *_read_requirements(requirements_file)),
+        requirements=(*requirements, *(read_requirements(requirements_file) if requirements_file else ())),
         containerfile=_read_text(containerfile, "--containerfile") if containerfile else "",
         workdir=workdir,
         user=user,
@@ -149,7 +150,7 @@ def runtime(
     Give its name by digest to pipelines as --image or KFP_MINDSPORE_IMAGE. An index or a login of pip's comes by
     --build-arg PIP_INDEX_URL=…, or as a file with --secret pip=…
     """
-    from kfp_mindspore.images.build import make_plan
+    from kfp_mindspore.images import make_plan
     from kfp_mindspore.images.plan import check_platform
     from kfp_mindspore.images.runtime import (
         DEFAULT_BASE,
@@ -248,26 +249,27 @@ def _run(builder: Builder, plan: ImagePlan, destination: str) -> BuildResult:
 
 
 def _describe(plan: ImagePlan, as_json: bool) -> None:
-    from kfp_mindspore.images.build import describe_plan
+    from kfp_mindspore.images import describe_plan
 
     described = describe_plan(plan)
     if as_json:
-        print_json(described.to_json())
+        print_json(described)
         return
-    rows = [{"file": path, "mode": mode, "bytes": f"{size:,}"} for path, mode, size in described.files]
+    rows = [{"file": file["path"], "mode": file["mode"], "bytes": f"{file['size']:,}"} for file in described["files"]]
     print_table(rows, ["file", "mode", "bytes"])
-    click.echo(f"\n{len(rows)} files, {described.size_bytes:,} bytes; base {described.base}; tag {described.tag}\n")
-    click.echo(described.containerfile.rstrip())
+    total = f"{len(rows)} files, {described['size_bytes']:,} bytes"
+    click.echo(f"\n{total}; base {described['base']}; tag {described['tag']}\n")
+    click.echo(described["containerfile"].rstrip())
     _print_notes(plan)
 
 
 def _print_notes(plan: ImagePlan) -> None:
-    from kfp_mindspore.images.build import describe_plan
+    from kfp_mindspore.images import describe_plan
 
     described = describe_plan(plan)
-    for note in described.notes:
+    for note in described["notes"]:
         click.echo(note, err=True)
-    for warning in described.warnings:
+    for warning in described["warnings"]:
         click.echo(f"Warning: {warning}", err=True)
 
 
@@ -281,15 +283,6 @@ def _print_result(result: BuildResult, as_json: bool) -> None:
         f"tag {result.tag}; {result.size_bytes:,} bytes; {result.layers_sent} layers sent "
         f"({result.sent_bytes:,} bytes), {result.layers_reused} reused; {result.seconds:.1f} s"
     )
-
-
-def _read_requirements(file: Path | None) -> list[str]:
-    if file is None:
-        return []
-    lines: list[Any] = [
-        line.partition(" #")[0].strip() for line in _read_text(file, "--requirements-file").splitlines()
-    ]
-    return [line for line in lines if line and not line.startswith("#")]
 
 
 def _read_text(file: Path, option: str) -> str:

@@ -1,7 +1,4 @@
-from .build import ImageOptions as ImageOptions
-from .build import PlanDescription as PlanDescription
 from .build import build_image as build_image
-from .build import describe_plan as describe_plan
 from .build import make_plan as make_plan
 from .builders.append import AppendBuilder as AppendBuilder
 from .builders.base import Builder as Builder
@@ -15,7 +12,9 @@ from .folder import collect_folder as collect_folder
 from .function import collect_function as collect_function
 from .function import collect_script as collect_script
 from .notebook import convert_notebook as convert_notebook
+from .plan import ImageOptions as ImageOptions
 from .plan import ImagePlan as ImagePlan
+from .plan import describe_plan as describe_plan
 from .reference import Reference as Reference
 from .reference import parse_reference as parse_reference
 from .registry.configuration import RegistryConfig as RegistryConfig

@@ -1,4 +1,4 @@
-"""The Containerfile: generated from what the image needs, printable, and the user's own in its place when given."""
+"""The Containerfile of an image: generated, or the user's own."""
 
 from __future__ import annotations
 
@@ -7,39 +7,29 @@ from collections.abc import Mapping, Sequence
 
 from kfp_mindspore.errors import UserError
 
-# Where a builder puts what the Containerfile copies, below the root of the context it hands over.
+# Paths in the build context.
 SOURCES_FOLDER = "sources"
 REQUIREMENTS_FILE = "requirements.txt"
 CONTAINERFILE_FILE = "Containerfile"
 
 
 def generate_containerfile(
-    base: str,
-    base_digest: str,
-    *,
-    requirements: Sequence[str] = (),
-    workdir: str = "/app",
-    user: str = "1000:1000",
-    env: Mapping[str, str] | None = None,
-    command: Sequence[str] = (),
+    base: str, *, requirements: bool, workdir: str, user: str, env: Mapping[str, str], command: Sequence[str]
 ) -> str:
-    """Return a Containerfile: requirements first, so that changed sources do not install them again; then the sources.
+    """Return a Containerfile that installs requirements before it copies the sources, to reuse their layer.
 
-    It is built in a context with `requirements.txt` (when there are requirements) and `sources/` at its root. Labels
-    are not in it: builders set them, since they name the digest of the Containerfile itself.
+    The labels of an image contain a digest of the Containerfile, so builders set them.
 
     Args:
-        base: Name of the base image.
-        base_digest: Its digest; the `FROM` line names both.
-        requirements: pip requirements.
+        base: The base image by digest.
+        requirements: Whether the build context has a `requirements.txt`.
         workdir: Folder of the sources.
-        user: `uid:gid` the image runs as; an empty text keeps the base image's.
+        user: `uid:gid` of the command; empty keeps the base image's.
         env: Environment variables.
-        command: What the image runs; empty keeps the base image's.
+        command: The image's command; empty keeps the base image's.
     """
-    name = base.partition("@")[0]
-    lines = [f"FROM {name}@{base_digest}"]
-    lines += [f"ENV {key}={_quote(value)}" for key, value in sorted((env or {}).items())]
+    lines = [f"FROM {base}"]
+    lines += [f"ENV {key}={_quote(value)}" for key, value in sorted(env.items())]
     if requirements:
         lines += [
             "USER 0:0",
@@ -55,16 +45,11 @@ def generate_containerfile(
     return "\n".join(lines) + "\n"
 
 
-def _quote(value: str) -> str:
-    # A $ would be taken for a variable of the build.
-    return json.dumps(value, ensure_ascii=False).replace("$", "\\$")
-
-
 def check_containerfile(text: str) -> None:
-    """Find out whether a text can be a Containerfile.
+    """Validate the first instruction of a Containerfile.
 
     Raises:
-        UserError: It has no FROM line, or something stands before it that may not.
+        UserError: It has no FROM, or another instruction than ARG before it.
     """
     for number, line in enumerate(text.splitlines(), start=1):
         word = line.strip().partition(" ")[0].upper()
@@ -73,4 +58,9 @@ def check_containerfile(text: str) -> None:
         if word != "FROM":
             raise UserError(f"Containerfile, line {number}: must start with FROM, got {line.strip()!r}")
         return
-    raise UserError("Containerfile: has no FROM line")
+    raise UserError("Containerfile: has no FROM")
+
+
+def _quote(value: str) -> str:
+    # The build expands $.
+    return json.dumps(value, ensure_ascii=False).replace("$", "\\$")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from kfp_mindspore import __version__
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.images.build import ImageOptions
 from kfp_mindspore.images.containerfile import SOURCES_FOLDER
 from kfp_mindspore.images.context import BuildContext
 from kfp_mindspore.images.entry import Entry
+from kfp_mindspore.images.plan import ImageOptions
 from kfp_mindspore.images.runtime_wheel import CONSTRAINTS_FILE, DISTRIBUTION, read_constraints, read_wheel
 
 DEFAULT_BASE = "docker.io/library/python:3.11-slim-bookworm"

@@ -66,7 +66,7 @@ def build_step_image(
             raise UserError("destination: is missing: the repository that the cluster pulls the image from")
         print("build_image: no destination is given, and jobs on this machine run without an image: nothing to build")
         return None
-    from kfp_mindspore.images.build import ImageOptions, make_plan
+    from kfp_mindspore.images import ImageOptions, make_plan
 
     base = get_image("" if base == PLACEHOLDER_IMAGE else base) or PLACEHOLDER_IMAGE
     if base == PLACEHOLDER_IMAGE:

@@ -16,8 +16,7 @@ import pytest
 from kubernetes import client, watch
 
 from kfp_mindspore.errors import ProcessFailedError, UserError
-from kfp_mindspore.images import BuildContext, Entry, ImagePlan, parse_reference
-from kfp_mindspore.images.build import ImageOptions, make_plan
+from kfp_mindspore.images import BuildContext, Entry, ImageOptions, ImagePlan, make_plan, parse_reference
 from kfp_mindspore.images.builders.cluster import JOBS, ClusterBuilder
 from kfp_mindspore.images.builders.cluster_job import JobSettings
 from kfp_mindspore.images.builders.context_store import PvcContextStore, S3ContextStore, StoredContext
@@ -328,12 +327,8 @@ def test_large_context_is_read_from_a_claim(environment, namespace) -> None:
 
 
 def test_manifest_is_accepted_by_the_api_server(api_server, api_namespace) -> None:
-    plan = ImagePlan(
-        BuildContext([Entry.from_bytes("main.sh", b"true\n")]),
-        "registry.test/base:1",
-        f"sha256:{'d' * 64}",
-        containerfile="FROM registry.test/base:1\n",
-    )
+    context = BuildContext([Entry.from_bytes("main.sh", b"true\n")])
+    plan = ImagePlan(context, ImageOptions("registry.test/base:1"), f"sha256:{'d' * 64}")
     registry = RegistryConfig(push_secret="push", pull_secrets=("pull",))
     resources = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}
     settings = JobSettings(

@@ -43,23 +43,23 @@ class AppendBuilder(Builder):
 
     def check(self, plan: ImagePlan) -> None:
         """Refuse requirements and a Containerfile of the user's own, since both mean running commands."""
-        if plan.replaced:
+        if plan.options.containerfile:
             raise UserError(
                 "Containerfile: the append builder runs no commands, so it cannot build one of your own",
                 hint="Use the docker or the cluster builder.",
             )
-        if plan.requirements:
+        if plan.options.requirements:
             raise UserError(
-                f"requirements: the append builder installs nothing, asked for: {', '.join(plan.requirements)}",
+                f"requirements: the append builder installs nothing, asked for: {', '.join(plan.options.requirements)}",
                 hint="Use the docker or the cluster builder, or a base image that has them.",
             )
 
     def make(self, plan: ImagePlan, target: Reference, on_progress: OnProgress) -> BuildResult:
         """Push the layer, the configurations and the manifests, and at last the tag."""
-        base = self.registry.locate(parse_reference(plan.base, field="base")).with_digest(plan.base_digest)
+        base = self.registry.locate(parse_reference(plan.options.base, field="base")).with_digest(plan.base_digest)
         with Session(base, self.registry) as source, Session(target, self.registry) as destination:
             append = _Append(plan, source, destination, on_progress)
-            manifest = require_manifest(source, plan.base_digest, f"base image {plan.base}")
+            manifest = require_manifest(source, plan.base_digest, f"base image {plan.options.base}")
             image = append.append_index(manifest) if manifest.is_index else append.append_image(manifest)
             # By digest first: what the registry got wrong shows before a tag names it.
             push_manifest(destination, image, image.digest)
@@ -81,7 +81,7 @@ class _Append:
 
     def __init__(self, plan: ImagePlan, source: Session, destination: Session, on_progress: OnProgress) -> None:
         self._plan, self._source, self._destination, self._on_progress = plan, source, destination, on_progress
-        self._layer: Layer = plan.context.layer(plan.workdir)
+        self._layer: Layer = plan.context.layer(plan.options.workdir)
         self.sizes: dict[str, int] = {}
         self.layers_sent = self.layers_reused = self.sent_bytes = 0
 
@@ -100,7 +100,7 @@ class _Append:
                 }
             )
         if not entries:
-            raise UserError(f"base image {self._plan.base}: its index has no image that can run")
+            raise UserError(f"base image {self._plan.options.base}: its index has no image that can run")
         return make_manifest({"schemaVersion": 2, "mediaType": index.media_type, "manifests": entries})
 
     def append_image(self, base: Manifest) -> Manifest:
@@ -127,13 +127,13 @@ class _Append:
     def _configure(self, base: dict[str, Any]) -> dict[str, Any]:
         plan = self._plan
         settings = dict(base.get("config") or {})
-        settings["Env"] = _merge_env(settings.get("Env") or [], dict(plan.env))
+        settings["Env"] = _merge_env(settings.get("Env") or [], dict(plan.options.env))
         settings["Labels"] = {**(settings.get("Labels") or {}), **plan.all_labels}
-        settings["WorkingDir"] = plan.workdir
-        if plan.user:
-            settings["User"] = plan.user
-        if plan.command:
-            settings["Cmd"] = list(plan.command)
+        settings["WorkingDir"] = plan.options.workdir
+        if plan.options.user:
+            settings["User"] = plan.options.user
+        if plan.options.command:
+            settings["Cmd"] = list(plan.options.command)
         rootfs = base["rootfs"]
         return {
             **base,

@@ -55,7 +55,7 @@ class Builder(ABC):
         started = time.perf_counter()
         target = parse_repository(destination).with_tag(plan.tag)
         self.check(plan)
-        found = find_image(target, plan.labels_of_identity, self.registry)
+        found = find_image(target, plan.identity_labels, self.registry)
         if found is not None:
             return replace(found, seconds=time.perf_counter() - started)
         result = self.make(plan, target, on_progress)
@@ -74,7 +74,7 @@ class Builder(ABC):
         Raises:
             KfpMindSporeError: The tag does not have the digest that was pushed.
         """
-        found = find_image(target, plan.labels_of_identity, self.registry)
+        found = find_image(target, plan.identity_labels, self.registry)
         if found is None or found.digest != digest:
             raise KfpMindSporeError(
                 f"{target}: pushed {digest}, the registry has {found.digest if found else 'no such tag'}",

@@ -85,7 +85,7 @@ class ClusterBuilder(Builder):
         Raises:
             UserError: Several platforms at once, or no context store.
         """
-        if plan.platform == ALL_PLATFORMS:
+        if plan.options.platform == ALL_PLATFORMS:
             raise UserError(
                 "platform: the cluster builder builds one platform at a time, got 'all'",
                 hint="Name one such as linux/amd64, or use the append builder.",
@@ -118,7 +118,7 @@ class ClusterBuilder(Builder):
         self, plan: ImagePlan, target: Reference, stored: StoredContext, name: str = "image-build"
     ) -> dict[str, Any]:
         """Return the Job manifest; nothing is created."""
-        base = parse_reference(plan.base, field="base")
+        base = parse_reference(plan.options.base, field="base")
         script = make_script(
             plan,
             str(target),
@@ -134,7 +134,7 @@ class ClusterBuilder(Builder):
             script,
             stored,
             self.job,
-            architecture=plan.platform.split("/")[1],
+            architecture=plan.options.platform.split("/")[1],
             registry=self.registry,
             secrets=self.secrets,
         )
@@ -202,9 +202,9 @@ class ClusterBuilder(Builder):
 
     def _describe(self, plan: ImagePlan, target: Reference, digest: str) -> BuildResult:
         result = self.verify_push(plan, target, digest)
-        base = parse_reference(plan.base, field="base").with_digest(plan.base_digest)
-        known = {layer for layer, _ in inspect_image(base, self.registry, platform=plan.platform).layers}
-        pushed = inspect_image(parse_reference(result.reference), self.registry, platform=plan.platform).layers
+        base = parse_reference(plan.options.base, field="base").with_digest(plan.base_digest)
+        known = {layer for layer, _ in inspect_image(base, self.registry, platform=plan.options.platform).layers}
+        pushed = inspect_image(parse_reference(result.reference), self.registry, platform=plan.options.platform).layers
         sent = [size for layer, size in pushed if layer not in known]
         return replace(result, layers_sent=len(sent), layers_reused=len(pushed) - len(sent), sent_bytes=sum(sent))
 

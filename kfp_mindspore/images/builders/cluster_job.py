@@ -160,9 +160,9 @@ def make_script(
     Raises:
         UserError: The CA file is too large.
     """
-    options = {"filename": CONTAINERFILE_FILE, "platform": plan.platform}
+    options = {"filename": CONTAINERFILE_FILE, "platform": plan.options.platform}
     options |= {f"label:{key}": value for key, value in plan.all_labels.items()}
-    options |= {"build-arg:SOURCE_DATE_EPOCH": str(plan.created)}
+    options |= {"build-arg:SOURCE_DATE_EPOCH": str(plan.options.created)}
     options |= {f"build-arg:{key}": value for key, value in build_args.items()}
     build = ["buildctl-daemonless.sh", "build", "--progress", "plain", "--frontend", "dockerfile.v0"]
     for key, value in sorted(options.items()):

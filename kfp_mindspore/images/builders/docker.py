@@ -73,7 +73,7 @@ class DockerBuilder(Builder):
         Raises:
             UserError: Several platforms at once, secrets without buildx, or no daemon responds.
         """
-        if plan.platform == ALL_PLATFORMS:
+        if plan.options.platform == ALL_PLATFORMS:
             raise UserError(
                 "platform: the docker builder builds one platform at a time, got 'all'",
                 hint="Name one such as linux/amd64, or use the append builder.",
@@ -93,7 +93,7 @@ class DockerBuilder(Builder):
             UserError: The daemon or the registry refuses the request.
             KfpMindSporeError: The daemon or the registry failed; no tag was set.
         """
-        located = replace(plan, containerfile=self._locate_base(plan))
+        located = replace(plan, options=replace(plan.options, containerfile=self._locate_base(plan)))
         try:
             with tempfile.TemporaryFile(prefix="kfp-mindspore-context-") as file:
                 context = cast(BinaryIO, file)
@@ -107,7 +107,7 @@ class DockerBuilder(Builder):
                         context,
                         tag=str(target),
                         labels=plan.all_labels,
-                        platform=plan.platform,
+                        platform=plan.options.platform,
                         build_args=self.build_args,
                         network=self.network,
                     )
@@ -129,7 +129,7 @@ class DockerBuilder(Builder):
     def _run_buildx(
         self, command: list[str], context: BinaryIO, plan: ImagePlan, target: Reference, on_progress: OnProgress
     ) -> None:
-        arguments = ["--tag", str(target), "--platform", plan.platform]
+        arguments = ["--tag", str(target), "--platform", plan.options.platform]
         for option, pairs in (("--label", plan.all_labels), ("--build-arg", self.build_args)):
             for key, value in sorted(pairs.items()):
                 arguments += [option, f"{key}={value}"]
@@ -153,12 +153,12 @@ class DockerBuilder(Builder):
 
     def _locate_base(self, plan: ImagePlan) -> str:
         """Return the Containerfile with the base image as this daemon resolves it: its own, or in a mirror."""
-        written = f"{plan.base.partition('@')[0]}@{plan.base_digest}"
+        written = plan.base_reference
         if written not in plan.containerfile:
             return plan.containerfile
-        if self._daemon.get_image_id(plan.base) == plan.base_digest:
-            return plan.containerfile.replace(written, plan.base)
-        reference = parse_reference(plan.base, field="base")
+        if self._daemon.get_image_id(plan.options.base) == plan.base_digest:
+            return plan.containerfile.replace(written, plan.options.base)
+        reference = parse_reference(plan.options.base, field="base")
         located = self.registry.locate(reference)
         if located == reference:
             return plan.containerfile

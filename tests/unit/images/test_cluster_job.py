@@ -4,7 +4,15 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.images import BuildContext, Entry, ImagePlan, PvcContextStore, RegistryConfig, parse_reference
+from kfp_mindspore.images import (
+    BuildContext,
+    Entry,
+    ImageOptions,
+    ImagePlan,
+    PvcContextStore,
+    RegistryConfig,
+    parse_reference,
+)
 from kfp_mindspore.images.builders.cluster import ClusterBuilder
 from kfp_mindspore.images.builders.cluster_job import JobSettings, make_buildkitd_config
 from kfp_mindspore.images.builders.cluster_pods import (
@@ -23,8 +31,7 @@ STORED = StoredContext(archive="/run/context.tar")
 
 
 def make_plan(**options) -> ImagePlan:
-    given = {"containerfile": f"FROM registry.test/base@{DIGEST}\n", **options}
-    return ImagePlan(CONTEXT, "registry.test/base", DIGEST, **given)
+    return ImagePlan(CONTEXT, ImageOptions("registry.test/base", **options), DIGEST)
 
 
 def make_pod(builder: ClusterBuilder, plan: ImagePlan | None = None, stored: StoredContext = STORED) -> dict:
@@ -39,7 +46,7 @@ def get_script(pod: dict) -> str:
 
 
 def test_labels_and_arguments_are_quoted() -> None:
-    plan = make_plan(replaced=True, labels={"note": 'it\'s "$HOME" `x`'})
+    plan = make_plan(labels={"note": 'it\'s "$HOME" `x`'})
     script = get_script(make_pod(ClusterBuilder(build_args={"A": "b c; rm -rf /"}), plan))
     assert "'\"'\"'" in script
     assert "A=b c; rm -rf /'" in script

@@ -6,15 +6,12 @@ import urllib.request
 import pytest
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
-from kfp_mindspore.images import BuildContext, Entry, ImagePlan, PvcContextStore, S3ContextStore
+from kfp_mindspore.images import BuildContext, Entry, ImageOptions, ImagePlan, PvcContextStore, S3ContextStore
 from kfp_mindspore.images.builders.context_store import make_context_store, upload_context
 from tests.support import s3_server
 
 PLAN = ImagePlan(
-    BuildContext([Entry.from_bytes("main.py", b"print(1)\n")]),
-    "registry.test/base",
-    f"sha256:{'d' * 64}",
-    containerfile="FROM x\n",
+    BuildContext([Entry.from_bytes("main.py", b"print(1)\n")]), ImageOptions("registry.test/base"), f"sha256:{'d' * 64}"
 )
 
 
