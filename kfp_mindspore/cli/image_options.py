@@ -123,13 +123,13 @@ class BuilderChoice:
         """Refuse what no cluster would take, before anybody is asked."""
         from kfp_mindspore.images import parse_reference
         from kfp_mindspore.kube.names import list_name_errors, list_namespace_errors
-        from kfp_mindspore.operator.quantities import read_quantity
+        from kfp_mindspore.operator.quantities import parse_quantity
 
         errors = list_namespace_errors("--namespace", *filter(None, [self.namespace]))
         errors += list_name_errors("--push-secret", *filter(None, [registry.push_secret]))
         errors += list_name_errors("--pull-secret", *registry.pull_secrets)
         errors += list_name_errors("--claim", *filter(None, [self.claim]))
-        if self.memory and not read_quantity(self.memory):
+        if self.memory and not parse_quantity(self.memory):
             errors.append(f"--memory: must be a quantity such as 4Gi, got {self.memory!r}")
         if errors:
             raise UserError("; ".join(errors))

@@ -12,13 +12,13 @@ from kfp_mindspore.operator.install.options import NAME, NAMESPACE
 from kfp_mindspore.operator.options import GANG_SCHEDULERS, GangScheduler
 from kfp_mindspore.settings import PLACEHOLDER_OPERATOR_IMAGE
 
-# What says how the operator is installed, which the definition knows nothing of.
+# Options of the operator, which --definition-only does not install.
 _OPERATOR_OPTIONS = ("image", "operator_namespace", "namespaces", "gang_scheduler", "istio_sidecar", "replicas")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def operator() -> None:
-    """Run MSJobs on Kubernetes: the controller, and what it needs in a cluster."""
+    """Run MSJobs on Kubernetes: the controller and its installation."""
 
 
 @operator.command(epilog="Example: kfp-mindspore operator run --context kind-kind -n team-a -n team-b")
@@ -30,17 +30,19 @@ def operator() -> None:
     type=click.Choice(GANG_SCHEDULERS),
     default="none",
     show_default=True,
-    help="Who admits all pods of a job, or none of them.",
-)
-@click.option("--scheduler-name", default="", help="schedulerName of pods with a gang scheduler. [default: its usual]")
-@click.option("--istio-sidecar", is_flag=True, help="Let Istio put its sidecar into job pods.")
-@click.option(
-    "--workers", type=click.IntRange(min=1), default=16, show_default=True, help="Jobs that are looked at at once."
+    help="Scheduler that admits all pods of a job or none.",
 )
 @click.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="A line of the log."
+    "--scheduler-name", default="", help="schedulerName of pods with a gang scheduler. [default: that of the scheduler]"
 )
-@click.option("--verbose", is_flag=True, help="Tell of requests that are tried again.")
+@click.option("--istio-sidecar", is_flag=True, help="Let Istio inject its sidecar into job pods.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=16, show_default=True, help="Jobs reconciled concurrently."
+)
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the log."
+)
+@click.option("--verbose", is_flag=True, help="Log at DEBUG level.")
 @click.option("--host", default="0.0.0.0", show_default=True, help="Address of probes and metrics.")
 @click.option(
     "--metrics-port",
@@ -49,8 +51,8 @@ def operator() -> None:
     show_default=True,
     help="Port of /healthz, /readyz and /metrics; 0: a free one.",
 )
-@click.option("--leader-elect/--no-leader-elect", help="Act only while holding the Lease, as one of several replicas.")
-@click.option("--lease-namespace", default="", help="Where the Lease is. [default: the operator's own namespace]")
+@click.option("--leader-elect/--no-leader-elect", help="Work only while holding the Lease, as one of several replicas.")
+@click.option("--lease-namespace", default="", help="Namespace of the Lease. [default: the operator's own]")
 def run(
     namespaces: tuple[str, ...],
     kubeconfig: str,
@@ -98,19 +100,25 @@ def run(
 
 @operator.command(epilog="Example: kfp-mindspore operator install --image registry.example.com/kfp-mindspore@sha256:…")
 @click.option("--image", help="An image with kfp-mindspore[operator], by digest.")
-@click.option("--operator-namespace", default=NAMESPACE, show_default=True, help="Where the operator runs.")
+@click.option("--operator-namespace", default=NAMESPACE, show_default=True, help="Namespace of the operator.")
 @click.option("--namespace", "-n", "namespaces", multiple=True, help="Only jobs of this namespace; repeatable.")
 @click.option(
     "--gang-scheduler",
     type=click.Choice(GANG_SCHEDULERS),
     default="none",
     show_default=True,
-    help="Who admits all pods of a job, or none of them.",
+    help="Scheduler that admits all pods of a job or none.",
 )
-@click.option("--istio-sidecar", is_flag=True, help="Let Istio put its sidecar into job pods.")
-@click.option("--replicas", type=click.IntRange(min=1), default=2, show_default=True, help="Processes; one acts.")
-@click.option("--definition-only", is_flag=True, help="Install the definition of MSJob and nothing else.")
-@click.option("--dry-run", is_flag=True, help="Print the objects as YAML, and touch no cluster.")
+@click.option("--istio-sidecar", is_flag=True, help="Let Istio inject its sidecar into job pods.")
+@click.option(
+    "--replicas",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Operator pods; one is the leader.",
+)
+@click.option("--definition-only", is_flag=True, help="Install only the definition of MSJob.")
+@click.option("--dry-run", is_flag=True, help="Print the manifests as YAML; apply nothing.")
 @click.option("--kubeconfig", default="", help="A kubeconfig file. [default: $KUBECONFIG, or ~/.kube/config]")
 @click.option("--context", default="", help="A context of the kubeconfig. [default: its current one]")
 @add_json_option
@@ -127,9 +135,9 @@ def install(
     context: str,
     as_json: bool,
 ) -> None:
-    """Install the operator in a cluster, or bring what is installed up to date.
+    """Install the operator in a cluster, or update it.
 
-    The objects are those of the kustomize files in config/operator, applied by the server's side.
+    The manifests are those of the kustomize files in config/operator, by server-side apply.
     """
     from kfp_mindspore.operator.install import InstallOptions, build_objects
     from kfp_mindspore.operator.install.apply import apply_objects
@@ -146,7 +154,7 @@ def install(
             f"--definition-only: installs no operator, which {', '.join(given)} would be for",
             hint="Leave one of them out.",
         )
-    choices = InstallOptions(
+    options = InstallOptions(
         image=image or PLACEHOLDER_OPERATOR_IMAGE,
         namespace=operator_namespace,
         watched=tuple(dict.fromkeys(namespaces)),
@@ -154,7 +162,7 @@ def install(
         istio_sidecar=istio_sidecar,
         replicas=replicas,
     )
-    objects = build_objects(choices)
+    objects = build_objects(options)
     if definition_only:
         objects = [item for item in objects if item["kind"] == "CustomResourceDefinition"]
     if dry_run:

@@ -1,4 +1,4 @@
-"""What the API server takes for a name."""
+"""Validation of names."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 
 
 def list_namespace_errors(field: str, *namespaces: object) -> list[str]:
-    """Return what is wrong with names of namespaces, a sentence each.
+    """Return a sentence for each invalid name of a namespace.
 
     Args:
-        field: What gave them.
+        field: The field or flag, for the message.
         *namespaces: The names.
     """
     return _list_errors(field, namespaces, _LABEL, "at most 63 lower-case letters, digits and '-'")
 
 
 def list_name_errors(field: str, *names: object) -> list[str]:
-    """Return what is wrong with names of objects such as Secrets and claims, a sentence each.
+    """Return a sentence for each invalid name of an object, such as a Secret or claim.
 
     Args:
-        field: What gave them.
+        field: The field or flag, for the message.
         *names: The names.
     """
     return _list_errors(field, names, _NAME, "at most 253 lower-case letters, digits, '-' and '.'")

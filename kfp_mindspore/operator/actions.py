@@ -1,4 +1,4 @@
-"""What the operator can do to a cluster, as data."""
+"""The operator's actions, as data."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import datetime
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from kfp_mindspore.kube import Resource
+
 
 @dataclass(frozen=True)
-class CreatePod:
-    """Create a pod; that its name is taken already is no error, the next observation tells by whom."""
+class Create:
+    """Create an object. If its name is taken, the next observation has the object that holds it.
 
+    Attributes:
+        resource: Its resource.
+        body: Its manifest.
+    """
+
+    resource: Resource
     body: dict[str, Any] = field(hash=False)
 
     @property
@@ -20,70 +28,25 @@ class CreatePod:
 
 
 @dataclass(frozen=True)
-class CreateService(CreatePod):
-    """Create a Service; its cluster IP is in the API server's answer."""
-
-
-@dataclass(frozen=True)
-class CreateEndpointSlice(CreatePod):
-    """Create the EndpointSlice by which a Service leads to its pod."""
-
-
-@dataclass(frozen=True)
-class CreatePodGroup(CreatePod):
-    """Create a PodGroup of the gang scheduler, whose group and version are in the body."""
-
-
-@dataclass(frozen=True)
-class DeletePod:
-    """Delete a pod.
+class Delete:
+    """Delete an object and its dependents; one that is already gone is no error.
 
     Attributes:
+        resource: Its resource.
         name: Its name.
-        uid: Precondition: another pod of that name stays. That it is gone already is no error.
-        grace_seconds: Seconds between SIGTERM and SIGKILL; None for the pod's own.
+        uid: Precondition: another object of that name stays.
+        grace_seconds: Of a pod: seconds between SIGTERM and SIGKILL; None for the pod's own.
     """
 
+    resource: Resource
     name: str
     uid: str
     grace_seconds: int | None = None
 
 
 @dataclass(frozen=True)
-class DeleteService:
-    """Delete a Service of this uid."""
-
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True)
-class DeleteEndpointSlice:
-    """Delete an EndpointSlice of this uid."""
-
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True)
-class DeletePodGroup:
-    """Delete a PodGroup of this uid."""
-
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True)
-class DeleteJob:
-    """Delete the job itself, of this uid; all that it owns goes with it."""
-
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True)
 class EmitEvent:
-    """Tell people, by a Kubernetes event of the job.
+    """Emit a Kubernetes event of the job.
 
     Attributes:
         type: `Normal` or `Warning`.
@@ -98,21 +61,9 @@ class EmitEvent:
 
 @dataclass(frozen=True)
 class RequeueAt:
-    """Reconcile the job again at this time, if nothing happens before; several mean the earliest."""
+    """Reconcile the job again at this time at the latest; of several the earliest holds."""
 
     time: datetime.datetime
 
 
-Action = (
-    CreatePod
-    | CreateService
-    | CreateEndpointSlice
-    | CreatePodGroup
-    | DeletePod
-    | DeleteService
-    | DeleteEndpointSlice
-    | DeletePodGroup
-    | DeleteJob
-    | EmitEvent
-    | RequeueAt
-)
+Action = Create | Delete | EmitEvent | RequeueAt

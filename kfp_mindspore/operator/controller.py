@@ -1,4 +1,4 @@
-"""Looks at one job after the other and does what `reconcile` decides, by the contract written there."""
+"""Workers that reconcile one job at a time, by the contract of `kfp_mindspore.operator.reconcile`."""
 
 from __future__ import annotations
 
@@ -10,49 +10,36 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, NotFoundError, ValidationError
-from kfp_mindspore.kube import ENDPOINT_SLICES, PODS, SERVICES, AsyncClient, ConflictError, ForbiddenError, Resource
+from kfp_mindspore.kube import ENDPOINT_SLICES, PODS, AsyncClient, ConflictError, ForbiddenError, Resource
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import FAILED, RESTARTING, SUCCEEDED
-from kfp_mindspore.operator.actions import (
-    Action,
-    CreateEndpointSlice,
-    CreatePod,
-    CreatePodGroup,
-    CreateService,
-    DeleteEndpointSlice,
-    DeleteJob,
-    DeletePod,
-    DeletePodGroup,
-    DeleteService,
-    EmitEvent,
-    RequeueAt,
-)
+from kfp_mindspore.operator.actions import Action, Create, Delete, EmitEvent, RequeueAt
 from kfp_mindspore.operator.metrics import Metrics
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.reconcile import Outcome, reconcile
 from kfp_mindspore.operator.recorder import Recorder
-from kfp_mindspore.operator.resources import JOBS, get_pod_groups
-from kfp_mindspore.operator.store import VIEWS, Key, Kind, Store
+from kfp_mindspore.operator.resources import JOBS
+from kfp_mindspore.operator.store import Key, Store
 from kfp_mindspore.operator.workqueue import WorkQueue
 
-# PodGroup, Service, pods, and one to spare; what needs more goes to the end of the queue.
+# PodGroup, Service, pods, and one to spare; a job that needs more is queued again.
 _ROUNDS = 4
-# A timer must not come before its time, by the clock of the wall.
+# Deadlines are wall-clock; never fire early.
 _TIMER_SLACK_SECONDS = 0.01
 # Errors that a retry does not resolve: an invalid template, a quota, an admission policy.
 _REFUSALS = (ValidationError, ForbiddenError)
 
 
 class Controller:
-    """What the workers do.
+    """The workers' logic.
 
     Args:
         client: The client.
-        store: What was seen.
-        queue: Which jobs to look at.
-        recorder: Takes events.
-        metrics: Counts.
-        options: The operator's choices.
+        store: The observed state.
+        queue: Keys of the jobs to reconcile.
+        recorder: Writes events.
+        metrics: Counters.
+        options: The operator's options.
     """
 
     def __init__(
@@ -63,7 +50,7 @@ class Controller:
         recorder: Recorder,
         metrics: Metrics,
         options: Options,
-    ):
+    ) -> None:
         self._client = client
         self._store = store
         self._queue = queue
@@ -71,35 +58,28 @@ class Controller:
         self._metrics = metrics
         self._options = options
         self._logger = logging.getLogger(__name__)
-        self._resources: dict[Kind, Resource] = {
-            "pods": PODS,
-            "services": SERVICES,
-            "endpointslices": ENDPOINT_SLICES,
-        }
-        if groups := get_pod_groups(options.gang_scheduler):
-            self._resources["podgroups"] = groups
 
     async def work(self) -> None:
-        """Look at one job after the other until cancelled."""
+        """Reconcile one queued job after the other until cancelled."""
         while True:
             key, waited = await self._queue.get()
             self._metrics.queue_seconds.observe(waited)
             start = time.monotonic()
             try:
-                await self.look(key)
+                await self.process(key)
                 self._queue.reset_failures(key)
             except KfpMindSporeError as error:
-                self._fail(key, error.message)
+                self._retry(key, error.message)
             except Exception:
-                # One job that cannot be understood must not end the others.
+                # An unexpected error in one job must not stop the others.
                 self._logger.exception("cannot reconcile", extra={"job": str(key)})
-                self._fail(key, "")
+                self._retry(key, "")
             finally:
                 self._metrics.reconcile_seconds.observe(time.monotonic() - start)
                 self._queue.done(key)
 
-    async def look(self, key: Key) -> None:
-        """Look at a job until nothing more follows from what is known.
+    async def process(self, key: Key) -> None:
+        """Reconcile a job until nothing more follows from the observed state.
 
         Raises:
             KfpMindSporeError: A write failed; those that succeeded are in the store.
@@ -118,24 +98,21 @@ class Controller:
                 return
         self._queue.add(key)
 
-    def _fail(self, key: Key, message: str) -> None:
+    def _retry(self, key: Key, message: str) -> None:
         self._metrics.reconcile_errors.inc()
         seconds = self._queue.retry(key)
         if message:
-            self._logger.warning("%s; again in %.1f s", message, seconds, extra={"job": str(key)})
+            self._logger.warning("%s; retrying in %.1f s", message, seconds, extra={"job": str(key)})
 
     async def _write_status(self, key: Key, job: Mapping[str, Any], version: int, outcome: Outcome) -> bool:
-        """Write the status under the resourceVersion that was seen, and tell of it; False when the job has changed."""
+        """Write the status under the observed resourceVersion, and emit its events; False when the job has changed."""
         uid = str(job["metadata"].get("uid", ""))
         assert outcome.status is not None
-        document = {
-            **job,
-            "metadata": {**job["metadata"], "resourceVersion": str(version)},
-            "status": outcome.status,
-        }
+        metadata = {**job["metadata"], "resourceVersion": str(version)}
         try:
-            # The API server changes nothing but the status by it.
-            stored = await self._client.update(JOBS, document, subresource="status")
+            stored = await self._client.update(
+                JOBS, {**job, "metadata": metadata, "status": outcome.status}, subresource="status"
+            )
         except (NotFoundError, ConflictError):
             await self._refresh_job(key, uid)
             return False
@@ -157,122 +134,91 @@ class Controller:
         self._store.put_job(document)
 
     async def _apply(self, key: Key, actions: Sequence[Action]) -> bool:
-        """Do all but events; return whether the observation has changed by that, so that more may follow at once."""
+        """Apply all actions but events; return whether the observed state has changed, so that more may follow."""
         for action in actions:
             if isinstance(action, RequeueAt):
                 seconds = (action.time - datetime.datetime.now(datetime.timezone.utc)).total_seconds()
                 self._queue.add_later(key, seconds + _TIMER_SLACK_SECONDS)
-        work = [action for action in actions if not isinstance(action, (EmitEvent, RequeueAt))]
-        if not work:
-            return False
-        answers = await asyncio.gather(*(self._do(key, action) for action in work), return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, KfpMindSporeError):
-                raise answer
-        errors = [answer for answer in answers if isinstance(answer, KfpMindSporeError)]
+        creates = [action for action in actions if isinstance(action, Create)]
+        deletes = [action for action in actions if isinstance(action, Delete)]
+        results = await asyncio.gather(
+            *(self._create(key, action) for action in creates),
+            *(self._delete(key, action) for action in deletes),
+            return_exceptions=True,
+        )
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, KfpMindSporeError):
+                raise result
+        errors = [result for result in results if isinstance(result, KfpMindSporeError)]
         refusal = next((error for error in errors if isinstance(error, _REFUSALS)), None)
-        creates = any(isinstance(action, CreatePod) for action in work)
         if creates and self._store.set_refusal(key, refusal.message if refusal else ""):
-            # The status must say so, and before the next pause is over.
+            # The status must show the refusal before the retry delay is over.
             self._queue.add(key)
         if errors:
             raise refusal or errors[0]
-        return any(answer is True for answer in answers)
+        return any(result is True for result in results)
 
-    async def _do(self, key: Key, action: Action) -> bool:
-        """Do one thing; return whether it tells something that the next decision may be made from."""
-        if isinstance(action, CreatePodGroup):
-            return await self._create(key, "podgroups", action.body)
-        if isinstance(action, CreateService):
-            return await self._create(key, "services", action.body)
-        if isinstance(action, CreateEndpointSlice):
-            return await self._create(key, "endpointslices", action.body)
-        if isinstance(action, CreatePod):
-            return await self._create(key, "pods", action.body)
-        if isinstance(action, DeletePod):
-            return await self._delete(key, "pods", action.name, action.uid, action.grace_seconds)
-        if isinstance(action, DeleteService):
-            return await self._delete(key, "services", action.name, action.uid)
-        if isinstance(action, DeleteEndpointSlice):
-            return await self._delete(key, "endpointslices", action.name, action.uid)
-        if isinstance(action, DeletePodGroup):
-            return await self._delete(key, "podgroups", action.name, action.uid)
-        if isinstance(action, DeleteJob):
-            await self._delete_object(JOBS, key.namespace, action.name, action.uid)
-            self._store.drop_job(key, action.uid)
-        return False
-
-    async def _create(self, key: Key, kind: Kind, body: dict[str, Any]) -> bool:
+    async def _create(self, key: Key, action: Create) -> bool:
+        """Create an object; return whether further actions depend on it, as pods on the Service's address."""
         try:
             # Templates may have fields that this API server does not know: it drops them, as for any controller.
-            created = await self._client.create(self._resources[kind], body, key.namespace, strict=False)
+            created = await self._client.create(action.resource, action.body, key.namespace, strict=False)
         except AlreadyExistsError:
-            return await self._find_holder(key, kind, str(body["metadata"]["name"]))
-        self._store.put(kind, created)
-        # Pods wait for the Service's address and for the PodGroup.
-        return kind in ("services", "podgroups")
+            return await self._fetch(key, action.resource, action.name)
+        self._store.put(action.resource, created)
+        return action.resource not in (PODS, ENDPOINT_SLICES)
 
-    async def _find_holder(self, key: Key, kind: Kind, name: str) -> bool:
-        """Add the object that has a name already to what was seen."""
+    async def _delete(self, key: Key, action: Delete) -> bool:
+        """Delete an object; return whether it is gone, so that no watch event is needed to continue."""
         try:
-            document = await self._client.get(self._resources[kind], name, key.namespace)
+            deleted = await self._client.delete(
+                action.resource, action.name, key.namespace, uid=action.uid, grace_seconds=action.grace_seconds
+            )
+        except (NotFoundError, ConflictError):
+            # Gone, or another object of that name.
+            deleted = {}
+        if action.resource == JOBS:
+            self._store.drop_job(key, action.uid)
+            return False
+        metadata = deleted.get("metadata") or {}
+        if metadata.get("deletionTimestamp"):
+            version = int(metadata["resourceVersion"])
+            self._store.mark_deleting(action.resource, key, action.name, action.uid, version)
+            return False
+        self._store.drop(action.resource, key, action.name, action.uid)
+        return True
+
+    async def _fetch(self, key: Key, resource: Resource, name: str) -> bool:
+        """Store the object that holds a name which a job needs."""
+        try:
+            document = await self._client.get(resource, name, key.namespace)
         except NotFoundError:
             return True
-        if self._store.resolve_job(kind, document) == key:
-            self._store.put(kind, document)
+        if self._store.resolve_job(resource, document) == key:
+            self._store.put(resource, document)
         else:
-            self._store.put_foreign(key, kind, VIEWS[kind](document))
+            self._store.put_foreign(key, resource, document)
         return True
 
     async def _refresh_foreign(self, key: Key) -> None:
-        """Ask what has become of objects that no watch tells of."""
-        for kind, name in self._store.list_foreign(key):
-            self._store.drop_foreign(key, kind, name)
-            await self._find_holder(key, kind, name)
-
-    async def _delete(self, key: Key, kind: Kind, name: str, uid: str, grace_seconds: int | None = None) -> bool:
-        """Delete an object; return whether it is gone, of which the watch then tells nothing new."""
-        answer = await self._delete_object(self._resources[kind], key.namespace, name, uid, grace_seconds)
-        if answer is None:
-            self._store.drop(kind, key, name, uid)
-        else:
-            self._store.mark_deleting(kind, key, name, uid, answer)
-        return answer is None
-
-    async def _delete_object(
-        self, resource: Resource, namespace: str, name: str, uid: str, grace_seconds: int | None = None
-    ) -> int | None:
-        """Delete an object; return its resourceVersion while it is still ending, or None when it is gone."""
-        try:
-            answer = await self._client.delete(resource, name, namespace, uid=uid, grace_seconds=grace_seconds)
-        except (NotFoundError, ConflictError):
-            # Gone, or another object of that name.
-            return None
-        metadata = answer.get("metadata") or {}
-        return int(metadata["resourceVersion"]) if metadata.get("deletionTimestamp") else None
+        """Read foreign objects again: no watch reports their deletion."""
+        for resource, name in self._store.list_foreign(key):
+            self._store.drop_foreign(key, resource, name)
+            await self._fetch(key, resource, name)
 
     def _report(self, key: Key, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        """Count and log what a status says that the one before did not."""
+        """Count and log a change of the job's state."""
         old, new = before.get("state"), after.get("state")
         if old == new and before.get("attempt") == after.get("attempt"):
             return
         condition: Mapping[str, Any] = next(
             (item for item in after.get("conditions") or [] if item["type"] == new and item["status"] == "True"), {}
         )
+        reason = condition.get("reason") or ""
         if new == RESTARTING:
-            self._metrics.restarts.labels(condition.get("reason") or "").inc()
+            self._metrics.restarts.labels(reason).inc()
         elif new in (SUCCEEDED, FAILED) and old not in (SUCCEEDED, FAILED):
             self._metrics.finished.labels(new).inc()
         level = logging.WARNING if new in (RESTARTING, FAILED) else logging.INFO
-        self._logger.log(
-            level,
-            "%s: %s",
-            new,
-            condition.get("message") or "",
-            extra={
-                "job": str(key),
-                "state": new,
-                "reason": condition.get("reason") or "",
-                "attempt": after.get("attempt"),
-            },
-        )
+        extra = {"job": str(key), "state": new, "reason": reason, "attempt": after.get("attempt")}
+        self._logger.log(level, "%s: %s", new, condition.get("message") or "", extra=extra)

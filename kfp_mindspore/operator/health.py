@@ -11,7 +11,7 @@ from kfp_mindspore.errors import UserError
 if TYPE_CHECKING:
     from aiohttp import web
 
-# Returns what is wrong, or nothing.
+# Returns the problem, or an empty string.
 Check = Callable[[], str]
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -20,13 +20,13 @@ _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 async def serve_health(
     host: str, port: int, *, healthy: Check, ready: Check, metrics: Callable[[], bytes]
 ) -> AsyncIterator[int]:
-    """Answer probes and Prometheus while the block runs; yields the port.
+    """Serve probes and metrics for the duration of a block; yields the port.
 
     Args:
         host: The address to listen on.
         port: 0 for a free one.
-        healthy: What keeps the process from ever getting better; a probe ends it then.
-        ready: What keeps it from acting now.
+        healthy: Returns why the process must be restarted.
+        ready: Returns why it does not work now.
         metrics: Renders the metrics.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The operator's log: a line of text or of JSON each, with the job that it is about."""
+"""The operator's log, as text or JSON lines, with the job in each."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def start_log(log_format: LogFormat, *, verbose: bool = False) -> None:
 
     Args:
         log_format: `text` or `json`.
-        verbose: Whether to tell of requests that are tried again, too.
+        verbose: Whether to log at DEBUG level.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())

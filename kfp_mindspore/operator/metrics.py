@@ -1,4 +1,4 @@
-"""What the operator counts, for Prometheus."""
+"""The operator's Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -29,41 +29,39 @@ class Metrics:
             return PrometheusCounter(name, text, tuple(labels), registry=self.registry)
 
         self.reconcile_seconds = Histogram(
-            "msjob_reconcile_seconds", "Time to look at one job once.", buckets=_BUCKETS, registry=self.registry
+            "msjob_reconcile_seconds", "Time to reconcile one job.", buckets=_BUCKETS, registry=self.registry
         )
         self.queue_seconds = Histogram(
-            "msjob_queue_seconds", "Time that a job waits for a worker.", buckets=_BUCKETS, registry=self.registry
+            "msjob_queue_seconds", "Time that a job is queued.", buckets=_BUCKETS, registry=self.registry
         )
-        self.reconcile_errors = count("msjob_reconcile_errors_total", "Looks at a job that failed, and are repeated.")
-        self.restarts = count("msjob_restarts_total", "Restarts of all members of a job.", ["reason"])
-        self.finished = count("msjob_finished_total", "Jobs that came to their end.", ["state"])
+        self.reconcile_errors = count("msjob_reconcile_errors_total", "Failed reconciliations, which are retried.")
+        self.restarts = count("msjob_restarts_total", "Gang restarts.", ["reason"])
+        self.finished = count("msjob_finished_total", "Finished jobs.", ["state"])
         self.requests = count(
-            "msjob_api_requests_total", "Requests to the API server; code 0: no answer.", ["verb", "code"]
+            "msjob_api_requests_total", "Requests to the API server; code 0: no response.", ["verb", "code"]
         )
         self.lost_events = count("msjob_lost_events_total", "Kubernetes events that could not be written.")
-        self.leading = Gauge(
-            "msjob_leading", "1 while this process acts, 0 while it stands by.", registry=self.registry
-        )
+        self.leading = Gauge("msjob_leading", "1 while this process is the leader, else 0.", registry=self.registry)
         self._jobs = Gauge("msjob_jobs", "Jobs by state.", ["state"], registry=self.registry)
-        self._queue = Gauge("msjob_queue_depth", "Jobs that wait for a worker.", registry=self.registry)
-        self._timers = Gauge("msjob_timers", "Jobs that are looked at again at a set time.", registry=self.registry)
+        self._queue = Gauge("msjob_queue_depth", "Queued jobs.", registry=self.registry)
+        self._timers = Gauge("msjob_timers", "Jobs with a timer.", registry=self.registry)
 
     def count_request(self, verb: str, code: int) -> None:
         """Count one request to the API server."""
         self.requests.labels(verb, str(code)).inc()
 
-    def show_states(self, states: Counter[str]) -> None:
-        """Take the number of jobs by state from a store, whenever somebody asks."""
+    def track_states(self, states: Counter[str]) -> None:
+        """Report the number of jobs by state from a store."""
         for state in _STATES:
             self._jobs.labels(state).set_function(lambda state=state: states[state])  # type: ignore[misc]
 
-    def show_queue(self, depth: Callable[[], int], timers: Callable[[], int]) -> None:
-        """Take the queue's length and its timers from it, whenever somebody asks."""
+    def track_queue(self, depth: Callable[[], int], timers: Callable[[], int]) -> None:
+        """Report the queue's length and timers."""
         self._queue.set_function(depth)
         self._timers.set_function(timers)
 
     def render(self) -> bytes:
-        """Return all in Prometheus' text form."""
+        """Return all metrics in Prometheus' text format."""
         from prometheus_client import generate_latest
 
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""What the API server says, cut down to what decisions need: small, frozen, comparable."""
+"""Views of observed objects, with the fields that decisions need: small, frozen, comparable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOST_ANNOTATION = "mindspore.gitee.com/scheduler-host"
 KILLED = 137
 _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
 _PERMANENT_WAITS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
-_TROUBLED_WAITS = {
+_RETRIED_WAITS = {
     "ErrImagePull": "ImagePullBackOff",
     "ImagePullBackOff": "ImagePullBackOff",
     "CreateContainerConfigError": "CreateContainerConfigError",
@@ -36,13 +36,13 @@ _KUBELET_REASONS = {"Evicted": "Evicted", "Preempting": "Preempted", "Terminated
 
 @dataclass(frozen=True, slots=True)
 class ObjectView:
-    """Who an object is.
+    """Identity of an object.
 
     Attributes:
         name: Its name.
         uid: Its uid.
         owner: The uid of its controller; empty without one.
-        deleting: Whether it was told to go.
+        deleting: Whether it has a deletionTimestamp.
     """
 
     name: str
@@ -53,23 +53,23 @@ class ObjectView:
 
 @dataclass(frozen=True, slots=True)
 class PodView(ObjectView):
-    """A pod, with its identity.
+    """A pod.
 
     Attributes:
         phase: `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
-        attempt: Which attempt of its job it belongs to, from 0.
-        restarts: How many counted restarts its job had when it was made.
-        workers: How many workers its job had when it was made; None when it does not say.
-        host: The scheduler's address it was made with; empty for none.
-        exit_code: Of its training container; None while that has not ended.
+        attempt: Number of its job's attempt, from 0.
+        restarts: Its job's counted restarts when it was created.
+        workers: Its job's number of workers when it was created; None without the annotation.
+        host: The scheduler's address that it was created with; empty for none.
+        exit_code: Of its training container; None before it has terminated.
         reason: As in `kfp_mindspore.msjob.restart.ContainerTermination`; set before its end when the pod is
             being disrupted.
-        message: More about it.
-        finish_time: When it ended, or was disrupted.
-        log: Its last lines, oldest first, as far as its status has them.
-        waits_for: Why it does not start, such as `ImagePullBackOff: no/such:image`; empty without trouble.
-        stopped: Whether all its containers have ended, which the kubelet says a moment before the phase does.
-        addresses: Its IP addresses, of a scheduler; nobody asks for those of the others.
+        message: Details of the reason.
+        finish_time: Time of termination or disruption.
+        log: Its last lines, oldest first, from the termination message.
+        waiting_reason: Why it does not start, such as `ImagePullBackOff: no/such:image`; empty otherwise.
+        stopped: Whether all its containers have terminated; the kubelet reports it before the phase.
+        addresses: Its IP addresses, of a scheduler only.
     """
 
     phase: str = "Pending"
@@ -82,13 +82,13 @@ class PodView(ObjectView):
     message: str = ""
     finish_time: datetime.datetime | None = None
     log: tuple[str, ...] = ()
-    waits_for: str = ""
+    waiting_reason: str = ""
     stopped: bool = False
     addresses: tuple[str, ...] = ()
 
     @property
-    def is_over(self) -> bool:
-        """Whether none of its processes runs any more."""
+    def is_finished(self) -> bool:
+        """Whether all its processes have ended."""
         return self.stopped or self.phase in ("Succeeded", "Failed")
 
 
@@ -102,7 +102,7 @@ class ServiceView(ObjectView):
 
 @dataclass(frozen=True, slots=True)
 class EndpointSliceView(ObjectView):
-    """An EndpointSlice: its identity, and the pod, address and port that it leads to (empty and None for none)."""
+    """An EndpointSlice: its identity, and pod uid, address and port of its endpoint (empty and None for none)."""
 
     pod: str = ""
     address: str = ""
@@ -119,15 +119,15 @@ class PodGroupView(ObjectView):
 
 @dataclass(frozen=True)
 class Observed:
-    """All that one decision is made from.
+    """The input of one decision.
 
     Attributes:
-        job: The MSJob on the wire; None when there is none.
+        job: The MSJob's document; None when there is none.
         pods: The pods with the job's label, or with a name that the job needs.
-        services: Likewise.
-        endpoint_slices: Likewise.
+        services: The Services, likewise.
+        endpoint_slices: The EndpointSlices, likewise.
         pod_group: The PodGroup of the job's name, if there is one.
-        refusal: Why the API server refused to make one of the job's objects when last asked; empty when it did not.
+        refusal: The API server's last refusal to create one of the job's objects; empty when there was none.
     """
 
     job: Mapping[str, Any] | None
@@ -139,20 +139,20 @@ class Observed:
 
 
 def view_pod(pod: Mapping[str, Any]) -> PodView:
-    """Cut a pod down, from its wire form."""
+    """Return the view of a pod."""
     metadata = pod["metadata"]
     annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
     status = pod.get("status") or {}
     phase = status.get("phase") or "Pending"
-    disruption, disrupted_at = _find_disruption(status)
-    ended = _find_end(status, phase)
+    disruption, disrupted_at = _get_disruption(status)
+    ended = _get_end(status, phase)
     exit_code, reason, message, finish_time, log = ended or (None, "", "", None, ())
     if exit_code != 0 and reason not in (START_ERROR, "OOMKilled") and disruption:
         reason, message, finish_time = disruption, "", disrupted_at or finish_time
     elif exit_code not in (None, 0) and reason == "Error" and metadata.get("deletionTimestamp"):
         reason = "Deleted"
     return PodView(
-        **_identify(metadata),
+        **_read_identity(metadata),
         phase=phase,
         attempt=_read_number(labels.get(ATTEMPT_LABEL)) or 0,
         restarts=_read_number(annotations.get(RESTARTS_ANNOTATION)) or 0,
@@ -163,30 +163,30 @@ def view_pod(pod: Mapping[str, Any]) -> PodView:
         message=message,
         finish_time=finish_time,
         log=log,
-        waits_for="" if ended else _find_trouble(status),
-        stopped=_has_stopped(pod),
+        waiting_reason="" if ended else _get_waiting_reason(status),
+        stopped=_is_stopped(pod),
         addresses=_list_addresses(status) if labels.get(REPLICA_TYPE_LABEL) == SCHEDULER.lower() else (),
     )
 
 
 def view_service(service: Mapping[str, Any]) -> ServiceView:
-    """Cut a Service down, from its wire form."""
+    """Return the view of a Service."""
     metadata, spec = service["metadata"], service.get("spec") or {}
     ports = spec.get("ports") or []
     return ServiceView(
-        **_identify(metadata),
+        **_read_identity(metadata),
         cluster_ip="" if spec.get("clusterIP") in (None, "None") else spec["clusterIP"],
         port=ports[0].get("port") if ports else None,
     )
 
 
 def view_endpoint_slice(document: Mapping[str, Any]) -> EndpointSliceView:
-    """Cut an EndpointSlice down, from its wire form; of several endpoints, which no job's has, the first counts."""
+    """Return the view of an EndpointSlice with its first endpoint; a job's has no others."""
     metadata = document["metadata"]
     endpoint: Mapping[str, Any] = next(iter(document.get("endpoints") or ()), {})
     ports = document.get("ports") or []
     return EndpointSliceView(
-        **_identify(metadata),
+        **_read_identity(metadata),
         pod=(endpoint.get("targetRef") or {}).get("uid") or "",
         address=next(iter(endpoint.get("addresses") or ()), ""),
         port=ports[0].get("port") if ports else None,
@@ -194,10 +194,10 @@ def view_endpoint_slice(document: Mapping[str, Any]) -> EndpointSliceView:
 
 
 def view_pod_group(group: Mapping[str, Any]) -> PodGroupView:
-    """Cut a PodGroup of Volcano or scheduler-plugins down, from its wire form."""
+    """Return the view of a PodGroup of Volcano or scheduler-plugins."""
     metadata = group["metadata"]
     return PodGroupView(
-        **_identify(metadata),
+        **_read_identity(metadata),
         minimum=(group.get("spec") or {}).get("minMember"),
         phase=(group.get("status") or {}).get("phase") or "",
     )
@@ -208,7 +208,7 @@ def _list_addresses(status: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(address) for address in found if address)
 
 
-def _has_stopped(pod: Mapping[str, Any]) -> bool:
+def _is_stopped(pod: Mapping[str, Any]) -> bool:
     containers = (pod.get("status") or {}).get("containerStatuses") or []
     ended = [item for item in containers if (item.get("state") or {}).get("terminated")]
     return bool(ended) and len(ended) == len((pod.get("spec") or {}).get("containers") or containers)
@@ -217,8 +217,8 @@ def _has_stopped(pod: Mapping[str, Any]) -> bool:
 _End = tuple[int, str, str, "datetime.datetime | None", "tuple[str, ...]"]
 
 
-def _find_end(status: Mapping[str, Any], phase: str) -> _End | None:
-    """Return exit code, reason, message, time and last lines of what has ended, or None while it goes on."""
+def _get_end(status: Mapping[str, Any], phase: str) -> _End | None:
+    """Return exit code, reason, message, time and last lines of a terminated pod, or None before."""
     containers = status.get("containerStatuses") or []
     main: Mapping[str, Any] = next((item for item in containers if item.get("name") == CONTAINER_NAME), {})
     if terminated := (main.get("state") or {}).get("terminated"):
@@ -234,7 +234,7 @@ def _find_end(status: Mapping[str, Any], phase: str) -> _End | None:
         terminated = (item.get("state") or {}).get("terminated")
         if terminated and terminated.get("exitCode") != 0:
             return _read_terminated(terminated, f"in its init container '{item.get('name')}'")
-    # Nothing ran, or the node knows no more: the kubelet says why.
+    # No container status: the pod never ran, or its node is lost.
     reason = status.get("reason") or "Error"
     return KILLED, _KUBELET_REASONS.get(reason, reason), status.get("message") or "", None, ()
 
@@ -249,7 +249,7 @@ def _read_terminated(terminated: Mapping[str, Any], where: str) -> _End:
     return code, "InitFailed" if where and reason == "Error" else reason, where, time, tuple(text.splitlines())
 
 
-def _find_disruption(status: Mapping[str, Any]) -> tuple[str, datetime.datetime | None]:
+def _get_disruption(status: Mapping[str, Any]) -> tuple[str, datetime.datetime | None]:
     for condition in status.get("conditions") or []:
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
             reason = _DISRUPTIONS.get(condition.get("reason") or "", "Evicted")
@@ -257,20 +257,20 @@ def _find_disruption(status: Mapping[str, Any]) -> tuple[str, datetime.datetime 
     return "", None
 
 
-def _find_trouble(status: Mapping[str, Any]) -> str:
+def _get_waiting_reason(status: Mapping[str, Any]) -> str:
     containers: Sequence[Mapping[str, Any]] = [
         *(status.get("initContainerStatuses") or []),
         *(status.get("containerStatuses") or []),
     ]
     for item in containers:
         reason = ((item.get("state") or {}).get("waiting") or {}).get("reason") or ""
-        if reason in _TROUBLED_WAITS:
-            # The message changes with every try; the image does not.
-            return f"{_TROUBLED_WAITS[reason]}: {item.get('image', '')}"
+        if reason in _RETRIED_WAITS:
+            # The message changes with every retry; the image does not.
+            return f"{_RETRIED_WAITS[reason]}: {item.get('image', '')}"
     return ""
 
 
-def _identify(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _read_identity(metadata: Mapping[str, Any]) -> dict[str, Any]:
     owners = metadata.get("ownerReferences") or []
     return {
         "name": metadata["name"],

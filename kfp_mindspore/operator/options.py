@@ -1,4 +1,4 @@
-"""What whoever installs the operator chooses."""
+"""Options of the operator."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ MANAGER = "mindspore.gitee.com/msjob-controller"
 
 @dataclass(frozen=True)
 class Options:
-    """The operator's choices, the same for all jobs.
+    """The operator's options, the same for all jobs.
 
     Attributes:
-        manager: The value of `runPolicy.managedBy` that means this operator; a job without one is its own, too.
-        istio_sidecar: Whether Istio may put its sidecar into job pods. Off by default: a sidecar does not let the
-            members reach each other before it is ready, and its certificate check breaks traffic by pod IP.
-        gang_scheduler: `none`, `volcano` or `scheduler-plugins`: who admits all pods of a job, or none.
-        scheduler_name: The pods' schedulerName with a gang scheduler; empty for the usual one.
+        manager: The value of `runPolicy.managedBy` for this operator; also the default of jobs without one.
+        istio_sidecar: Whether Istio may inject its sidecar into job pods. Off by default: a sidecar blocks traffic
+            between members before it is ready, and mutual TLS breaks traffic by pod IP.
+        gang_scheduler: `none`, `volcano` or `scheduler-plugins`: admits all pods of a job, or none.
+        scheduler_name: The pods' schedulerName with a gang scheduler; empty for its default.
         failure_grace_seconds: Seconds between SIGTERM and SIGKILL for the peers of a failed member.
-        log_lines: How many of a failed member's last lines the status keeps.
+        log_lines: How many of a failed member's last lines are kept in the status.
     """
 
     manager: str = MANAGER
@@ -41,7 +41,7 @@ class Options:
             known = ", ".join(GANG_SCHEDULERS)
             raise ValueError(f"gang_scheduler must be one of {known}, got {self.gang_scheduler!r}")
         if self.failure_grace_seconds < 1:
-            # 0 takes the pod out of the API before its processes have ended.
+            # 0 deletes the pod from the API before its processes have ended.
             raise ValueError(f"failure_grace_seconds must be ≥ 1, got {self.failure_grace_seconds}")
         if not self.scheduler_name:
             object.__setattr__(self, "scheduler_name", SCHEDULER_NAMES[self.gang_scheduler])

@@ -1,7 +1,7 @@
-"""From a job's member to its pod. Pure.
+"""Manifests of a job's pods. Pure.
 
-Of several processes in one pod: `msrun` in the template's command reads MS_SCHED_HOST, MS_SCHED_PORT and MS_NODE_ID of
-the pod as `--master_addr`, `--master_port` and `--node_rank`, and sets MS_* anew for the processes that it starts.
+Several processes a pod: `msrun` in the template's command reads MS_SCHED_HOST, MS_SCHED_PORT and MS_NODE_ID of the pod
+as `--master_addr`, `--master_port` and `--node_rank`, and sets MS_* for the processes that it starts.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from kfp_mindspore.msjob.topology import VARIABLES, Endpoints, Member, build_top
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.observed import HOST_ANNOTATION, RESTARTS_ANNOTATION, WORKERS_ANNOTATION
 from kfp_mindspore.operator.options import Options
-from kfp_mindspore.operator.quantities import add_up, keep_largest
+from kfp_mindspore.operator.quantities import max_resources, sum_resources
 
 ISTIO_INJECT = "sidecar.istio.io/inject"
 VOLCANO_GROUP = "scheduling.k8s.io/group-name"
 VOLCANO_TASK = "volcano.sh/task-spec"
 SCHEDULER_PLUGINS_GROUP = "scheduling.x-k8s.io/pod-group"
-# The scheduler learns its own address only when it has one.
+# A pod's address is known only after it was created: the downward API provides it.
 OWN_ADDRESS = "status.podIP"
 
 
 def build_pod(
     job: MSJob, member: Member, *, host: str, attempt: int, restarts: int, options: Options
 ) -> dict[str, Any]:
-    """Return a member's pod on the wire.
+    """Return the manifest of a member's pod.
 
     Args:
         job: Its job, as read from the API server (with a uid).
-        member: The member, of a layout whose scheduler binds `OWN_ADDRESS`.
+        member: The member, of a topology whose scheduler binds `OWN_ADDRESS`.
         host: The scheduler's address; empty for a job of one worker.
         attempt: The number of the gang.
         restarts: The job's counted restarts.
-        options: The operator's choices.
+        options: The operator's options.
     """
     template = copy.deepcopy(member.spec.template)
     metadata: dict[str, Any] = dict(template.get("metadata") or {})
@@ -49,20 +49,20 @@ def build_pod(
     if host:
         annotations[HOST_ANNOTATION] = host
     spec: dict[str, Any] = template["spec"]
-    # A member cannot rejoin a cluster that runs: what comes after its end is the whole gang's affair.
+    # A member cannot rejoin a running MindSpore cluster: restarts are of the whole gang.
     spec["restartPolicy"] = "Never"
     if not options.istio_sidecar:
         labels.setdefault(ISTIO_INJECT, "false")
         annotations.setdefault(ISTIO_INJECT, "false")
     if job.topology_key:
-        _keep_together(job, spec, job.topology_key)
-    _join_group(job, member, spec, labels, annotations, options)
+        _add_affinity(job, spec, job.topology_key)
+    _add_to_pod_group(job, member, spec, labels, annotations, options)
     for container in spec["containers"]:
         if container.get("name") == CONTAINER_NAME:
             container["env"] = merge_env(member.environment, container.get("env") or [])
-            # So the last lines are in the pod's status when it fails, without another question.
+            # The pod's status then has the last lines of a failure.
             container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
-        if _borrows_template(job, member):
+        if _uses_worker_template(job, member):
             _drop_devices(container)
     return {
         "apiVersion": "v1",
@@ -73,14 +73,14 @@ def build_pod(
             "namespace": job.namespace,
             "labels": labels,
             "annotations": annotations,
-            "ownerReferences": [make_owner(job)],
+            "ownerReferences": [make_owner_reference(job)],
         },
         "spec": spec,
     }
 
 
-def lay_out(job: MSJob, host: str, port: int) -> tuple[Member, ...]:
-    """Return a job's members as they are on a cluster.
+def list_members(job: MSJob, host: str, port: int) -> tuple[Member, ...]:
+    """Return a job's members with their addresses on a cluster.
 
     Args:
         job: A valid job.
@@ -90,8 +90,8 @@ def lay_out(job: MSJob, host: str, port: int) -> tuple[Member, ...]:
     return build_topology(job, Endpoints(host, port, OWN_ADDRESS)).members
 
 
-def make_owner(job: MSJob) -> dict[str, Any]:
-    """Return the owner reference of what belongs to a job."""
+def make_owner_reference(job: MSJob) -> dict[str, Any]:
+    """Return the owner reference for a job's objects."""
     return {
         "apiVersion": job.api_version,
         "kind": job.kind,
@@ -102,28 +102,28 @@ def make_owner(job: MSJob) -> dict[str, Any]:
     }
 
 
-def merge_env(ours: Mapping[str, str], theirs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a container's variables: ours first, so that theirs can refer to them; theirs of the same names go.
+def merge_env(member: Mapping[str, str], template: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a container's variables: the member's first, so that the template's can refer to them.
 
     Args:
-        ours: The member's MS_*; with none, all of theirs stay.
-        theirs: The template's list of EnvVars.
+        member: The member's MS_*, which replace the template's; with none, all of the template's stay.
+        template: The template's list of EnvVars.
     """
     env = [
         {"name": name, "valueFrom": {"fieldRef": {"fieldPath": OWN_ADDRESS}}}
         if value == OWN_ADDRESS
         else {"name": name, "value": value}
-        for name, value in ours.items()
+        for name, value in member.items()
     ]
-    return [*env, *(copy.deepcopy(item) for item in theirs if not ours or item.get("name") not in VARIABLES)]
+    return [*env, *(copy.deepcopy(item) for item in template if not member or item.get("name") not in VARIABLES)]
 
 
-def find_refused_env(job: MSJob, members: tuple[Member, ...]) -> list[str]:
-    """Return a sentence for each variable of a template that would tear the job apart, and is replaced.
+def list_replaced_env(job: MSJob, members: tuple[Member, ...]) -> list[str]:
+    """Return a sentence for each variable of a template that differs from the member's, and is replaced.
 
     Args:
         job: The job.
-        members: Its members, from `lay_out`.
+        members: Its members, from `list_members`.
     """
     sentences: list[str] = []
     for kind, spec in job.ms_replica_specs.items():
@@ -143,8 +143,8 @@ def find_refused_env(job: MSJob, members: tuple[Member, ...]) -> list[str]:
     return sentences
 
 
-def read_requests(job: MSJob, member: Member) -> dict[str, str]:
-    """Return what a member's pod asks of a node, resource by resource.
+def get_requests(job: MSJob, member: Member) -> dict[str, str]:
+    """Return the resource requests of a member's pod.
 
     Args:
         job: Its job.
@@ -154,20 +154,20 @@ def read_requests(job: MSJob, member: Member) -> dict[str, str]:
     for key in ("containers", "initContainers"):
         containers = copy.deepcopy(member.spec.template["spec"].get(key) or [])
         for container in containers:
-            if _borrows_template(job, member):
+            if _uses_worker_template(job, member):
                 _drop_devices(container)
         resources = [container.get("resources") or {} for container in containers]
         totals.append([{**(item.get("limits") or {}), **(item.get("requests") or {})} for item in resources])
-    # Init containers run one after the other, before the rest.
-    return keep_largest([add_up(totals[0]), *totals[1]])
+    # Init containers run one after the other, before the others.
+    return max_resources([sum_resources(totals[0]), *totals[1]])
 
 
-def _borrows_template(job: MSJob, member: Member) -> bool:
+def _uses_worker_template(job: MSJob, member: Member) -> bool:
     return member.replica_type == SCHEDULER and SCHEDULER not in job.ms_replica_specs
 
 
-def _keep_together(job: MSJob, spec: dict[str, Any], topology_key: str) -> None:
-    """Require nodes with the same value of a label for all pods of a job, beside what the template requires."""
+def _add_affinity(job: MSJob, spec: dict[str, Any], topology_key: str) -> None:
+    """Require nodes with the same label value for all pods of a job, in addition to the template's affinity."""
     affinity = spec["affinity"] = dict(spec.get("affinity") or {})
     near = affinity["podAffinity"] = dict(affinity.get("podAffinity") or {})
     term = {"topologyKey": topology_key, "labelSelector": {"matchLabels": {JOB_LABEL: job.name}}}
@@ -175,7 +175,7 @@ def _keep_together(job: MSJob, spec: dict[str, Any], topology_key: str) -> None:
     near[required] = [*(near.get(required) or []), term]
 
 
-def _join_group(
+def _add_to_pod_group(
     job: MSJob,
     member: Member,
     spec: dict[str, Any],
@@ -194,7 +194,7 @@ def _join_group(
 
 
 def _drop_devices(container: dict[str, Any]) -> None:
-    """Take devices such as `huawei.com/Ascend910` off a scheduler that only borrows the workers' template."""
+    """Remove devices such as `huawei.com/Ascend910` from a scheduler created from the workers' template."""
     resources = dict(container.get("resources") or {})
     for key in ("limits", "requests"):
         if key in resources:

@@ -1,4 +1,4 @@
-"""Kubernetes' quantities, such as `500m`, `1Gi` and `2e3`, added up."""
+"""Arithmetic with Kubernetes quantities, such as `500m`, `1Gi` and `2e3`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _SUFFIXES: dict[str, Fraction] = {
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)")
 
 
-def read_quantity(value: Any) -> Fraction | None:
-    """Return the number that a quantity means, or None for what is no quantity."""
+def parse_quantity(value: Any) -> Fraction | None:
+    """Return the value of a quantity, or None for an invalid one."""
     match = _QUANTITY.fullmatch(str(value)) if isinstance(value, (str, int, float)) else None
     if match is None:
         return None
@@ -24,24 +24,24 @@ def read_quantity(value: Any) -> Fraction | None:
     return Fraction(number) * (Fraction(10) ** int(power) if power else _SUFFIXES[suffix or ""])
 
 
-def spell_quantity(number: Fraction) -> str:
-    """Return a quantity: a whole number, or thousandths, rounded up."""
+def format_quantity(number: Fraction) -> str:
+    """Return a quantity: an integer, or thousandths, rounded up."""
     return str(number.numerator) if number.denominator == 1 else f"{-(-number * 1000 // 1)}m"
 
 
-def add_up(resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the sums by resource; what is no quantity counts nothing, the API server refuses it where it stands."""
+def sum_resources(resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the sum of each resource; invalid quantities count as 0, as the API server refuses them anyway."""
     sums: dict[str, Fraction] = {}
     for item in resources:
         for name, value in item.items():
-            sums[name] = sums.get(name, Fraction(0)) + (read_quantity(value) or 0)
-    return {name: spell_quantity(number) for name, number in sorted(sums.items())}
+            sums[name] = sums.get(name, Fraction(0)) + (parse_quantity(value) or 0)
+    return {name: format_quantity(number) for name, number in sorted(sums.items())}
 
 
-def keep_largest(resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def max_resources(resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the largest amount of each resource."""
     largest: dict[str, Fraction] = {}
     for item in resources:
         for name, value in item.items():
-            largest[name] = max(largest.get(name, Fraction(0)), read_quantity(value) or Fraction(0))
-    return {name: spell_quantity(number) for name, number in sorted(largest.items())}
+            largest[name] = max(largest.get(name, Fraction(0)), parse_quantity(value) or Fraction(0))
+    return {name: format_quantity(number) for name, number in sorted(largest.items())}

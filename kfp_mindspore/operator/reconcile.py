@@ -1,19 +1,19 @@
-"""The controller's decisions: what the API server says → what to do, and the job's status. Pure.
+"""Decisions of the controller: observed state → actions and status. Pure.
 
-The contract with whoever applies them:
+The contract with the caller that applies them:
 
-1. The status, when it differs from what stands there, is written first, under the resourceVersion that was observed;
-   the actions and events follow only when that has succeeded. So no restart is done that is not counted, whenever the
-   operator dies. The attempt and the counted restarts also stand in each pod, and the higher number holds.
+1. The status, when it differs from the stored one, is written first, under the observed resourceVersion; actions and
+   events follow only if that succeeds. So no restart is done without being counted, whenever the operator dies. Attempt
+   and counted restarts are also annotated on each pod, and the higher number holds.
 2. Actions may be lost, repeated or late: names are fixed, deletes carry a uid, and each action follows again from the
    state as long as it is needed.
-3. Neither job nor pods are observed older than they were before, nor the job older than the operator's own last write.
-   A new process begins with a consistent list.
-4. A create that finds its name taken adds the object that has it to the observation.
+3. Neither job nor pods are observed at an older version than before, nor the job older than the operator's own last
+   write. A new process starts with a consistent list.
+4. A create whose name is taken adds the object that holds the name to the observation.
 
-A gang is launched in this order: PodGroup, Service (its cluster IP is the members' MS_SCHED_HOST), all pods, and only
-when no pod of an earlier attempt is left, and the Service no longer leads to one. When the scheduler's pod has its
-address, an EndpointSlice leads there. Until all members run, a missing pod is made; after that, it was deleted.
+A gang is launched in this order: PodGroup, Service (its cluster IP is the members' MS_SCHED_HOST), then all pods, once
+no pod and no endpoint of an earlier attempt is left. When the scheduler pod has an address, an EndpointSlice is created
+for it. Until all members have run, a missing pod is created; after that, it was deleted.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.kube import ENDPOINT_SLICES, PODS, SERVICES
 from kfp_mindspore.msjob.names import (
     CLEAN_POD_POLICIES,
     CREATED,
@@ -36,46 +37,34 @@ from kfp_mindspore.msjob.restart import START_ERROR, compute_restart_delay, deci
 from kfp_mindspore.msjob.topology import get_scheduler_port, is_standalone
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import list_errors
-from kfp_mindspore.operator.actions import (
-    Action,
-    CreateEndpointSlice,
-    CreatePod,
-    CreatePodGroup,
-    CreateService,
-    DeleteEndpointSlice,
-    DeleteJob,
-    DeletePod,
-    DeletePodGroup,
-    DeleteService,
-    EmitEvent,
-    RequeueAt,
-)
+from kfp_mindspore.operator.actions import Action, Create, Delete, EmitEvent, RequeueAt
 from kfp_mindspore.operator.observed import Observed, PodView
 from kfp_mindspore.operator.options import Options
-from kfp_mindspore.operator.pods import build_pod, find_refused_env, lay_out
+from kfp_mindspore.operator.pods import build_pod, list_members, list_replaced_env
+from kfp_mindspore.operator.resources import JOBS, get_pod_groups
 from kfp_mindspore.operator.services import (
-    admits_pods,
     build_endpoint_slice,
     build_pod_group,
     build_service,
-    find_address,
-    find_minimum,
-    leads_astray,
-    name_service,
+    get_address,
+    get_min_members,
+    get_service_name,
+    is_admitted,
+    is_stale_endpoint,
 )
 from kfp_mindspore.operator.status import (
     count_replicas,
     describe_failure,
+    finish_replica_counts,
     read_status,
     set_condition,
-    settle_replicas,
     write_status,
 )
-from kfp_mindspore.operator.terminations import find_endings
+from kfp_mindspore.operator.terminations import list_terminations
 
-# Of what has a job's name without being its own nobody may tell when it goes.
+# No watch reports the deletion of objects without the job's label.
 _RETRY_SECONDS = 15
-# Reasons of a failure whose peers have nothing left to save.
+# Failures after which the peers have nothing to save.
 _ENDED_AT_ONCE = frozenset({"JobFailed", "BackoffLimitExceeded", START_ERROR})
 
 
@@ -83,8 +72,8 @@ class Outcome(NamedTuple):
     """A decision.
 
     Attributes:
-        actions: What to do, in this order.
-        status: The whole new status on the wire; None to leave it alone.
+        actions: The actions to apply.
+        status: The complete new status; None for no change.
     """
 
     actions: tuple[Action, ...]
@@ -92,12 +81,12 @@ class Outcome(NamedTuple):
 
 
 def reconcile(observed: Observed, now: datetime.datetime, options: Options | None = None) -> Outcome:
-    """Decide what a job needs.
+    """Return the actions and status that a job needs.
 
     Args:
-        observed: What the API server says.
+        observed: The observed state.
         now: The present time, with its zone.
-        options: The operator's choices.
+        options: The operator's options.
     """
     options = options or Options()
     job = observed.job
@@ -107,23 +96,24 @@ def reconcile(observed: Observed, now: datetime.datetime, options: Options | Non
 
 
 def is_managed(job: Mapping[str, Any], options: Options) -> bool:
-    """Tell whether a job is this operator's, and not left to another manager by `runPolicy.managedBy`."""
+    """Return whether `runPolicy.managedBy` names this operator, or nobody."""
     return (_read_policy(job).get("managedBy") or options.manager) == options.manager
 
 
 class _Reconciliation:
-    """One pass over one job; `status` and `actions` are what comes out."""
+    """One pass over one job, which fills `status` and `actions`."""
 
     def __init__(self, document: Mapping[str, Any], observed: Observed, now: datetime.datetime, options: Options):
         self.document = document
         self.observed = observed
         self.now = now
         self.options = options
+        self.pod_groups = get_pod_groups(options.gang_scheduler)
         self.uid = str(document["metadata"].get("uid", ""))
         self.name = str(document["metadata"]["name"])
         self.status = read_status(document.get("status"))
         self.pods = tuple(pod for pod in observed.pods if pod.owner == self.uid)
-        named = name_service(self.name)
+        named = get_service_name(self.name)
         services = [item for item in observed.services if item.name == named]
         self.service = next((item for item in services if item.owner == self.uid), None)
         endpoints = [item for item in observed.endpoint_slices if item.name == named]
@@ -143,7 +133,7 @@ class _Reconciliation:
         if not self.status.is_finished:
             self._proceed()
             if self.waiting and self.waiting != self.status.waiting:
-                self._tell("Warning", "Waiting", self.waiting)
+                self._emit("Warning", "Waiting", self.waiting)
             self.status.waiting = self.waiting
         if self.status.is_finished:
             self._clean_up()
@@ -162,25 +152,25 @@ class _Reconciliation:
         self.policy = self.job.effective_run_policy
         self.port = get_scheduler_port(self.job)
         self.host = self.service.cluster_ip if self.service and not is_standalone(self.job) else ""
-        self.members = lay_out(self.job, self.host, self.port)
+        self.members = list_members(self.job, self.host, self.port)
         if self.status.get_condition(CREATED) is None:
             message = f"MSJob {self.name} is created"
             set_condition(self.status, CREATED, "JobCreated", message, self.now)
-            self._tell("Normal", "JobCreated", message)
-            for sentence in find_refused_env(self.job, self.members):
-                self._tell("Warning", "EnvReplaced", sentence)
+            self._emit("Normal", "JobCreated", message)
+            for sentence in list_replaced_env(self.job, self.members):
+                self._emit("Warning", "EnvReplaced", sentence)
         if self.policy.suspend:
             self._suspend()
             return
         if self.status.has(SUSPENDED):
-            self._change(SUSPENDED, "JobResumed", f"MSJob {self.name} is resumed", holds=False)
+            self._set_condition(SUSPENDED, "JobResumed", f"MSJob {self.name} is resumed", holds=False)
         if self.status.start_time is None:
             self.status.start_time = self.now
         if self._is_past_deadline():
             seconds = self.policy.active_deadline_seconds
             self._fail("DeadlineExceeded", f"MSJob {self.name} ran longer than {seconds} s")
             return
-        self._judge()
+        self._decide()
         if not self.status.is_finished:
             self._launch()
 
@@ -197,7 +187,7 @@ class _Reconciliation:
             self.actions.append(RequeueAt(end))
         return self.now >= end
 
-    def _judge(self) -> None:
+    def _decide(self) -> None:
         current = self._current()
         sizes = {pod.workers for pod in current.values() if pod.workers is not None} - {self.job.workers}
         if sizes:
@@ -205,7 +195,7 @@ class _Reconciliation:
             message = f"MSJob {self.name} has {self.job.workers} workers instead of {was}: all members start again"
             self._restart("JobScaled", message, counted=False)
             return
-        endings = find_endings(self.members, current, launched=self.status.has(RUNNING), host=self.host)
+        endings = list_terminations(self.members, current, launched=self.status.has(RUNNING), host=self.host)
         decision = decide_job_phase(
             [
                 (ending, member.spec.restart_policy or "Never")
@@ -242,8 +232,8 @@ class _Reconciliation:
         current = self._current()
         if not self.status.has(RUNNING):
             count_replicas(self.status, self.job, self.members, {})
-        is_led_astray = self.endpoint is not None and leads_astray(self.endpoint, self.pods, self.host, self.port)
-        if is_led_astray:
+        is_stale = self.endpoint is not None and is_stale_endpoint(self.endpoint, self.pods, self.host, self.port)
+        if is_stale:
             self._delete_endpoint()
         leftovers = [pod for pod in self.pods if current.get(pod.name) is not pod]
         if leftovers:
@@ -255,14 +245,14 @@ class _Reconciliation:
         self.waiting = self.observed.refusal or None
         if self._must_pause() or self._is_name_taken() or not self._is_admitted() or not self._has_service():
             return
-        scheduler = current.get(name_service(self.name))
-        if scheduler is not None and scheduler.is_over:
-            # Nobody to lead to any more.
+        scheduler = current.get(get_service_name(self.name))
+        if scheduler is not None and scheduler.is_finished:
+            # No live scheduler: create no endpoint.
             scheduler = None
-        elif is_led_astray:
+        elif is_stale:
             return
         if scheduler is not None:
-            self._lead_to(scheduler)
+            self._ensure_endpoint_slice(scheduler)
         for member in self.members:
             if member.name not in current:
                 body = build_pod(
@@ -273,15 +263,15 @@ class _Reconciliation:
                     restarts=self.restarts,
                     options=self.options,
                 )
-                self.actions.append(CreatePod(body))
+                self.actions.append(Create(PODS, body))
         if not self.status.has(RUNNING):
             pods = [current[member.name] for member in self.members if member.name in current]
             started = [pod for pod in pods if pod.phase == "Running" or pod.exit_code is not None]
             if len(started) == len(self.members):
-                self._change(RUNNING, "JobRunning", f"MSJob {self.name} is running")
-            troubles = [f"{pod.name}: {pod.waits_for}" for pod in pods if pod.waits_for]
+                self._set_condition(RUNNING, "JobRunning", f"MSJob {self.name} is running")
+            troubles = [f"{pod.name}: {pod.waiting_reason}" for pod in pods if pod.waiting_reason]
             if troubles:
-                # Of several, what was told already is no news, whichever pod comes to it next.
+                # Emit each reason once per job, not once per pod.
                 self.waiting = self.status.waiting if self.status.waiting in troubles else troubles[0]
         if self.status.has(RUNNING):
             count_replicas(self.status, self.job, self.members, current)
@@ -311,50 +301,50 @@ class _Reconciliation:
         return bool(taken)
 
     def _is_admitted(self) -> bool:
-        if self.options.gang_scheduler == "none":
+        if self.pod_groups is None:
             return True
         group = self.observed.pod_group
         if group is None:
-            self.actions.append(CreatePodGroup(build_pod_group(self.job, self.members, self.options)))
-            # Without a PodGroup nobody counts pods; a Service does no harm meanwhile.
+            self.actions.append(Create(self.pod_groups, build_pod_group(self.job, self.members, self.options)))
+            # The Service needs no admission.
             self._has_service()
             return False
         if group.deleting:
             return False
-        if group.minimum != find_minimum(self.job, len(self.members)) and not self._current():
-            self.actions.append(DeletePodGroup(group.name, group.uid))
+        if group.minimum != get_min_members(self.job, len(self.members)) and not self._current():
+            self.actions.append(Delete(self.pod_groups, group.name, group.uid))
             return False
-        return bool(self._current()) or admits_pods(group, self.options)
+        return bool(self._current()) or is_admitted(group, self.options)
 
     def _has_service(self) -> bool:
         if is_standalone(self.job):
             return True
         if self.service is None:
-            self.actions.append(CreateService(build_service(self.job, self.port)))
+            self.actions.append(Create(SERVICES, build_service(self.job, self.port)))
             return False
         if self.service.deleting:
             return False
         if self.service.port != self.port and not self._current():
-            self.actions.append(DeleteService(self.service.name, self.service.uid))
+            self.actions.append(Delete(SERVICES, self.service.name, self.service.uid))
             return False
         return bool(self.service.cluster_ip)
 
-    def _lead_to(self, scheduler: PodView) -> None:
-        if self.endpoint is None and self.host and (address := find_address(scheduler, self.host)):
+    def _ensure_endpoint_slice(self, scheduler: PodView) -> None:
+        if self.endpoint is None and self.host and (address := get_address(scheduler, self.host)):
             body = build_endpoint_slice(self.job, scheduler, address, self.port)
-            self.actions.append(CreateEndpointSlice(body))
+            self.actions.append(Create(ENDPOINT_SLICES, body))
 
     def _restart(self, reason: str, message: str, *, counted: bool) -> None:
         self.attempt += 1
         self.restarts += counted
-        self._change(RESTARTING, reason, message)
+        self._set_condition(RESTARTING, reason, message)
 
     def _suspend(self) -> None:
         if not self.status.has(SUSPENDED):
             if self.status.start_time is not None or self._current():
-                # What still ends of this gang must not be taken for the one after the suspension.
+                # Pods of this gang must not count as those of the gang after the suspension.
                 self.attempt += 1
-            self._change(SUSPENDED, "JobSuspended", f"MSJob {self.name} is suspended")
+            self._set_condition(SUSPENDED, "JobSuspended", f"MSJob {self.name} is suspended")
         self.status.start_time = None
         count_replicas(self.status, self.job, self.members, {})
         for pod in self.pods:
@@ -367,52 +357,52 @@ class _Reconciliation:
         self._finish(FAILED, reason, message)
 
     def _finish(self, condition: str, reason: str, message: str) -> None:
-        self._change(condition, reason, message)
+        self._set_condition(condition, reason, message)
         self.status.completion_time = self.now
-        settle_replicas(self.status, succeeded=condition == SUCCEEDED)
+        finish_replica_counts(self.status, succeeded=condition == SUCCEEDED)
 
     def _clean_up(self) -> None:
         raw = _read_policy(self.document)
-        # An invalid job has a policy that may say anything.
+        # The policy of an invalid job may have any value.
         policy = raw.get("cleanPodPolicy") if raw.get("cleanPodPolicy") in CLEAN_POD_POLICIES else "Running"
         failed = self.status.get_condition(FAILED)
         at_once = failed is not None and failed.status == "True" and failed.reason in _ENDED_AT_ONCE
         for pod in self.pods:
-            if pod.attempt < self.attempt or policy == "All" or (policy == "Running" and not pod.is_over):
+            if pod.attempt < self.attempt or policy == "All" or (policy == "Running" and not pod.is_finished):
                 self._delete_pod(pod, self.options.failure_grace_seconds if at_once else None)
         if policy != "None":
             self._delete_endpoint()
             self._delete_service()
-        elif self.endpoint is not None and leads_astray(self.endpoint, self.pods):
+        elif self.endpoint is not None and is_stale_endpoint(self.endpoint, self.pods):
             self._delete_endpoint()
         self._delete_pod_group()
         seconds, end = raw.get("ttlSecondsAfterFinished"), self.status.completion_time
         if isinstance(seconds, int) and not isinstance(seconds, bool) and end is not None:
             end += datetime.timedelta(seconds=seconds)
-            self.actions.append(RequeueAt(end) if self.now < end else DeleteJob(self.name, self.uid))
+            self.actions.append(RequeueAt(end) if self.now < end else Delete(JOBS, self.name, self.uid))
 
     def _delete_pod(self, pod: PodView, grace_seconds: int | None) -> None:
         if not pod.deleting:
-            self.actions.append(DeletePod(pod.name, pod.uid, grace_seconds))
+            self.actions.append(Delete(PODS, pod.name, pod.uid, grace_seconds))
 
     def _delete_endpoint(self) -> None:
         if self.endpoint is not None and not self.endpoint.deleting:
-            self.actions.append(DeleteEndpointSlice(self.endpoint.name, self.endpoint.uid))
+            self.actions.append(Delete(ENDPOINT_SLICES, self.endpoint.name, self.endpoint.uid))
 
     def _delete_service(self) -> None:
         if self.service is not None and not self.service.deleting:
-            self.actions.append(DeleteService(self.service.name, self.service.uid))
+            self.actions.append(Delete(SERVICES, self.service.name, self.service.uid))
 
     def _delete_pod_group(self) -> None:
         group = self.observed.pod_group
-        if group is not None and group.owner == self.uid and not group.deleting:
-            self.actions.append(DeletePodGroup(group.name, group.uid))
+        if self.pod_groups and group is not None and group.owner == self.uid and not group.deleting:
+            self.actions.append(Delete(self.pod_groups, group.name, group.uid))
 
-    def _change(self, condition: str, reason: str, message: str, *, holds: bool = True) -> None:
+    def _set_condition(self, condition: str, reason: str, message: str, *, holds: bool = True) -> None:
         set_condition(self.status, condition, reason, message, self.now, holds=holds)
-        self._tell("Warning" if condition in (FAILED, RESTARTING) else "Normal", reason, message)
+        self._emit("Warning" if condition in (FAILED, RESTARTING) else "Normal", reason, message)
 
-    def _tell(self, kind: Literal["Normal", "Warning"], reason: str, message: str) -> None:
+    def _emit(self, kind: Literal["Normal", "Warning"], reason: str, message: str) -> None:
         self.actions.append(EmitEvent(kind, reason, message))
 
 

@@ -1,4 +1,4 @@
-"""Kubernetes events of jobs: written behind what matters, a repeated one as a higher count of the first."""
+"""Kubernetes events of jobs, written in the background; repeated events increase the count of the first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kfp_mindspore.operator.store import Key
 COMPONENT = "msjob-controller"
 _LONGEST_MESSAGE = 1000
 _QUEUED = 10_000
-_REMEMBERED = 4096
+_CACHED_EVENTS = 4096
 _SENDERS = 2
 _REPEATS_WITHIN = datetime.timedelta(minutes=10)
 
@@ -36,11 +36,11 @@ class _Written:
 
 
 class Recorder:
-    """Writes events one after the other; what the API server does not take is counted and left.
+    """Writes events; refused ones are counted and dropped.
 
     Args:
         client: The client.
-        metrics: Where lost events are counted.
+        metrics: Counts lost events.
     """
 
     def __init__(self, client: AsyncClient, metrics: Metrics):
@@ -50,7 +50,7 @@ class Recorder:
         self._written: OrderedDict[tuple[str, EmitEvent], _Written] = OrderedDict()
 
     def record(self, key: Key, uid: str, event: EmitEvent) -> None:
-        """Have an event written soon."""
+        """Queue an event."""
         try:
             self._queue.put_nowait((key, uid, event, now()))
         except asyncio.QueueFull:
@@ -61,7 +61,7 @@ class Recorder:
         await asyncio.gather(*(self._send() for _ in range(_SENDERS)))
 
     async def drain(self) -> None:
-        """Wait until all that is recorded has been written."""
+        """Wait until all queued events are written."""
         await self._queue.join()
 
     async def _send(self) -> None:
@@ -90,7 +90,7 @@ class Recorder:
         name = f"{key.name}.{os.urandom(8).hex()}"
         await self._client.create(EVENTS, _build_event(key, uid, event, name, stamp), key.namespace)
         self._written[(uid, event)] = _Written(name, 1, time)
-        if len(self._written) > _REMEMBERED:
+        if len(self._written) > _CACHED_EVENTS:
             self._written.popitem(last=False)
 
 

@@ -1,4 +1,4 @@
-"""The operator as a process: who it is, what it watches, its workers, and how it ends."""
+"""The operator process: leader election, watches, workers and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_mindspore.errors import MissingExtraError
-from kfp_mindspore.kube import ENDPOINT_SLICES, PODS, SERVICES, AsyncClient, Resource
+from kfp_mindspore.kube import ENDPOINT_SLICES, PODS, SERVICES, AsyncClient
 from kfp_mindspore.msjob.names import OPERATOR_LABEL
 from kfp_mindspore.operator.controller import Controller
 from kfp_mindspore.operator.health import serve_health
@@ -23,13 +23,13 @@ from kfp_mindspore.operator.metrics import Metrics
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.recorder import Recorder
 from kfp_mindspore.operator.resources import JOBS, get_pod_groups
-from kfp_mindspore.operator.store import Kind, Store
+from kfp_mindspore.operator.store import Store
 from kfp_mindspore.operator.watch import Watcher
 from kfp_mindspore.operator.workqueue import WorkQueue
 
 DEFAULT_WORKERS = 16
 DEFAULT_PORT = 8080
-# What is under way when the operator is told to end may come to its end.
+# Time for reconciliations and events under way to finish after SIGTERM.
 _DRAIN_SECONDS = 10.0
 # Jobs whose requests fail for longer are queued again, with a delay.
 _RETRY_TIMEOUT_SECONDS = 5.0
@@ -37,18 +37,18 @@ _RETRY_TIMEOUT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Settings:
-    """How an operator runs.
+    """Settings of an operator process.
 
     Attributes:
         kubeconfig: A kubeconfig file; empty for `$KUBECONFIG`, `~/.kube/config` or, in a pod, its service account.
         context: A context of the kubeconfig; empty for its current one.
-        namespaces: Which jobs are its own; empty for those of all namespaces.
-        options: What it does to jobs.
-        workers: How many jobs it looks at at once.
+        namespaces: Namespaces of its jobs; empty for all.
+        options: The same for all jobs.
+        workers: How many jobs are reconciled concurrently.
         host: The address of its HTTP port.
         port: Its HTTP port; 0 for a free one.
-        leader_elect: Whether it acts only while it holds the Lease.
-        lease_namespace: Where the Lease is; empty for its own namespace.
+        leader_elect: Whether it works only while it holds the Lease.
+        lease_namespace: Namespace of the Lease; empty for its own namespace.
     """
 
     kubeconfig: str = ""
@@ -63,11 +63,11 @@ class Settings:
 
 
 class Operator:
-    """One process's operator; `run` returns when it was told to end.
+    """One operator process; `run` returns after SIGTERM.
 
     Args:
-        settings: How it runs.
-        started: Called with the HTTP port when that answers.
+        settings: Its settings.
+        started: Called with the HTTP port once it listens.
     """
 
     def __init__(self, settings: Settings, started: Callable[[int], None] | None = None):
@@ -78,14 +78,14 @@ class Operator:
         self._started = started or (lambda port: None)
         self._watchers: list[Watcher] = []
         self._trouble = "starting"
-        self.metrics.show_states(self.store.states)
-        self.metrics.show_queue(lambda: len(self.queue), lambda: self.queue.timers)
+        self.metrics.track_states(self.store.states)
+        self.metrics.track_queue(lambda: len(self.queue), lambda: self.queue.timers)
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT.
 
         Raises:
-            KfpMindSporeError: It cannot begin (no credentials, no definition, no rights), or has lost its Lease.
+            KfpMindSporeError: It cannot start (credentials, definition or role missing), or has lost its Lease.
         """
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -124,7 +124,7 @@ class Operator:
             holding = asyncio.create_task(leader.hold())
             acting = asyncio.create_task(self._act(client, stop))
             try:
-                # Told to stop, it still holds the Lease until what is under way has ended.
+                # After SIGTERM it holds the Lease until the work under way has ended.
                 await asyncio.wait([holding, acting], return_when=asyncio.FIRST_COMPLETED)
                 _raise_first([holding, acting])
             finally:
@@ -132,7 +132,7 @@ class Operator:
                 await leader.release()
 
     async def _act(self, client: AsyncClient, stop: asyncio.Event) -> None:
-        """Watch and work until stopped; then finish what is under way."""
+        """Watch and work until stopped; then finish the work under way."""
         self._trouble = "listing"
         recorder = Recorder(client, self.metrics)
         controller = Controller(client, self.store, self.queue, recorder, self.metrics, self.settings.options)
@@ -148,7 +148,7 @@ class Operator:
             if stop.is_set():
                 return
             jobs = sum(self.store.states.values())
-            logging.getLogger(__name__).info("working; %d jobs are there", jobs)
+            logging.getLogger(__name__).info("working; %d jobs found", jobs)
             self.metrics.leading.set(1)
             self._trouble = ""
             workers = [asyncio.create_task(controller.work()) for _ in range(self.settings.workers)]
@@ -163,24 +163,18 @@ class Operator:
             await _cancel([*workers, *background, synced, stopping])
 
     def _make_watchers(self, client: AsyncClient) -> list[Watcher]:
-        ours = OPERATOR_LABEL
-        kinds: list[tuple[Resource, Kind | None, str]] = [
-            (JOBS, None, ""),
-            (PODS, "pods", ours),
-            (SERVICES, "services", ours),
-            (ENDPOINT_SLICES, "endpointslices", ours),
-        ]
-        if groups := get_pod_groups(self.settings.options.gang_scheduler):
-            kinds.append((groups, "podgroups", ours))
+        groups = get_pod_groups(self.settings.options.gang_scheduler)
+        children = [PODS, SERVICES, ENDPOINT_SLICES, *([groups] if groups else [])]
+        selectors = {JOBS: "", **dict.fromkeys(children, OPERATOR_LABEL)}
         return [
-            Watcher(client, self.store, resource, kind, namespace, selector, self.queue.add)
+            Watcher(client, self.store, resource, namespace, selector, self.queue.add)
             for namespace in self.settings.namespaces or ("",)
-            for resource, kind, selector in kinds
+            for resource, selector in selectors.items()
         ]
 
 
 def run_operator(settings: Settings, started: Callable[[int], None] | None = None) -> None:
-    """Run an operator in this process until it is told to end.
+    """Run an operator in this process until SIGTERM or SIGINT.
 
     Raises:
         KfpMindSporeError: As `Operator.run`.
@@ -190,14 +184,14 @@ def run_operator(settings: Settings, started: Callable[[int], None] | None = Non
         import uvloop
     except ImportError:
         raise MissingExtraError("uvloop", "operator") from None
-    # What was imported lives as long as the process: garbage collection need not look at it again and again.
+    # Imported modules live as long as the process: exclude them from garbage collection.
     gc.collect()
     gc.freeze()
     uvloop.run(Operator(settings, started).run())
 
 
 async def _wait_unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Wait for a coroutine, and return whether it has ended before one was told to stop."""
+    """Wait for a coroutine; return whether it finished before the stop event."""
     task = asyncio.create_task(work)
     stopping = asyncio.create_task(stop.wait())
     try:

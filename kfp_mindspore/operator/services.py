@@ -1,4 +1,4 @@
-"""What a job has besides its pods: its scheduler's Service and EndpointSlice, a gang scheduler's PodGroup. Pure."""
+"""Manifests of a job's Service, EndpointSlice and PodGroup. Pure."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from kfp_mindspore.msjob.topology import Member, make_labels
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.observed import EndpointSliceView, PodGroupView, PodView
 from kfp_mindspore.operator.options import Options
-from kfp_mindspore.operator.pods import make_owner, read_requests
-from kfp_mindspore.operator.quantities import add_up
+from kfp_mindspore.operator.pods import get_requests, make_owner_reference
+from kfp_mindspore.operator.quantities import sum_resources
+from kfp_mindspore.operator.resources import get_pod_groups
 
-API_VERSIONS = {"volcano": "scheduling.volcano.sh/v1beta1", "scheduler-plugins": "scheduling.x-k8s.io/v1alpha1"}
 
-
-def name_service(job_name: str) -> str:
-    """Return the name of a job's Service, which is that of its scheduler's pod."""
+def get_service_name(job_name: str) -> str:
+    """Return the name of a job's Service, which equals that of its scheduler pod."""
     return f"{job_name}-scheduler-0"
 
 
 def build_service(job: MSJob, port: int) -> dict[str, Any]:
-    """Return the Service of a job's scheduler on the wire.
+    """Return the manifest of the Service of a job's scheduler.
 
-    Its members need the cluster IP, not the name, since MindSpore takes no names. It has no selector: with one,
-    Kubernetes' controllers write two objects for it, each twice, which by their default limits is ten jobs a second;
-    `build_endpoint_slice` makes the one object that leads to the scheduler.
+    The members need the cluster IP, not the name, since MindSpore accepts no host names. It has no selector: with one,
+    Kubernetes' controllers write two objects for each Service, twice, whose default rate limits allow ten jobs a
+    second. `build_endpoint_slice` builds the only endpoint.
 
     Args:
         job: The job, as read from the API server (with a uid).
@@ -48,35 +47,35 @@ def build_service(job: MSJob, port: int) -> dict[str, Any]:
     }
 
 
-def find_address(scheduler: PodView, cluster_ip: str) -> str:
-    """Return the scheduler's address of the IP family of its Service; empty while it has none."""
+def get_address(scheduler: PodView, cluster_ip: str) -> str:
+    """Return the scheduler pod's address in the IP family of its Service; empty while it has none."""
     family = ip_address(cluster_ip).version
     return next((address for address in scheduler.addresses if ip_address(address).version == family), "")
 
 
-def leads_astray(
+def is_stale_endpoint(
     endpoint: EndpointSliceView, pods: Iterable[PodView], cluster_ip: str = "", port: int | None = None
 ) -> bool:
-    """Tell whether an EndpointSlice leads to no pod of its job: the address may be somebody else's soon.
+    """Return whether an EndpointSlice has the address of no live scheduler: another pod may soon have that address.
 
-    To a scheduler that is ending it leads on, since its gang may be saving; not to one that is over.
+    The endpoint of a terminating scheduler is kept, since its gang may be saving; that of a terminated one is stale.
 
     Args:
         endpoint: The EndpointSlice.
         pods: All pods of the job.
-        cluster_ip: Of its Service; empty when it is not known, and only the pod is looked at.
+        cluster_ip: Of its Service; empty to check the pod only.
         port: The port the scheduler listens on.
     """
     scheduler = next((pod for pod in pods if pod.uid == endpoint.pod), None)
-    if scheduler is None or scheduler.is_over:
+    if scheduler is None or scheduler.is_finished:
         return True
-    return bool(cluster_ip) and (endpoint.address, endpoint.port) != (find_address(scheduler, cluster_ip), port)
+    return bool(cluster_ip) and (endpoint.address, endpoint.port) != (get_address(scheduler, cluster_ip), port)
 
 
 def build_endpoint_slice(job: MSJob, scheduler: PodView, address: str, port: int) -> dict[str, Any]:
-    """Return the EndpointSlice of a job's Service on the wire.
+    """Return the manifest of the EndpointSlice of a job's Service.
 
-    The members look for the scheduler before its pod counts as ready, so its endpoint always does.
+    The endpoint is always ready, since the members connect to the scheduler before its pod is ready.
 
     Args:
         job: The job, as read from the API server (with a uid).
@@ -86,7 +85,7 @@ def build_endpoint_slice(job: MSJob, scheduler: PodView, address: str, port: int
     """
     metadata = _make_metadata(job)
     metadata["labels"] |= {
-        "kubernetes.io/service-name": name_service(job.name),
+        "kubernetes.io/service-name": get_service_name(job.name),
         "endpointslice.kubernetes.io/managed-by": metadata["labels"][OPERATOR_LABEL],
     }
     return {
@@ -111,17 +110,19 @@ def build_endpoint_slice(job: MSJob, scheduler: PodView, address: str, port: int
 
 
 def build_pod_group(job: MSJob, members: Sequence[Member], options: Options) -> dict[str, Any]:
-    """Return a job's PodGroup on the wire.
+    """Return the manifest of a job's PodGroup.
 
     Args:
         job: The job, as read from the API server (with a uid).
         members: Its members.
-        options: The operator's choices; they name a gang scheduler.
+        options: The operator's options, with a gang scheduler.
     """
-    policy = _find_policy(job)
-    minimum = find_minimum(job, len(members))
+    groups = get_pod_groups(options.gang_scheduler)
+    assert groups is not None, "a gang scheduler is configured"
+    policy = _get_scheduling_policy(job)
+    minimum = get_min_members(job, len(members))
     spec: dict[str, Any] = {"minMember": minimum}
-    if resources := copy.deepcopy(policy.min_resources) or _sum_requests(job, members[:minimum], options):
+    if resources := copy.deepcopy(policy.min_resources) or _compute_min_resources(job, members[:minimum], options):
         spec["minResources"] = resources
     if options.gang_scheduler == "volcano":
         if policy.queue:
@@ -131,7 +132,7 @@ def build_pod_group(job: MSJob, members: Sequence[Member], options: Options) -> 
     elif policy.schedule_timeout_seconds is not None:
         spec["scheduleTimeoutSeconds"] = policy.schedule_timeout_seconds
     return {
-        "apiVersion": API_VERSIONS[options.gang_scheduler],
+        "apiVersion": groups.api_version,
         "kind": "PodGroup",
         "metadata": {
             "name": job.name,
@@ -139,39 +140,39 @@ def build_pod_group(job: MSJob, members: Sequence[Member], options: Options) -> 
             "labels": {
                 key: value for key, value in make_labels(job.name, SCHEDULER, 0).items() if "replica" not in key
             },
-            "ownerReferences": [make_owner(job)],
+            "ownerReferences": [make_owner_reference(job)],
         },
         "spec": spec,
     }
 
 
-def _sum_requests(job: MSJob, members: Sequence[Member], options: Options) -> dict[str, Any]:
-    """Return what the members ask for, where the gang scheduler needs to be told."""
+def _compute_min_resources(job: MSJob, members: Sequence[Member], options: Options) -> dict[str, Any]:
+    """Return the members' total requests; empty for scheduler-plugins."""
     if options.gang_scheduler == "scheduler-plugins":
-        # A pod that it refuses by this sum is not looked at again when room comes free, but with its next flush of
-        # what waits (5 minutes); one that it refuses for want of a node is.
+        # coscheduling 0.32: pods refused by minResources are retried only at the next flush of the unschedulable queue
+        # (5 minutes), pods refused for want of a node as soon as resources are released.
         return {}
-    return add_up(read_requests(job, member) for member in members)
+    return sum_resources(get_requests(job, member) for member in members)
 
 
-def find_minimum(job: MSJob, members: int) -> int:
-    """Return how many pods must be admitted together: `schedulingPolicy.minAvailable`, at most and by default all."""
-    return min(_find_policy(job).min_available or members, members)
+def get_min_members(job: MSJob, members: int) -> int:
+    """Return the PodGroup's minMember: `schedulingPolicy.minAvailable`, at most and by default all members."""
+    return min(_get_scheduling_policy(job).min_available or members, members)
 
 
-def admits_pods(group: PodGroupView, options: Options) -> bool:
-    """Tell whether pods may be made: Volcano first puts a group in its queue, and lets nobody in before."""
+def is_admitted(group: PodGroupView, options: Options) -> bool:
+    """Return whether pods may be created: Volcano refuses pods of groups that it has not put in a queue."""
     return options.gang_scheduler != "volcano" or group.phase not in ("", "Pending")
 
 
 def _make_metadata(job: MSJob) -> dict[str, Any]:
     return {
-        "name": name_service(job.name),
+        "name": get_service_name(job.name),
         "namespace": job.namespace,
         "labels": make_labels(job.name, SCHEDULER, 0),
-        "ownerReferences": [make_owner(job)],
+        "ownerReferences": [make_owner_reference(job)],
     }
 
 
-def _find_policy(job: MSJob) -> SchedulingPolicy:
+def _get_scheduling_policy(job: MSJob) -> SchedulingPolicy:
     return job.effective_run_policy.scheduling_policy or SchedulingPolicy()

@@ -1,4 +1,4 @@
-"""The status subresource as the operator writes it: kubeflow-training's fields, and what a restart must not forget."""
+"""The status subresource: kubeflow-training's fields, and the counters that survive an operator restart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kfp_mindspore.operator.observed import PodView
 
 
 def read_status(document: Mapping[str, Any] | None) -> DetailedStatus:
-    """Read a status; one that cannot be read counts as none, and pods tell what it should have said."""
+    """Parse a status; an invalid one counts as empty: attempt and restarts are then read from the pods."""
     try:
         return DetailedStatus(**deserialize(DetailedStatus, document or {}))
     except (AttributeError, TypeError, ValueError):
@@ -24,7 +24,7 @@ def read_status(document: Mapping[str, Any] | None) -> DetailedStatus:
 
 
 def write_status(status: DetailedStatus) -> dict[str, Any]:
-    """Return the wire form, with what follows from the rest filled in."""
+    """Return the JSON form."""
     status.replica_statuses = status.replica_statuses or {}
     return status.to_dict()
 
@@ -32,7 +32,7 @@ def write_status(status: DetailedStatus) -> dict[str, Any]:
 def set_condition(
     status: JobStatus, condition: str, reason: str, message: str, time: datetime.datetime, *, holds: bool = True
 ) -> bool:
-    """Write a condition unless it stands there already, word for word.
+    """Set a condition unless it is already set with the same reason and message.
 
     Returns:
         Whether anything changed.
@@ -46,10 +46,10 @@ def set_condition(
 
 
 def count_replicas(status: DetailedStatus, job: MSJob, members: Iterable[Member], pods: Mapping[str, PodView]) -> None:
-    """Count the members that run and have ended.
+    """Count the running and terminated members.
 
     Args:
-        status: What is written to.
+        status: The status to change.
         job: The job.
         members: Its members.
         pods: The present attempt's pods by name.
@@ -73,8 +73,8 @@ def count_replicas(status: DetailedStatus, job: MSJob, members: Iterable[Member]
     status.workers = f"{(workers.active or 0) + (workers.succeeded or 0)}/{job.workers}"
 
 
-def settle_replicas(status: DetailedStatus, *, succeeded: bool) -> None:
-    """Count nobody as active in a job that is over; of one that succeeded, as kubeflow does, all as succeeded."""
+def finish_replica_counts(status: DetailedStatus, *, succeeded: bool) -> None:
+    """Set the active counts of a finished job to 0; of a successful job they count as succeeded, as in kubeflow."""
     for count in (status.replica_statuses or {}).values():
         if succeeded:
             count.succeeded = (count.succeeded or 0) + (count.active or 0)
@@ -82,5 +82,5 @@ def settle_replicas(status: DetailedStatus, *, succeeded: bool) -> None:
 
 
 def describe_failure(ending: ContainerTermination, log: tuple[str, ...], attempt: int) -> Failure:
-    """Return what a status keeps of a member's end."""
+    """Return the failure of a member for the status."""
     return Failure(ending.name, ending.exit_code, ending.reason, describe(ending), list(log), attempt)

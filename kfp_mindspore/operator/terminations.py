@@ -1,4 +1,4 @@
-"""From pods to what the restart table judges. Pure."""
+"""Terminations of members, as input of the restart table. Pure."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from kfp_mindspore.operator.observed import KILLED, PodView
 _LATEST = datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
 
 
-def find_endings(
+def list_terminations(
     members: Sequence[Member], pods: Mapping[str, PodView], *, launched: bool, host: str
 ) -> list[ContainerTermination]:
-    """Return how the members stand; of those that failed, the ones that came after the first count as running.
+    """Return the members' terminations; of several failures only the first counts, the others as running.
 
-    The end of one takes the others with it sooner or later, with exit codes that say nothing. So an operator that was
-    away for a minute decides as one that was there.
+    One failure causes the others, whose exit codes mean nothing. So an operator that was down meanwhile decides like
+    one that was not.
 
     Args:
         members: A job's members.
         pods: The present attempt's pods by name.
-        launched: Whether all members have run, so that a missing pod was deleted, and is not one yet to be made.
+        launched: Whether all members have run: a missing pod was then deleted, and is not still to be created.
         host: The scheduler's present address; empty for none.
     """
-    endings = [_find_ending(member, pods.get(member.name), launched=launched, host=host) for member in members]
+    endings = [_get_termination(member, pods.get(member.name), launched=launched, host=host) for member in members]
     times = {
         ending.name: (pods[ending.name].finish_time if ending.name in pods else None) or _LATEST
         for ending in endings
@@ -40,7 +40,7 @@ def find_endings(
     ]
 
 
-def _find_ending(member: Member, pod: PodView | None, *, launched: bool, host: str) -> ContainerTermination:
+def _get_termination(member: Member, pod: PodView | None, *, launched: bool, host: str) -> ContainerTermination:
     def end(code: int | None, reason: str = "", message: str = "") -> ContainerTermination:
         return ContainerTermination(member.name, member.replica_type, member.index, code, reason, message)
 

@@ -13,7 +13,7 @@ from kfp_mindspore.kube.backoff import Backoff
 from kfp_mindspore.kube.client import Document
 from kfp_mindspore.kube.watch import watch_events
 from kfp_mindspore.operator.resources import JOBS
-from kfp_mindspore.operator.store import Key, Kind, Store
+from kfp_mindspore.operator.store import Key, Store
 
 _LONGEST_DELAY_SECONDS = 10.0
 
@@ -28,7 +28,6 @@ class Watcher:
         client: The client.
         store: The store to update.
         resource: The resource.
-        kind: The store's name for it; None for jobs.
         namespace: Empty for all.
         selector: A label selector; empty for all objects.
         notify: Called with the key of each job whose state has changed.
@@ -38,7 +37,6 @@ class Watcher:
     client: AsyncClient
     store: Store
     resource: Resource
-    kind: Kind | None
     namespace: str
     selector: str
     notify: Notify
@@ -77,27 +75,27 @@ class Watcher:
         else:
             if self._listed is not None:
                 self._listed.add(str(document["metadata"].get("uid", "")))
-            key = self.store.put_job(document) if self.kind is None else self.store.put(self.kind, document)
-            self._notify(key)
+            is_job = self.resource == JOBS
+            self._notify(self.store.put_job(document) if is_job else self.store.put(self.resource, document))
 
     def _drop(self, document: Document) -> None:
         metadata = document["metadata"]
-        if self.kind is None:
+        if self.resource == JOBS:
             self._notify(self.store.drop_job(Key(metadata["namespace"], metadata["name"]), metadata["uid"]))
-        elif (key := self.store.resolve_job(self.kind, document)) is not None:
-            self._notify(self.store.drop(self.kind, key, metadata["name"], metadata["uid"]))
+        elif (key := self.store.resolve_job(self.resource, document)) is not None:
+            self._notify(self.store.drop(self.resource, key, metadata["name"], metadata["uid"]))
 
     def _drop_unlisted(self, version: int) -> None:
         """Drop objects that a complete list lacks; those created after the list have a later resourceVersion."""
         listed, self._listed = self._listed or set(), None
-        if self.kind is None:
+        if self.resource == JOBS:
             for key, uid, seen in self.store.list_jobs(self.namespace):
                 if uid not in listed and seen <= version:
                     self._notify(self.store.drop_job(key, uid))
         else:
-            for key, name, uid, seen in self.store.list_children(self.kind, self.namespace):
+            for key, name, uid, seen in self.store.list_children(self.resource, self.namespace):
                 if uid not in listed and seen <= version:
-                    self._notify(self.store.drop(self.kind, key, name, uid))
+                    self._notify(self.store.drop(self.resource, key, name, uid))
 
     def _notify(self, key: Key | None) -> None:
         if key is not None:

@@ -8,6 +8,7 @@ import itertools
 from ipaddress import IPv4Address
 from typing import Any
 
+from kfp_mindspore.kube import ENDPOINT_SLICES, PODS, SERVICES
 from kfp_mindspore.msjob.manifest import format_time
 from kfp_mindspore.operator import (
     Observed,
@@ -19,20 +20,8 @@ from kfp_mindspore.operator import (
     view_pod_group,
     view_service,
 )
-from kfp_mindspore.operator.actions import (
-    Action,
-    CreateEndpointSlice,
-    CreatePod,
-    CreatePodGroup,
-    CreateService,
-    DeleteEndpointSlice,
-    DeleteJob,
-    DeletePod,
-    DeletePodGroup,
-    DeleteService,
-    EmitEvent,
-    RequeueAt,
-)
+from kfp_mindspore.operator.actions import Action, Create, Delete, EmitEvent, RequeueAt
+from kfp_mindspore.operator.resources import JOBS
 
 START = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone.utc)
 
@@ -139,42 +128,44 @@ class Cluster:
         return True
 
     def do(self, action: Action) -> None:
-        if isinstance(action, CreateService):
-            body = self._make(action.body)
-            body["spec"]["clusterIP"] = str(IPv4Address("10.96.0.0") + next(self._numbers))
-            self.services.setdefault(action.name, body)
-        elif isinstance(action, CreateEndpointSlice):
-            self.endpoint_slices.setdefault(action.name, self._make(action.body))
-        elif isinstance(action, CreatePodGroup):
-            self.pod_group = self.pod_group or self._make(action.body)
-        elif isinstance(action, CreatePod):
-            if action.name not in self.pods:
-                self.pods[action.name] = self._make(action.body)
-                self.pods[action.name]["status"] = {"phase": "Pending"}
-                self.created.append(self.pods[action.name])
-        elif isinstance(action, DeletePod):
-            pod = self.pods.get(action.name)
-            if pod and pod["metadata"]["uid"] == action.uid:
-                assert action.grace_seconds is None or action.grace_seconds > 0, "no pod is taken out by force"
-                self._mark_deleted(pod)
-        elif isinstance(action, DeleteService):
-            service = self.services.get(action.name)
-            if service and service["metadata"]["uid"] == action.uid:
-                del self.services[action.name]
-        elif isinstance(action, DeleteEndpointSlice):
-            found = self.endpoint_slices.get(action.name)
-            if found and found["metadata"]["uid"] == action.uid:
-                del self.endpoint_slices[action.name]
-        elif isinstance(action, DeletePodGroup):
-            if self.pod_group and self.pod_group["metadata"]["uid"] == action.uid:
-                self.pod_group = None
-        elif isinstance(action, DeleteJob):
-            assert self.job is None or self.job["metadata"]["uid"] == action.uid
-            self.job = None
+        if isinstance(action, Create):
+            self._create(action)
+        elif isinstance(action, Delete):
+            self._delete(action)
         elif isinstance(action, EmitEvent):
             self.events.append(action)
         else:
             assert isinstance(action, RequeueAt)
+
+    def _create(self, action: Create) -> None:
+        if action.resource == SERVICES:
+            body = self._make(action.body)
+            body["spec"]["clusterIP"] = str(IPv4Address("10.96.0.0") + next(self._numbers))
+            self.services.setdefault(action.name, body)
+        elif action.resource == ENDPOINT_SLICES:
+            self.endpoint_slices.setdefault(action.name, self._make(action.body))
+        elif action.resource != PODS:
+            self.pod_group = self.pod_group or self._make(action.body)
+        elif action.name not in self.pods:
+            self.pods[action.name] = self._make(action.body)
+            self.pods[action.name]["status"] = {"phase": "Pending"}
+            self.created.append(self.pods[action.name])
+
+    def _delete(self, action: Delete) -> None:
+        if action.resource == JOBS:
+            assert self.job is None or self.job["metadata"]["uid"] == action.uid
+            self.job = None
+        elif action.resource == PODS:
+            pod = self.pods.get(action.name)
+            if pod and pod["metadata"]["uid"] == action.uid:
+                assert action.grace_seconds is None or action.grace_seconds > 0, "no pod is force-deleted"
+                self._mark_deleted(pod)
+        elif action.resource in (SERVICES, ENDPOINT_SLICES):
+            objects = self.services if action.resource == SERVICES else self.endpoint_slices
+            if action.name in objects and objects[action.name]["metadata"]["uid"] == action.uid:
+                del objects[action.name]
+        elif self.pod_group and self.pod_group["metadata"]["uid"] == action.uid:
+            self.pod_group = None
 
     def settle(self, rounds: int = 6) -> None:
         """Reconcile until nothing more follows, and make sure that it ends."""
@@ -254,12 +245,12 @@ class Cluster:
     def has(self, condition: str) -> bool:
         return any(item["type"] == condition and item["status"] == "True" for item in self.status.get("conditions", []))
 
-    def find(self, condition: str) -> dict[str, Any]:
+    def get_condition(self, condition: str) -> dict[str, Any]:
         found: dict[str, Any] = next(item for item in self.status["conditions"] if item["type"] == condition)
         return found
 
     @property
-    def leads_to(self) -> list[str]:
+    def endpoint_addresses(self) -> list[str]:
         """The addresses that the job's Service leads to."""
         return [
             address

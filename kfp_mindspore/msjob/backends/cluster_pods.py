@@ -1,4 +1,4 @@
-"""What the API server says of pods and events, as a backend tells it."""
+"""Conversion of a cluster's pods and events to those of a backend."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ Document = Mapping[str, Any]
 
 
 def is_owned(document: Document, uid: str) -> bool:
-    """Tell whether an object belongs to the job with a uid; a job of the same name before it has another."""
+    """Return whether an object is owned by the job of this uid, not by an earlier job of the same name."""
     owners = document["metadata"].get("ownerReferences") or []
     return any(owner.get("uid") == uid for owner in owners)
 
 
 def has_started(document: Document) -> bool:
-    """Tell whether a pod's training container runs or has run, so that it has a log."""
-    state = _find_container(document).get("state") or {}
+    """Return whether a pod's training container has started, so that it has a log."""
+    state = _get_container(document).get("state") or {}
     return "running" in state or "terminated" in state
 
 
 def read_pods(documents: Iterable[Document]) -> list[Pod]:
-    """Return pods: scheduler, parameter servers, workers by rank; those without the labels of a member are left out."""
-    pods = [read_pod(document) for document in documents if _find_type(document) is not None]
+    """Return pods with the labels of a member: scheduler, parameter servers, workers by rank."""
+    pods = [read_pod(document) for document in documents if _get_replica_type(document) is not None]
     return sorted(pods, key=lambda pod: (REPLICA_TYPES.index(pod.replica_type), pod.index))
 
 
 def read_pod(document: Document) -> Pod:
-    """Return a pod, from its wire form."""
+    """Return a pod, from its document."""
     metadata, status = document["metadata"], document.get("status") or {}
     labels = metadata.get("labels") or {}
-    state = _find_container(document).get("state") or {}
+    state = _get_container(document).get("state") or {}
     ended, running = state.get("terminated") or {}, state.get("running") or {}
     reason, message = ended.get("reason"), ended.get("message")
     if not ended:
-        reason, message = _find_trouble(document)
+        reason, message = _get_waiting_reason(document)
     return Pod(
         name=metadata["name"],
         namespace=metadata.get("namespace") or "default",
-        replica_type=_find_type(document) or "",
+        replica_type=_get_replica_type(document) or "",
         index=_read_number(labels.get(REPLICA_INDEX_LABEL)),
         phase=str(status.get("phase") or "Pending"),
         labels=dict(labels),
@@ -64,7 +64,7 @@ def read_pod(document: Document) -> Pod:
 
 
 def read_events(documents: Iterable[Document], job: str, uid: str) -> list[Event]:
-    """Return what happened to a job and its members, oldest first.
+    """Return the events of a job and its members, oldest first.
 
     Args:
         documents: The events of its namespace.
@@ -97,18 +97,18 @@ def read_events(documents: Iterable[Document], job: str, uid: str) -> list[Event
     return sorted(events, key=lambda event: event.time)
 
 
-def _find_container(document: Document) -> Document:
+def _get_container(document: Document) -> Document:
     states = (document.get("status") or {}).get("containerStatuses") or []
     found: Document = next((item for item in states if item.get("name") == CONTAINER_NAME), {})
     return found
 
 
-def _find_type(document: Document) -> str | None:
+def _get_replica_type(document: Document) -> str | None:
     return resolve_replica_type((document["metadata"].get("labels") or {}).get(REPLICA_TYPE_LABEL) or "")
 
 
-def _find_trouble(document: Document) -> tuple[str | None, str | None]:
-    """Return why a pod does not run, or ended without its container: a word and a sentence."""
+def _get_waiting_reason(document: Document) -> tuple[str | None, str | None]:
+    """Return reason and message of a pod that does not run, or failed before its container started."""
     status = document.get("status") or {}
     for item in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
         state = item.get("state") or {}

@@ -1,4 +1,4 @@
-"""The backend that submits MSJobs to a cluster, where an operator runs them."""
+"""The backend for clusters, where an operator runs the jobs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from kfp_mindspore.settings import KUBERNETES, get_backend_name
 
 MSJOBS = Resource(GROUP, API_VERSION.rpartition("/")[2], PLURAL, KIND)
 _MANAGER = "kfp-mindspore"
-# What the API server writes; in a patch it would say that nothing may have changed meanwhile.
+# Set by the API server; in a patch, resourceVersion would be a precondition.
 _SERVER_FIELDS = (
     "name",
     "namespace",
@@ -49,8 +49,8 @@ _SERVER_FIELDS = (
     "selfLink",
 )
 _CONFLICTS = 10
-# What a cluster may take beyond the grace period of the pods.
-_PATIENCE_SECONDS = 120.0
+# Time for deletion beyond the grace period of the pods.
+_DELETION_SECONDS = 120.0
 
 
 class KubernetesBackend(JobBackend):
@@ -82,11 +82,11 @@ class KubernetesBackend(JobBackend):
 
     @property
     def default_namespace(self) -> str:
-        """The namespace of jobs that name none: the backend's, else that of the context or the pod."""
+        """The default namespace of jobs: the backend's, else that of the context or the pod."""
         return self.namespace or self.cluster.namespace
 
     def list_flags(self) -> Sequence[str]:
-        """Return the flags by which the command line comes to this cluster."""
+        """Return the command-line flags that select this cluster."""
         flags = [] if get_backend_name() == KUBERNETES else ["--backend", KUBERNETES]
         for flag, value in (("--context", self.context), ("--kubeconfig", self.kubeconfig)):
             flags += [flag, str(value)] if value else []
@@ -108,16 +108,16 @@ class KubernetesBackend(JobBackend):
         namespace = document["metadata"].setdefault("namespace", self.default_namespace)
         for field in set(_SERVER_FIELDS) - {"name", "namespace"}:
             document["metadata"].pop(field, None)
-        # An answer can get lost after the job was made. Whose job is there then is told by who wrote its fields.
+        # The response may be lost after the job was created: a unique field manager identifies it.
         manager = f"{_MANAGER}-{secrets.token_hex(4)}"
         while True:
             try:
                 return _read_job(self.cluster.create(MSJOBS, document, namespace, manager=manager, dry_run=dry_run))
             except UncertainError:
-                if (found := self._find_own(job.name, namespace, manager)) is not None:
+                if (found := self._get_created(job.name, namespace, manager)) is not None:
                     return found
             except AlreadyExistsError:
-                if (found := self._find_own(job.name, namespace, manager)) is not None:
+                if (found := self._get_created(job.name, namespace, manager)) is not None:
                     return found
                 raise AlreadyExistsError(
                     f"job {job.name} exists already in namespace {namespace}",
@@ -154,7 +154,7 @@ class KubernetesBackend(JobBackend):
             document = objects.get(name)
             if document is None or uid not in ("", document["metadata"]["uid"]):
                 if not uid:
-                    self._refuse(name, namespace)
+                    self._raise_not_found(name, namespace)
                 raise NotFoundError(f"job {name} does not exist in namespace {namespace} any more: it was deleted")
             uid = document["metadata"]["uid"]
             yield _read_job(document)
@@ -165,7 +165,7 @@ class KubernetesBackend(JobBackend):
         if metadata := patch.get("metadata"):
             patch["metadata"] = {key: value for key, value in metadata.items() if key not in _SERVER_FIELDS}
         if isinstance(spec := patch.get("spec"), Mapping) and isinstance(spec.get("msReplicaSpecs"), Mapping):
-            patch["spec"] = {**spec, "msReplicaSpecs": self._spell_types(name, namespace, spec["msReplicaSpecs"])}
+            patch["spec"] = {**spec, "msReplicaSpecs": self._use_stored_keys(name, namespace, spec["msReplicaSpecs"])}
         for tries in range(_CONFLICTS + 1):
             try:
                 return _read_job(self.cluster.patch(MSJOBS, name, namespace, patch))
@@ -174,7 +174,7 @@ class KubernetesBackend(JobBackend):
                     raise
                 time.sleep(0.02 * 2 ** min(tries, 5))
             except NotFoundError:
-                self._refuse(name, namespace)
+                self._raise_not_found(name, namespace)
             except ValidationError as error:
                 raise ValidationError(error.errors, subject=f"Update of MSJob {name}", hint=error.hint) from None
         raise AssertionError("unreachable")
@@ -183,21 +183,21 @@ class KubernetesBackend(JobBackend):
         """Delete a job, its pods before it, and return when all are gone; see `JobBackend.delete`.
 
         Raises:
-            WaitTimeoutError: Its pods do not end, as on a node that is lost.
+            WaitTimeoutError: Its pods do not terminate, as on a lost node.
         """
         job = self.get(name, namespace)
         uid = str(job.metadata["uid"])
         longest = max(spec.grace_seconds for spec in job.ms_replica_specs.values())
-        deadline = time.monotonic() + (longest if grace_seconds is None else grace_seconds) + _PATIENCE_SECONDS
+        deadline = time.monotonic() + (longest if grace_seconds is None else grace_seconds) + _DELETION_SECONDS
         with contextlib.suppress(NotFoundError, ConflictError):
             self.cluster.delete(MSJOBS, name, namespace, propagation="Foreground", uid=uid)
         if grace_seconds is not None:
-            self._hurry_pods(name, namespace, uid, math.ceil(grace_seconds))
+            self._shorten_grace_period(name, namespace, uid, math.ceil(grace_seconds))
         job_there = self.cluster.watch(
             MSJOBS, namespace, fields=f"metadata.name={name}", timeout=max(0.0, deadline - time.monotonic())
         )
         self._wait_for_end(name, namespace, job_there, lambda item: item["metadata"]["uid"] == uid)
-        # A job whose pods do not block its deletion is gone before them.
+        # Pods without blockOwnerDeletion are deleted after their job.
         pods_there = self.cluster.watch(
             PODS, namespace, labels=f"{JOB_LABEL}={name}", timeout=max(0.0, deadline - time.monotonic())
         )
@@ -210,7 +210,7 @@ class KubernetesBackend(JobBackend):
         return read_pods(document for document in documents if is_owned(document, uid))
 
     def list_events(self, name: str, namespace: str) -> Sequence[Event]:
-        """Return what happened to a job and its pods, oldest first, as long as the API server keeps it (1 hour)."""
+        """Return the events of a job and its pods, oldest first; the API server keeps them for an hour."""
         uid = self._get(name, namespace)["metadata"]["uid"]
         return read_events(self.cluster.list(EVENTS, namespace), name, uid)
 
@@ -219,11 +219,11 @@ class KubernetesBackend(JobBackend):
         return self.cluster.read_log(pod, namespace, container=CONTAINER_NAME, last=last)
 
     def follow_logs(
-        self, name: str, namespace: str, choose: Callable[[Pod], bool], *, timeout: float | None = None
+        self, name: str, namespace: str, pod_filter: Callable[[Pod], bool], *, timeout: float | None = None
     ) -> Iterator[tuple[str, str]]:
         """Yield (pod name, line), across restarts, until the job ends or is deleted; see `JobBackend.follow_logs`."""
         uid = self._get(name, namespace)["metadata"]["uid"]
-        return follow_pods(self, name, namespace, uid, choose, timeout)
+        return follow_pods(self, name, namespace, uid, pod_filter, timeout)
 
     def _wait_for_end(
         self,
@@ -249,15 +249,15 @@ class KubernetesBackend(JobBackend):
         try:
             return self.cluster.get(MSJOBS, name, namespace)
         except NotFoundError:
-            self._refuse(name, namespace)
+            self._raise_not_found(name, namespace)
 
-    def _refuse(self, name: str, namespace: str) -> NoReturn:
+    def _raise_not_found(self, name: str, namespace: str) -> NoReturn:
         raise NotFoundError(
             f"job {name} does not exist in namespace {namespace}",
             hint=f"`{self.name_command('list', namespace=namespace)}` shows what there is.",
         ) from None
 
-    def _find_own(self, name: str, namespace: str, manager: str) -> MSJob | None:
+    def _get_created(self, name: str, namespace: str, manager: str) -> MSJob | None:
         try:
             document = self.cluster.get(MSJOBS, name, namespace)
         except NotFoundError:
@@ -265,15 +265,15 @@ class KubernetesBackend(JobBackend):
         entries = document["metadata"].get("managedFields") or []
         return _read_job(document) if any(entry.get("manager") == manager for entry in entries) else None
 
-    def _spell_types(self, name: str, namespace: str, specs: Mapping[str, Any]) -> dict[str, Any]:
+    def _use_stored_keys(self, name: str, namespace: str, specs: Mapping[str, Any]) -> dict[str, Any]:
         """Return replica specs under the keys that the stored job has for them: `worker` stays `worker`."""
         stored = self._get(name, namespace)["spec"]["msReplicaSpecs"]
         keys = {resolve_replica_type(key) or key: key for key in stored}
         return {keys.get(resolve_replica_type(key) or key, key): value for key, value in specs.items()}
 
-    def _hurry_pods(self, name: str, namespace: str, uid: str, seconds: int) -> None:
-        # The garbage collector gives pods their own grace period; a second deletion can only shorten it. Who may
-        # delete jobs may not be allowed to delete pods: then it takes as long as it takes.
+    def _shorten_grace_period(self, name: str, namespace: str, uid: str, seconds: int) -> None:
+        # The garbage collector uses the pods' own grace period, which a second deletion can shorten. Accounts that may
+        # delete jobs are not always allowed to delete pods: the grace period then stays.
         with contextlib.suppress(ForbiddenError):
             for document in self.cluster.list(PODS, namespace, labels=f"{JOB_LABEL}={name}"):
                 if is_owned(document, uid):
@@ -285,7 +285,7 @@ class KubernetesBackend(JobBackend):
 
 
 def _check_images(job: MSJob) -> None:
-    """Refuse what this machine runs and a cluster cannot: a job without an image."""
+    """Refuse a job without an image, which only the local backend can run."""
     errors = [
         f"spec.msReplicaSpecs.{kind}.template.spec.containers: '{CONTAINER_NAME}' must have an image on a cluster"
         for kind, spec in job.ms_replica_specs.items()
@@ -300,10 +300,9 @@ def _check_images(job: MSJob) -> None:
 
 
 def _read_job(document: dict[str, Any]) -> MSJob:
-    """Return a stored job; a newer API server's fields of the spec are left out, those of pod templates are kept."""
+    """Return a stored job; unknown fields of the spec are dropped, those of pod templates kept."""
     status = document.get("status")
     job = MSJob.from_dict({**document, "status": None}, validate=False)
-    # Who wrote which field: long, and of no use to who reads a job.
     job.metadata.pop("managedFields", None)
     job.status = DetailedStatus.from_dict(status) if status else None
     return job

@@ -1,4 +1,4 @@
-"""What the operator needs in a cluster: one source for `operator install` and for the kustomize files."""
+"""The operator's manifests: one source for `operator install` and for the kustomize files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brings objects to a cluster, each by server-side apply, so that what others have set stays."""
+"""Installation by server-side apply: fields of other managers stay."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _ESTABLISH_SECONDS = 60.0
 def apply_objects(
     objects: Sequence[Mapping[str, Any]], *, kubeconfig: str | None = None, context: str | None = None
 ) -> Iterator[str]:
-    """Apply objects in their order, and yield the name of each when that is done.
+    """Apply objects in order, and yield the name of each once applied.
 
     Args:
-        objects: On the wire; a definition stands before what it defines.
+        objects: Manifests; definitions before their custom resources.
         kubeconfig: A kubeconfig file; None for `$KUBECONFIG` or `~/.kube/config`.
-        context: A context of it; None for its current one.
+        context: Context of the kubeconfig; None for the current one.
 
     Raises:
-        WaitTimeoutError: The API server does not begin to serve a definition.
+        WaitTimeoutError: The API server does not establish a definition.
     """
     cluster = Cluster(kubeconfig, context)
     for document in objects:

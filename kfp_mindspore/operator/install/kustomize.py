@@ -1,4 +1,4 @@
-"""The kustomize files, as text: a base with everything, and an overlay for each choice. `make golden` writes them."""
+"""The kustomize files, as text: a base, and an overlay for each option. `make golden` writes them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _overlay_gang(scheduler: GangScheduler) -> Document:
 
 
 def _overlay_namespace() -> Document:
-    """Operator and jobs in one namespace, and no rights outside of it; the last line names it."""
+    """Return an overlay with operator and jobs in one namespace, and no permissions outside of it."""
     deletions = [
         {"patch": json.dumps({"$patch": "delete", "apiVersion": _RBAC, "kind": kind, "metadata": {"name": NAME}})}
         for kind in ("ClusterRole", "ClusterRoleBinding")
@@ -80,7 +80,7 @@ def _overlay_namespace() -> Document:
         resources=[_BASE, "role.yaml"],
         patches=[
             *deletions,
-            # The jobs' own images seldom fit the restricted level.
+            # Job images seldom meet the restricted level.
             _patch("Namespace", NAMESPACE, levels),
             _patch("Deployment", NAME, [own]),
             _add_arguments("--namespace=$(POD_NAMESPACE)"),

@@ -1,4 +1,4 @@
-"""All objects of an installation, in the order in which they can be applied."""
+"""All manifests of an installation, in the order of their application."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from kfp_mindspore.operator.install.workload import (
 Document = dict[str, Any]
 
 
-def group_objects(choices: InstallOptions) -> dict[str, list[Document]]:
-    """Return the objects by the name of their file, without ending."""
+def group_objects(options: InstallOptions) -> dict[str, list[Document]]:
+    """Return the manifests by file name, without extension."""
     return {
         "crd": [build_crd()],
-        "namespace": [build_namespace(choices)],
-        "operator-roles": build_operator_roles(choices),
+        "namespace": [build_namespace(options)],
+        "operator-roles": build_operator_roles(options),
         "tenant-roles": build_tenant_roles(),
-        "deployment": [build_deployment(choices)],
-        "service": [build_service(choices)],
-        "network-policy": [build_network_policy(choices)],
+        "deployment": [build_deployment(options)],
+        "service": [build_service(options)],
+        "network-policy": [build_network_policy(options)],
     }
 
 
-def build_objects(choices: InstallOptions) -> list[Document]:
-    """Return the definition, the namespace, the roles, the Deployment and what stands around it."""
-    return [item for group in group_objects(choices).values() for item in group]
+def build_objects(options: InstallOptions) -> list[Document]:
+    """Return definition, namespace, roles, Deployment, Service and NetworkPolicy."""
+    return [item for group in group_objects(options).values() for item in group]

@@ -1,4 +1,4 @@
-"""What whoever installs the operator chooses, and the names that follow from it."""
+"""Options of an installation, and its fixed names."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/part-of": "kfp-mind
 
 @dataclass(frozen=True)
 class InstallOptions:
-    """An installation.
+    """Options of an installation.
 
     Attributes:
         image: The operator's image, by digest when it matters.
-        namespace: Where the operator runs.
-        watched: The namespaces whose jobs are its own; empty for all.
+        namespace: Namespace of the operator.
+        watched: Namespaces of its jobs; empty for all.
         gang_scheduler: `none`, `volcano` or `scheduler-plugins`.
-        istio_sidecar: Whether Istio may put its sidecar into job pods.
-        replicas: How many processes there are; one of them acts.
+        istio_sidecar: Whether Istio may inject its sidecar into job pods.
+        replicas: Number of operator pods; one of them is the leader.
     """
 
     image: str = PLACEHOLDER_OPERATOR_IMAGE

@@ -1,4 +1,4 @@
-"""Who may do what: the operator no more than it does, and tenants what they may do with MSJobs."""
+"""RBAC of the operator, least privilege, and of tenants for MSJobs."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _AGGREGATE = f"{_RBAC}/aggregate-to-"
 
 
 def list_rules(gang_scheduler: GangScheduler) -> list[Document]:
-    """Return the rules of the operator's role, in each namespace whose jobs are its own.
+    """Return the rules of the operator's role.
 
     Args:
-        gang_scheduler: What makes PodGroups necessary.
+        gang_scheduler: `volcano` and `scheduler-plugins` need PodGroups.
     """
     rules = [
-        # By TTL it deletes jobs; it never changes what a job asks for.
+        # Delete is for TTLs; specs are never changed.
         make_rule(GROUP, PLURAL, [*_READ, "delete"]),
         make_rule(GROUP, f"{PLURAL}/status", ["update"]),
-        # What a job owns blocks its deletion, which some clusters allow only to who may set the owner's finalizers.
+        # OwnerReferencesPermissionEnforcement requires it for blockOwnerDeletion.
         make_rule(GROUP, f"{PLURAL}/finalizers", ["update"]),
         make_rule("", "pods", [*_READ, "create", "delete"]),
         make_rule("", "services", [*_READ, "create", "delete"]),
         make_rule(ENDPOINT_SLICES.group, ENDPOINT_SLICES.plural, [*_READ, "create", "delete"]),
-        # OpenShift's word for slices with addresses of its pod network; elsewhere it means nothing.
+        # OpenShift requires it for slices with addresses of its pod network.
         make_rule(ENDPOINT_SLICES.group, f"{ENDPOINT_SLICES.plural}/restricted", ["create"]),
         make_rule("", "events", ["create", "patch"]),
     ]
@@ -40,18 +40,18 @@ def list_rules(gang_scheduler: GangScheduler) -> list[Document]:
 
 
 def list_gang_rules(gang_scheduler: GangScheduler) -> list[Document]:
-    """Return what a gang scheduler makes necessary."""
+    """Return the rules for PodGroups."""
     groups = get_pod_groups(gang_scheduler)
     return [make_rule(groups.group, groups.plural, [*_READ, "create", "delete"])] if groups else []
 
 
-def build_operator_roles(choices: InstallOptions) -> list[Document]:
+def build_operator_roles(options: InstallOptions) -> list[Document]:
     """Return the operator's account, roles and bindings."""
     account: Document = {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": _metadata(NAME, choices.namespace),
-        # The Deployment asks for it.
+        "metadata": _metadata(NAME, options.namespace),
+        # Mounted by the Deployment only.
         "automountServiceAccountToken": False,
     }
     lease_rules = [
@@ -59,22 +59,22 @@ def build_operator_roles(choices: InstallOptions) -> list[Document]:
         {**make_rule(LEASES.group, LEASES.plural, ["get", "update"]), "resourceNames": [NAME]},
     ]
     leases = [
-        _role("Role", f"{NAME}-leader", lease_rules, choices.namespace),
-        _binding("Role", f"{NAME}-leader", choices, choices.namespace),
+        _role("Role", f"{NAME}-leader", lease_rules, options.namespace),
+        _binding("Role", f"{NAME}-leader", options, options.namespace),
     ]
-    rules = list_rules(choices.gang_scheduler)
-    if not choices.watched:
-        return [account, _role("ClusterRole", NAME, rules), _binding("ClusterRole", NAME, choices), *leases]
+    rules = list_rules(options.gang_scheduler)
+    if not options.watched:
+        return [account, _role("ClusterRole", NAME, rules), _binding("ClusterRole", NAME, options), *leases]
     own = [
         item
-        for namespace in choices.watched
-        for item in (_role("Role", NAME, rules, namespace), _binding("Role", NAME, choices, namespace))
+        for namespace in options.watched
+        for item in (_role("Role", NAME, rules, namespace), _binding("Role", NAME, options, namespace))
     ]
     return [account, *own, *leases]
 
 
 def build_tenant_roles() -> list[Document]:
-    """Return what Kubernetes' own roles `admin`, `edit` and `view` are to hold beside their own rules."""
+    """Return the roles that Kubernetes aggregates to `admin`, `edit` and `view`."""
     write = ["create", "delete", "deletecollection", "patch", "update"]
     return [
         {
@@ -104,7 +104,7 @@ def build_tenant_roles() -> list[Document]:
 
 
 def build_kueue_roles() -> list[Document]:
-    """Return what Kueue's manager needs to hold MSJobs back and let them go, by `runPolicy.suspend`."""
+    """Return the role with which Kueue's manager suspends and resumes MSJobs."""
     name = "kueue-msjob-manager"
     rules = [
         make_rule(GROUP, PLURAL, [*_READ, "patch", "update"]),
@@ -130,13 +130,13 @@ def _role(kind: str, name: str, rules: list[Document], namespace: str = "") -> D
     return {"apiVersion": _API_VERSION, "kind": kind, "metadata": _metadata(name, namespace), "rules": rules}
 
 
-def _binding(kind: str, name: str, choices: InstallOptions, namespace: str = "") -> Document:
+def _binding(kind: str, name: str, options: InstallOptions, namespace: str = "") -> Document:
     return {
         "apiVersion": _API_VERSION,
         "kind": f"{kind}Binding",
         "metadata": _metadata(name, namespace),
         "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": choices.namespace}],
+        "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": options.namespace}],
     }
 
 

@@ -1,4 +1,4 @@
-"""The operator's Deployment, and what stands around it."""
+"""The operator's namespace, Deployment, Service and NetworkPolicy."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ from kfp_mindspore.operator.install.options import LABELS, NAME, PORT, InstallOp
 
 Document = dict[str, Any]
 _SELECTOR = {"app.kubernetes.io/name": NAME}
-# Any user that is not root will do: the operator writes no file.
+# Any user but root: the operator writes no file.
 _USER = 65532
 
 
-def build_namespace(choices: InstallOptions) -> Document:
-    """Return the operator's namespace, where only pods without any privilege may run."""
+def build_namespace(options: InstallOptions) -> Document:
+    """Return the operator's namespace, at the restricted Pod Security level."""
     levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
     return {
         "apiVersion": "v1",
         "kind": "Namespace",
-        "metadata": {"name": choices.namespace, "labels": {**LABELS, **levels}},
+        "metadata": {"name": options.namespace, "labels": {**LABELS, **levels}},
     }
 
 
-def list_arguments(choices: InstallOptions) -> list[str]:
-    """Return the words after `kfp-mindspore operator run`."""
+def list_arguments(options: InstallOptions) -> list[str]:
+    """Return the arguments of `kfp-mindspore operator run`."""
     arguments = ["--leader-elect", "--log-format=json", f"--metrics-port={PORT}"]
-    arguments += [f"--namespace={namespace}" for namespace in choices.watched]
-    if choices.gang_scheduler != "none":
-        arguments.append(f"--gang-scheduler={choices.gang_scheduler}")
-    if choices.istio_sidecar:
+    arguments += [f"--namespace={namespace}" for namespace in options.watched]
+    if options.gang_scheduler != "none":
+        arguments.append(f"--gang-scheduler={options.gang_scheduler}")
+    if options.istio_sidecar:
         arguments.append("--istio-sidecar")
     return arguments
 
 
-def build_deployment(choices: InstallOptions) -> Document:
-    """Return the Deployment: non-root, nothing to write to, no capabilities."""
+def build_deployment(options: InstallOptions) -> Document:
+    """Return the Deployment: non-root, read-only root file system, no capabilities."""
     container: Document = {
         "name": "operator",
-        "image": choices.image,
+        "image": options.image,
         "command": ["kfp-mindspore", "operator", "run"],
-        "args": list_arguments(choices),
+        "args": list_arguments(options),
         "env": [{"name": "PYTHONDONTWRITEBYTECODE", "value": "1"}],
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "startupProbe": _probe("/healthz", period=2, failures=60),
         "livenessProbe": _probe("/healthz", period=10, failures=6),
         "readinessProbe": _probe("/readyz", period=5, failures=3),
-        # A thousand jobs that start at once keep one core busy; 5,000 that run take a quarter of the limit.
+        # 1,000 jobs that start at once keep one core busy; 5,000 running jobs use about a quarter of the limit.
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -62,9 +62,9 @@ def build_deployment(choices: InstallOptions) -> Document:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(choices),
+        "metadata": _metadata(options),
         "spec": {
-            "replicas": choices.replicas,
+            "replicas": options.replicas,
             "selector": {"matchLabels": dict(_SELECTOR)},
             "template": {
                 "metadata": {"labels": dict(LABELS)},
@@ -86,13 +86,13 @@ def build_deployment(choices: InstallOptions) -> Document:
     }
 
 
-def build_service(choices: InstallOptions) -> Document:
-    """Return the Service that Prometheus asks."""
+def build_service(options: InstallOptions) -> Document:
+    """Return the Service for Prometheus."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
-            **_metadata(choices, f"{NAME}-metrics"),
+            **_metadata(options, f"{NAME}-metrics"),
             "annotations": {"prometheus.io/scrape": "true", "prometheus.io/port": str(PORT)},
         },
         "spec": {
@@ -102,8 +102,8 @@ def build_service(choices: InstallOptions) -> Document:
     }
 
 
-def build_network_policy(choices: InstallOptions) -> Document:
-    """Return the policy: in come probes and Prometheus, out goes DNS and HTTPS, as to the API server."""
+def build_network_policy(options: InstallOptions) -> Document:
+    """Return the policy: ingress for probes and Prometheus, egress for DNS and the API server."""
 
     def ports(*pairs: tuple[int, str]) -> list[Document]:
         return [{"port": port, "protocol": protocol} for port, protocol in pairs]
@@ -111,7 +111,7 @@ def build_network_policy(choices: InstallOptions) -> Document:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": _metadata(choices),
+        "metadata": _metadata(options),
         "spec": {
             "podSelector": {"matchLabels": dict(_SELECTOR)},
             "policyTypes": ["Ingress", "Egress"],
@@ -130,5 +130,5 @@ def _probe(path: str, *, period: int, failures: int) -> Document:
     }
 
 
-def _metadata(choices: InstallOptions, name: str = NAME) -> Document:
-    return {"name": name, "namespace": choices.namespace, "labels": dict(LABELS)}
+def _metadata(options: InstallOptions, name: str = NAME) -> Document:
+    return {"name": name, "namespace": options.namespace, "labels": dict(LABELS)}

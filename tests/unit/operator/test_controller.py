@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from aiohttp import web
 
 from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.kube import ENDPOINT_SLICES, SERVICES
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.controller import Controller
 from kfp_mindspore.operator.metrics import Metrics
@@ -18,7 +19,7 @@ from kfp_mindspore.operator.observed import PodView
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.recorder import Recorder
 from kfp_mindspore.operator.services import build_endpoint_slice, build_service
-from kfp_mindspore.operator.store import Key, Kind, Store
+from kfp_mindspore.operator.store import Key, Store
 from kfp_mindspore.operator.workqueue import WorkQueue
 from tests.support.scripted_api import refuse, run, serve
 from tests.support.simulated_cluster import make_job
@@ -71,7 +72,7 @@ def work_on(
                 while len(queue):
                     key, _ = await queue.get()
                     try:
-                        await controller.look(key)
+                        await controller.process(key)
                     except KfpMindSporeError as error:
                         errors.append(error.message)
                     queue.done(key)
@@ -120,11 +121,11 @@ def test_what_is_gone_at_once_is_not_waited_for(tmp_path: Path) -> None:
     job = MSJob.from_dict({**make_job(2), "metadata": {"name": "job-0", "namespace": "team", "uid": "uid-0"}})
     service = build_service(job, 2222)
     service["spec"]["clusterIP"] = "10.96.0.1"
-    astray = build_endpoint_slice(job, PodView("job-0-scheduler-0", "gone"), "10.244.0.5", 2222)
-    store, kinds = Store(), cast("tuple[Kind, ...]", ("services", "endpointslices"))
-    for version, (kind, document) in enumerate(zip(kinds, (service, astray), strict=True), start=1):
-        metadata = {**document["metadata"], "uid": kind, "resourceVersion": str(version)}
-        store.put(kind, {**document, "metadata": metadata})
+    stale = build_endpoint_slice(job, PodView("job-0-scheduler-0", "gone"), "10.244.0.5", 2222)
+    store = Store()
+    for version, (resource, document) in enumerate([(SERVICES, service), (ENDPOINT_SLICES, stale)], start=1):
+        metadata = {**document["metadata"], "uid": resource.plural, "resourceVersion": str(version)}
+        store.put(resource, {**document, "metadata": metadata})
     script = Script()
     _, errors = work_on(tmp_path, script, 1, store=store)
     assert errors == []

@@ -212,4 +212,4 @@ def test_a_pod_has_stopped_when_its_containers_have(
 ) -> None:
     pod = make_pod({"phase": "Running", "containerStatuses": statuses})
     view = view_pod({**pod, "spec": {"containers": [{"name": name} for name in containers]}})
-    assert view.is_over is stopped
+    assert view.is_finished is stopped

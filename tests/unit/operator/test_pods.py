@@ -17,9 +17,9 @@ from kfp_mindspore.msjob.topology import VARIABLES
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator import Options
 from kfp_mindspore.operator.observed import PodView
-from kfp_mindspore.operator.pods import build_pod, lay_out, merge_env
-from kfp_mindspore.operator.quantities import add_up, keep_largest, read_quantity, spell_quantity
-from kfp_mindspore.operator.services import build_endpoint_slice, build_pod_group, build_service, find_address
+from kfp_mindspore.operator.pods import build_pod, list_members, merge_env
+from kfp_mindspore.operator.quantities import format_quantity, max_resources, parse_quantity, sum_resources
+from kfp_mindspore.operator.services import build_endpoint_slice, build_pod_group, build_service, get_address
 from tests.support.simulated_cluster import Cluster, make_job
 
 CRDS = Path(__file__).parents[3].parent / "shared" / "crds"
@@ -31,7 +31,7 @@ def make_pods(document: dict[str, Any], options: Options | None = None) -> dict[
     host = HOST if job.workers > 1 else ""
     return {
         member.name: build_pod(job, member, host=host, attempt=2, restarts=1, options=options or Options())
-        for member in lay_out(job, host, PORT)
+        for member in list_members(job, host, PORT)
     }
 
 
@@ -198,7 +198,7 @@ def test_the_endpoint_slice(address: str, family: str) -> None:
     ],
 )
 def test_the_address_of_the_services_family(cluster_ip: str, addresses: tuple[str, ...], found: str) -> None:
-    assert find_address(PodView("digits-scheduler-0", "u", addresses=addresses), cluster_ip) == found
+    assert get_address(PodView("digits-scheduler-0", "u", addresses=addresses), cluster_ip) == found
 
 
 POLICY = {"queue": "research", "priorityClass": "high", "scheduleTimeoutSeconds": 60, "minAvailable": 9}
@@ -227,10 +227,10 @@ def test_pod_groups(gang: Any, crd: str, spec: dict[str, Any]) -> None:
     }
     find_template(document)["spec"]["initContainers"] = [{"name": "data", "resources": {"requests": {"cpu": "1.25"}}}]
     job, options = MSJob.from_dict(document), Options(gang_scheduler=gang)
-    group = build_pod_group(job, lay_out(job, HOST, PORT), options)
+    group = build_pod_group(job, list_members(job, HOST, PORT), options)
     assert group["spec"] == {"minMember": 3, **spec}
     told_job = MSJob.from_dict(make_job(2, schedulingPolicy={**POLICY, "minResources": {"cpu": "1"}}))
-    told = build_pod_group(told_job, lay_out(told_job, HOST, PORT), options)
+    told = build_pod_group(told_job, list_members(told_job, HOST, PORT), options)
     assert told["spec"] == {"minMember": 3, **spec, "minResources": {"cpu": "1"}}
     pod = make_pods(document, options)["digits-worker-0"]
     assert pod["spec"]["schedulerName"] == options.scheduler_name
@@ -297,16 +297,16 @@ def forbid_others(schema: Any) -> Any:
     ],
 )
 def test_quantities(text: Any, spelled: str) -> None:
-    number = read_quantity(text)
+    number = parse_quantity(text)
     assert number is not None
-    assert spell_quantity(number) == spelled
+    assert format_quantity(number) == spelled
 
 
 @pytest.mark.parametrize("text", ["", "one", "1 Gi", "1Gb", None, [], "e3"])
 def test_what_is_no_quantity_counts_nothing(text: Any) -> None:
-    assert read_quantity(text) is None
-    assert add_up([{"cpu": text}, {"cpu": "1"}]) == {"cpu": "1"}
-    assert keep_largest([{"cpu": text}, {"cpu": "1"}]) == {"cpu": "1"}
+    assert parse_quantity(text) is None
+    assert sum_resources([{"cpu": text}, {"cpu": "1"}]) == {"cpu": "1"}
+    assert max_resources([{"cpu": text}, {"cpu": "1"}]) == {"cpu": "1"}
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_an_event_that_is_refused_is_counted_and_the_next_one_comes(tmp_path: Pa
 
 def test_metrics_show_states_when_asked() -> None:
     metrics, states = Metrics(), Counter({"Running": 2})
-    metrics.show_states(states)
+    metrics.track_states(states)
     states["Running"] += 1
     assert b'msjob_jobs{state="Running"} 3.0' in metrics.render()
     assert b'msjob_jobs{state="Failed"} 0.0' in metrics.render()

@@ -10,33 +10,24 @@ import pytest
 
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL
 from kfp_mindspore.operator import Observed, Options, Outcome, reconcile
-from kfp_mindspore.operator.actions import (
-    CreatePod,
-    CreateService,
-    DeleteJob,
-    DeletePod,
-    DeleteService,
-    EmitEvent,
-    RequeueAt,
-)
+from kfp_mindspore.operator.actions import Create, Delete, EmitEvent, RequeueAt
 from kfp_mindspore.operator.observed import EndpointSliceView, PodView, ServiceView
+from kfp_mindspore.operator.resources import JOBS
 from tests.support.simulated_cluster import START, Cluster, make_job, significant
 
 MEMBERS = {"digits-scheduler-0", "digits-worker-0", "digits-worker-1"}
-SERVICE_GOES = ["DeleteEndpointSlice digits-scheduler-0", "DeleteService digits-scheduler-0"]
+SERVICE_DELETED = ["delete EndpointSlice digits-scheduler-0", "delete Service digits-scheduler-0"]
 
 
-def say(cluster: Cluster) -> list[str]:
-    """Reconcile, and return the actions in short, without events."""
+def list_actions(cluster: Cluster) -> list[str]:
+    """Reconcile, and return the creations and deletions in short."""
     words = []
     for action in cluster.reconcile().actions:
-        if isinstance(action, (CreateService, CreatePod)):
-            words.append(f"create {action.body['kind']} {action.name}")
-        elif isinstance(action, DeletePod):
+        if isinstance(action, Create):
+            words.append(f"create {action.resource.kind} {action.name}")
+        elif isinstance(action, Delete):
             grace = "" if action.grace_seconds is None else f" {action.grace_seconds} s"
-            words.append(f"delete Pod {action.name}{grace}")
-        elif not isinstance(action, (EmitEvent, RequeueAt)):
-            words.append(f"{type(action).__name__} {action.name}")
+            words.append(f"delete {action.resource.kind} {action.name}{grace}")
     return sorted(words)
 
 
@@ -46,15 +37,15 @@ def reasons(cluster: Cluster) -> list[str]:
 
 def test_a_job_comes_to_run_in_three_status_writes_at_most() -> None:
     cluster = Cluster(make_job(2))
-    assert say(cluster) == ["create Service digits-scheduler-0"]
+    assert list_actions(cluster) == ["create Service digits-scheduler-0"]
     assert cluster.has("Created")
     assert cluster.status["startTime"] == "2026-01-31T12:00:00Z"
-    assert say(cluster) == [f"create Pod {name}" for name in sorted(MEMBERS)]
+    assert list_actions(cluster) == [f"create Pod {name}" for name in sorted(MEMBERS)]
     for name in sorted(MEMBERS):
         assert not cluster.has("Running")
-        assert say(cluster) == []
+        assert list_actions(cluster) == []
         cluster.pods[name]["status"]["phase"] = "Running"
-    assert say(cluster) == []
+    assert list_actions(cluster) == []
     assert cluster.has("Running")
     assert cluster.status["state"] == "Running"
     assert cluster.status["workers"] == "2/2"
@@ -67,7 +58,7 @@ def test_a_job_comes_to_run_in_three_status_writes_at_most() -> None:
 
 def test_one_worker_needs_no_service() -> None:
     cluster = Cluster(make_job(1))
-    assert say(cluster) == ["create Pod digits-worker-0"]
+    assert list_actions(cluster) == ["create Pod digits-worker-0"]
 
 
 def test_a_service_without_an_address_is_waited_for() -> None:
@@ -99,20 +90,20 @@ def test_a_failed_member(
     running = MEMBERS - {failed}
     expected = {f"delete Pod {peer} 1 s" for peer in (MEMBERS if condition == "Restarting" else running)}
     if condition == "Failed":
-        expected |= set(SERVICE_GOES)
+        expected |= set(SERVICE_DELETED)
     elif name == "scheduler-0":
-        expected.add(SERVICE_GOES[0])
-    assert set(say(cluster)) == expected
+        expected.add(SERVICE_DELETED[0])
+    assert set(list_actions(cluster)) == expected
     assert cluster.has(condition)
     assert not cluster.has("Running")
-    assert cluster.find(condition)["reason"] == reason
+    assert cluster.get_condition(condition)["reason"] == reason
     assert cluster.status["restarts"] == restarts
     assert cluster.status["failure"]["pod"] == failed
     assert cluster.status["failure"]["exitCode"] == end[0]
     assert reasons(cluster)[-1] == reason
     if reason != "StartError":
         assert cluster.status["failure"]["log"] == ["step 12", "ValueError: nan"]
-        sentence = cluster.find(condition)["message"]
+        sentence = cluster.get_condition(condition)["message"]
         assert sentence.startswith(f"{failed} ended with exit code {end[0]}")
         assert sentence.endswith("its last line: ValueError: nan")
 
@@ -120,12 +111,12 @@ def test_a_failed_member(
 def test_the_next_gang_waits_for_the_last_pod_of_the_one_before() -> None:
     cluster = Cluster(make_job(2)).start()
     cluster.exit("digits-worker-1", 1)
-    say(cluster)
+    list_actions(cluster)
     for name in sorted(MEMBERS, reverse=True):
-        assert say(cluster) == []
+        assert list_actions(cluster) == []
         cluster.vanish(name)
-    assert say(cluster) == ["DeleteEndpointSlice digits-scheduler-0"]
-    assert say(cluster) == [f"create Pod {name}" for name in sorted(MEMBERS)]
+    assert list_actions(cluster) == ["delete EndpointSlice digits-scheduler-0"]
+    assert list_actions(cluster) == [f"create Pod {name}" for name in sorted(MEMBERS)]
     assert {pod["metadata"]["labels"][ATTEMPT_LABEL] for pod in cluster.pods.values()} == {"1"}
     cluster.run_pods()
     cluster.settle()
@@ -164,7 +155,7 @@ def test_restarts_pause_longer_and_end_at_the_limit() -> None:
 def test_a_disruption_restarts_at_once_uncounted_and_lets_peers_save(reason: str, word: str) -> None:
     cluster = Cluster(make_job(2, backoffLimit=0)).start()
     cluster.disrupt("digits-worker-1", reason)
-    assert say(cluster) == ["delete Pod digits-scheduler-0", "delete Pod digits-worker-0"]
+    assert list_actions(cluster) == ["delete Pod digits-scheduler-0", "delete Pod digits-worker-0"]
     assert cluster.get_condition("Restarting")["reason"] == "JobDisrupted"
     assert (cluster.status["restarts"], cluster.status["attempt"]) == (0, 1)
     assert cluster.status["failure"]["reason"] == word
@@ -176,12 +167,12 @@ def test_a_disruption_restarts_at_once_uncounted_and_lets_peers_save(reason: str
 def test_a_pod_that_somebody_deletes_is_counted() -> None:
     cluster = Cluster(make_job(2)).start()
     cluster.delete_pod("digits-scheduler-0")
-    assert len(say(cluster)) == 2
+    assert len(list_actions(cluster)) == 2
     assert cluster.status["restarts"] == 1
     cluster.run_pods()
     cluster.start()
     cluster.vanish("digits-worker-0")
-    say(cluster)
+    list_actions(cluster)
     assert cluster.status["restarts"] == 2
     assert "its pod was deleted" in cluster.get_condition("Restarting")["message"]
 
@@ -190,7 +181,7 @@ def test_a_pod_that_is_gone_before_all_ran_is_made_again() -> None:
     cluster = Cluster(make_job(2))
     cluster.settle()
     cluster.vanish("digits-worker-1")
-    assert say(cluster) == ["create Pod digits-worker-1"]
+    assert list_actions(cluster) == ["create Pod digits-worker-1"]
     assert cluster.status["attempt"] == 0
 
 
@@ -200,7 +191,7 @@ def test_the_first_failure_decides_not_those_it_caused() -> None:
     cluster.wait(30)
     cluster.exit("digits-worker-0", 1, message="lost its peer")
     cluster.exit("digits-worker-1", 137, reason="OOMKilled", at=first)
-    say(cluster)
+    list_actions(cluster)
     assert cluster.has("Restarting")
     assert cluster.status["failure"]["pod"] == "digits-worker-1"
     assert cluster.status["failure"]["reason"] == "OOMKilled"
@@ -226,17 +217,17 @@ def test_success(success: str, first: str, then: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "deleted", "kept"),
     [
-        ("Running", [*SERVICE_GOES, "delete Pod digits-scheduler-0", "delete Pod digits-worker-1"], 1),
-        ("All", [*SERVICE_GOES, *(f"delete Pod {name}" for name in sorted(MEMBERS))], 0),
+        ("Running", [*SERVICE_DELETED, "delete Pod digits-scheduler-0", "delete Pod digits-worker-1"], 1),
+        ("All", [*SERVICE_DELETED, *(f"delete Pod {name}" for name in sorted(MEMBERS))], 0),
         ("None", [], 3),
     ],
 )
 def test_clean_pod_policy(policy: str, deleted: list[str], kept: int) -> None:
     cluster = Cluster(make_job(2, cleanPodPolicy=policy)).start()
     cluster.exit("digits-worker-0", 0)
-    assert say(cluster) == deleted
+    assert list_actions(cluster) == sorted(deleted)
     cluster.run_pods()
-    assert say(cluster) == []
+    assert list_actions(cluster) == []
     assert len(cluster.pods) == kept
 
 
@@ -246,13 +237,15 @@ def test_nobody_is_led_to_a_scheduler_that_is_over(policy: str) -> None:
     if policy == "None":
         cluster.exit("digits-worker-0", 0)
         cluster.settle()
-        assert (cluster.has("Succeeded"), len(cluster.leads_to)) == (True, 1), "the other worker may go on"
+        assert (cluster.has("Succeeded"), len(cluster.endpoint_addresses)) == (True, 1), "the other worker may go on"
     cluster.exit("digits-scheduler-0", 0)
-    assert say(cluster) == ["DeleteEndpointSlice digits-scheduler-0"], "its address may be somebody else's soon"
-    assert say(cluster) == []
+    assert list_actions(cluster) == ["delete EndpointSlice digits-scheduler-0"], (
+        "its address may be somebody else's soon"
+    )
+    assert list_actions(cluster) == []
     cluster.exit("digits-worker-1", 0)
     cluster.settle()
-    assert cluster.leads_to == []
+    assert cluster.endpoint_addresses == []
     assert cluster.status["replicaStatuses"]["Scheduler"]["succeeded"] == 1
     assert cluster.status["replicaStatuses"]["Worker"]["succeeded"] == (2 if policy == "None" else 1)
 
@@ -280,7 +273,7 @@ def test_ttl_deletes_the_job_by_its_uid() -> None:
     cluster.wait(59)
     assert not significant(cluster.reconcile())
     cluster.wait(1)
-    assert DeleteJob("digits", "job-uid") in cluster.decide().actions
+    assert Delete(JOBS, "digits", "job-uid") in cluster.decide().actions
 
 
 def test_the_deadline_needs_no_other_event() -> None:
@@ -288,9 +281,9 @@ def test_the_deadline_needs_no_other_event() -> None:
     times = [action.time for action in cluster.decide().actions if isinstance(action, RequeueAt)]
     assert [(time - START).total_seconds() for time in times] == [100]
     cluster.wait(99)
-    assert say(cluster) == []
+    assert list_actions(cluster) == []
     cluster.wait(1)
-    assert "delete Pod digits-worker-0" in say(cluster), "with its own grace: it may save"
+    assert "delete Pod digits-worker-0" in list_actions(cluster), "with its own grace: it may save"
     assert cluster.get_condition("Failed")["reason"] == "DeadlineExceeded"
     assert cluster.get_condition("Failed")["message"] == "MSJob digits ran longer than 100 s"
 
@@ -303,14 +296,14 @@ def test_suspend_frees_everything_and_resume_goes_on() -> None:
     cluster.start()
     cluster.wait(90)
     cluster.change_spec(suspend=True)
-    assert say(cluster) == [*SERVICE_GOES, *(f"delete Pod {name}" for name in sorted(MEMBERS))]
+    assert list_actions(cluster) == sorted([*SERVICE_DELETED, *(f"delete Pod {name}" for name in MEMBERS)])
     assert cluster.has("Suspended")
     assert not cluster.has("Running")
     assert "startTime" not in cluster.status
     assert cluster.status["restarts"] == 1
     cluster.wait(1000)
     cluster.change_spec(suspend=False)
-    assert say(cluster) == [], "the pods of before are still ending"
+    assert list_actions(cluster) == [], "the pods of before are still ending"
     assert not cluster.has("Suspended")
     cluster.run_pods()
     cluster.start()
@@ -322,7 +315,7 @@ def test_suspend_frees_everything_and_resume_goes_on() -> None:
 
 def test_a_job_that_is_made_suspended_gets_nothing() -> None:
     cluster = Cluster(make_job(2, suspend=True))
-    assert say(cluster) == []
+    assert list_actions(cluster) == []
     assert cluster.status["state"] == "Suspended"
     assert cluster.status["attempt"] == 0
     cluster.change_spec(suspend=False)
@@ -332,7 +325,7 @@ def test_a_job_that_is_made_suspended_gets_nothing() -> None:
 def test_other_numbers_of_workers_restart_the_gang_uncounted() -> None:
     cluster = Cluster(make_job(2, backoffLimit=0)).start()
     cluster.change_spec(workers=3)
-    assert len(say(cluster)) == 3
+    assert len(list_actions(cluster)) == 3
     assert cluster.get_condition("Restarting")["reason"] == "JobScaled"
     cluster.run_pods()
     cluster.start()
@@ -345,9 +338,9 @@ def test_a_replaced_service_before_all_run_restarts_the_gang() -> None:
     cluster = Cluster(make_job(2))
     cluster.settle()
     cluster.services.clear()
-    say(cluster)
+    list_actions(cluster)
     assert cluster.services["digits-scheduler-0"]["spec"]["clusterIP"] != "10.96.0.1"
-    say(cluster)
+    list_actions(cluster)
     assert "Service was replaced" in cluster.get_condition("Restarting")["message"]
 
 
@@ -355,26 +348,28 @@ def test_the_service_leads_to_the_scheduler_as_soon_as_it_has_an_address() -> No
     cluster = Cluster(make_job(2))
     cluster.settle()
     cluster.pods["digits-scheduler-0"]["status"]["podIPs"] = [{"ip": "fd00::7"}, {"ip": "10.244.1.7"}]
-    assert say(cluster) == ["create EndpointSlice digits-scheduler-0"], "before any process runs"
-    assert cluster.leads_to == ["10.244.1.7"], "of the family of the Service's own address"
-    assert say(cluster) == []
+    assert list_actions(cluster) == ["create EndpointSlice digits-scheduler-0"], "before any process runs"
+    assert cluster.endpoint_addresses == ["10.244.1.7"], "of the family of the Service's own address"
+    assert list_actions(cluster) == []
 
 
 def test_who_follows_on_a_gang_does_not_meet_its_scheduler() -> None:
     cluster = Cluster(make_job(2)).start()
-    before, late = cluster.leads_to, copy.deepcopy(cluster.endpoint_slices["digits-scheduler-0"])
+    before, late = cluster.endpoint_addresses, copy.deepcopy(cluster.endpoint_slices["digits-scheduler-0"])
     cluster.exit("digits-worker-1", 1)
-    assert not any("EndpointSlice" in word for word in say(cluster)), "the gang may be saving"
+    assert not any("EndpointSlice" in word for word in list_actions(cluster)), "the gang may be saving"
     cluster.vanish("digits-scheduler-0")
-    assert say(cluster) == ["DeleteEndpointSlice digits-scheduler-0"], "while its peers are still ending"
+    assert list_actions(cluster) == ["delete EndpointSlice digits-scheduler-0"], "while its peers are still ending"
     for name in MEMBERS - {"digits-scheduler-0"}:
         cluster.vanish(name)
     cluster.endpoint_slices = {"digits-scheduler-0": late}
-    assert say(cluster) == ["DeleteEndpointSlice digits-scheduler-0"], "one that came late: no pod before it is gone"
-    assert say(cluster) == [f"create Pod {name}" for name in sorted(MEMBERS)]
+    assert list_actions(cluster) == ["delete EndpointSlice digits-scheduler-0"], (
+        "one that came late: no pod before it is gone"
+    )
+    assert list_actions(cluster) == [f"create Pod {name}" for name in sorted(MEMBERS)]
     cluster.start()
-    assert len(cluster.leads_to) == 1
-    assert cluster.leads_to != before
+    assert len(cluster.endpoint_addresses) == 1
+    assert cluster.endpoint_addresses != before
 
 
 @pytest.mark.parametrize(
@@ -391,8 +386,8 @@ def test_an_endpoint_slice_that_leads_elsewhere_is_made_anew(change: Callable[[A
     cluster = Cluster(make_job(2)).start()
     before = copy.deepcopy(cluster.endpoint_slices["digits-scheduler-0"])
     change(cluster.endpoint_slices["digits-scheduler-0"])
-    assert say(cluster) == ["DeleteEndpointSlice digits-scheduler-0"], f"it leads to {found}"
-    assert say(cluster) == ["create EndpointSlice digits-scheduler-0"]
+    assert list_actions(cluster) == ["delete EndpointSlice digits-scheduler-0"], f"it leads to {found}"
+    assert list_actions(cluster) == ["create EndpointSlice digits-scheduler-0"]
     after = cluster.endpoint_slices["digits-scheduler-0"]
     assert [after[key] for key in ("endpoints", "ports")] == [before[key] for key in ("endpoints", "ports")]
     assert cluster.has("Running")
@@ -439,7 +434,7 @@ def test_names_that_are_taken_are_waited_for_in_words() -> None:
     assert outcome.status["waiting"].startswith(f"{taken}: exists and")
     assert not [action for action in outcome.actions if not isinstance(action, (EmitEvent, RequeueAt))]
     again = reconcile(Observed({**job, "status": outcome.status}, pods, services, slices), START)
-    assert [type(action) for action in again.actions] == [RequeueAt], "people are told once"
+    assert [type(action) for action in again.actions] == [RequeueAt], "one event"
 
 
 def test_an_image_that_is_not_there_is_told_once() -> None:
@@ -497,7 +492,7 @@ def test_pods_of_an_earlier_owner_of_the_name_do_not_count() -> None:
     outcome = reconcile(Observed(make_job(1), (old,)), START)
     assert outcome.status is not None
     assert outcome.status["restarts"] == 0
-    assert not [action for action in outcome.actions if isinstance(action, (CreatePod, DeletePod, DeleteService))]
+    assert not [action for action in outcome.actions if isinstance(action, (Create, Delete))]
 
 
 def test_variables_that_tear_the_job_apart_are_refused_in_words() -> None:

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL
 from kfp_mindspore.operator import Observed, Options
-from kfp_mindspore.operator.actions import CreateEndpointSlice, CreatePod, CreatePodGroup, CreateService, EmitEvent
+from kfp_mindspore.operator.actions import Create, EmitEvent
 from kfp_mindspore.operator.observed import RESTARTS_ANNOTATION
 from tests.support.simulated_cluster import Cluster, make_job, significant
 
@@ -75,8 +75,7 @@ class Lives(RuleBasedStateMachine):
     def delay_creates(self) -> None:
         """Its creates get stuck on the way."""
         outcome = self.cluster.decide()
-        kinds = (CreatePod, CreateService, CreateEndpointSlice, CreatePodGroup)
-        self.late = [action for action in outcome.actions if isinstance(action, kinds)]
+        self.late = [action for action in outcome.actions if isinstance(action, Create)]
 
     @precondition(lambda self: self.late)
     @rule()
@@ -232,7 +231,7 @@ class Lives(RuleBasedStateMachine):
         if cluster.has("Running"):
             scheduler = cluster.pods.get("digits-scheduler-0")
             is_there = scheduler is not None and scheduler["status"]["phase"] not in ("Succeeded", "Failed")
-            assert cluster.leads_to == ([scheduler["status"]["podIP"]] if is_there else [])
+            assert cluster.endpoint_addresses == ([scheduler["status"]["podIP"]] if is_there else [])
         for name, pod in cluster.pods.items():
             if pod["status"]["phase"] == "Running":
                 cluster.exit(name, 0)
@@ -255,7 +254,7 @@ class Lives(RuleBasedStateMachine):
             # Its own write is what it knows of the job from now on.
             self.held = None
             if finished:
-                forbidden = (CreatePod, CreateService, CreateEndpointSlice, CreatePodGroup, EmitEvent)
+                forbidden = (Create, EmitEvent)
                 assert not any(isinstance(action, forbidden) for action in outcome.actions)
 
     def _check_repeat(self, observed: Observed) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kfp_mindspore.kube import PODS
 from kfp_mindspore.operator.store import Key, Store
 
 KEY = Key("ns", "job")
@@ -50,37 +51,37 @@ def test_what_is_known_already_is_no_news() -> None:
     store.put_job(make_job(5))
     assert store.put_job(make_job(5)) is None
     assert store.put_job(make_job(4)) is None
-    store.put("pods", make_pod(7))
-    assert store.put("pods", make_pod(7)) is None
+    store.put(PODS, make_pod(7))
+    assert store.put(PODS, make_pod(7)) is None
     # Nothing that a decision needs has changed.
-    assert store.put("pods", make_pod(8)) is None
-    assert store.put("pods", make_pod(9, phase="Running")) == KEY
-    assert store.put("pods", make_pod(8, phase="Pending")) is None
+    assert store.put(PODS, make_pod(8)) is None
+    assert store.put(PODS, make_pod(9, phase="Running")) == KEY
+    assert store.put(PODS, make_pod(8, phase="Pending")) is None
     assert store.observe(KEY)[0].pods[0].phase == "Running"
 
 
 def test_an_answer_that_comes_after_the_news_of_the_end_brings_nothing_back() -> None:
     store = Store()
     store.put_job(make_job(1))
-    store.put("pods", make_pod(5))
-    assert store.drop("pods", KEY, "job-worker-0", "p1") == KEY
-    assert store.put("pods", make_pod(5)) is None
+    store.put(PODS, make_pod(5))
+    assert store.drop(PODS, KEY, "job-worker-0", "p1") == KEY
+    assert store.put(PODS, make_pod(5)) is None
     assert store.observe(KEY)[0].pods == ()
     # Its successor of the same name is another.
-    assert store.put("pods", make_pod(9, uid="p2")) == KEY
-    assert store.drop("pods", KEY, "job-worker-0", "p1") is None
+    assert store.put(PODS, make_pod(9, uid="p2")) == KEY
+    assert store.drop(PODS, KEY, "job-worker-0", "p1") is None
     assert len(store.observe(KEY)[0].pods) == 1
 
 
 def test_a_job_that_is_gone_leaves_nothing_when_its_pods_are_gone() -> None:
     store = Store()
     store.put_job(make_job(1))
-    store.put("pods", make_pod(2))
+    store.put(PODS, make_pod(2))
     assert store.drop_job(KEY, "another") is None
     assert store.drop_job(KEY, "u1") == KEY
     assert store.observe(KEY)[0].job is None
     assert store.states.total() == 0
-    store.drop("pods", KEY, "job-worker-0", "p1")
+    store.drop(PODS, KEY, "job-worker-0", "p1")
     assert store.entries == {}
 
 
@@ -96,22 +97,20 @@ def test_jobs_are_counted_by_state() -> None:
 def test_a_pod_told_to_go_is_seen_as_going_at_once() -> None:
     store = Store()
     store.put_job(make_job(1))
-    store.put("pods", make_pod(2))
-    store.mark_deleting("pods", KEY, "job-worker-0", "p1", 3)
+    store.put(PODS, make_pod(2))
+    store.mark_deleting(PODS, KEY, "job-worker-0", "p1", 3)
     assert store.observe(KEY)[0].pods[0].deleting
-    assert store.put("pods", make_pod(2)) is None
+    assert store.put(PODS, make_pod(2)) is None
     assert store.observe(KEY)[0].pods[0].deleting
 
 
 def test_a_foreign_object_is_seen_until_it_is_forgotten() -> None:
-    from kfp_mindspore.operator.observed import view_pod
-
     store = Store()
     store.put_job(make_job(1))
-    store.put_foreign(KEY, "pods", view_pod(make_pod(2, uid="other")))
-    assert store.list_foreign(KEY) == [("pods", "job-worker-0")]
+    store.put_foreign(KEY, PODS, make_pod(2, uid="other"))
+    assert store.list_foreign(KEY) == [(PODS, "job-worker-0")]
     assert store.observe(KEY)[0].pods[0].uid == "other"
-    store.drop_foreign(KEY, "pods", "job-worker-0")
+    store.drop_foreign(KEY, PODS, "job-worker-0")
     assert store.observe(KEY)[0].pods == ()
 
 
@@ -126,7 +125,7 @@ def test_any_order_and_any_repetition_end_at_the_newest(order: list[int], repeat
     store.put_job(make_job(1))
     highest = 0
     for index in [*order, *repeats]:
-        store.put("pods", news[index])
+        store.put(PODS, news[index])
         highest = max(highest, int(news[index]["metadata"]["resourceVersion"]))
         (view,) = store.observe(KEY)[0].pods
         newest = next(item for item in news if item["metadata"]["resourceVersion"] == str(highest))

@@ -44,7 +44,7 @@ def _list(*items: dict[str, Any], version: int = 10, token: str = "") -> web.Res
 async def _watch(api: AsyncClient, until: Callable[[Store], bool]) -> list[Key]:
     """Run a watcher of pods until the store is as expected; return whom it told of."""
     store, told = Store(), list[Key]()
-    watcher = Watcher(api, store, PODS, "pods", "ns", "app", told.append)
+    watcher = Watcher(api, store, PODS, "ns", "app", told.append)
     task = asyncio.create_task(watcher.run())
     while not until(store):
         assert not task.done(), task.exception()
@@ -55,7 +55,7 @@ async def _watch(api: AsyncClient, until: Callable[[Store], bool]) -> list[Key]:
 
 def _phases(store: Store) -> dict[str, str]:
     entries = store.entries.values()
-    return {name: seen.view.phase for entry in entries for (_, name), seen in entry.children.items()}  # type: ignore[union-attr]
+    return {name: child.view.phase for entry in entries for (_, name), child in entry.children.items()}  # type: ignore[union-attr]
 
 
 def test_lines_are_put_together_however_they_are_cut(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_what_only_a_person_can_mend_ends_it_with_the_next_step(tmp_path: Path, 
 
     async def work() -> None:
         async with serve(handler, tmp_path) as (_, api):
-            watcher = Watcher(api, Store(), JOBS, None, "", "", lambda key: None)
+            watcher = Watcher(api, Store(), JOBS, "", "", lambda key: None)
             with pytest.raises(
                 KfpMindSporeError, match=r"cannot watch msjobs in all namespaces: .*because of Why"
             ) as caught:
