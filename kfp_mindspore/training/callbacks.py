@@ -1,4 +1,4 @@
-"""MindSpore's callbacks, run as Model.fit runs them, and their state in a checkpoint."""
+"""MindSpore's callbacks with the semantics of Model.fit, and their state in a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kfp_mindspore.errors import UserError
 
 _logger = logging.getLogger(__name__)
 
-# What a callback of MindSpore remembers from one epoch to the next.
+# State that callbacks of MindSpore keep between epochs.
 _STATE = {
     EarlyStopping: ("best", "stopped_epoch", "wait"),
     ReduceLROnPlateau: ("best", "cooldown_counter", "wait"),
@@ -28,7 +28,7 @@ _GENERAL_HOOKS = ("begin", "end", "epoch_begin", "epoch_end", "step_begin", "ste
 
 
 class CallbackParams(dict[str, Any]):
-    """What a run context hands to callbacks: a dict whose entries are attributes too."""
+    """The arguments of callbacks: a dict with its entries as attributes."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -41,13 +41,13 @@ class CallbackParams(dict[str, Any]):
 
 
 class CallbackList(contextlib.ExitStack):
-    """The callbacks of a run, called in their order; entered and left with the block.
+    """The callbacks of a run in order, and the context manager of all of them.
 
     Args:
         callbacks: One callback or several.
 
     Raises:
-        UserError: One of them is no mindspore.train.Callback.
+        UserError: An item is not a mindspore.train.Callback.
     """
 
     def __init__(self, callbacks: Any) -> None:
@@ -71,10 +71,10 @@ class CallbackList(contextlib.ExitStack):
             getattr(callback, hook)(context)
 
     def select_for_evaluation(self) -> CallbackList:
-        """Return those that Model.fit also runs during evaluation.
+        """Return the callbacks that Model.fit runs during evaluation too.
 
-        Not MindSpore's own, except the ones that time or are made of the user's functions; and not those that have
-        only hooks without `train` or `eval` in their names, which Model.fit refuses: they are for training here.
+        Excluded are MindSpore's own, except TimeMonitor and LambdaCallback, and callbacks with hooks without `train`
+        or `eval` in their names. Model.fit rejects the latter; here they run in training only.
         """
         return CallbackList([callback for callback in self.callbacks if _is_for_evaluation(callback)])
 
@@ -89,21 +89,21 @@ def _is_for_evaluation(callback: Any) -> bool:
 
 
 def save_callbacks(callbacks: Sequence[Any], directory: Path) -> list[dict[str, Any]]:
-    """Describe what callbacks remember; the best weights of EarlyStopping become files in `directory`.
+    """Return the state of callbacks; the best weights of EarlyStopping become files in `directory`.
 
-    A user's callback takes part when it has `state_dict()` and `load_state_dict(state)`; the state is JSON.
+    The state of a user's callback is saved if it has `state_dict()` and `load_state_dict(state)`; the state is JSON.
 
     Args:
         callbacks: The run's callbacks.
         directory: The checkpoint being written.
 
     Returns:
-        One JSON object a callback, in their order.
+        One JSON object per callback, in their order.
     """
     described = []
     for index, callback in enumerate(callbacks):
         entry: dict[str, Any] = {"class": type(callback).__name__}
-        names = _find_attributes(callback)
+        names = _get_state_attributes(callback)
         if hasattr(callback, "state_dict"):
             entry["state"] = callback.state_dict()
         elif names:
@@ -118,12 +118,12 @@ def save_callbacks(callbacks: Sequence[Any], directory: Path) -> list[dict[str, 
 
 
 def restore_callbacks(callbacks: Sequence[Any], described: Sequence[dict[str, Any]], directory: Path) -> None:
-    """Give callbacks back what `save_callbacks` wrote; call it after `on_train_begin`, which resets them."""
+    """Restore the state of `save_callbacks`; call it after `on_train_begin`, which resets callbacks."""
     kinds = [type(callback).__name__ for callback in callbacks]
     recorded = [entry["class"] for entry in described]
     if kinds != recorded:
         _logger.warning(
-            "the callbacks are %s, the checkpoint was written with %s: they begin anew",
+            "the callbacks are %s, those of the checkpoint %s: their state is not restored",
             ", ".join(kinds) or "none",
             ", ".join(recorded) or "none",
         )
@@ -133,13 +133,13 @@ def restore_callbacks(callbacks: Sequence[Any], described: Sequence[dict[str, An
         if hasattr(callback, "load_state_dict"):
             callback.load_state_dict(state)
         else:
-            for name in _find_attributes(callback):
+            for name in _get_state_attributes(callback):
                 setattr(callback, name, _from_plain(state[name]))
         if "weights" in entry:
             callback.best_weights_param_dict = load_checkpoint(str(directory / entry["weights"]))
 
 
-def _find_attributes(callback: Any) -> tuple[str, ...]:
+def _get_state_attributes(callback: Any) -> tuple[str, ...]:
     for kind, names in _STATE.items():
         if isinstance(callback, kind):
             return names

@@ -1,12 +1,12 @@
-"""Where batches come from: NumPy arrays (fast), a dataset directory, or a mindspore.dataset object."""
+"""Sources of batches: NumPy arrays (fast), a dataset directory, or a mindspore.dataset object."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.dataset import Dataset
@@ -22,35 +22,17 @@ if TYPE_CHECKING:
 _EVALUATION_BATCH = 256
 
 
-class Source(Protocol):
-    """Gives the batches of an epoch.
-
-    Attributes:
-        steps: Number of steps an epoch.
-        batch_size: Samples a step, over all workers; 0 when unknown.
-        raw: What the user gave, for callbacks.
-    """
-
-    steps: int
-    batch_size: int
-    raw: Any
-
-    def read(self, epoch: int, start: int) -> Iterator[tuple[Any, ...]]:
-        """Yield the tensors of each step of epoch `epoch` (from 0), beginning with step `start`."""
-        ...
-
-
 class ArraySource:
-    """Batches of two arrays, shuffled anew each epoch, from (seed, epoch) alone, so that any epoch can be repeated.
+    """Batches of two arrays, shuffled by (seed, epoch), so that any epoch can be repeated.
 
-    Samples that do not fill the last batch are left out of that epoch. Each worker gets its part of every batch.
+    Samples that do not fill the last batch are left out of that epoch. Each worker reads its part of every batch.
 
     Args:
         features: Shape (N, …), float32.
         labels: Shape (N, …).
-        batch_size: Samples a step over all workers.
+        batch_size: Samples per step, over all workers.
         seed: Seed of the shuffle and of `augment`.
-        worker: This worker's place.
+        worker: Rank and number of workers.
         augment: Called with a worker's part of a batch's features and a generator seeded by (seed, epoch, step,
             rank); returns the features to train on, of the same shape and dtype.
         shuffle: Whether to shuffle.
@@ -85,7 +67,7 @@ class ArraySource:
         self._shuffle = shuffle
 
     def read(self, epoch: int, start: int) -> Iterator[tuple[Any, ...]]:
-        """Yield the tensors of each step of epoch `epoch` (from 0), beginning with step `start`."""
+        """Yield the tensors of each step of epoch `epoch` (from 0) from step `start` on."""
         import numpy as np
         from mindspore import Tensor
 
@@ -104,11 +86,11 @@ class ArraySource:
 
 
 class PipelineSource:
-    """Batches of a mindspore.dataset object, as they come: slower, and its order after a resume is its own affair.
+    """Batches of a mindspore.dataset object in its order, which a resume does not restore.
 
     Args:
-        dataset: A batched mindspore.dataset object with two columns; sharding by rank is up to it.
-        worker: This worker's place.
+        dataset: A batched mindspore.dataset object with two columns, sharded by rank.
+        worker: Rank and number of workers.
     """
 
     def __init__(self, dataset: Any, *, worker: WorkerInfo) -> None:
@@ -119,54 +101,46 @@ class PipelineSource:
             raise UserError("train: the dataset has no batch")
 
     def read(self, epoch: int, start: int) -> Iterator[tuple[Any, ...]]:
-        """Yield the tensors of each step of epoch `epoch` (from 0), beginning with step `start`."""
+        """Yield the tensors of each step of epoch `epoch` (from 0) from step `start` on."""
         for step, batch in enumerate(self.raw.create_tuple_iterator(num_epochs=1, do_copy=False)):
             if step >= start:
                 yield tuple(batch)
 
 
+Source = ArraySource | PipelineSource
+
+
 @dataclass(frozen=True)
 class Validation:
-    """What is evaluated after an epoch.
+    """Batches to evaluate after an epoch.
 
     Args:
-        raw: What the user gave, for callbacks.
-        chunks: Batches of features and labels as tensors; at most two different sizes, so two compilations.
+        raw: The user's data, for callbacks.
+        steps: Number of batches.
+        read: Returns the tensors of each batch.
     """
 
     raw: Any
-    chunks: Any
-
-    @property
-    def steps(self) -> int:
-        """Number of batches."""
-        return len(self.chunks) if isinstance(self.chunks, list) else int(self.raw.get_dataset_size())
-
-    def read(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the tensors of each batch."""
-        if isinstance(self.chunks, list):
-            yield from self.chunks
-        else:
-            for batch in self.raw.create_tuple_iterator(num_epochs=1, do_copy=False):
-                yield tuple(batch)
+    steps: int
+    read: Callable[[], Iterable[tuple[Any, ...]]]
 
 
 def resolve_train(
     train: Any, *, batch_size: int, seed: int, worker: WorkerInfo, augment: Augment | None, shuffle: bool
 ) -> Source:
-    """Turn what a user gives for `train` into a source.
+    """Return the source of batches for the argument `train`.
 
     Args:
         train: (features, labels), {"features": …, "labels": …}, a Dataset or its directory (its split `train`), a
-            batched mindspore.dataset object, or None for the directory that KFP_MINDSPORE_DATASET_DIR names.
-        batch_size: Samples a step over all workers.
+            batched mindspore.dataset object, or None for the directory in KFP_MINDSPORE_DATASET_DIR.
+        batch_size: Samples per step, over all workers.
         seed: Seed of the shuffle and of `augment`.
-        worker: This worker's place.
+        worker: Rank and number of workers.
         augment: NumPy transform of a batch's features.
         shuffle: Whether to shuffle arrays.
 
     Raises:
-        UserError: It is none of these.
+        UserError: `train` is none of these.
     """
     train = _open_directory(train, "train")
     if hasattr(train, "create_tuple_iterator"):
@@ -180,7 +154,7 @@ def resolve_train(
 
 
 def resolve_validation(validation: Any, train: Any) -> Validation | None:
-    """Turn what a user gives for `validation` into batches; None takes the split of a dataset given for `train`."""
+    """Return the batches for the argument `validation`; None stands for the split of a dataset given for `train`."""
     if validation is None:
         train = _open_directory(train, "train")
         if not isinstance(train, Dataset) or "validation" not in train.splits:
@@ -188,7 +162,11 @@ def resolve_validation(validation: Any, train: Any) -> Validation | None:
         validation = train
     validation = _open_directory(validation, "validation")
     if hasattr(validation, "create_tuple_iterator"):
-        return Validation(validation, None)
+        return Validation(
+            validation,
+            int(validation.get_dataset_size()),
+            lambda: map(tuple, validation.create_tuple_iterator(num_epochs=1, do_copy=False)),
+        )
     import numpy as np
     from mindspore import Tensor
 
@@ -197,7 +175,9 @@ def resolve_validation(validation: Any, train: Any) -> Validation | None:
     if not count:
         raise UserError("validation: has no samples")
     features, labels = (np.array_split(array, count) for array in arrays)
-    return Validation(arrays, [(Tensor(x), Tensor(y)) for x, y in zip(features, labels, strict=True)])
+    # At most two different sizes, so at most two compilations.
+    batches = [(Tensor(x), Tensor(y)) for x, y in zip(features, labels, strict=True)]
+    return Validation(arrays, count, lambda: batches)
 
 
 def _open_directory(given: Any, field: str) -> Any:

@@ -1,4 +1,4 @@
-"""Makes readable what MindSpore says when a network cannot be computed."""
+"""Short messages for MindSpore's compilation errors."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import mindspore
 
 from kfp_mindspore.errors import UserError
 
-# What stands in the text of an error of the graph's compiler, and of no other.
+# Part of every error message of the graph compiler, and of no other error.
 _MARK = "The Traceback of Net Construct Code"
 _FRAME = re.compile(r"^# \d+ In file (?P<file>.+?):(?P<line>\d+)(?:~\d+)?, [^\n]*\n\s*(?P<code>[^\n]*)", re.MULTILINE)
 
 
 def explain_computation(error: Exception, network: Any, batch: Sequence[Any]) -> UserError | None:
-    """Say in two lines why a network cannot be computed: the reason, and the line of the user's code.
+    """Return a two-line error for a failed compilation: the reason, and the line of the user's code.
 
     Args:
-        error: What MindSpore raised: a page of text, its reason at the top.
+        error: MindSpore's error: a page of text, with the reason at the top.
         network: The network.
-        batch: The tensors it was given.
+        batch: The tensors of the step.
 
     Returns:
-        The error to raise in its place, or None when it does not come from compiling the network.
+        The error to raise instead, or None for errors other than of the compilation.
     """
     text = str(error)
     if _MARK not in text:

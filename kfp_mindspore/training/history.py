@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object an epoch."""
+"""metrics.jsonl: one JSON object per epoch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ METRICS_FILE = "metrics.jsonl"
 
 
 class History:
-    """The records of a run, kept in memory and, when a path is given, in a file that grows by a line an epoch.
+    """The records of a run in memory and, if a path is given, in a file that grows by a line per epoch.
 
     Args:
-        path: The file, or None; what stood there is replaced by `records`.
-        records: The records of the epochs before, after a resume.
+        path: The file, or None; an existing file is replaced by `records`.
+        records: The records of earlier epochs, after a resume.
     """
 
     def __init__(self, path: Path | None, records: Sequence[dict[str, Any]] = ()) -> None:
@@ -48,7 +48,7 @@ class History:
 
 
 def read_history(path: Path | str) -> list[dict[str, Any]]:
-    """Read a metrics.jsonl; a last line that was cut off is left out.
+    """Read a metrics.jsonl; a truncated last line is ignored.
 
     Args:
         path: The file; a missing one has no records.
@@ -68,7 +68,7 @@ def _to_line(record: dict[str, Any]) -> str:
 
 
 def _to_finite(value: Any) -> Any:
-    """Return `value` with NaN and infinities, which JSON has not, as None."""
+    """Return `value` with NaN and infinities, which JSON lacks, replaced by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

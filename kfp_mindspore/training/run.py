@@ -1,4 +1,4 @@
-"""One training run: its loop over epochs and steps, what it writes and how it goes on after an interruption."""
+"""One training run: the loop over epochs and steps, its checkpoints, resume and reports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """What a run is asked to do; the fields are `fit`'s arguments, resolved."""
+    """The resolved arguments of `fit`."""
 
     epochs: int
     seed: int
@@ -48,15 +48,15 @@ class TrainingConfig:
 
 
 class Run:
-    """The state of a run: `start` resumes, `train` loops, `finish` writes the final checkpoint.
+    """A run: `start` resumes, `train` loops, `finish` writes the final checkpoint.
 
     Attributes:
         epoch: Number of epochs completed.
         step: Number of optimizer steps done.
-        stopped: Whether a callback asked to stop.
+        stopped: Whether a callback requested a stop.
         metrics: Newest metrics by name.
         history: The epochs' records.
-        resumed_from: The checkpoint it went on from, or None.
+        resumed_from: The checkpoint that the run was resumed from, or None.
     """
 
     def __init__(
@@ -110,15 +110,15 @@ class Run:
             train_network=self._trainer.cell,
         )
         self._context = RunContext(self._params)
-        self._described: list[dict[str, Any]] = []
-        # Of the epoch at work: steps done, sum of their losses.
+        self._callback_states: list[dict[str, Any]] = []
+        # Of the current epoch: steps done, sum of their losses.
         self._position = 0
         self._loss_sum = 0.0
         self._pending: list[Any] = []
         self._last_progress = 0.0
 
     def start(self) -> None:
-        """Go on from the newest whole checkpoint, when there is one."""
+        """Resume from the newest intact checkpoint, if there is one."""
         root, writes = self.config.checkpoint_dir, self._worker.is_writer
         if root is not None and writes:
             checkpoints.remove_leftovers(root)
@@ -139,7 +139,7 @@ class Run:
         self.epoch, self.step = found.epoch, found.step
         self.metrics = dict(found.metrics)
         self.stopped = bool(training.get("stopped")) and training.get("epochs") == self.config.epochs
-        self._described = list(training.get("callbacks", ()))
+        self._callback_states = list(training.get("callbacks", ()))
         self.resumed_from = found.path
         if found.seed != self.config.seed:
             _logger.warning(
@@ -153,21 +153,23 @@ class Run:
             self._position = int(training.get("position", 0))
             self._loss_sum = float(training.get("loss_sum", 0.0))
         elif training.get("position"):
-            _logger.warning("%s has other batches than this run: epoch %d begins anew", found.path, self.epoch + 1)
+            _logger.warning(
+                "%s has other batches than this run: epoch %d starts at its first step", found.path, self.epoch + 1
+            )
         if self.config.verbose:
             print(
                 f"resuming from {found.path}: epoch {self.epoch} of {self.config.epochs}, step {self.step}", flush=True
             )
 
     def train(self) -> None:
-        """Run the epochs that are left."""
+        """Run the remaining epochs."""
         self._params.cur_step_num = self.step
         if self.resumed_from is not None:
             self._params.cur_epoch_num = self.epoch
         with self._callbacks:
             self._callbacks.call("on_train_begin", self._context)
             if self.resumed_from is not None:
-                restore_callbacks(self._callbacks.callbacks, self._described, self.resumed_from)
+                restore_callbacks(self._callbacks.callbacks, self._callback_states, self.resumed_from)
             while self.epoch < self.config.epochs and not self.stopped:
                 self._run_epoch()
             self._callbacks.call("on_train_end", self._context)
@@ -177,14 +179,14 @@ class Run:
         params.cur_epoch_num = self.epoch + 1
         self._callbacks.call("on_train_epoch_begin", self._context)
         begun, first = time.perf_counter(), self._position
-        interrupted = self._run_steps()
+        terminated = self._run_steps()
         seconds = time.perf_counter() - begun
         self._collect_losses()
         loss = self._loss_sum / max(self._position, 1)
         if not math.isfinite(loss):
             raise KfpMindSporeError(
-                f"the loss of epoch {self.epoch + 1} is {loss}: training cannot go on",
-                hint="Lower the learning rate, or look for wrong values in the data. Earlier checkpoints are whole.",
+                f"the loss of epoch {self.epoch + 1} is {loss}: training cannot continue",
+                hint="Lower the learning rate, or check the values of the data. Earlier checkpoints are intact.",
             )
         record: dict[str, Any] = {
             "epoch": self.epoch + 1,
@@ -206,20 +208,20 @@ class Run:
         self.history.append(record)
         self._report(record)
         last = self.stopped or self.epoch == self.config.epochs
-        if last or interrupted or self.epoch % self.config.checkpoint_epochs == 0:
+        if last or terminated or self.epoch % self.config.checkpoint_epochs == 0:
             self._write_checkpoint()
-        if interrupted or (self._termination.requested and self._worker.size == 1):
-            self._leave()
+        if terminated or (self._termination.requested and self._worker.size == 1):
+            self._exit()
 
     def _run_steps(self) -> bool:
-        """Run the steps of the epoch that are left; leave at once when SIGTERM came before the last of them."""
+        """Run the remaining steps of the epoch; exit if SIGTERM arrives before the last one."""
         params, context, callbacks = self._params, self._context, self._callbacks
-        interrupted = False
+        terminated = False
         for batch in self._source.read(self.epoch, self._position):
             params.cur_step_num = self.step + 1
             params.train_dataset_element = batch
             callbacks.call("on_train_step_begin", context)
-            outputs, interrupted = self._trainer.run(batch, self._termination.requested)
+            outputs, terminated = self._trainer.run(batch, self._termination.requested)
             params.net_outputs = outputs
             self._pending.append(outputs)
             self.step += 1
@@ -228,11 +230,11 @@ class Run:
             self._show_progress()
             if context.get_stop_requested():
                 break
-            if interrupted and self._position < self._source.steps:
+            if terminated and self._position < self._source.steps:
                 self._collect_losses()
                 self._write_checkpoint()
-                self._leave()
-        return interrupted
+                self._exit()
+        return terminated
 
     def _collect_losses(self) -> None:
         for outputs in self._pending:
@@ -241,7 +243,7 @@ class Run:
         self._pending.clear()
 
     def _validate(self) -> dict[str, Any]:
-        """Evaluate as Model.fit does in the middle of training, its callbacks' hooks included."""
+        """Evaluate as Model.fit does during training, with the callbacks' hooks."""
         assert self._evaluator is not None
         params, callbacks = self._params, self._evaluation_callbacks
         context = RunContext(params)
@@ -271,7 +273,7 @@ class Run:
         params.eval_results = {**values, "eval_loss": eval_loss}
         callbacks.call("on_eval_end", context)
         params.update(kept, mode="train")
-        return self._keep_metrics(values, eval_loss)
+        return self._record_metrics(values, eval_loss)
 
     def _evaluate(self, before: Any = None, after: Any = None) -> tuple[dict[str, Any], float]:
         assert self._evaluator is not None
@@ -282,16 +284,16 @@ class Run:
         finally:
             self._trainer.cell.set_train(True)
 
-    def _keep_metrics(self, values: dict[str, Any], eval_loss: float) -> dict[str, Any]:
+    def _record_metrics(self, values: dict[str, Any], eval_loss: float) -> dict[str, Any]:
         plain = {name: np.asarray(value).tolist() for name, value in values.items()}
         recorded = {"eval_loss": eval_loss, **plain}
         self.metrics.update({name: float(value) for name, value in recorded.items() if isinstance(value, (int, float))})
         return recorded
 
     def finish(self) -> Path | None:
-        """Measure the final weights when a callback may have put others in place, and write the final checkpoint."""
+        """Evaluate the final weights if a callback may have replaced them, and write the final checkpoint."""
         if self.stopped and self._evaluator is not None:
-            self._keep_metrics(*self._evaluate())
+            self._record_metrics(*self._evaluate())
         output = self.config.output_dir
         if output is None:
             return None
@@ -335,12 +337,12 @@ class Run:
             training["callbacks"] = save_callbacks(callbacks, directory)
             (directory / METRICS_FILE).write_text(self.history.to_text(), encoding="utf-8")
 
-    def _leave(self) -> None:
+    def _exit(self) -> None:
         root = self.config.checkpoint_dir
         if self._worker.is_writer:
             saved = f"saved {root / checkpoints.name_checkpoint(self.epoch, self.step)}" if root else "nothing saved"
             print(
-                f"SIGTERM after step {self.step}: {saved}; leaving with code {EXIT_CODE}", file=sys.stderr, flush=True
+                f"SIGTERM after step {self.step}: {saved}; exiting with code {EXIT_CODE}", file=sys.stderr, flush=True
             )
         raise SystemExit(EXIT_CODE)
 

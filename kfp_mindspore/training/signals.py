@@ -1,4 +1,4 @@
-"""SIGTERM while training: remembered, and acted on between two steps."""
+"""SIGTERM during training: recorded, and handled between two steps."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ EXIT_CODE = 128 + signal.SIGTERM
 
 
 class Termination:
-    """Within the block SIGTERM only sets `requested`; afterwards the former handler is back.
+    """Within the block SIGTERM only sets `requested`; the previous handler is restored after it.
 
-    Outside the main thread Python allows no handler: then `requested` stays False.
+    Outside the main thread Python allows no handler, and `requested` stays False.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Termination:
 
     def __enter__(self) -> Termination:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._remember)
+            self._before = signal.signal(signal.SIGTERM, self._record)
         return self
 
     def __exit__(
@@ -31,5 +31,5 @@ class Termination:
         if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
 
-    def _remember(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         self.requested = True

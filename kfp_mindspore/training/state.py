@@ -1,4 +1,4 @@
-"""What a checkpoint holds: written from, and loaded into, a network, its optimizer and the callbacks."""
+"""Parameters and optimizer state in a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def describe_network(network: Any, factory: str | None, arguments: Mapping[str, Any] | None) -> NetworkSpec:
-    """Return how the network is built again; without a factory its class is it, when that can be imported.
+    """Return how to build the network; the default factory is its class, if that can be imported by name.
 
     Raises:
         UserError: The factory is not `module:name`, or the arguments are not JSON.
@@ -41,9 +41,7 @@ def describe_network(network: Any, factory: str | None, arguments: Mapping[str, 
 
 def save_parameters(network: Any, optimizer: Any, directory: Path) -> None:
     """Write network.ckpt and optimizer.ckpt into a directory."""
-    own = list(network.get_parameters())
-    known = {id(parameter) for parameter in own}
-    state = [parameter for parameter in optimizer.get_parameters() if id(parameter) not in known]
+    own, state = _split_parameters(network, optimizer)
     _save(own, directory / NETWORK_FILE)
     _save(state, directory / OPTIMIZER_FILE)
 
@@ -52,14 +50,19 @@ def load_parameters(checkpoint: Checkpoint, network: Any, optimizer: Any) -> Non
     """Load a checkpoint's parameters and optimizer state.
 
     Raises:
-        UserError: A parameter is missing or has another shape: the checkpoint is of another network or optimizer.
+        UserError: A parameter is missing or has another shape, as in the checkpoint of another network or optimizer.
         CorruptBundleError: A file is no MindSpore checkpoint.
     """
-    own = list(network.get_parameters())
-    known = {id(parameter) for parameter in own}
-    state = [parameter for parameter in optimizer.get_parameters() if id(parameter) not in known]
+    own, state = _split_parameters(network, optimizer)
     _load(own, checkpoint.network_file)
     _load(state, checkpoint.optimizer_file)
+
+
+def _split_parameters(network: Any, optimizer: Any) -> tuple[list[Any], list[Any]]:
+    """Return the network's parameters and the optimizer's own."""
+    own = list(network.get_parameters())
+    known = {id(parameter) for parameter in own}
+    return own, [parameter for parameter in optimizer.get_parameters() if id(parameter) not in known]
 
 
 def _save(parameters: Iterable[Any], path: Path) -> None:
@@ -71,7 +74,7 @@ def _load(parameters: list[Any], path: Path) -> None:
         loaded = mindspore.load_checkpoint(str(path))
     except (ValueError, TypeError, RuntimeError) as error:
         raise CorruptBundleError(f"{path}: MindSpore cannot read it ({str(error).splitlines()[0]})") from error
-    hint = "Resume needs the same network and optimizer; give a new run a checkpoint directory of its own."
+    hint = "Resume needs the same network and optimizer; use another checkpoint directory for a new run."
     for parameter in parameters:
         if parameter.name not in loaded:
             raise UserError(f"{path}: has no parameter {parameter.name!r}", hint=hint)

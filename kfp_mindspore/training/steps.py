@@ -1,4 +1,4 @@
-"""The compiled step and the compiled evaluation."""
+"""The compiled training step and the compiled evaluation."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kfp_mindspore.training.distributed import WorkerInfo
 
 
 class ParallelTrainStep(nn.TrainOneStepCell):  # type: ignore[misc]
-    """One step of data parallelism: mean gradients, and the mean loss and the sum of the stop flags of all workers.
+    """A data-parallel step: mean gradients, and the mean loss and the sum of the stop flags of all workers.
 
-    The flags ride on the loss, so that the workers agree, after one and the same step, that SIGTERM came.
+    The flags are reduced together with the loss, so that all workers stop after the same step on SIGTERM.
 
     Args:
         network: The network with its loss.
@@ -29,23 +29,23 @@ class ParallelTrainStep(nn.TrainOneStepCell):  # type: ignore[misc]
     def __init__(self, network: Any, optimizer: Any, size: int) -> None:
         super().__init__(network, optimizer)
         self.grad_reducer = nn.DistributedGradReducer(optimizer.parameters, mean=True, degree=size)
-        self.sum_up = ops.AllReduce()
+        self.reduce_sum = ops.AllReduce()
         self.share = 1.0 / size
 
     def construct(self, features, labels, flag):  # type: ignore[no-untyped-def]  # noqa: D102
         loss = self._no_sens_impl(features, labels)
-        sums = self.sum_up(ops.concat((ops.reshape(loss, (1,)), flag)))
+        sums = self.reduce_sum(ops.concat((ops.reshape(loss, (1,)), flag)))
         return sums[0] * self.share, sums[1]
 
 
 class Trainer:
-    """Runs steps, alone or as one of several workers.
+    """Runs training steps, alone or as one of several workers.
 
     Args:
         network: The network.
         loss: The loss function, or None when the network returns the loss itself.
         optimizer: The optimizer.
-        worker: This worker's place.
+        worker: Rank and number of workers.
     """
 
     def __init__(self, network: Any, loss: Any, optimizer: Any, worker: WorkerInfo) -> None:
@@ -64,13 +64,13 @@ class Trainer:
 
         Args:
             batch: The step's tensors.
-            stop: Whether this worker was asked to stop.
+            stop: Whether SIGTERM was received by this worker.
 
         Returns:
-            The step's outputs (the loss, of all workers) and whether any worker was asked to stop.
+            The step's outputs (the loss, of all workers) and whether any worker received SIGTERM.
 
         Raises:
-            UserError: The network cannot be computed for the batch, or its outputs do not fit the loss.
+            UserError: The network cannot be compiled for the batch, or its outputs do not fit the loss.
         """
         try:
             if not self._parallel:
@@ -97,7 +97,7 @@ class Evaluator:
     def __init__(self, network: Any, loss: Any, metrics: Any, validation: Validation) -> None:
         self.metrics = resolve_metrics(metrics)
         if loss is None and self.metrics:
-            raise UserError("metrics: need loss=…; a network that returns its loss gives no outputs to measure")
+            raise UserError("metrics: need loss=…; a network that returns its loss has no outputs to measure")
         self.validation = validation
         self.cell = network if loss is None else nn.WithEvalCell(network, loss)
 
@@ -105,8 +105,8 @@ class Evaluator:
         """Evaluate.
 
         Args:
-            before: Called with each batch before it is run, or None.
-            after: Called with the outputs after it, or None.
+            before: Called with each batch before its step, or None.
+            after: Called with the outputs after each step, or None.
 
         Returns:
             The metrics by name, and the mean loss over the samples.
@@ -130,10 +130,10 @@ class Evaluator:
 
 
 def resolve_metrics(metrics: Mapping[str, Any] | Iterable[str] | None) -> dict[str, Any]:
-    """Return metrics by name, from such a mapping or from MindSpore's names.
+    """Return metrics by name, from a mapping or from MindSpore's names.
 
     Raises:
-        UserError: A name or an object is no metric.
+        UserError: A name or an object is not a metric.
     """
     if isinstance(metrics, str):
         metrics = (metrics,)
@@ -154,7 +154,7 @@ def resolve_metrics(metrics: Mapping[str, Any] | Iterable[str] | None) -> dict[s
 
 
 def read_learning_rate(optimizer: Any) -> float | list[float] | None:
-    """Return the learning rate of the step just done; a list for groups of parameters; None when it has none."""
+    """Return the learning rate of the last step; a list for parameter groups; None if the optimizer has none."""
     rates = getattr(optimizer, "learning_rate", None)
     if rates is None:
         return None

@@ -176,7 +176,7 @@ def test_a_seed_repeats_a_run(results: dict[str, Any]) -> None:
         ("factory", "UserError", "network_factory: must be 'module:name', got 'no colon'"),
         ("arguments", "UserError", "network_arguments: must be JSON types"),
         ("augment", "UserError", "augment: works on arrays"),
-        ("loss is gone", "KfpMindSporeError", "training cannot go on"),
+        ("loss is gone", "KfpMindSporeError", "training cannot continue"),
         ("shapes", "UserError", "Small cannot be computed for a batch of (32, 1, 7, 8) float32 and (32,) int32: For"),
         ("shapes", "UserError", "scenarios.py:"),
         ("another network", "UserError", "'hidden.weight' has shape (8, 64), the network's has (16, 64)"),
