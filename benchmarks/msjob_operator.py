@@ -184,7 +184,7 @@ class ControlPlane:
     def wait_idle(self) -> None:
         """Wait until the control plane uses less than a quarter of a core, a minute at most."""
         names = ("kube-apiserver", "etcd", CONTROLLERS)
-        processes = [psutil.Process(self.server.daemons.find(name).process.pid) for name in names]
+        processes = [psutil.Process(self.server.daemons.get(name).process.pid) for name in names]
         deadline = time.monotonic() + 60
         used, before = 1.0, sum(sum(process.cpu_times()[:2]) for process in processes)
         while used > 0.25 and time.monotonic() < deadline:

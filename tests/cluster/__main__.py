@@ -11,7 +11,7 @@ from collections.abc import Callable
 from tests.cluster.infrastructure.binaries import BUILDKIT, COSCHEDULING, VOLCANO, build_binaries
 from tests.cluster.infrastructure.cluster import Cluster, OwnedCluster
 from tests.cluster.infrastructure.images import build_images
-from tests.cluster.infrastructure.instances import find_kept, remove_instance, remove_leftovers
+from tests.cluster.infrastructure.instances import list_persistent, remove_instance, remove_leftovers
 from tests.cluster.infrastructure.packages import install_dependencies
 from tests.cluster.infrastructure.prerequisites import UnavailableError, check_root, install_packages
 
@@ -64,7 +64,7 @@ def build(*, control_plane: bool = False, gang: bool = False) -> None:
 
 def up() -> None:
     """Start a cluster that outlives this process, unless one is up."""
-    kept = [directory for directory in find_kept() if (directory / "kubeconfig").exists()]
+    kept = [directory for directory in list_persistent() if (directory / "kubeconfig").exists()]
     if not kept:
         build()
         kept = [OwnedCluster(keep=True).directory]
@@ -73,7 +73,7 @@ def up() -> None:
 
 def down() -> None:
     """Stop every persistent cluster."""
-    for directory in find_kept():
+    for directory in list_persistent():
         remove_instance(directory)
         print(f"{directory.name} stopped")
     for name in remove_leftovers():
@@ -82,7 +82,7 @@ def down() -> None:
 
 def status() -> None:
     """List persistent clusters and whether they are ready."""
-    kept = find_kept()
+    kept = list_persistent()
     for directory in kept:
         cluster = Cluster.open(directory)
         print(f"{directory.name}\t{'ready' if cluster.is_ready() else 'not ready'}\t{cluster.kubeconfig}")

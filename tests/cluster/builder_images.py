@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.infrastructure.binaries import BUILDKIT, find_binaries
-from tests.cluster.infrastructure.images import PYTHON, ImageConfig, find_images, write_archive
-from tests.cluster.infrastructure.paths import compute_digest, find_cache, lock, make_directory
+from tests.cluster.infrastructure.binaries import BUILDKIT, get_binaries
+from tests.cluster.infrastructure.images import PYTHON, ImageConfig, get_images, write_archive
+from tests.cluster.infrastructure.paths import compute_digest, get_cache, lock, make_directory
 from tests.cluster.infrastructure.prerequisites import UnavailableError
 
 BUILDKIT_IMAGE = "kfp-mindspore.test/buildkit:1"
@@ -39,7 +39,7 @@ def make_buildkit_archive() -> Path:
     Raises:
         UnavailableError: BuildKit is not built yet.
     """
-    binaries = find_binaries(BUILDKIT)
+    binaries = get_binaries(BUILDKIT)
     home, runtime = "/home/builder", "/run/user/1000"
     state = f"{home}/.local/share/buildkit"
 
@@ -90,12 +90,12 @@ def push_busybox(registry: str, folder: Path) -> str:
 
 def _make_archive(tag: str, name: str, fill: Callable[[Path], None], config: dict[str, Any]) -> Path:
     """Return an archive of Debian with what `fill` puts into its root, made unless it is there."""
-    archive = find_cache() / "images" / f"{name}.tar"
-    with lock(find_cache() / "images" / f".lock-{name.partition('-')[0]}"):
+    archive = get_cache() / "images" / f"{name}.tar"
+    with lock(get_cache() / "images" / f".lock-{name.partition('-')[0]}"):
         if not archive.exists():
             with tempfile.TemporaryDirectory(dir=make_directory(archive.parent), prefix=f".{name}-") as folder:
                 root = Path(folder, "root")
-                _unpack(find_images()[PYTHON], root)
+                _unpack(get_images()[PYTHON], root)
                 fill(root)
                 _write_archive(tag, root, archive, config)
     return archive

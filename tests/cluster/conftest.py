@@ -1,4 +1,4 @@
-"""Fixtures with a real Kubernetes; see README.md in this directory."""
+"""Fixtures of a real Kubernetes, see README.md in this directory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from tests.cluster.infrastructure.api_server import Api, ApiServer
-from tests.cluster.infrastructure.cluster import Cluster, OwnedCluster, find_current
+from tests.cluster.infrastructure.cluster import Cluster, OwnedCluster, open_current_cluster
 from tests.cluster.infrastructure.packages import PodPackages, install_project
 from tests.cluster.infrastructure.prerequisites import UnavailableError
 
 CLUSTER_VARIABLE = "KFP_MINDSPORE_TEST_CLUSTER"
 REQUIRE_VARIABLE = "KFP_MINDSPORE_REQUIRE_CLUSTER"
-# A test on a loaded two-core machine waits for pods to start, end and be deleted, each in its own time.
+# Pods start and terminate slowly on a loaded machine of two cores.
 TIMEOUT_SECONDS = 900
 
 
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def start(make: Callable[[], Any]) -> Any:
-    """Start a cluster; where this machine cannot have one, skip, or fail when the environment says that it must."""
+    """Start a cluster; if it cannot run on this machine, skip the test, or fail with KFP_MINDSPORE_REQUIRE_CLUSTER."""
     try:
         return make()
     except UnavailableError as error:
@@ -41,7 +41,7 @@ def start(make: Callable[[], Any]) -> Any:
 
 
 def is_current_wanted() -> bool:
-    """Tell whether the tests are to run on the cluster of the current KUBECONFIG."""
+    """Return whether the tests use the cluster of the current KUBECONFIG."""
     value = os.environ.get(CLUSTER_VARIABLE, "")
     if value not in ("", "own", "current"):
         pytest.fail(f"{CLUSTER_VARIABLE}: must be `own` or `current`, got {value!r}", pytrace=False)
@@ -50,9 +50,9 @@ def is_current_wanted() -> bool:
 
 @pytest.fixture(scope="session")
 def api_server() -> Iterator[Api]:
-    """Return an API server that all tests share: use a namespace of your own (`api_namespace`). No pod runs."""
+    """Return an API server without nodes, shared by all tests; use `api_namespace`."""
     if is_current_wanted():
-        yield start(find_current)
+        yield start(open_current_cluster)
         return
     with start(ApiServer) as server:
         yield server
@@ -60,7 +60,7 @@ def api_server() -> Iterator[Api]:
 
 @pytest.fixture
 def start_api_server() -> Iterator[Callable[..., ApiServer]]:
-    """Return a function that starts an API server for one test alone; it takes ApiServer's arguments."""
+    """Return a function that starts an API server for one test, with the arguments of ApiServer."""
     with ExitStack() as stack:
         yield lambda **options: stack.enter_context(start(lambda: ApiServer(**options)))
 
@@ -74,9 +74,9 @@ def api_namespace(api_server: Api) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Api]:
-    """Return a cluster that runs pods, shared by all tests: use a namespace of your own (`namespace`)."""
+    """Return a cluster with a node, shared by all tests; use `namespace`."""
     if is_current_wanted():
-        yield start(find_current)
+        yield start(open_current_cluster)
         return
     with start(OwnedCluster) as cluster:
         yield cluster
@@ -84,9 +84,9 @@ def cluster() -> Iterator[Api]:
 
 @pytest.fixture(scope="session")
 def own_cluster(cluster: Api) -> Cluster:
-    """Return the cluster when its processes are ours to stop, pause and look into."""
+    """Return the cluster if the tests control its processes; skip otherwise."""
     if not isinstance(cluster, Cluster):
-        pytest.skip(f"the cluster is not the tests' own: unset {CLUSTER_VARIABLE}")
+        pytest.skip(f"the test needs control of the cluster: unset {CLUSTER_VARIABLE}")
     return cluster
 
 
@@ -99,11 +99,11 @@ def namespace(cluster: Api) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def registry(own_cluster: Cluster) -> str:
-    """Return `address:port` of a registry that this machine, pods and the node reach by plain HTTP."""
+    """Return `address:port` of a registry for this machine, pods and the node, by plain HTTP."""
     return own_cluster.start_registry()
 
 
 @pytest.fixture(scope="session")
 def pod_packages(own_cluster: Cluster) -> PodPackages:
-    """Return what gives pods of the image `PYTHON` MindSpore and the project as it is in the working tree."""
+    """Return packages for pods of the image `PYTHON`: MindSpore and the working tree."""
     return start(lambda: install_project(own_cluster.directory / f"project-{secrets.token_hex(3)}"))

@@ -178,7 +178,7 @@ def test_pods_have_mindspore_and_the_project(desk: Desk, pod_packages: PodPackag
 def test_the_node_pulls_from_the_registry(desk: Desk, own_cluster: Cluster, registry: str, tmp_path: Path) -> None:
     image, root = f"{registry}/test/greeting:1", tmp_path / "root"
     root.mkdir()
-    binaries = Path(own_cluster.daemons.find("kubelet").command[0]).parent
+    binaries = Path(own_cluster.daemons.get("kubelet").command[0]).parent
     (root / "coredns").write_bytes((binaries / "coredns").read_bytes())
     (root / "coredns").chmod(0o755)
     write_archive(image, root, tmp_path / "image.tar", ImageConfig(entrypoint=["/coredns", "-version"]))

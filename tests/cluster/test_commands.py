@@ -14,17 +14,17 @@ from kubernetes.client import CoreV1Api
 
 from tests.cluster.conftest import start
 from tests.cluster.infrastructure.cluster import Cluster
-from tests.cluster.infrastructure.packages import find_dependencies
-from tests.cluster.infrastructure.paths import ROOT, find_cache
+from tests.cluster.infrastructure.packages import get_dependencies
+from tests.cluster.infrastructure.paths import ROOT, get_cache
 from tests.cluster.infrastructure.resources import connect
 
 
 @pytest.fixture
 def run_command(own_cluster: Cluster) -> Iterator[Callable[[str], str]]:
     """Return a function that runs `python -m tests.cluster` on a cache with the real one's contents and no cluster."""
-    start(find_dependencies)
+    start(get_dependencies)
     with tempfile.TemporaryDirectory(prefix="kfp-") as cache:
-        for path in find_cache().iterdir():
+        for path in get_cache().iterdir():
             if path.is_dir() and path.name != "instances":
                 Path(cache, path.name).symlink_to(path)
 

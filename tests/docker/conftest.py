@@ -14,7 +14,7 @@ from kfp_mindspore.images import BuildContext, Entry, ImageOptions, RegistryConf
 from kfp_mindspore.images.builders import buildkit
 from kfp_mindspore.images.builders.docker import DockerBuilder
 from tests.cluster.conftest import start
-from tests.cluster.infrastructure.binaries import BUILDKIT, find_binaries
+from tests.cluster.infrastructure.binaries import BUILDKIT, get_binaries
 from tests.support import registries
 from tests.support.dockerd import DockerDaemon, find_missing
 
@@ -83,7 +83,7 @@ def buildx_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a DOCKER_CONFIG with the plugin buildx."""
     plugins = tmp_path_factory.mktemp("docker") / "cli-plugins"
     plugins.mkdir()
-    (plugins / "docker-buildx").symlink_to(start(lambda: find_binaries(BUILDKIT)) / "docker-buildx")
+    (plugins / "docker-buildx").symlink_to(start(lambda: get_binaries(BUILDKIT)) / "docker-buildx")
     return plugins.parent
 
 

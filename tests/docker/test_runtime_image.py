@@ -13,7 +13,7 @@ import pytest
 
 from kfp_mindspore.images.runtime_wheel import read_wheel
 from tests.cluster.infrastructure.images import ImageConfig, bootstrap, write_archive
-from tests.cluster.infrastructure.paths import compute_digest, find_cache, lock
+from tests.cluster.infrastructure.paths import compute_digest, get_cache, lock
 from tests.docker.conftest import skip
 
 PACKAGES = ("ca-certificates", "libgomp1", "python3", "python3-venv")
@@ -39,9 +39,9 @@ def python_base(environment, tmp_path_factory) -> str:
     """Push an image of Debian's Python that trusts what this machine trusts, and return its name."""
     if shutil.which("debootstrap") is None:
         skip("debootstrap is missing: apt-get install debootstrap")
-    archive = find_cache() / "images" / f"python-venv-{compute_digest([], *PACKAGES)}.tar"
+    archive = get_cache() / "images" / f"python-venv-{compute_digest([], *PACKAGES)}.tar"
     name = "kfp-mindspore.test/python-venv:3.11"
-    with lock(find_cache() / "images" / ".lock-python-venv"):
+    with lock(get_cache() / "images" / ".lock-python-venv"):
         if not archive.exists():
             root = tmp_path_factory.mktemp("debian") / "root"
             bootstrap(root, PACKAGES)

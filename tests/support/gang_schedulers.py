@@ -13,7 +13,7 @@ import yaml
 
 from kfp_mindspore.kube import Cluster
 from tests.cluster.conftest import start
-from tests.cluster.infrastructure.binaries import COSCHEDULING, VOLCANO, Toolset, find_binaries
+from tests.cluster.infrastructure.binaries import COSCHEDULING, VOLCANO, Toolset, get_binaries
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 
 GANG_VARIABLE = "KFP_MINDSPORE_TEST_GANG"
@@ -67,7 +67,7 @@ def run_volcano(cluster: NodeCluster) -> Iterator[None]:
 def _get_programs(tools: Toolset) -> Path:
     if not os.environ.get(GANG_VARIABLE):
         pytest.skip(f"builds of gang schedulers are slow: run `make test-gang`, which sets {GANG_VARIABLE}")
-    return Path(start(lambda: find_binaries(tools)))
+    return Path(start(lambda: get_binaries(tools)))
 
 
 def _define(cluster: NodeCluster, file: Path) -> None:

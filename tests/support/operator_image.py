@@ -10,7 +10,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from tests.cluster.infrastructure.images import PYTHON, ImageConfig, find_images, write_archive
+from tests.cluster.infrastructure.images import PYTHON, ImageConfig, get_images, write_archive
 from tests.cluster.infrastructure.packages import PodPackages
 from tests.cluster.infrastructure.paths import ROOT
 
@@ -31,7 +31,7 @@ def write_operator_image(name: str, archive: Path, packages: PodPackages) -> Non
         root = Path(directory)
         # What is the root of a container must be one that any user may enter.
         root.chmod(0o755)
-        _unpack(find_images()[PYTHON], root)
+        _unpack(get_images()[PYTHON], root)
         _install_dependencies(root / _HOME)
         shutil.copytree(packages.project, root / _HOME, dirs_exist_ok=True)
         command = root / "usr/local/bin/kfp-mindspore"

@@ -1,4 +1,4 @@
-"""An API server by itself: etcd, kube-apiserver and the controllers on the loopback, in seconds, as any user."""
+"""API server without nodes: etcd, kube-apiserver and the controllers on the loopback, as any user."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.cluster.infrastructure.binaries import find_binaries
+from tests.cluster.infrastructure.binaries import get_binaries
 from tests.cluster.infrastructure.certificates import Authority
-from tests.cluster.infrastructure.control_plane import Addresses, Commands, answers
+from tests.cluster.infrastructure.control_plane import Addresses, Commands, is_healthy
 from tests.cluster.infrastructure.daemons import Daemons, StartError
 from tests.cluster.infrastructure.instances import Instance, create_instance, remove_instance
 from tests.cluster.infrastructure.prerequisites import check_control_plane
 from tests.cluster.infrastructure.resources import connect, create_namespace, delete_namespace, has_default_account
 
-# Below the ports that outgoing connections get, so that a restarted server finds its port free.
+# Below the ephemeral ports, so that the port of a restarting server stays free.
 _PORTS = range(20000, 32000)
 _ATTEMPTS = 4
 
 
 class Api:
-    """Any cluster's API, by a kubeconfig.
+    """API of any cluster.
 
     Args:
-        kubeconfig: The kubeconfig; its user may do anything.
+        kubeconfig: Kubeconfig of an administrator.
         url: The API server's.
     """
 
@@ -47,7 +47,7 @@ class Api:
 
     @contextlib.contextmanager
     def make_namespace(self, prefix: str = "test") -> Iterator[str]:
-        """Make a namespace with its default service account; it is being deleted when the block ends."""
+        """Create a namespace with its default service account; delete it after the block, without waiting."""
         name = f"{prefix}-{secrets.token_hex(4)}"
         with self.client() as client:
             create_namespace(client, name)
@@ -59,10 +59,10 @@ class Api:
 
 
 class ControlPlane(Api):
-    """A control plane of our own: an API server alone, or that of a whole cluster.
+    """Control plane started here, with or without a node.
 
     Args:
-        directory: Where its files are.
+        directory: Directory of its files.
         url: The API server's.
         daemons: Its processes.
     """
@@ -74,13 +74,13 @@ class ControlPlane(Api):
         self.authority = Authority(directory / "pki")
 
     def write_kubeconfig(self, user: str, groups: Sequence[str] = ()) -> Path:
-        """Write a kubeconfig for a user who may do what RBAC grants, and return its file."""
+        """Write the kubeconfig of a user with the permissions that RBAC grants; return its path."""
         name = "".join(letter if letter.isalnum() else "-" for letter in user)
         return self.authority.write_kubeconfig(self.directory / f"{name}.kubeconfig", self.url, user, groups)
 
     def is_ready(self) -> bool:
-        """Tell whether the API server says that it is ready."""
-        return answers(f"{self.url}/readyz", self.authority.certificate)
+        """Return whether the API server is ready."""
+        return is_healthy(f"{self.url}/readyz", self.authority.certificate)
 
     def restart_api_server(self, *, number: int = signal.SIGKILL) -> None:
         """Stop the API server, start it again and wait until it is ready.
@@ -93,7 +93,7 @@ class ControlPlane(Api):
 
     @contextlib.contextmanager
     def stop_api_server(self) -> Iterator[None]:
-        """Have no API server for as long as the block lasts; it is ready again afterwards."""
+        """Stop the API server until the block ends; it is ready again afterwards."""
         self.daemons.stop("kube-apiserver", number=signal.SIGKILL)
         try:
             yield
@@ -103,27 +103,27 @@ class ControlPlane(Api):
 
     @contextlib.contextmanager
     def pause_etcd(self) -> Iterator[None]:
-        """Stop etcd by SIGSTOP for as long as the block lasts."""
+        """Suspend etcd with SIGSTOP until the block ends."""
         with self.daemons.pause("etcd"):
             yield
 
 
 class ApiServer(ControlPlane):
-    """An API server without nodes, as a context manager; several run at once.
+    """API server without nodes; several can run at once.
 
-    Pods stay Pending, since nothing schedules them. Every other object works, with its controllers.
+    Pods stay Pending, as there is no scheduler. All controllers of other objects run.
 
     Args:
-        api_server_flags: More flags of kube-apiserver; they win.
+        api_server_flags: More flags of kube-apiserver, which override the others.
 
     Raises:
-        UnavailableError: It cannot run here; the message says why.
-        StartError: A part of it did not start.
+        UnavailableError: It cannot run on this machine.
+        StartError: A daemon did not start.
     """
 
     def __init__(self, *, api_server_flags: Sequence[str] = ()) -> None:
         check_control_plane()
-        binaries = find_binaries()
+        binaries = get_binaries()
         for attempt in range(1, _ATTEMPTS + 1):
             self._instance = create_instance("api")
             try:
@@ -131,7 +131,7 @@ class ApiServer(ControlPlane):
                 return
             except BaseException as error:
                 self.close()
-                # Somebody else may have taken a port meanwhile.
+                # Another process may have bound a port since it was picked.
                 if not isinstance(error, StartError) or "in use" not in str(error) or attempt == _ATTEMPTS:
                     raise
 
@@ -147,7 +147,7 @@ class ApiServer(ControlPlane):
         self.daemons.start("etcd", commands.etcd())
         flags = ["--endpoint-reconciler-type=none", *api_server_flags]
         self.daemons.start("kube-apiserver", commands.api_server(*flags))
-        self.daemons.wait_ready("etcd", lambda: answers(f"http://127.0.0.1:{etcd_port}/health"))
+        self.daemons.wait_ready("etcd", lambda: is_healthy(f"http://127.0.0.1:{etcd_port}/health"))
         self.daemons.wait_ready("kube-apiserver", self.is_ready)
         self.daemons.start("kube-controller-manager", commands.controllers())
         with self.client() as client:
@@ -155,7 +155,7 @@ class ApiServer(ControlPlane):
         self.daemons.check()
 
     def close(self) -> None:
-        """End its processes and remove its files. Idempotent."""
+        """Kill its processes and remove its files. Idempotent."""
         instance: Instance = self._instance
         if instance.directory.exists():
             remove_instance(instance.directory)

@@ -1,4 +1,4 @@
-"""Kubernetes and what the tests run beside it, built with Go from the modules that go.mod files pin."""
+"""Go programs of the tests: Kubernetes, BuildKit and gang schedulers, built from modules pinned by go.mod files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.cluster.infrastructure.paths import INFRASTRUCTURE, compute_digest, find_cache, lock, make_directory
+from tests.cluster.infrastructure.paths import INFRASTRUCTURE, compute_digest, get_cache, lock, make_directory
 from tests.cluster.infrastructure.prerequisites import UnavailableError, check_go
 
 _KUBERNETES = "k8s.io/kubernetes"
@@ -21,11 +21,11 @@ _COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "k
 
 @dataclass(frozen=True)
 class Program:
-    """A program that Go builds.
+    """Go program.
 
     Args:
-        folder: Folder of this one with the go.mod that pins it.
-        package: Its package.
+        folder: Subfolder with the go.mod that pins it.
+        package: Its Go package.
     """
 
     folder: str
@@ -34,13 +34,13 @@ class Program:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that lies in the sources of a module.
+    """File among the sources of a module.
 
     Args:
-        folder: Folder of this one with the go.mod that pins the module.
+        folder: Subfolder with the go.mod that pins the module.
         module: The module.
-        path: Where the file is there.
-        mode: Permission bits that it gets.
+        path: Path in the module.
+        mode: Permission bits of the copy.
     """
 
     folder: str
@@ -51,7 +51,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Toolset:
-    """What is built together, into one directory.
+    """Programs and files that are built into one directory.
 
     Args:
         programs: Programs by name.
@@ -68,10 +68,10 @@ class Toolset:
 
     @property
     def directory(self) -> Path:
-        """Where they are in the cache; another one when a go.mod changes."""
+        """Their directory in the cache; its name changes with the go.mod files."""
         folders = sorted({each.folder for each in (*self.programs.values(), *self.files.values())})
         found = [file for folder in folders for file in (INFRASTRUCTURE / folder).iterdir()]
-        return find_cache() / f"bin-{compute_digest(file for file in found if file.suffix in {'.go', '.mod', '.sum'})}"
+        return get_cache() / f"bin-{compute_digest(file for file in found if file.suffix in {'.go', '.mod', '.sum'})}"
 
 
 KUBERNETES = Toolset(
@@ -119,29 +119,30 @@ VOLCANO = Toolset(
 )
 
 
-def find_binaries(tools: Toolset = KUBERNETES) -> Path:
-    """Return the directory of some tools.
+def get_binaries(tools: Toolset = KUBERNETES) -> Path:
+    """Return the directory of a toolset.
 
     Raises:
-        UnavailableError: They are not built yet.
+        UnavailableError: Some are not built.
     """
     directory = tools.directory
     missing = [name for name in tools.names if not (directory / name).exists()]
     if missing:
         raise UnavailableError(
-            f"{directory}: {', '.join(missing)} not built; run `python -m tests.cluster build` (23 minutes at first)"
+            f"{directory}: {', '.join(missing)} not built; run `python -m tests.cluster build` "
+            "(16 minutes the first time; `--gang` adds gang schedulers)"
         )
     return directory
 
 
 def build_binaries(tools: Toolset = KUBERNETES) -> Path:
-    """Build what is missing, and return the directory of some tools.
+    """Build missing programs of a toolset and return its directory.
 
-    Nothing is fetched but what go.sum names. All of them take 3 GB of Go's build cache; when that is warm, a minute.
+    Modules are verified by go.sum. All toolsets take 3 GB of Go's build cache, and a minute when it is warm.
 
     Raises:
         UnavailableError: Go is missing.
-        RuntimeError: The build failed; the message has the end of its output.
+        RuntimeError: The build failed; the message holds the end of its output.
     """
     directory = make_directory(tools.directory)
     with lock(directory.with_suffix(".lock")):
@@ -190,7 +191,7 @@ def _list_version_flags(version: str) -> list[str]:
 
 
 def _fetch_module(folder: Path, module: str) -> dict[str, str]:
-    """Return what Go says of a module that another one requires, such as its Version and the Dir of its sources."""
+    """Download a required module and return its Version and the Dir of its sources."""
     found: dict[str, str] = json.loads(_call_go(["mod", "download", "-json", module], folder))
     return found
 

@@ -1,4 +1,4 @@
-"""One certificate authority for each cluster, its certificates and the kubeconfig files that use them."""
+"""Certificate authority of a cluster, its certificates and kubeconfig files."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _DAYS = 30
 
 
 class Authority:
-    """A certificate authority in a directory: `ca.crt`, `ca.key`, and what it issued.
+    """Certificate authority in a directory: `ca.crt`, `ca.key` and issued certificates.
 
     Args:
-        directory: The directory; an authority that is there already is read, otherwise one is made.
+        directory: The directory; an existing authority is loaded, otherwise one is created.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -54,13 +54,13 @@ class Authority:
         """Issue a certificate, as `<file>.crt` and `<file>.key`.
 
         Args:
-            file: The files' name.
-            name: The common name, which is the user's name to the API server.
-            groups: The organizations, which are the user's groups.
-            hosts: Names and addresses of a server; a client has none.
+            file: Name of the files.
+            name: Common name, the user name for the API server.
+            groups: Organizations, the groups for the API server.
+            hosts: Names and addresses of a server; empty for a client.
 
         Returns:
-            The certificate's file and the key's.
+            Paths of the certificate and the key.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         issuer = x509.load_pem_x509_certificate(self.certificate.read_bytes()).subject
@@ -79,11 +79,11 @@ class Authority:
         return paths
 
     def write_kubeconfig(self, path: Path, url: str, user: str, groups: Sequence[str] = ()) -> Path:
-        """Write a kubeconfig with a certificate of its own for a user.
+        """Write a kubeconfig with a new certificate for a user.
 
         Args:
-            path: The file.
-            url: The API server's.
+            path: Path of the file.
+            url: URL of the API server.
             user: The user's name.
             groups: The user's groups.
         """
@@ -107,7 +107,7 @@ class Authority:
         return path
 
     def make_service_account_keys(self) -> tuple[Path, Path]:
-        """Make the key pair that signs service accounts' tokens, and return the private and the public key's files."""
+        """Create the key pair that signs service account tokens; return the paths of the private and public key."""
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         private, public = self.directory / "service-accounts.key", self.directory / "service-accounts.pub"
         form = serialization.PublicFormat.SubjectPublicKeyInfo

@@ -1,4 +1,4 @@
-"""A whole cluster of one node, as root: a control plane, a node with its own network, DNS and images."""
+"""Cluster of one node, as root: control plane, node with its own network, DNS, images."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ import yaml
 from kfp_mindspore.files import write_text
 from kfp_mindspore.local.process import ProcessIdentity
 from tests.cluster.infrastructure.api_server import Api, ControlPlane
-from tests.cluster.infrastructure.binaries import find_binaries
-from tests.cluster.infrastructure.control_plane import CLUSTER_DOMAIN, Addresses, Commands, answers
+from tests.cluster.infrastructure.binaries import get_binaries
+from tests.cluster.infrastructure.control_plane import CLUSTER_DOMAIN, Addresses, Commands, is_healthy
 from tests.cluster.infrastructure.daemons import Daemons
-from tests.cluster.infrastructure.images import COREDNS, find_images
+from tests.cluster.infrastructure.images import COREDNS, get_images
 from tests.cluster.infrastructure.instances import CGROUP_PREFIX, Instance, create_instance, remove_instance
 from tests.cluster.infrastructure.machine import make_cgroup, prepare_machine
 from tests.cluster.infrastructure.namespaces import Namespaces, create_namespaces, open_namespaces
 from tests.cluster.infrastructure.node import NODE, REGISTRY_PORT, Node, ctr, is_containerd_ready, prepare_store
-from tests.cluster.infrastructure.paths import INFRASTRUCTURE, find_cache, make_directory
+from tests.cluster.infrastructure.paths import INFRASTRUCTURE, get_cache, make_directory
 from tests.cluster.infrastructure.prerequisites import UnavailableError, check_node
 from tests.cluster.infrastructure.resources import connect, create, has_default_account, is_node_ready
 
 
 class Cluster(ControlPlane):
-    """A running cluster of our own.
+    """Running cluster that was started here.
 
     Args:
         directory: Its directory.
-        namespaces: Where it lives.
+        namespaces: Linux namespaces of the node.
     """
 
     def __init__(self, directory: Path, namespaces: Namespaces) -> None:
@@ -47,21 +47,21 @@ class Cluster(ControlPlane):
         return cls(directory, open_namespaces(directory))
 
     def import_image(self, archive: Path) -> None:
-        """Give the node an image from an archive, such as `images.write_archive` writes."""
+        """Import an image archive of `images.write_archive` into the node."""
         ctr(self.namespaces, "images", "import", str(archive))
 
     def push_image(self, name: str) -> None:
-        """Push an image that the node has to the registry that its name starts with."""
+        """Push an image of the node to the registry in its name."""
         ctr(self.namespaces, "images", "push", "--plain-http", name)
 
     def remove_image(self, name: str) -> None:
-        """Take an image from the node."""
+        """Remove an image from the node."""
         ctr(self.namespaces, "images", "remove", "--sync", name)
 
     def start_registry(self) -> str:
-        """Start a registry of images on the node's address, and return `address:port`.
+        """Start an image registry on the node's address and return `address:port`.
 
-        It speaks plain HTTP, to this machine, to pods and to containerd, and forgets its images with the cluster.
+        This machine, pods and containerd reach it by plain HTTP. Its images are removed with the cluster.
         """
         address = f"{self.network.node}:{REGISTRY_PORT}"
         if "docker-registry" not in self.daemons.names():
@@ -76,15 +76,15 @@ class Cluster(ControlPlane):
             }
             write_text(self.directory / "registry.yml", yaml.safe_dump(config))
             self.daemons.start("docker-registry", ["docker-registry", "serve", str(self.directory / "registry.yml")])
-        self.daemons.wait_ready("docker-registry", lambda: answers(f"http://{address}/v2/"))
+        self.daemons.wait_ready("docker-registry", lambda: is_healthy(f"http://{address}/v2/"))
         return address
 
     def make_volume(self, name: str) -> Path:
-        """Make a directory for a hostPath volume into which pods of any user may write."""
+        """Create a directory for a hostPath volume that pods of any user can write."""
         return make_directory(self.directory / "host-paths" / name, 0o777)
 
     def find_processes(self, namespace: str, pod: str, container: str | None = None) -> list[ProcessIdentity]:
-        """Return the processes of a running pod's container, as this machine sees them, oldest first.
+        """Return the processes of a container, with their ids on this machine, oldest first.
 
         Args:
             namespace: The pod's.
@@ -105,31 +105,31 @@ class Cluster(ControlPlane):
         return found
 
     def close(self) -> None:
-        """End everything that belongs to it and remove its files, except for the store of images. Idempotent."""
+        """Kill its processes and remove its files, except for the image store. Idempotent."""
         if self.directory.exists():
             remove_instance(self.directory)
 
 
 class OwnedCluster(Cluster):
-    """A cluster that ends with this process, or with the block that it is the context manager of.
+    """Cluster that is removed with this process or at the end of the block.
 
     Args:
-        keep: It is to outlive this process instead, until somebody closes it.
+        keep: Keep it until `close`, also after this process ended.
 
     Raises:
-        UnavailableError: It cannot run here; the message says why.
-        StartError: A part of it did not start.
+        UnavailableError: It cannot run on this machine.
+        StartError: A daemon did not start.
     """
 
     def __init__(self, *, keep: bool = False) -> None:
         check_node()
-        binaries, archives = find_binaries(), find_images()
+        binaries, archives = get_binaries(), get_images()
         self._instance: Instance = create_instance("node", keep=keep)
         self.directory = self._instance.directory
         try:
             lease = self._instance.lease.path if self._instance.lease else None
             with prepare_machine():
-                namespaces = create_namespaces(self.directory, find_cache() / "stores", lease)
+                namespaces = create_namespaces(self.directory, get_cache() / "stores", lease)
             super().__init__(self.directory, namespaces)
             self._start(binaries, archives)
         except BaseException:
@@ -183,7 +183,7 @@ class OwnedCluster(Cluster):
         return Commands(binaries, self.directory, self.authority, addresses)
 
     def close(self) -> None:
-        """End it. Idempotent."""
+        """Remove the cluster. Idempotent."""
         super().close()
         if self._instance.lease:
             self._instance.lease.release()
@@ -197,11 +197,11 @@ class OwnedCluster(Cluster):
         self.close()
 
 
-def find_current() -> Api:
-    """Return the cluster of the current KUBECONFIG: one of ours with all that it can, any other by its API alone.
+def open_current_cluster() -> Api:
+    """Return the cluster of the current KUBECONFIG; a `Cluster` if it was started here, otherwise its `Api`.
 
     Raises:
-        UnavailableError: There is none.
+        UnavailableError: KUBECONFIG names no cluster.
     """
     from kubernetes.config import ConfigException
 
@@ -213,7 +213,7 @@ def find_current() -> Api:
         with connect(path) as client:
             return Api(path, client.configuration.host)
     except ConfigException as error:
-        raise UnavailableError(f"{path}: no cluster is named there ({error})") from error
+        raise UnavailableError(f"{path}: no cluster is configured ({error})") from error
 
 
 def render_dns(address: str) -> list[dict[str, Any]]:
@@ -224,7 +224,7 @@ def render_dns(address: str) -> list[dict[str, Any]]:
 
 
 def resolves(server: str, name: str) -> bool:
-    """Tell whether a DNS server has an address for a name."""
+    """Return whether a DNS server has an address for a name."""
     labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
     query = struct.pack(">6H", 7, 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack(">2H", 1, 1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:

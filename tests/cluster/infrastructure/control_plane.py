@@ -1,4 +1,4 @@
-"""etcd, the API server and the controllers: their command lines, and how one knows that they are ready."""
+"""Commands and health checks of etcd, the API server, the controllers and the scheduler."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ CLUSTER_DOMAIN = "cluster.local"
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the control plane listens.
+    """Listen addresses of a control plane.
 
     Args:
-        address: The API server's address.
-        port: The API server's port.
-        etcd_port: etcd's for clients, on the loopback.
-        peer_port: etcd's for peers, on the loopback.
-        controllers_port: The controller manager's own, on the loopback.
-        services: Addresses of Services, in CIDR notation.
-        first_service: The address of the Service `kubernetes`.
+        address: Address of the API server.
+        port: Port of the API server.
+        etcd_port: Client port of etcd on the loopback.
+        peer_port: Peer port of etcd on the loopback.
+        controllers_port: Port of the controller manager on the loopback.
+        services: CIDR of Services.
+        first_service: Address of the Service `kubernetes`.
     """
 
     address: str
@@ -43,13 +43,13 @@ class Addresses:
 
 
 class Commands:
-    """Command lines of one control plane, with the certificates that they name.
+    """Commands of one control plane and the certificates in them.
 
     Args:
         binaries: Directory of the programs.
-        directory: Where the cluster's files are.
-        authority: Issues the certificates.
-        addresses: Where to listen.
+        directory: Directory of the cluster.
+        authority: Issuer of the certificates.
+        addresses: Listen addresses.
     """
 
     def __init__(self, binaries: Path, directory: Path, authority: Authority, addresses: Addresses) -> None:
@@ -60,7 +60,7 @@ class Commands:
         self._signing_key, self._signing_public = authority.make_service_account_keys()
 
     def etcd(self) -> list[str]:
-        """Return etcd's: one member, nothing synced to the disk."""
+        """Return the command of etcd: one member, without fsync."""
         client = f"http://127.0.0.1:{self._addresses.etcd_port}"
         peer = f"http://127.0.0.1:{self._addresses.peer_port}"
         return [
@@ -78,7 +78,7 @@ class Commands:
         ]
 
     def api_server(self, *flags: str) -> list[str]:
-        """Return the API server's; flags come last, so that they win."""
+        """Return the command of the API server; `flags` override the others."""
         at = self._addresses
         names = ["localhost", *(f"kubernetes{rest}" for rest in ("", ".default", ".default.svc"))]
         names.append(f"kubernetes.default.svc.{CLUSTER_DOMAIN}")
@@ -103,7 +103,7 @@ class Commands:
         ]
 
     def controllers(self, *flags: str) -> list[str]:
-        """Return the controller manager's; flags come last, so that they win."""
+        """Return the command of the controller manager; `flags` override the others."""
         kubeconfig = self._write_kubeconfig("controllers", "system:kube-controller-manager")
         ca = self._authority.directory
         return [
@@ -122,7 +122,7 @@ class Commands:
         ]
 
     def scheduler(self) -> list[str]:
-        """Return the scheduler's."""
+        """Return the command of the scheduler."""
         kubeconfig = self._write_kubeconfig("scheduler", "system:kube-scheduler")
         return [
             str(self._binaries / "kube-scheduler"),
@@ -137,12 +137,12 @@ class Commands:
         return self._authority.write_kubeconfig(path, self._addresses.url, user, groups)
 
 
-def answers(url: str, authority: Path | None = None) -> bool:
-    """Tell whether a health address answers 200.
+def is_healthy(url: str, authority: Path | None = None) -> bool:
+    """Return whether a health endpoint responds with 200.
 
     Args:
-        url: The address.
-        authority: Certificate of the authority that signed the server's; None for plain HTTP.
+        url: URL of the endpoint.
+        authority: CA certificate of the server; None for plain HTTP.
     """
     context = ssl.create_default_context(cafile=str(authority)) if authority else None
     handlers = [urllib.request.ProxyHandler({}), *([urllib.request.HTTPSHandler(context=context)] if context else [])]

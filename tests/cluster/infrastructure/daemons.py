@@ -1,4 +1,4 @@
-"""The long-running processes of one cluster: started, found again by another process, paused, stopped, restarted."""
+"""Long-running processes of one cluster, controlled by any process through a file of records."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from kfp_mindspore.local.process import ProcessIdentity, spawn_detached
 
 
 class StartError(RuntimeError):
-    """A daemon ended, or was not ready in time; the message has the end of its log."""
+    """A daemon exited or was not ready in time; the message holds the end of its log."""
 
 
 @dataclass(frozen=True)
 class Daemon:
-    """One process and how it was started.
+    """A running daemon.
 
     Args:
         name: Its name in the cluster.
         command: Program and arguments.
         process: The process itself.
-        wrapper: The process that entered the namespaces for it and waits for it; the same one where there are none.
+        wrapper: The nsenter process that waits for it; the same process without namespaces.
     """
 
     name: str
@@ -37,11 +37,11 @@ class Daemon:
 
 
 class Daemons:
-    """The daemons of a directory, with a log each; what runs is kept in `daemons.json`.
+    """Daemons of a directory, with a log each; `daemons.json` records the running ones.
 
     Args:
-        directory: Where their logs and the record are.
-        enter: Command that each is started by, when they live in namespaces of their own; it forks and waits.
+        directory: Directory of the logs and the record.
+        enter: Command prefix that enters the namespaces of the daemons; it forks and waits.
     """
 
     def __init__(self, directory: Path, enter: Sequence[str] = ()) -> None:
@@ -52,14 +52,14 @@ class Daemons:
     def start(self, name: str, command: Sequence[str]) -> Daemon:
         """Start a daemon; its output is appended to `<name>.log`."""
         wrapper = spawn_detached([*self._enter, *command], log=self.log(name))
-        process = self._find_child(name, wrapper) if self._enter else wrapper
+        process = self._get_child(name, wrapper) if self._enter else wrapper
         self._write(self._read() | {name: {
             "command": list(command), "process": process.to_dict(), "wrapper": wrapper.to_dict()
         }})  # fmt: skip
         return Daemon(name, command, process, wrapper)
 
-    def find(self, name: str) -> Daemon:
-        """Return a daemon that was started, also by another process.
+    def get(self, name: str) -> Daemon:
+        """Return a daemon, also one that another process started.
 
         Raises:
             KeyError: None has this name.
@@ -69,12 +69,12 @@ class Daemons:
         return Daemon(name, entry["command"], *identities)
 
     def names(self) -> list[str]:
-        """Return the names of the daemons, in the order in which they were started first."""
+        """Return the names of the daemons in the order of their first start."""
         return list(self._read())
 
     def stop(self, name: str, *, number: int = signal.SIGTERM, seconds: float = 20) -> None:
-        """Stop a daemon: a signal, and SIGKILL to what is still there after some seconds."""
-        daemon = self.find(name)
+        """Send a signal to a daemon, and SIGKILL if it still runs after a timeout."""
+        daemon = self.get(name)
         daemon.process.send(signal.SIGCONT)
         daemon.process.send(number)
         if not wait_for_end(daemon.process, seconds):
@@ -83,14 +83,14 @@ class Daemons:
         wait_for_end(daemon.wrapper, seconds)
 
     def restart(self, name: str, *, number: int = signal.SIGTERM) -> Daemon:
-        """Stop a daemon and start it again as it was."""
+        """Stop a daemon and start it with the same command."""
         self.stop(name, number=number)
-        return self.start(name, self.find(name).command)
+        return self.start(name, self.get(name).command)
 
     @contextlib.contextmanager
     def pause(self, name: str) -> Iterator[None]:
-        """Stop a daemon by SIGSTOP for as long as the block lasts."""
-        process = self.find(name).process
+        """Suspend a daemon with SIGSTOP until the block ends."""
+        process = self.get(name).process
         process.send(signal.SIGSTOP)
         try:
             yield
@@ -98,42 +98,45 @@ class Daemons:
             process.send(signal.SIGCONT)
 
     def kill_all(self) -> None:
-        """Kill what still runs."""
-        found = [self.find(name) for name in self.names()]
+        """Kill all daemons."""
+        found = [self.get(name) for name in self.names()]
         for process in [one for daemon in found for one in (daemon.process, daemon.wrapper)]:
             process.send(signal.SIGKILL)
         for process in [one for daemon in found for one in (daemon.process, daemon.wrapper)]:
             wait_for_end(process, 20)
 
-    def wait_ready(self, name: str, look: Callable[[], object], *, seconds: float = 300) -> None:
-        """Wait until a daemon answers.
+    def wait_ready(self, name: str, check: Callable[[], object], *, seconds: float = 300) -> None:
+        """Wait until a daemon is ready.
 
         Args:
             name: The daemon's.
-            look: Returns something true when it is ready.
-            seconds: How long it may take; a machine under load takes a multiple of the usual.
+            check: Returns a true value when it is ready.
+            seconds: Timeout, a multiple of the usual time for loaded machines.
 
         Raises:
-            StartError: It ended, or was not ready in time.
+            StartError: It exited or was not ready in time.
         """
-        process = self.find(name).process
+        process = self.get(name).process
         deadline = time.monotonic() + seconds
-        while not look():
+        while not check():
             if not process.is_alive():
-                raise self._explain(name, "ended")
+                raise self._explain(name, "exited")
             if time.monotonic() > deadline:
                 raise self._explain(name, f"was not ready within {seconds:.0f} s")
             time.sleep(0.05)
 
     def check(self, *names: str) -> None:
-        """Check that these daemons run, by default all: what answered on a daemon's port may have been another's.
+        """Check that daemons run: a health check may have reached another process on the same port.
+
+        Args:
+            names: Names of the daemons; default all.
 
         Raises:
-            StartError: One ended.
+            StartError: One exited.
         """
         for name in names or self.names():
-            if not self.find(name).process.is_alive():
-                raise self._explain(name, "ended")
+            if not self.get(name).process.is_alive():
+                raise self._explain(name, "exited")
 
     def log(self, name: str) -> Path:
         """Return a daemon's log."""
@@ -142,7 +145,7 @@ class Daemons:
     def _explain(self, name: str, what: str) -> StartError:
         return StartError("\n".join([f"{name} {what}:", *read_last_lines(self.log(name), 20)]))
 
-    def _find_child(self, name: str, wrapper: ProcessIdentity) -> ProcessIdentity:
+    def _get_child(self, name: str, wrapper: ProcessIdentity) -> ProcessIdentity:
         children = Path(f"/proc/{wrapper.pid}/task/{wrapper.pid}/children")
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline and wrapper.is_alive():
@@ -161,12 +164,12 @@ class Daemons:
 
 
 def wait_for_end(process: ProcessIdentity, seconds: float) -> bool:
-    """Wait until a process is gone with all its threads, and with them its ports and files.
+    """Wait until all threads of a process have exited and its ports and files are released.
 
-    Its first thread may be a zombie already, which counts as ended elsewhere, while others still hold both.
+    The main thread may be a zombie, which ProcessIdentity treats as exited, while other threads still hold them.
 
     Returns:
-        Whether it is gone.
+        Whether it has exited.
     """
     deadline = time.monotonic() + seconds
     tasks = Path(f"/proc/{process.pid}/task")

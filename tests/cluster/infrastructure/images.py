@@ -1,4 +1,4 @@
-"""Images made here, since none can be pulled: one-layer archives that containerd imports."""
+"""Container images built here without a registry: one-layer archives for containerd."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from tests.cluster.infrastructure.binaries import find_binaries
-from tests.cluster.infrastructure.paths import compute_digest, find_cache, lock, make_directory
+from tests.cluster.infrastructure.binaries import get_binaries
+from tests.cluster.infrastructure.paths import compute_digest, get_cache, lock, make_directory
 from tests.cluster.infrastructure.prerequisites import UnavailableError
 
 PAUSE = "kfp-mindspore.test/pause:1"
 COREDNS = "kfp-mindspore.test/coredns:1"
 PYTHON = "kfp-mindspore.test/python:3.11"
-# The release whose Python the packages of pods are installed for.
+# Its Python version is that of the packages of pods.
 _DEBIAN = "bookworm"
 _PACKAGES = ("python3", "python-is-python3", "ca-certificates", "libgomp1", "procps")
 _UNUSED = ("var/cache/apt", "var/lib/apt/lists", "var/log", "usr/share/doc", "usr/share/man", "usr/share/locale")
@@ -34,12 +34,12 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """What an image runs.
+    """Configuration of an image.
 
     Args:
         entrypoint: Program and first arguments.
         command: Default arguments.
-        environment: `NAME=value` words beside PATH.
+        environment: `NAME=value` besides PATH.
         user: The user's number, or name.
     """
 
@@ -49,28 +49,28 @@ class ImageConfig:
     user: str = ""
 
 
-def find_images() -> dict[str, Path]:
-    """Return the archives of the images that every node has, by image name.
+def get_images() -> dict[str, Path]:
+    """Return the archives of the images of every node, by image name.
 
     Raises:
-        UnavailableError: One is not made yet.
+        UnavailableError: One is not built.
     """
     archives = _locate()
     missing = [name for name, archive in archives.items() if not archive.exists()]
     if missing:
-        raise UnavailableError(f"images {', '.join(missing)} are not made; run `python -m tests.cluster build`")
+        raise UnavailableError(f"images {', '.join(missing)} are not built; run `python -m tests.cluster build`")
     return archives
 
 
 def build_images() -> dict[str, Path]:
-    """Make the archives that are missing; Python's takes two minutes and debootstrap.
+    """Build missing archives; the Python image takes two minutes and debootstrap.
 
     Raises:
         UnavailableError: A tool is missing.
-        RuntimeError: Debian's root file system could not be made; the message has the end of the log.
+        RuntimeError: debootstrap failed; the message holds the end of its log.
     """
-    archives, binaries = _locate(), find_binaries()
-    with lock(find_cache() / "images" / ".lock"):
+    archives, binaries = _locate(), get_binaries()
+    with lock(get_cache() / "images" / ".lock"):
         for name, program in ((PAUSE, "pause"), (COREDNS, "coredns")):
             if not archives[name].exists():
                 with _temporary(archives[name]) as root:
@@ -86,30 +86,30 @@ def build_images() -> dict[str, Path]:
 
 
 def bootstrap(root: Path, packages: Sequence[str]) -> None:
-    """Make a Debian root file system with some packages.
+    """Create a Debian root file system with packages.
 
     Raises:
         UnavailableError: debootstrap is missing.
-        RuntimeError: It failed; the message has the end of its log.
+        RuntimeError: It failed; the message holds the end of its log.
     """
     if shutil.which("debootstrap") is None:
         raise UnavailableError("debootstrap is not installed; run `python -m tests.cluster build` as root")
     command = ["debootstrap", "--variant=minbase", f"--include={','.join(packages)}", _DEBIAN, str(root)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"debootstrap left with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
+        raise RuntimeError(f"debootstrap exited with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
     for path in _UNUSED:
         shutil.rmtree(root / path, ignore_errors=True)
 
 
 def write_archive(name: str, root: Path, archive: Path, config: ImageConfig | None = None) -> None:
-    """Write a root file system as an archive of one image with one layer, in docker's format.
+    """Write a root file system as an archive of an image with one layer, in docker's format.
 
     Args:
         name: The image's name with its tag.
         root: The root file system.
-        archive: The archive, written beside and renamed.
-        config: What it runs.
+        archive: The archive, replaced atomically.
+        config: Configuration of the image.
     """
     config = config or ImageConfig()
     make_directory(archive.parent)
@@ -146,8 +146,8 @@ def write_archive(name: str, root: Path, archive: Path, config: ImageConfig | No
 
 def _locate() -> dict[str, Path]:
     recipe = compute_digest([], _DEBIAN, *_PACKAGES, *_UNUSED)
-    built = find_binaries().name
-    root = find_cache() / "images"
+    built = get_binaries().name
+    root = get_cache() / "images"
     return {
         PAUSE: root / f"pause-{built}.tar",
         COREDNS: root / f"coredns-{built}.tar",
@@ -158,7 +158,7 @@ def _locate() -> dict[str, Path]:
 @contextlib.contextmanager
 def _temporary(archive: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=".root-", dir=make_directory(archive.parent)) as directory:
-        # A container's root must be one that any user may enter.
+        # Containers of any user must be able to enter their root directory.
         yield make_directory(Path(directory))
 
 

@@ -1,9 +1,8 @@
-"""The first process of a node's namespaces: when it ends, the kernel ends everything that lives in them.
+"""First process of a node's namespaces: when it exits, the kernel kills every process in them.
 
-Run as a script in new mount, network and process namespaces: `init.py DIRECTORY STORES LEASE PLACE…`. It mounts
-directories of the node at fixed places, takes the first store of images that no other node uses, writes `init.json`
-with the store when all is set up, and ends when the lease's holder dies; without a lease (an empty word) it stays until
-it is killed.
+Run as a script in new mount, network and process namespaces: `init.py DIRECTORY STORES LEASE MOUNT_POINT…`. It mounts
+directories of the node over hard-coded ones, locks the first free image store, writes `init.json` with the store when
+ready, and exits when the lease is released; without a lease (an empty word) it runs until it is killed.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from typing import IO
 _SYSCTLS = {
     "net/ipv4/ip_forward": "1",
     "net/ipv4/conf/all/send_redirects": "0",
-    # A refused connection is told by ICMP: none may be held back, or clients hang instead.
+    # Refused connections are reported by ICMP; rate limiting would leave clients hanging.
     "net/ipv4/icmp_ratelimit": "0",
 }
 
 
 def main() -> None:
-    """Set the namespaces up and wait."""
+    """Set up the namespaces and wait."""
     directory, stores, lease = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-    # Runtime state of containerd, of runc and of network namespaces has fixed places below /run: a /run of our own.
+    # containerd, runc and network namespaces keep state at hard-coded paths below /run.
     _call("mount", "--make-rshared", "/")
     _call("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run")
     for place in sys.argv[4:]:
@@ -42,7 +41,7 @@ def main() -> None:
     report = directory / "init.json"
     report.with_suffix(".partial").write_text(json.dumps({"store": str(store)}))
     report.with_suffix(".partial").replace(report)
-    # Orphans become this process's children: ignored, they leave no zombies.
+    # Orphans are reparented to this process; ignoring SIGCHLD reaps them.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     if lease:
         with Path(lease).open("rb") as file:
@@ -63,7 +62,7 @@ def _take_store(stores: Path) -> tuple[Path, IO[bytes]]:
             file.close()
             continue
         return store, file
-    sys.exit(f"{stores}: every store of images is in use")
+    sys.exit(f"{stores}: all image stores are in use")
 
 
 def _call(*command: str) -> None:

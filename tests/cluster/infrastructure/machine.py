@@ -1,4 +1,4 @@
-"""What a node changes outside of its namespaces, and how it is put back: settings, folders, control groups."""
+"""Changes of a node outside its namespaces, and their reversal: sysctls, directories, control groups."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from kfp_mindspore.files import read_json, write_json
 from tests.cluster.infrastructure.paths import lock
 
-# Start of the names of network devices that nodes have on this machine: one each, for as long as it lives.
+# Prefix of the network devices of nodes on this machine, one per running node.
 DEVICE = "kfpms"
-# Fixed places of kubelet, CNI plugins and the controller manager: each node has directories of its own mounted there.
+# Hard-coded directories of kubelet, CNI plugins and the controller manager; each node mounts its own over them.
 FIXED_PLACES = ("/var/lib/kubelet", "/var/lib/cni", "/var/log/containers", "/var/log/pods", "/tmp/hostpath_pv")
-# What a kubelet sets for the whole machine.
+# Sysctls that a kubelet sets for the whole machine.
 _TUNABLES = (
     "vm/overcommit_memory",
     "vm/panic_on_oom",
@@ -23,15 +23,15 @@ _TUNABLES = (
     "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
 )
-# The same for all caches of a machine, and gone when it restarts.
+# Shared by all caches of a machine, removed when it restarts.
 _RECORD = Path("/run/kfp-mindspore-machine.json")
 
 
 @contextlib.contextmanager
 def prepare_machine() -> Iterator[None]:
-    """Keep the settings that kubelets change, and make the places to mount at; nobody restores meanwhile.
+    """Record the sysctls that kubelets change and create mount points, while holding off `restore_machine`.
 
-    The node's network link is to exist when the block ends: it tells others that a node runs.
+    The node's network device must exist when the block ends: `restore_machine` identifies running nodes by it.
     """
     with lock(_RECORD.with_suffix(".lock")):
         _prepare()
@@ -39,7 +39,7 @@ def prepare_machine() -> Iterator[None]:
 
 
 def restore_machine() -> None:
-    """Put the machine back as it was before the first node, unless another node still runs."""
+    """Restore the state before the first node, unless another node still runs."""
     with lock(_RECORD.with_suffix(".lock")):
         if not any(Path("/sys/class/net").glob(f"{DEVICE}*")) and _RECORD.exists():
             _restore()
@@ -68,21 +68,21 @@ def _restore() -> None:
 
 
 def make_cgroup(name: str) -> None:
-    """Make the control group that holds a node's pods, in every hierarchy."""
+    """Create the control group of a node's pods in every hierarchy."""
     for hierarchy in list_hierarchies():
         group = hierarchy / name
         group.mkdir(exist_ok=True)
-        # Version 1 gives a new group no processors: nothing can run in it until they are named.
+        # In cgroup v1 a new group has no CPUs, and no process can join until they are set.
         for file in ("cpuset.cpus", "cpuset.mems"):
             if (hierarchy / file).exists() and (group / file).exists() and not (group / file).read_text().strip():
                 (group / file).write_text((hierarchy / file).read_text())
 
 
 def remove_cgroup(name: str, seconds: float = 20) -> None:
-    """Remove the control group of a node whose processes are ending.
+    """Remove the control group of a node while its processes exit.
 
     Raises:
-        TimeoutError: Some are still there.
+        TimeoutError: Processes are left.
     """
     deadline = time.monotonic() + seconds
     while left := [hierarchy / name for hierarchy in list_hierarchies() if (hierarchy / name).exists()]:
@@ -96,6 +96,6 @@ def remove_cgroup(name: str, seconds: float = 20) -> None:
 
 
 def list_hierarchies() -> list[Path]:
-    """Return where control groups are mounted."""
+    """Return the mount points of control groups."""
     lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     return [Path(words[1]) for words in lines if words[2] in {"cgroup", "cgroup2"}]

@@ -1,4 +1,4 @@
-"""A node: containerd, kubelet and kube-proxy, and the configuration by which they live in namespaces of their own."""
+"""Node: configuration and commands of containerd, kubelet and kube-proxy in their own namespaces."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _KUBERNETES = "k8s.io"
 
 
 class Node:
-    """Writes a node's configuration below a cluster's directory and gives the command lines that use it.
+    """Configuration files and commands of a node.
 
     Args:
-        directory: The cluster's.
+        directory: Directory of the cluster.
         binaries: Directory of the programs.
-        namespaces: Where the node lives.
-        cgroup: Name of the control group that holds its pods.
-        url: The API server's.
-        authority: Issues its certificates.
+        namespaces: Namespaces of the node.
+        cgroup: Name of the control group of its pods.
+        url: URL of the API server.
+        authority: Issuer of its certificates.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Node:
         """Return containerd's command line.
 
         Args:
-            runtime: It serves the kubelet; without, it only manages images and what an earlier node left.
+            runtime: With the CRI plugin for the kubelet; without it only images and containers are managed.
         """
         network, config = self._namespaces.network, self._directory / "containerd.toml"
         registry = f"{network.node}:{REGISTRY_PORT}"
@@ -65,7 +65,7 @@ class Node:
         """Return the kubelet's command line."""
         network = self._namespaces.network
         certificate, key = self._authority.issue("kubelet", f"system:node:{NODE}", hosts=[NODE, network.node])
-        # The machine's own names are nothing to pods, which have the cluster's DNS.
+        # Pods use the cluster's DNS only, not the resolver of this machine.
         resolver = self._directory / "resolv.conf"
         write_text(resolver, "")
         config = {
@@ -85,7 +85,7 @@ class Node:
             "cgroupRoot": f"/{self._cgroup}",
             "failCgroupV1": False,
             "failSwapOn": False,
-            # Lower scores and higher limits than one's own are refused in a container.
+            # Inside a container a process cannot lower its OOM score or raise its limits.
             "oomScoreAdj": 0,
             "maxOpenFiles": 20000,
             "clusterDNS": [network.dns],
@@ -125,7 +125,7 @@ class Node:
             "healthzBindAddress": "127.0.0.1:10256",
             "metricsBindAddress": "127.0.0.1:10249",
             "iptables": {"minSyncPeriod": "100ms", "syncPeriod": "30s"},
-            # What connection tracking may hold is the machine's own setting: leave it.
+            # Connection tracking limits are those of the machine: do not change them.
             "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
         }
         return [str(self._binaries / "kube-proxy"), f"--config={self._write('proxy', config)}"]
@@ -168,7 +168,7 @@ oom_score = 0
 
 
 def describe_pod_network(network: Network) -> dict[str, Any]:
-    """Return the CNI configuration: each pod has a link to the node, which routes."""
+    """Return the CNI configuration: a point-to-point link between each pod and the node, which routes."""
     return {
         "cniVersion": "1.0.0",
         "name": "pods",
@@ -189,11 +189,11 @@ def describe_pod_network(network: Network) -> dict[str, Any]:
 
 
 def prepare_store(daemons: Daemons, namespaces: Namespaces, node: Node, archives: Mapping[str, Path]) -> None:
-    """Remove what an earlier node left in the store of images, and import the images that it lacks.
+    """Remove containers and images of an earlier node from the image store, and import missing images.
 
     Args:
-        daemons: The cluster's.
-        namespaces: Where the node lives.
+        daemons: Daemons of the cluster.
+        namespaces: Namespaces of the node.
         node: The node.
         archives: Archives by image name.
     """
@@ -214,7 +214,7 @@ def prepare_store(daemons: Daemons, namespaces: Namespaces, node: Node, archives
 
 
 def is_containerd_ready(namespaces: Namespaces) -> bool:
-    """Tell whether containerd answers."""
+    """Return whether containerd is ready."""
     try:
         ctr(namespaces, "version")
     except RuntimeError:
@@ -223,5 +223,5 @@ def is_containerd_ready(namespaces: Namespaces) -> bool:
 
 
 def ctr(namespaces: Namespaces, *words: str) -> str:
-    """Run containerd's own client on what belongs to Kubernetes, and return its output."""
+    """Run containerd's client in the namespace of Kubernetes and return its output."""
     return namespaces.call("ctr", "--address", SOCKET, "--namespace", _KUBERNETES, *words, seconds=300)

@@ -1,6 +1,6 @@
-"""Python packages for pods: the project's dependencies once for each set of pins, and the project itself for each run.
+"""Python packages for pods: dependencies, installed once per set of pins, and the project, installed once per run.
 
-They are directories that pods mount read-only beside the image of Python alone, which saves an image of 2 GB.
+Pods of the Python image mount them read-only, which saves an image of 2 GB.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.infrastructure.paths import ROOT, compute_digest, find_cache, lock, make_directory
+from tests.cluster.infrastructure.paths import ROOT, compute_digest, get_cache, lock, make_directory
 from tests.cluster.infrastructure.prerequisites import UnavailableError
 
 EXTRAS = ("train", "operator", "images", "kubernetes")
@@ -25,7 +25,7 @@ _DEPENDENCIES, _PROJECT = "/opt/dependencies", "/opt/project"
 
 @dataclass(frozen=True)
 class PodPackages:
-    """What a pod of the Python image needs to run the project and MindSpore.
+    """Directories that pods of the Python image mount to run the project and MindSpore.
 
     Args:
         dependencies: Directory of the dependencies on the node.
@@ -50,12 +50,12 @@ class PodPackages:
     @property
     def environment(self) -> list[dict[str, Any]]:
         """Entries of a container's `env`."""
-        # The project comes first: it is what is under test.
+        # The project first: it is under test.
         values = {"PYTHONPATH": f"{_PROJECT}:{_DEPENDENCIES}", "HOME": "/tmp", "GLOG_v": "3", "OMP_NUM_THREADS": "1"}
         return [{"name": name, "value": value} for name, value in values.items()]
 
     def add_to(self, pod: dict[str, Any]) -> dict[str, Any]:
-        """Return a copy of a pod's `spec` whose containers have the packages."""
+        """Return a copy of a pod's `spec` with the packages in every container."""
         containers = [
             {
                 **container,
@@ -67,11 +67,11 @@ class PodPackages:
         return {**pod, "containers": containers, "volumes": [*self.volumes, *pod.get("volumes", [])]}
 
 
-def find_dependencies() -> Path:
+def get_dependencies() -> Path:
     """Return the directory of the dependencies.
 
     Raises:
-        UnavailableError: They are not installed yet.
+        UnavailableError: They are not installed.
     """
     directory = _locate()
     if not directory.exists():
@@ -80,10 +80,10 @@ def find_dependencies() -> Path:
 
 
 def install_dependencies() -> Path:
-    """Install what is missing for the image's Python, two minutes at first, and return the directory.
+    """Install the dependencies for the image's Python, in two minutes, unless installed; return the directory.
 
     Raises:
-        RuntimeError: uv failed; the message has its errors.
+        RuntimeError: uv failed; the message holds its errors.
     """
     directory = _locate()
     with lock(directory.with_suffix(".lock")):
@@ -97,15 +97,15 @@ def install_dependencies() -> Path:
 
 
 def install_project(directory: Path) -> PodPackages:
-    """Build the wheel of the working tree, lay it out in a directory and return what pods need.
+    """Build the wheel of the working tree, install it into a directory and return the packages.
 
     Raises:
-        UnavailableError: The dependencies are not installed yet.
-        RuntimeError: uv failed; the message has its errors.
+        UnavailableError: The dependencies are not installed.
+        RuntimeError: uv failed; the message holds its errors.
     """
-    dependencies = find_dependencies()
+    dependencies = get_dependencies()
     with tempfile.TemporaryDirectory() as temporary:
-        # A copy: setuptools takes what an earlier build left beside its source.
+        # A copy: setuptools would include files of an earlier build in the source tree.
         source, wheels = Path(temporary, "source"), Path(temporary, "wheels")
         source.mkdir()
         for name in _FILES:
@@ -121,7 +121,7 @@ def install_project(directory: Path) -> PodPackages:
 def _locate() -> Path:
     lines = (ROOT / "pyproject.toml").read_text().splitlines()
     wanted = [line for line in lines if line.split(" = [")[0] in EXTRAS]
-    return find_cache() / f"packages-{compute_digest([ROOT / 'constraints.txt'], _PYTHON_VERSION, *wanted)}"
+    return get_cache() / f"packages-{compute_digest([ROOT / 'constraints.txt'], _PYTHON_VERSION, *wanted)}"
 
 
 def _install(target: Path, *words: str) -> None:

@@ -1,4 +1,4 @@
-"""Where the cluster's binaries, images and running instances are kept, and locks among processes."""
+"""Cache directory of binaries, images and running clusters, and file locks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ INFRASTRUCTURE = Path(__file__).parent
 ROOT = INFRASTRUCTURE.parents[2]
 
 
-def find_cache() -> Path:
-    """Return the directory of everything that outlives a run; made when missing, readable by pods of any user."""
+def get_cache() -> Path:
+    """Return the cache directory, created when missing, readable by pods of any user."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     cache = Path(os.environ.get(CACHE_VARIABLE) or home / "kfp-mindspore" / "cluster").expanduser().absolute()
     make_directory(cache)
@@ -23,7 +23,7 @@ def find_cache() -> Path:
 
 
 def make_directory(path: Path, mode: int = 0o755) -> Path:
-    """Make a directory with these permission bits, whatever the umask is."""
+    """Create a directory with these permission bits, regardless of the umask."""
     path.mkdir(parents=True, exist_ok=True)
     if path.stat().st_mode & 0o7777 != mode:
         path.chmod(mode)
@@ -32,7 +32,7 @@ def make_directory(path: Path, mode: int = 0o755) -> Path:
 
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Hold a file's lock, waiting for it; the kernel lets go of it when this process dies."""
+    """Hold an exclusive lock on a file; the kernel releases it when this process dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -40,7 +40,7 @@ def lock(path: Path) -> Iterator[None]:
 
 
 def compute_digest(files: Iterable[Path], *words: str) -> str:
-    """Return the head of the SHA-256 of some files' contents and of words."""
+    """Return the first 16 digits of the SHA-256 of files and words."""
     digest = hashlib.sha256()
     for word in words:
         digest.update(word.encode() + b"\0")

@@ -1,4 +1,4 @@
-"""What a cluster of our own needs of this machine, and what of it is missing."""
+"""Requirements of the test cluster on this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-# Debian's package by what it gives: a program, or a file.
+# Debian package by a program or file in it.
 PACKAGES: Mapping[str, str] = {
     "containerd": "containerd",
     "runc": "runc",
@@ -24,26 +24,26 @@ PACKAGES: Mapping[str, str] = {
 
 
 class UnavailableError(Exception):
-    """This machine cannot have a cluster of our own; the message says why and what to do."""
+    """A test cluster cannot run on this machine; the message has the reason and the next step."""
 
 
-def find_missing_packages(exists: Callable[[str], bool] | None = None) -> list[str]:
-    """Return Debian's packages that nodes need and that are not here.
+def list_missing_packages(exists: Callable[[str], bool] | None = None) -> list[str]:
+    """Return the Debian packages that nodes need and that are not installed.
 
     Args:
-        exists: Tells whether a program or a file is there; default this machine's.
+        exists: Returns whether a program or a file exists; default on this machine.
     """
     exists = exists or _exists
     return [package for thing, package in PACKAGES.items() if not exists(thing)]
 
 
 def install_packages() -> None:
-    """Install what nodes need with apt.
+    """Install the packages of nodes with apt.
 
     Raises:
-        UnavailableError: There is no root or no apt here, or apt failed.
+        UnavailableError: Not root, no apt, or apt failed.
     """
-    missing = find_missing_packages()
+    missing = list_missing_packages()
     if not missing:
         return
     check_root()
@@ -64,13 +64,15 @@ def install_packages() -> None:
 
 
 def check_control_plane() -> None:
-    """Check what the API server alone needs.
+    """Check the requirements of an API server without nodes.
 
     Raises:
-        UnavailableError: It cannot run here.
+        UnavailableError: This is not Linux.
     """
     if not sys.platform.startswith("linux"):
-        raise UnavailableError("the tests' own API server runs on Linux only; name a cluster of yours instead")
+        raise UnavailableError(
+            "the API server of the tests runs on Linux only; set KUBECONFIG and KFP_MINDSPORE_TEST_CLUSTER=current"
+        )
 
 
 def check_go() -> None:
@@ -87,23 +89,23 @@ def check_root() -> None:
     """Check for root.
 
     Raises:
-        UnavailableError: This is not root.
+        UnavailableError: Not root.
     """
     if os.geteuid() != 0:
         raise UnavailableError(
-            "root is needed for namespaces, mounts and cgroups; run as root, or name your own cluster"
+            "root is needed for namespaces, mounts and cgroups; run as root, or set KFP_MINDSPORE_TEST_CLUSTER=current"
         )
 
 
 def check_node() -> None:
-    """Check what a node needs, packages included.
+    """Check the requirements of a node, packages included.
 
     Raises:
-        UnavailableError: A node cannot run here.
+        UnavailableError: A node cannot run on this machine.
     """
     check_control_plane()
     check_root()
-    if missing := find_missing_packages():
+    if missing := list_missing_packages():
         raise UnavailableError(f"not installed: {', '.join(missing)}; run `python -m tests.cluster build`")
 
 

@@ -1,4 +1,4 @@
-"""Small questions to an API server, by the kubernetes client."""
+"""Operations on Kubernetes objects that the harness needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def connect(kubeconfig: Path) -> Any:
 
 
 def has_default_account(client: Any, namespace: str = "default") -> bool:
-    """Tell whether a namespace has its default service account, without which no pod can be created."""
+    """Return whether a namespace has its default service account, which every pod needs."""
     from kubernetes.client import CoreV1Api
     from kubernetes.client.exceptions import ApiException
     from urllib3.exceptions import HTTPError
@@ -28,7 +28,7 @@ def has_default_account(client: Any, namespace: str = "default") -> bool:
 
 
 def create_namespace(client: Any, name: str, seconds: float = 60) -> None:
-    """Make a namespace and wait for its default service account."""
+    """Create a namespace and wait for its default service account."""
     from kubernetes.client import CoreV1Api, V1Namespace, V1ObjectMeta
 
     CoreV1Api(client).create_namespace(V1Namespace(metadata=V1ObjectMeta(name=name)))
@@ -40,7 +40,7 @@ def create_namespace(client: Any, name: str, seconds: float = 60) -> None:
 
 
 def delete_namespace(client: Any, name: str) -> None:
-    """Begin to delete a namespace and what is in it; a missing one is fine."""
+    """Delete a namespace without waiting; ignore a missing one."""
     from kubernetes.client import CoreV1Api
     from kubernetes.client.exceptions import ApiException
 
@@ -52,14 +52,14 @@ def delete_namespace(client: Any, name: str) -> None:
 
 
 def create(client: Any, item: dict[str, Any]) -> None:
-    """Create an object of one of Kubernetes' own kinds, by its kind and namespace."""
+    """Create an object of a built-in kind."""
     from kubernetes.utils import create_from_dict
 
     create_from_dict(client, item)
 
 
 def is_node_ready(client: Any, name: str) -> bool:
-    """Tell whether a node is Ready."""
+    """Return whether a node is Ready."""
     from kubernetes.client import CoreV1Api
     from kubernetes.client.exceptions import ApiException
     from urllib3.exceptions import HTTPError
@@ -72,14 +72,14 @@ def is_node_ready(client: Any, name: str) -> bool:
 
 
 def set_schedulable(client: Any, node: str, schedulable: bool) -> None:
-    """Cordon a node, or take the cordon back."""
+    """Cordon or uncordon a node."""
     from kubernetes.client import CoreV1Api
 
     CoreV1Api(client).patch_node(node, {"spec": {"unschedulable": not schedulable}})
 
 
 def evict(client: Any, namespace: str, pod: str) -> None:
-    """Ask the API server to evict a pod, as draining a node does."""
+    """Evict a pod, as draining a node does."""
     from kubernetes.client import CoreV1Api, V1Eviction, V1ObjectMeta
 
     body = V1Eviction(metadata=V1ObjectMeta(name=pod, namespace=namespace))

@@ -13,13 +13,13 @@ from _pytest.outcomes import Failed, Skipped
 
 from tests.cluster.conftest import REQUIRE_VARIABLE, is_current_wanted, start
 from tests.cluster.infrastructure.api_server import pick_ports
-from tests.cluster.infrastructure.binaries import BUILDKIT, COSCHEDULING, KUBERNETES, VOLCANO, Toolset, find_binaries
-from tests.cluster.infrastructure.cluster import find_current, render_dns
+from tests.cluster.infrastructure.binaries import BUILDKIT, COSCHEDULING, KUBERNETES, VOLCANO, Toolset, get_binaries
+from tests.cluster.infrastructure.cluster import open_current_cluster, render_dns
 from tests.cluster.infrastructure.images import ImageConfig, write_archive
 from tests.cluster.infrastructure.namespaces import Network
 from tests.cluster.infrastructure.node import describe_pod_network
 from tests.cluster.infrastructure.packages import PodPackages
-from tests.cluster.infrastructure.prerequisites import PACKAGES, UnavailableError, find_missing_packages
+from tests.cluster.infrastructure.prerequisites import PACKAGES, UnavailableError, list_missing_packages
 
 
 def make_root(path: Path) -> Path:
@@ -96,9 +96,9 @@ def test_packages_are_added_to_a_pod_and_the_given_one_stays() -> None:
 
 
 def test_missing_packages_are_named() -> None:
-    assert find_missing_packages(lambda thing: True) == []
-    assert find_missing_packages(lambda thing: thing != "runc") == ["runc"]
-    assert find_missing_packages(lambda thing: False) == list(PACKAGES.values())
+    assert list_missing_packages(lambda thing: True) == []
+    assert list_missing_packages(lambda thing: thing != "runc") == ["runc"]
+    assert list_missing_packages(lambda thing: False) == list(PACKAGES.values())
 
 
 def test_ports_are_free_and_different() -> None:
@@ -135,7 +135,7 @@ def test_binaries_that_are_not_built_are_named(
 ) -> None:
     monkeypatch.setenv("KFP_MINDSPORE_CLUSTER_CACHE", str(tmp_path))
     with pytest.raises(UnavailableError, match=rf"{name}.*tests.cluster build"):
-        find_binaries(tools)
+        get_binaries(tools)
 
 
 def test_the_current_cluster_is_that_of_the_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,10 +143,10 @@ def test_the_current_cluster_is_that_of_the_kubeconfig(tmp_path: Path, monkeypat
 
     path = Authority(tmp_path / "pki").write_kubeconfig(tmp_path / "config", "https://192.0.2.7:6443", "me")
     monkeypatch.setenv("KUBECONFIG", str(path))
-    assert find_current().url == "https://192.0.2.7:6443"
+    assert open_current_cluster().url == "https://192.0.2.7:6443"
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     with pytest.raises(UnavailableError, match="none: no cluster"):
-        find_current()
+        open_current_cluster()
 
 
 @pytest.mark.parametrize(("value", "wanted"), [("", False), ("own", False), ("current", True)])

@@ -14,11 +14,11 @@ from tests.cluster.infrastructure.daemons import Daemons
 from tests.cluster.infrastructure.instances import (
     SWEEPER,
     create_instance,
-    find_kept,
+    list_persistent,
     remove_instance,
     remove_leftovers,
 )
-from tests.cluster.infrastructure.paths import ROOT, compute_digest, find_cache, make_directory
+from tests.cluster.infrastructure.paths import ROOT, compute_digest, get_cache, make_directory
 
 _OWNER = """
 import os, sys
@@ -83,11 +83,11 @@ def test_what_a_living_owner_has_stays() -> None:
 def test_what_is_kept_stays_until_it_is_ended() -> None:
     directory, process = die("keep")
     assert remove_leftovers() == []
-    assert find_kept() == [directory]
+    assert list_persistent() == [directory]
     assert process
     assert process.is_alive()
     remove_instance(directory)
-    assert find_kept() == []
+    assert list_persistent() == []
     assert not process.is_alive()
 
 
@@ -100,7 +100,7 @@ def test_a_daemon_that_is_gone_already_is_no_trouble() -> None:
 
 
 def test_directories_may_be_entered_by_any_user(cache: Path, tmp_path: Path) -> None:
-    assert find_cache() == cache
+    assert get_cache() == cache
     assert cache.stat().st_mode & 0o777 == 0o755
     private = tmp_path / "private"
     private.mkdir(0o700)
