@@ -1,7 +1,8 @@
-"""The whole lifecycle on this machine: real data, a real job, a real server, as a person runs it."""
+"""The digits lifecycle by the command line: real data, a real job and a real server."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 pytestmark = [pytest.mark.lifecycle, pytest.mark.timeout(240)]
@@ -45,18 +47,14 @@ def run_json(home: Path, *words: str, code: int = 0) -> dict[str, Any]:
     return value
 
 
-def find_processes(home: Path) -> list[str]:
-    """Return the command lines of the processes that belong to a home directory: all inherit its variable."""
-    found = []
-    for directory in Path("/proc").iterdir():
-        if not directory.name.isdigit() or int(directory.name) == os.getpid():
-            continue
-        try:
-            if str(home).encode() in (directory / "environ").read_bytes():
-                found.append((directory / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except (FileNotFoundError, PermissionError, ProcessLookupError):
-            continue
-    return [line for line in found if line]
+def list_processes(home: Path) -> list[str]:
+    """Return the command lines of the processes whose environment contains a home directory."""
+    lines = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and any(str(home) in value for value in process.environ().values()):
+                lines.append(" ".join(process.cmdline()))
+    return [line for line in lines if line]
 
 
 def wait_for(condition: Callable[[], object], seconds: float) -> bool:
@@ -68,10 +66,10 @@ def wait_for(condition: Callable[[], object], seconds: float) -> bool:
     return True
 
 
-def ask(url: str) -> dict[str, Any] | None:
+def get_readiness(url: str) -> dict[str, Any] | None:
     try:
-        with urllib.request.urlopen(f"{url}/v2/models/digits/ready", timeout=5) as answer:
-            return dict(json.loads(answer.read() or b"{}"))
+        with urllib.request.urlopen(f"{url}/v2/models/digits/ready", timeout=5) as response:
+            return dict(json.loads(response.read() or b"{}"))
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return None
 
@@ -80,7 +78,7 @@ def ask(url: str) -> dict[str, Any] | None:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("lifecycle")
     yield home
-    assert wait_for(lambda: not find_processes(home), 10), find_processes(home)
+    assert wait_for(lambda: not list_processes(home), 10), list_processes(home)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +86,7 @@ def first(home: Path) -> dict[str, Any]:
     return run_json(home, "run", "digits_lifecycle")
 
 
-def test_digits_go_from_training_to_a_served_prediction(home: Path, first: dict[str, Any]) -> None:
+def test_lifecycle_succeeds(home: Path, first: dict[str, Any]) -> None:
     assert first["states"] == dict.fromkeys(STEPS, "succeeded")
     assert first["accuracy"] >= 0.95
     assert first["test_images"] >= 300
@@ -98,7 +96,7 @@ def test_digits_go_from_training_to_a_served_prediction(home: Path, first: dict[
     assert first["url"].startswith("http://127.0.0.1:")
     assert list(first["seconds"]) == sorted(STEPS)
     assert 0 < first["overhead_seconds"] < first["wall_seconds"]
-    # Starting a server is waiting, not work.
+    # The start-up of a server is overhead, not a span of work.
     assert [step for step in STEPS if not first["body_seconds"][step]] == ["deploy-kserve"]
     report = Path(first["report"]).read_text()
     for part in ("Confusion matrix", "Prediction of the service", "Loss", "mindspore"):
@@ -106,30 +104,21 @@ def test_digits_go_from_training_to_a_served_prediction(home: Path, first: dict[
     assert report.count("<rect") == 64
 
 
-def test_nothing_is_left_running(home: Path, first: dict[str, Any]) -> None:
-    assert find_processes(home) == []
-    assert ask(first["url"]) is None
+def test_run_leaves_no_process(home: Path, first: dict[str, Any]) -> None:
+    assert wait_for(lambda: not list_processes(home), 10), list_processes(home)
+    assert get_readiness(first["url"]) is None
     assert not (home / "services").exists()
 
 
-def test_a_rerun_is_cached_and_answers_from_a_live_process(home: Path, first: dict[str, Any]) -> None:
-    again = run_json(home, "run", "digits_lifecycle")
-    assert [again["states"][step] for step in STEPS] == ["cached"] * 4 + ["succeeded"] * 2
-    assert sum(again["seconds"][step] for step in STEPS[:4]) <= 1.0
-    assert again["accuracy"] == first["accuracy"]
-    assert again["seconds"]["smoke-test"] > 0
-    servers = [
-        next(Path(result["directory"]).glob("home/services/*/digits/**/*.log"), None) for result in (first, again)
-    ]
-    assert None not in servers
-    assert servers[0] != servers[1]
-
-
-def test_a_gate_that_is_not_met_deploys_nothing_and_says_by_how_much(home: Path, first: dict[str, Any]) -> None:
-    kept = run_json(home, "run", "digits_lifecycle", "--keep")
+def test_rerun_is_cached_and_unmet_gate_keeps_deployed_service(home: Path, first: dict[str, Any]) -> None:
+    again = run_json(home, "run", "digits_lifecycle", "--keep")
     try:
-        assert ask(kept["url"]) is not None
-        before = find_processes(home)
+        assert [again["states"][step] for step in STEPS] == ["cached"] * 4 + ["succeeded"] * 2
+        assert sum(again["seconds"][step] for step in STEPS[:4]) <= 1.0
+        assert again["accuracy"] == first["accuracy"]
+        assert again["seconds"]["smoke-test"] > 0
+        assert get_readiness(again["url"]) is not None
+        before = list_processes(home)
         code, output, errors = run(home, "run", "digits_lifecycle", "--keep", "-p", "threshold=0.9999", "--json")
         refused = json.loads(output.splitlines()[-1])
         accuracy = first["accuracy"]
@@ -139,42 +128,39 @@ def test_a_gate_that_is_not_met_deploys_nothing_and_says_by_how_much(home: Path,
         assert [refused["states"][step] for step in STEPS[4:]] == ["skipped"] * 2
         assert refused["state"] == "refused"
         assert "below the threshold" in Path(refused["report"]).read_text()
-        # What is deployed is untouched: the same processes, still answering.
-        assert find_processes(home) == before
-        assert ask(kept["url"]) is not None
+        # The deployed service is unchanged: the same processes, still ready.
+        assert list_processes(home) == before
+        assert get_readiness(again["url"]) is not None
     finally:
         code, _, errors = run(home, "service", "stop", "digits")
     assert code == 0, errors
-    assert wait_for(lambda: not find_processes(home), 10), find_processes(home)
-    assert ask(kept["url"]) is None
+    assert wait_for(lambda: not list_processes(home), 10), list_processes(home)
+    assert get_readiness(again["url"]) is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_run_that_is_ended_in_training_leaves_nothing(tmp_path: Path, number: int) -> None:
-    process = start(tmp_path, "run", "digits_lifecycle", "-p", "epochs=5000", "-p", "batch_size=8")
+def test_run_terminated_in_training_leaves_no_process(home: Path, first: dict[str, Any], number: int) -> None:
+    earlier = set(home.glob("runs/*"))
+    process = start(home, "run", "digits_lifecycle", "-p", "epochs=5000", "-p", "batch_size=8")
+
+    def list_new(pattern: str) -> list[Path]:
+        return [path for run in set(home.glob("runs/*")) - earlier for path in run.rglob(pattern)]
+
     try:
-        # In the middle of the second epoch or later: the first checkpoint is written, further ones follow.
-        assert wait_for(
-            lambda: any('"epoch": 2' in path.read_text() for path in tmp_path.glob("runs/*/events.jsonl")), 60
-        )
+        # From the second epoch on, checkpoints are being written.
+        assert wait_for(lambda: any('"epoch": 2' in path.read_text() for path in list_new("events.jsonl")), 60)
         begin = time.monotonic()
         os.kill(process.pid, number)
         _, errors = process.communicate(timeout=30)
     finally:
         process.kill()
-    assert wait_for(lambda: not find_processes(tmp_path), 15), find_processes(tmp_path)
+    assert wait_for(lambda: not list_processes(home), 15), list_processes(home)
     assert time.monotonic() - begin < 30
     if number == signal.SIGINT:
         assert process.returncode == 130
         assert "Traceback" not in errors
-    # Neither a bundle nor a checkpoint is half there.
-    assert not list(tmp_path.rglob("model.mindir"))
-    for checkpoint in tmp_path.rglob("checkpoint.json"):
+    # Bundles and checkpoints are complete or absent.
+    assert not list_new("model.mindir")
+    for checkpoint in list_new("checkpoint.json"):
         if ".tmp" not in str(checkpoint):
             json.loads(checkpoint.read_text())
-
-
-def test_two_workers_train_together(tmp_path: Path) -> None:
-    result = run_json(tmp_path, "run", "digits_lifecycle", "-p", "workers=2", "-p", "epochs=3", "-p", "threshold=0.3")
-    assert result["states"] == dict.fromkeys(STEPS, "succeeded")
-    assert find_processes(tmp_path) == []

@@ -1,4 +1,4 @@
-"""MindSpore itself in a job's processes."""
+"""MindSpore in the processes of a job."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print("rank", get_rank(), "of", get_group_size(), "node", os.environ["MS_NODE_ID
 
 
 @pytest.mark.mindspore
-def test_two_workers_reduce(desk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_workers_allreduce(desk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "allreduce.py"
     script.write_text(ALLREDUCE)
     monkeypatch.setenv("GLOG_v", "4")
@@ -54,7 +54,7 @@ def test_two_workers_reduce(desk: Any, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.mindspore
-def test_train_trains_a_network(desk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_runs_a_network_factory(desk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from kfp_mindspore.formats.dataset import load_dataset
 
     load_dataset("wine", tmp_path / "data")

@@ -1,4 +1,4 @@
-"""The project that `init` writes: it runs as it is, from anywhere, and takes another network in a few lines."""
+"""The project of `init`: runs from any directory and with another network."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run_pipeline(home: Path, directory: Path, *words: str) -> dict[str, Any]:
 
 
 def change(project: Path, changes: Mapping[str, Mapping[str, str]]) -> int:
-    """Replace text in the project's files and return how many lines of theirs are new."""
+    """Replace text in the project's files and return the number of new lines."""
     lines = 0
     for name, replacements in changes.items():
         before = after = (project / name).read_text()
@@ -71,12 +71,12 @@ def written(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
 
 @pytest.fixture
 def project(written: Path, tmp_path: Path) -> Path:
-    """A project of its own, so that a test can change its code."""
+    """Return a copy of the project that a test can change."""
     return Path(shutil.copytree(written, tmp_path / "my-project", ignore=shutil.ignore_patterns("__pycache__")))
 
 
-def test_runs_to_a_prediction_from_anywhere(written: Path, home: Path, tmp_path: Path) -> None:
-    # Modules of the same names in the caller's directory are another project's.
+def test_project_runs_from_another_directory(written: Path, home: Path, tmp_path: Path) -> None:
+    # Modules of the caller's directory must not shadow those of the project.
     for name in ("network.py", "train.py"):
         (tmp_path / name).write_text("raise AssertionError('another project')")
     result = run_pipeline(home, tmp_path, str(written / "pipeline.py"))
@@ -87,12 +87,10 @@ def test_runs_to_a_prediction_from_anywhere(written: Path, home: Path, tmp_path:
     assert result["label"] in ("malignant", "benign")
     assert result["max_abs_diff"] <= 1e-5
     assert Path(result["report"]).is_file()
-    assert not list((home / "services").glob("*/*")), "nothing outlives the run"
+    assert not list((home / "services").glob("*/*")), "services stop with the run"
 
 
-def test_the_notebook_runs_in_the_project(
-    written: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_notebook_runs_in_project(written: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KFP_MINDSPORE_HOME", str(home))
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
@@ -107,13 +105,13 @@ def test_the_notebook_runs_in_the_project(
         output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ()) if "text" in output
     )
     assert "smoke-test" in printed
-    # Ten predictions beside their labels, most of them right.
+    # Ten predictions with their labels.
     pairs = [line.split(" is ") for line in printed.splitlines() if " is " in line]
     assert len(pairs) == 10
     assert sum(predicted.strip() == label.strip() for predicted, label in pairs) >= 8
 
 
-def test_takes_another_network_in_less_than_ten_lines(project: Path, home: Path) -> None:
+def test_network_is_replaced_in_less_than_ten_lines(project: Path, home: Path) -> None:
     text = (project / "network.py").read_text()
     lines = change(
         project,
@@ -138,7 +136,7 @@ def test_takes_another_network_in_less_than_ten_lines(project: Path, home: Path)
     assert result["prediction"] in "0123456789"
 
 
-def test_a_wrong_network_ends_the_run_with_its_own_error(project: Path, home: Path) -> None:
+def test_invalid_network_fails_the_run_with_its_error(project: Path, home: Path) -> None:
     change(project, {"network.py": {"nn.Dense(inputs, hidden)": "nn.Dense(inputs + 1, hidden)"}})
     done = run(home, project, "run", "pipeline.py", "--json")
     assert done.returncode == 1

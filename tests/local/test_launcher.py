@@ -1,4 +1,4 @@
-"""What a step's launcher does about jobs that are there already, with real jobs."""
+"""The launcher of a step and existing jobs of its name, with real jobs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def client(local_home: Path) -> MSJobClient:
     return MSJobClient()
 
 
-def test_retried_step_finds_its_job_again(client: MSJobClient, tmp_path: Path) -> None:
+def test_retried_step_reuses_job_name(client: MSJobClient, tmp_path: Path) -> None:
     first = _train(tmp_path)
     assert _train(tmp_path, "second") == first
     assert (tmp_path / "model" / "out").read_text() == "second"
     assert [job.name for job in client.list_jobs()] == [first]
 
 
-def test_what_an_earlier_attempt_left_running_is_replaced(client: MSJobClient, tmp_path: Path) -> None:
+def test_running_job_of_earlier_attempt_is_replaced(client: MSJobClient, tmp_path: Path) -> None:
     name = _train(tmp_path)
     client.delete_job(name)
     client.create_job(build_msjob(name, command=[sys.executable, "-c", SLEEP]))
@@ -41,7 +41,7 @@ def test_what_an_earlier_attempt_left_running_is_replaced(client: MSJobClient, t
     assert client.is_job_succeeded(name)
 
 
-def test_running_job_of_a_given_name_is_left_alone(client: MSJobClient, tmp_path: Path) -> None:
+def test_running_job_with_given_name_is_kept(client: MSJobClient, tmp_path: Path) -> None:
     client.create_job(build_msjob("mine", command=[sys.executable, "-c", SLEEP]))
     try:
         with pytest.raises(AlreadyExistsError, match="mine"):
@@ -52,13 +52,13 @@ def test_running_job_of_a_given_name_is_left_alone(client: MSJobClient, tmp_path
         client.delete_job("mine")
 
 
-def test_finished_job_of_a_given_name_is_replaced(client: MSJobClient, tmp_path: Path) -> None:
+def test_finished_job_with_given_name_is_replaced(client: MSJobClient, tmp_path: Path) -> None:
     _train(tmp_path, job_name="mine")
     _train(tmp_path, "second", job_name="mine")
     assert (tmp_path / "model" / "out").read_text() == "second"
 
 
-def test_checkpoints_of_a_failed_job_are_there_for_the_retry(client: MSJobClient, tmp_path: Path) -> None:
+def test_checkpoints_of_failed_job_are_kept_for_retry(client: MSJobClient, tmp_path: Path) -> None:
     script = (
         "import os, pathlib, sys\n"
         "mark = pathlib.Path(os.environ['KFP_MINDSPORE_CHECKPOINT_DIR'], 'mark')\n"
@@ -72,6 +72,6 @@ def test_checkpoints_of_a_failed_job_are_there_for_the_retry(client: MSJobClient
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("model")) == ["model"]
 
 
-def test_checkpoint_directory_of_one_s_own_stays(client: MSJobClient, tmp_path: Path) -> None:
+def test_given_checkpoint_directory_is_kept(client: MSJobClient, tmp_path: Path) -> None:
     _train(tmp_path, checkpoint_dir=str(tmp_path / "kept"))
     assert (tmp_path / "kept").is_dir()

@@ -1,4 +1,4 @@
-"""An `@msjob_component` in kfp.local: the function runs in the processes of a real MSJob."""
+"""`@msjob_component` by kfp.local, with real MSJobs."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from kfp_mindspore.dsl import msjob_component
 
 @msjob_component
 def double(value: int, text: str = "$$(HOME)") -> str:
-    # Dollar signs in the source and in the values are not those of a container's arguments.
+    # Dollar signs in the source and in values must not be expanded as container arguments.
     return text + 2 * value * "$(HOME)$$"
 
 
@@ -77,11 +77,11 @@ def resume(model: Output[Model]) -> int:
     return count + 1
 
 
-def test_bare_decorator_returns_what_the_function_does(run_component) -> None:
+def test_return_value_is_an_output(run_component) -> None:
     assert run_component(double, value=3).parameters == {"Output": "$$(HOME)" + 6 * "$(HOME)$$"}
 
 
-def test_worker_0_answers_for_all_workers(run_component, tmp_path) -> None:
+def test_outputs_are_those_of_worker_0(run_component, tmp_path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (data / "data.txt").write_text("seven")
@@ -103,12 +103,12 @@ def test_worker_0_answers_for_all_workers(run_component, tmp_path) -> None:
     assert "worker 0 is here" in outputs.log
 
 
-def test_error_of_the_function_fails_the_step_with_its_lines(run_component) -> None:
+def test_exception_fails_the_step_with_its_last_lines(run_component) -> None:
     with pytest.raises(RuntimeError, match="ValueError: 2 is too much"):
         run_component(fail, value=2)
 
 
-def test_checkpoints_outlive_a_restart_of_the_job(run_component) -> None:
+def test_checkpoints_persist_across_restarts(run_component) -> None:
     outputs = run_component(resume)
     assert outputs.parameters == {"Output": 2}
     assert Path(outputs.artifacts["model"]["uri"]).read_text() == "done"

@@ -1,4 +1,4 @@
-"""The notebooks run from the first cell to the last, in a kernel of their own, and keep no outputs in git."""
+"""The notebooks run in a new kernel and are committed without outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CELL_SECONDS = 180
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """Install a kernel of this very interpreter, for this test alone."""
+    """Install a kernel of this interpreter for one test."""
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
@@ -28,7 +28,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_outputs_are_stripped(path: Path) -> None:
+def test_notebook_has_no_outputs(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     kept = [cell["id"] for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")]
     assert not kept, f"{path.name}: outputs in {kept}; clear them before committing"
@@ -36,7 +36,7 @@ def test_outputs_are_stripped(path: Path) -> None:
 
 @pytest.mark.lifecycle
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_runs_from_top_to_bottom(path: Path, kernel: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_notebook_runs(path: Path, kernel: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KFP_MINDSPORE_HOME", str(tmp_path / "home"))
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(

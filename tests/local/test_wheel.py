@@ -1,4 +1,4 @@
-"""The wheel alone, in a clean environment, runs the exact command that each compiled step holds."""
+"""The wheel in a clean environment runs the command of each compiled step."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ TYPES = {"NUMBER_INTEGER": int, "NUMBER_DOUBLE": float}
 
 def _call(argv: list[str], **options: Any) -> str:
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options)
-    assert done.returncode == 0, f"{argv[:4]} left with {done.returncode}:\n{done.stdout[-6000:]}"
+    assert done.returncode == 0, f"{argv[:4]} exited with {done.returncode}:\n{done.stdout[-6000:]}"
     return done.stdout
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # A copy: setuptools takes what an earlier build left beside its source.
+    # A copy, because setuptools reuses outputs of earlier builds.
     source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copyfile(ROOT / name, source / name)
@@ -46,7 +46,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment that holds the wheel and the pinned dependencies of its extras, nothing of the checkout."""
+    """Create a virtual environment with the wheel and the pinned dependencies of its extras."""
     venv = tmp_path_factory.mktemp("clean") / "venv"
     _call([str(UV), "venv", "--quiet", "--python", sys.executable, str(venv)])
     _call(
@@ -59,7 +59,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Pipeline:
-    """Runs the steps of a compiled pipeline one by one, as a runner of KFP would, by their own commands.
+    """Runs the steps of a compiled pipeline one by one by their commands, like a KFP runner.
 
     Args:
         spec: The compiled pipeline.
@@ -74,7 +74,7 @@ class Pipeline:
         self.outputs: dict[str, dict[str, Any]] = {}
 
     def run(self, dag: Mapping[str, Any], scope: Mapping[str, Any]) -> None:
-        """Run a graph's tasks in order; `scope` holds its inputs by name."""
+        """Run the tasks of a DAG in topological order; `scope` contains its inputs by name."""
         done: set[str] = set()
         tasks = dict(dag["tasks"])
         while tasks:
@@ -156,7 +156,7 @@ class Pipeline:
 
 @pytest.fixture
 def steps_environment(environment: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """What a pod gives a step: a PATH, a home, and nothing of this checkout."""
+    """Return the environment of a pod: PATH and home, nothing of this checkout."""
     with Lease.hold(tmp_path / "lease") as lease:
         yield {
             "PATH": os.pathsep.join([str(environment / "bin"), os.defpath]),
@@ -167,7 +167,7 @@ def steps_environment(environment: Path, tmp_path: Path) -> Iterator[dict[str, s
         }
 
 
-def test_wheel_holds_the_package_and_no_tests(wheel: Path) -> None:
+def test_wheel_contains_package_without_tests(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for name in (
         "kfp_mindspore/py.typed",
@@ -184,7 +184,7 @@ def test_wheel_holds_the_package_and_no_tests(wheel: Path) -> None:
     assert not [name for name in names if "tests/" in name or "conftest" in name]
 
 
-def test_every_compiled_step_runs_by_its_own_command(
+def test_compiled_steps_run_by_their_commands(
     environment: Path, steps_environment: dict[str, str], tmp_path: Path
 ) -> None:
     python = str(environment / "bin" / "python")

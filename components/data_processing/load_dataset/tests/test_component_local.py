@@ -12,6 +12,6 @@ def test_digits_are_loaded_by_a_step(run_component) -> None:
     assert labels.shape == (360,)
 
 
-def test_step_fails_with_the_field_s_name(run_component) -> None:
+def test_invalid_argument_fails_the_step(run_component) -> None:
     with pytest.raises(RuntimeError, match="test_fraction: must be between 0 and 1, got 2"):
         run_component(load_dataset, name="digits", test_fraction=2.0)

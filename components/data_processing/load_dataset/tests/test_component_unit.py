@@ -9,7 +9,7 @@ from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.formats.dataset import Dataset
 
 
-def test_splits_are_counted_and_described(tmp_path: Path) -> None:
+def test_splits_are_counted_and_metadata_is_set(tmp_path: Path) -> None:
     artifact = dsl.Dataset(uri=str(tmp_path / "dataset"), metadata={})
     counts = load_dataset.python_func(dataset=artifact, name="wine", seed=7, test_fraction=0.25)
     dataset = Dataset.open(artifact.path)
@@ -24,7 +24,7 @@ def test_splits_are_counted_and_described(tmp_path: Path) -> None:
     assert all(isinstance(value, (str, int, float)) for value in artifact.metadata.values())
 
 
-def test_unknown_name_is_an_error(tmp_path: Path) -> None:
+def test_unknown_name_is_refused(tmp_path: Path) -> None:
     artifact = dsl.Dataset(uri=str(tmp_path / "dataset"), metadata={})
     with pytest.raises(NotFoundError, match="no_such_set"):
         load_dataset.python_func(dataset=artifact, name="no_such_set")

@@ -1,30 +1,30 @@
-import json
-import urllib.request
-
 import pytest
 from kfp import dsl
 
-from kfp_mindspore.components.deployment.deploy_kserve import deploy_kserve
+from kfp_mindspore.components import deploy_kserve, smoke_test
 
 
 @pytest.mark.mindspore
-def test_bundle_is_served_by_a_real_server(run_component, lifecycle) -> None:
+def test_deployed_bundle_passes_the_smoke_test(run_component, lifecycle) -> None:
     from kfp_mindspore.inference import InferenceClient
 
     client = InferenceClient()
+    bundle = {"bundle": (dsl.Model, lifecycle.bundle)}
     try:
-        outputs = run_component(deploy_kserve, {"bundle": (dsl.Model, lifecycle.bundle)}, service_name="deployed")
-        url = outputs.parameters["url"]
-        assert outputs.parameters["name"] == "deployed"
-        assert client.get("deployed").url == url
-        with urllib.request.urlopen(f"{url}/v1/models/deployed", timeout=10) as answer:
-            assert json.load(answer) == {"name": "deployed", "ready": True}
+        deployed = run_component(deploy_kserve, bundle, service_name="deployed").parameters
+        assert deployed["name"] == "deployed"
+        assert client.get("deployed").url == deployed["url"]
+        outputs = run_component(smoke_test, bundle, url=deployed["url"], model_name="deployed").parameters
+        assert outputs["samples"] == 32
+        assert outputs["max_abs_diff"] <= 1e-5
+        assert outputs["prediction"] in map(str, range(10))
+        assert outputs["label"] in map(str, range(10))
     finally:
         for service in client.list():
             client.delete(service.name)
 
 
-def test_empty_directory_is_no_model(run_component, tmp_path) -> None:
+def test_empty_directory_is_refused(run_component, tmp_path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(RuntimeError, match=r"empty: an empty directory: signature.json and model.mindir missing"):
         run_component(deploy_kserve, {"bundle": (dsl.Model, tmp_path / "empty")}, service_name="none")

@@ -6,7 +6,7 @@ from kfp_mindspore import inference
 from kfp_mindspore.components.deployment.smoke_test import smoke_test
 
 
-def test_report_becomes_outputs(monkeypatch) -> None:
+def test_report_is_returned_as_outputs(monkeypatch) -> None:
     calls = []
 
     def run(*positional, **named):

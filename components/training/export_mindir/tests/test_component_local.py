@@ -5,7 +5,7 @@ from kfp_mindspore.components.training.export_mindir import export_mindir
 from kfp_mindspore.formats.bundle import ModelBundle
 
 
-def test_checkpoint_becomes_a_verified_bundle(run_component, lifecycle) -> None:
+def test_checkpoint_is_exported_to_a_verified_bundle(run_component, lifecycle) -> None:
     outputs = run_component(
         export_mindir,
         {"model": (dsl.Model, lifecycle.model), "dataset": (dsl.Dataset, lifecycle.dataset)},
@@ -17,7 +17,7 @@ def test_checkpoint_becomes_a_verified_bundle(run_component, lifecycle) -> None:
     assert outputs.artifacts["bundle"]["metadata"]["format"] == "mindir"
 
 
-def test_model_without_a_checkpoint_is_named(run_component, lifecycle, tmp_path) -> None:
+def test_missing_checkpoint_fails_the_step(run_component, lifecycle, tmp_path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(RuntimeError, match="empty/checkpoint: no such checkpoint directory"):
         run_component(

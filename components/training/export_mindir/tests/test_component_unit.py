@@ -30,7 +30,7 @@ from kfp_mindspore.formats.bundle import ModelBundle
         ),
     ],
 )
-def test_arguments_reach_the_export_and_the_bundle_is_described(
+def test_arguments_are_passed_to_export_and_metadata_is_set(
     lifecycle, tmp_path, monkeypatch, arguments, passed_on
 ) -> None:
     calls = []

@@ -6,7 +6,7 @@ from kfp import dsl
 
 from kfp_mindspore.components.training.train_msjob import train_msjob
 
-# A training script without MindSpore: the job's contract is all it needs.
+# A training script without MindSpore that follows the training contract.
 SCRIPT = """
 import json, os, pathlib, sys
 output = pathlib.Path(os.environ["KFP_MINDSPORE_OUTPUT_DIR"])
@@ -17,7 +17,7 @@ print("attempt", attempt, "of", sys.argv[1:])
 if attempt < int(sys.argv[1]):
     sys.exit(143)
 if sys.argv[2:] == ["--fail"]:
-    raise ValueError("these data are no good")
+    raise ValueError("invalid data")
 data = os.environ.get("KFP_MINDSPORE_DATASET_DIR", "")
 (output / "note.json").write_text(json.dumps([data, attempt, os.environ.get("A")]))
 (output / "metrics.jsonl").write_text('{"epoch": 1, "loss": 0.5}\\n{"epoch": 2, "loss": 0.25}\\n')
@@ -31,7 +31,7 @@ def script(tmp_path) -> Path:
     return file
 
 
-def test_any_script_trains_and_resumes_after_a_restart(run_component, script, tmp_path) -> None:
+def test_script_resumes_after_a_restart(run_component, script, tmp_path) -> None:
     (tmp_path / "data").mkdir()
     outputs = run_component(
         train_msjob,
@@ -50,19 +50,21 @@ def test_any_script_trains_and_resumes_after_a_restart(run_component, script, tm
     assert [path.name for path in model.parent.iterdir() if "checkpoint" in path.name] == []
 
 
-def test_script_that_raises_fails_the_step_with_its_last_lines(run_component, script) -> None:
-    with pytest.raises(RuntimeError, match="ValueError: these data are no good"):
+def test_failed_script_fails_the_step_with_its_last_lines(run_component, script) -> None:
+    with pytest.raises(RuntimeError, match="ValueError: invalid data"):
         run_component(train_msjob, command=[sys.executable, str(script)], args=["1", "--fail"])
 
 
 @pytest.mark.mindspore
-def test_digits_are_trained(run_component, lifecycle) -> None:
+def test_digits_are_trained_by_two_workers(run_component, lifecycle) -> None:
     outputs = run_component(
         train_msjob,
         {"dataset": (dsl.Dataset, lifecycle.dataset)},
         command=["python", "-m", "kfp_mindspore.pipelines.digits_lifecycle.train"],
         hyperparameters={"epochs": 1},
+        workers=2,
     )
     assert (Path(outputs.artifacts["model"]["uri"]) / "checkpoint" / "checkpoint.json").is_file()
     assert outputs.artifacts["metrics"]["metadata"]["epoch"] == 1
     assert outputs.artifacts["model"]["metadata"]["epoch"] == 1
+    assert outputs.artifacts["model"]["metadata"]["workers"] == 2
