@@ -159,6 +159,16 @@ def run_component(local_home: Path, tmp_path: Path, capfd: pytest.CaptureFixture
     return run
 
 
+@pytest.fixture(scope="session")
+def mindspore_processes() -> Iterator[Any]:
+    """Start processes with MindSpore without its import in each, see tests/support/mindspore_processes.py."""
+    from tests.support.mindspore_processes import MindSporeProcesses
+
+    processes = MindSporeProcesses()
+    yield processes
+    processes.close()
+
+
 @pytest.fixture
 def isolated_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Select the local backend with a home of its own; nothing of this process's environment reaches it."""

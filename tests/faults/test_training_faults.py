@@ -1,15 +1,11 @@
-"""What a training process survives: SIGTERM, kill -9 while it saves, a broken checkpoint, a full disk."""
+"""Faults of a training process: SIGTERM, SIGKILL during a checkpoint, a broken checkpoint, a full disk."""
 
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +14,7 @@ import pytest
 from kfp_mindspore.formats.checkpoint import Checkpoint, get_latest_checkpoint, list_checkpoints
 from kfp_mindspore.formats.dataset import load_dataset
 from kfp_mindspore.training.history import read_history
+from tests.support.mindspore_processes import MindSporeProcess, MindSporeProcesses
 
 pytestmark = pytest.mark.mindspore
 
@@ -25,47 +22,22 @@ SCRIPT = Path(__file__).with_name("training_script.py")
 STEPS = 36
 
 
-class Runs:
-    """Starts the script over one dataset, in a directory of its own."""
+class Trainer:
+    """Runs the script over one dataset, each time in a process of its own."""
 
-    def __init__(self, dataset: Path) -> None:
-        self.dataset = dataset
+    def __init__(self, processes: MindSporeProcesses, dataset: Path) -> None:
+        self._processes = processes
+        self._environment = {"KFP_MINDSPORE_DATASET_DIR": str(dataset)}
 
-    def start(self, root: Path, *arguments: str, prepare: Callable[[], None] | None = None) -> subprocess.Popen[str]:
-        root.mkdir(exist_ok=True)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("MS_")}
-        return subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(root), *arguments],
-            env={**environment, "KFP_MINDSPORE_DATASET_DIR": str(self.dataset)},
-            cwd=root,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            preexec_fn=prepare,
+    def start(self, root: Path, *arguments: str, largest_file: int | None = None) -> MindSporeProcess:
+        return self._processes.start(
+            [SCRIPT, root, *arguments], root, environment=self._environment, largest_file=largest_file
         )
 
-    def run(self, root: Path, *arguments: str, prepare: Callable[[], None] | None = None, code: int = 0) -> str:
-        output, returned = finish(self.start(root, *arguments, prepare=prepare))
-        assert returned == code, output
+    def run(self, root: Path, *, largest_file: int | None = None, code: int = 0) -> str:
+        found, output = self.start(root, largest_file=largest_file).finish()
+        assert found == code, output
         return output
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[str, int]:
-    try:
-        output = process.communicate(timeout=120)[0]
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-    return output, process.returncode
-
-
-def wait_for(path: Path, process: subprocess.Popen[str], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not path.exists():
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise AssertionError(f"{path.name} did not appear:\n{finish(process)[0]}")
-        time.sleep(0.02)
 
 
 def read_weights(root: Path) -> list[np.ndarray]:
@@ -78,21 +50,21 @@ def list_names(root: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(load_dataset("digits", tmp_path_factory.mktemp("data") / "digits").path)
+def trainer(mindspore_processes: MindSporeProcesses, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    return Trainer(mindspore_processes, load_dataset("digits", tmp_path_factory.mktemp("data") / "digits").path)
 
 
 @pytest.fixture(scope="module")
-def whole(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nothing happened to."""
+def whole(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Output of an uninterrupted run."""
     root = tmp_path_factory.mktemp("whole")
-    runs.run(root)
+    trainer.run(root)
     return root
 
 
 @pytest.fixture
 def copied(whole: Path, tmp_path: Path) -> Path:
-    """That run's checkpoints, in a directory to do harm to."""
+    """A copy of its checkpoints, to damage."""
     root = tmp_path / "run"
     shutil.copytree(whole / "checkpoints", root / "checkpoints")
     return root
@@ -107,34 +79,34 @@ def assert_same_end(root: Path, whole: Path) -> None:
     assert len(losses[0]) == 4
 
 
-def test_sigterm_in_the_middle_of_an_epoch_loses_no_completed_step(runs: Runs, whole: Path, tmp_path: Path) -> None:
+def test_sigterm_within_an_epoch_loses_no_completed_step(trainer: Trainer, whole: Path, tmp_path: Path) -> None:
     root = tmp_path / "run"
     step = STEPS + 9
-    process = runs.start(root, "--hold-step", str(step))
-    wait_for(root / "in-step", process)
+    process = trainer.start(root, "--hold-step", str(step))
+    process.wait_for(root / "in-step")
     begun = time.monotonic()
     process.send_signal(signal.SIGTERM)
-    output, code = finish(process)
+    code, output = process.finish()
 
     assert code == 143, output
-    assert time.monotonic() - begun < 25, "1 s of step at work, and five times what leaving takes"
+    assert time.monotonic() - begun < 25, "1 s for the current step, and five times the duration of an exit"
     newest = get_latest_checkpoint(root / "checkpoints")
     assert newest is not None
-    # The step at work when the signal came is the last one, and it is saved: 0 completed steps are lost.
+    # The step during the signal is the last one, and it is saved: no completed step is lost.
     assert (newest.epoch, newest.step) == (1, step)
     assert f"SIGTERM after step {step}: saved" in output
     assert not (root / "output" / "checkpoint").exists()
 
-    assert "resuming from" in runs.run(root)
+    assert "resuming from" in trainer.run(root)
     assert_same_end(root, whole)
 
 
-def test_kill_9_while_a_checkpoint_is_written_leaves_the_one_before(runs: Runs, whole: Path, tmp_path: Path) -> None:
+def test_sigkill_during_a_checkpoint_keeps_the_previous_one(trainer: Trainer, whole: Path, tmp_path: Path) -> None:
     root = tmp_path / "run"
-    process = runs.start(root, "--hold-checkpoint", "3")
-    wait_for(root / "in-checkpoint", process)
-    process.kill()
-    finish(process)
+    process = trainer.start(root, "--hold-checkpoint", "3")
+    process.wait_for(root / "in-checkpoint")
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
 
     names = list_names(root / "checkpoints")
     assert names[1:] == ["00001-36", "00002-72"]
@@ -143,17 +115,17 @@ def test_kill_9_while_a_checkpoint_is_written_leaves_the_one_before(runs: Runs, 
     assert newest is not None
     assert newest.step == 2 * STEPS
 
-    runs.run(root)
+    trainer.run(root)
     assert_same_end(root, whole)
     assert list_names(root / "checkpoints") == ["00002-72", "00003-108", "00004-144"]
 
 
-def test_a_truncated_newest_checkpoint_is_skipped_by_name(runs: Runs, whole: Path, copied: Path) -> None:
+def test_truncated_checkpoint_is_skipped_with_a_warning(trainer: Trainer, whole: Path, copied: Path) -> None:
     newest = list_checkpoints(copied / "checkpoints")[0]
     file = newest / "network.ckpt"
     os.truncate(file, file.stat().st_size // 2)
 
-    output = runs.run(copied)
+    output = trainer.run(copied)
 
     assert f"skipping a broken checkpoint: {file}: must have" in output
     assert f"resuming from {copied / 'checkpoints' / '00003-108'}" in output
@@ -161,15 +133,12 @@ def test_a_truncated_newest_checkpoint_is_skipped_by_name(runs: Runs, whole: Pat
     assert Checkpoint.open(newest).step == 4 * STEPS, "written anew"
 
 
-def test_a_full_disk_is_a_clear_error_and_leaves_the_old_ones(runs: Runs, copied: Path) -> None:
+def test_full_disk_keeps_the_earlier_checkpoints(trainer: Trainer, copied: Path) -> None:
     root = copied / "checkpoints"
     shutil.rmtree(root / "00004-144")
     limit = (root / "00003-108" / "optimizer.ckpt").stat().st_size - 1000
 
-    def fill_disk() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-    output = runs.run(copied, prepare=fill_disk, code=1)
+    output = trainer.run(copied, largest_file=limit, code=1)
 
     assert "UserError" in output
     assert f"{root / '00004-144'}: the checkpoint cannot be written (File too large)" in output

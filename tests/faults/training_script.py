@@ -1,4 +1,4 @@
-"""A training script that faults are done to; its arguments say which doors it leaves open for them."""
+"""A training script that waits in a step or in a checkpoint, for a test to inject a fault."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mindspore import nn  # isort: skip
 from mindspore.train import Callback, EarlyStopping  # isort: skip
 
 
-class Door(Callback):
-    """Marks the step it is at, and stands still when asked: in a step, or in the middle of writing a checkpoint."""
+class Hold(Callback):
+    """Creates a file and waits, in a step or in the middle of writing a checkpoint."""
 
     def __init__(self, root: Path, hold_step: int, hold_checkpoint: int) -> None:
         self.root = root
@@ -28,7 +28,7 @@ class Door(Callback):
         params = run_context.original_args()
         self.epoch = params.cur_epoch_num
         if params.cur_step_num == self.hold_step:
-            # A signal that comes now finds a step at work; it ends in its own time.
+            # A signal that arrives now is received during a step.
             (self.root / "in-step").touch()
             time.sleep(1)
 
@@ -59,7 +59,7 @@ def main() -> None:
         metrics=["accuracy"],
         callbacks=[
             EarlyStopping("accuracy", patience=10),
-            Door(options.root, options.hold_step, options.hold_checkpoint),
+            Hold(options.root, options.hold_step, options.hold_checkpoint),
         ],
         checkpoint_dir=options.root / "checkpoints",
         output_dir=options.root / "output",

@@ -1,24 +1,23 @@
-"""Judges what scenarios.py did in one MindSpore process."""
+"""`fit`: the results of scenarios.py, which runs in one process."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.mindspore_processes import MindSporeProcesses
+
 pytestmark = pytest.mark.mindspore
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def results(mindspore_processes: MindSporeProcesses, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     root = tmp_path_factory.mktemp("scenarios")
-    argv = [sys.executable, str(Path(__file__).with_name("scenarios.py")), str(root)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    code, output = mindspore_processes.start([Path(__file__).with_name("scenarios.py"), root], root).finish(240)
+    assert code == 0, output[-5000:]
     found: dict[str, Any] = json.loads((root / "results.json").read_text())
     return found
 

@@ -1,0 +1,168 @@
+"""Processes that run a script with MindSpore, forked from one process that has imported it (4 s of CPU per import).
+
+`MindSporeProcesses` is the client. This module run as a script is the server: each line on its standard input starts
+a process, and the server answers with its PID; `{"wait": PID}` answers with the exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import runpy
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+class MindSporeProcess:
+    """A started process.
+
+    Args:
+        server: Its parent.
+        pid: Its process ID.
+        log: File with its standard output and error.
+    """
+
+    def __init__(self, server: MindSporeProcesses, pid: int, log: Path) -> None:
+        self.pid = pid
+        self.log = log
+        self._server = server
+        self._descriptor = os.pidfd_open(pid)
+        self._code: int | None = None
+
+    def is_running(self) -> bool:
+        """Return whether it has not exited."""
+        return self._code is None and not select.select([self._descriptor], [], [], 0)[0]
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it has not exited."""
+        if self.is_running():
+            os.kill(self.pid, number)
+
+    def wait(self, seconds: float = 120) -> int:
+        """Return the exit code, negative for a signal; kill the process after `seconds`."""
+        if self._code is None:
+            if not select.select([self._descriptor], [], [], seconds)[0]:
+                os.kill(self.pid, signal.SIGKILL)
+            os.close(self._descriptor)
+            self._code = int(self._server.request({"wait": self.pid}))
+        return self._code
+
+    def finish(self, seconds: float = 120) -> tuple[int, str]:
+        """Return exit code and output."""
+        return self.wait(seconds), self.log.read_text()
+
+    def wait_for(self, path: Path, seconds: float = 60) -> None:
+        """Return when `path` exists.
+
+        Raises:
+            AssertionError: The process exited, or the time is over.
+        """
+        deadline = time.monotonic() + seconds
+        while not path.exists():
+            running = not select.select([self._descriptor], [], [], 0.02)[0]
+            if not running or time.monotonic() > deadline:
+                raise AssertionError(f"{path.name} does not exist:\n{self.log.read_text()}")
+
+
+class MindSporeProcesses:
+    """Starts processes that run a script; all that still run are killed by `close`."""
+
+    def __init__(self) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("MS_")}
+        self._server = subprocess.Popen(
+            [sys.executable, __file__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._started: list[MindSporeProcess] = []
+        self._logs = tempfile.TemporaryDirectory(prefix="mindspore-processes-")
+
+    def start(
+        self,
+        arguments: Sequence[object],
+        directory: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        largest_file: int | None = None,
+    ) -> MindSporeProcess:
+        """Start `python SCRIPT ARGUMENT…`.
+
+        Args:
+            arguments: The script and its arguments.
+            directory: Working directory; made when missing.
+            environment: Variables to set in addition to the server's, which has no `MS_*`.
+            largest_file: Limit of the size of written files in bytes, for the error of a full disk.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        log = Path(self._logs.name, f"{len(self._started)}.log")
+        request = {
+            "arguments": [str(argument) for argument in arguments],
+            "directory": str(directory),
+            "environment": dict(environment or {}),
+            "log": str(log),
+            "largest_file": largest_file,
+        }
+        process = MindSporeProcess(self, self.request(request), log)
+        self._started.append(process)
+        return process
+
+    def run(self, arguments: Sequence[object], directory: Path, **options: Any) -> tuple[int, str]:
+        """Start a process and return its exit code and output."""
+        return self.start(arguments, directory, **options).finish()
+
+    def request(self, value: Mapping[str, Any]) -> int:
+        """Send a request to the server and return its answer."""
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps(value) + "\n")
+        self._server.stdin.flush()
+        return int(self._server.stdout.readline())
+
+    def close(self) -> None:
+        """Kill what runs, and stop the server."""
+        for process in self._started:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        self._server.communicate()
+        self._logs.cleanup()
+
+
+def main() -> None:
+    """Serve requests; a fork leaves the loop and runs its script as a process of its own would."""
+    from mindspore import nn, train  # noqa: F401
+
+    from kfp_mindspore.training import run  # noqa: F401
+
+    sys.path.pop(0)
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "wait" in request:
+            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
+        else:
+            answer = os.fork()
+            if answer == 0:
+                break
+        print(answer, flush=True)
+    else:
+        return
+    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ.update(request["environment"])
+    os.chdir(request["directory"])
+    if request["largest_file"] is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["largest_file"],) * 2)
+    sys.argv = request["arguments"]
+    sys.path.insert(0, str(Path(sys.argv[0]).parent))
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
