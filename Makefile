@@ -7,6 +7,8 @@ STAMP := $(VENV)/.installed
 WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(WORKERS) --dist loadfile
+# One worker has a cluster with a node, the other API servers without nodes.
+CLUSTERS := --numprocesses 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-pythons lint format types contracts unit local suite test-docker test-cluster test-gang cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
@@ -67,7 +69,7 @@ cluster-build: $(STAMP) ## Build Kubernetes and BuildKit for the tests into a ca
 	$(BIN)/python -m tests.cluster build
 
 test-cluster: cluster-build ## Tests on a real Kubernetes: our own, or with KFP_MINDSPORE_TEST_CLUSTER=current yours
-	$(PYTEST) -m cluster --durations 20 tests/cluster
+	$(PYTEST) -m cluster --durations 20 $(if $(filter current,$(KFP_MINDSPORE_TEST_CLUSTER)),,$(CLUSTERS)) tests/cluster
 
 test-gang: cluster-build ## Gang scheduling by Volcano and scheduler-plugins, built first (8 minutes the first time)
 	$(BIN)/python -m tests.cluster build --gang

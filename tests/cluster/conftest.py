@@ -26,6 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.cluster)
+            # Workers of pytest-xdist: one has the cluster with a node, the others API servers.
+            fixtures = getattr(item, "fixturenames", ())
+            item.add_marker(pytest.mark.xdist_group("node" if "cluster" in fixtures else item.path.stem))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
 

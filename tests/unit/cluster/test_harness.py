@@ -1,4 +1,4 @@
-"""What a test cluster is made of, as data: images, addresses, configuration, and when there can be none."""
+"""Images, addresses and configuration of test clusters, and unavailable ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_archive(archive: Path) -> tuple[dict[str, Any], dict[str, Any], list[st
             return manifest, config, layer.getnames()
 
 
-def test_an_archive_is_an_image_of_one_layer(tmp_path: Path) -> None:
+def test_archive_has_one_layer(tmp_path: Path) -> None:
     config = ImageConfig(entrypoint=["/bin/tool"], environment=["A=1"], user="1000")
     write_archive("a.test/b:1", make_root(tmp_path / "root"), tmp_path / "image.tar", config)
     manifest, read, names = read_archive(tmp_path / "image.tar")
@@ -53,14 +53,14 @@ def test_an_archive_is_an_image_of_one_layer(tmp_path: Path) -> None:
     assert names == ["bin", "bin/tool", "etc"]
 
 
-def test_an_archive_does_not_depend_on_when_it_is_made(tmp_path: Path) -> None:
+def test_archive_is_reproducible(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_archive("a.test/b:1", make_root(tmp_path / name), tmp_path / f"{name}.tar")
     assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "two.tar").read_bytes()
 
 
 @pytest.mark.parametrize("number", [200, 249])
-def test_addresses_of_a_network_do_not_overlap(number: int) -> None:
+def test_network_addresses_do_not_overlap(number: int) -> None:
     network = Network(number)
     whole = ipaddress.ip_network(f"10.{number}.0.0/16")
     pods, services = ipaddress.ip_network(network.pods), ipaddress.ip_network(network.services)
@@ -76,13 +76,13 @@ def test_addresses_of_a_network_do_not_overlap(number: int) -> None:
     assert describe_pod_network(network)["plugins"][0]["ipam"]["ranges"] == [[{"subnet": network.pods}]]
 
 
-def test_dns_has_its_address_and_image() -> None:
+def test_dns_objects_have_address_and_image() -> None:
     objects = {item["kind"]: item for item in render_dns("10.200.128.10")}
     assert objects["Service"]["spec"]["clusterIP"] == "10.200.128.10"
     assert objects["Deployment"]["spec"]["template"]["spec"]["containers"][0]["image"].endswith("coredns:1")
 
 
-def test_packages_are_added_to_a_pod_and_the_given_one_stays() -> None:
+def test_add_packages_keeps_the_given_pod() -> None:
     pod = {
         "containers": [{"name": "a", "env": [{"name": "HOME", "value": "/x"}]}, {"name": "b"}],
         "volumes": [{"name": "v"}],
@@ -90,18 +90,18 @@ def test_packages_are_added_to_a_pod_and_the_given_one_stays() -> None:
     added = PodPackages(Path("/d"), Path("/p")).add_to(pod)
     assert [volume["name"] for volume in added["volumes"]] == ["dependencies", "project", "v"]
     assert all(mount["readOnly"] for container in added["containers"] for mount in container["volumeMounts"])
-    # What comes last wins: the pod's own.
+    # The last value of a variable is effective.
     assert added["containers"][0]["env"][-1] == {"name": "HOME", "value": "/x"}
     assert pod["volumes"] == [{"name": "v"}]
 
 
-def test_missing_packages_are_named() -> None:
+def test_list_missing_packages() -> None:
     assert list_missing_packages(lambda thing: True) == []
     assert list_missing_packages(lambda thing: thing != "runc") == ["runc"]
     assert list_missing_packages(lambda thing: False) == list(PACKAGES.values())
 
 
-def test_ports_are_free_and_different() -> None:
+def test_ports_are_distinct() -> None:
     assert len(set(pick_ports(20))) == 20
 
 
@@ -109,13 +109,13 @@ def unavailable() -> None:
     raise UnavailableError("root is needed")
 
 
-def test_what_cannot_be_had_is_skipped_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_cluster_skips(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(REQUIRE_VARIABLE, raising=False)
     with pytest.raises(Skipped, match="root is needed"):
         start(unavailable)
 
 
-def test_what_must_be_had_fails_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_required_cluster_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(REQUIRE_VARIABLE, "1")
     with pytest.raises(Failed, match="root is needed"):
         start(unavailable)
@@ -130,15 +130,13 @@ def test_what_must_be_had_fails_with_its_reason(monkeypatch: pytest.MonkeyPatch)
         (VOLCANO, "vc-scheduler"),
     ],
 )
-def test_binaries_that_are_not_built_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tools: Toolset, name: str
-) -> None:
+def test_missing_binaries_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tools: Toolset, name: str) -> None:
     monkeypatch.setenv("KFP_MINDSPORE_CLUSTER_CACHE", str(tmp_path))
     with pytest.raises(UnavailableError, match=rf"{name}.*tests.cluster build"):
         get_binaries(tools)
 
 
-def test_the_current_cluster_is_that_of_the_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_current_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.cluster.infrastructure.certificates import Authority
 
     path = Authority(tmp_path / "pki").write_kubeconfig(tmp_path / "config", "https://192.0.2.7:6443", "me")
@@ -150,12 +148,12 @@ def test_the_current_cluster_is_that_of_the_kubeconfig(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(("value", "wanted"), [("", False), ("own", False), ("current", True)])
-def test_which_cluster_is_wanted(value: str, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_is_current_wanted(value: str, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KFP_MINDSPORE_TEST_CLUSTER", value)
     assert is_current_wanted() is wanted
 
 
-def test_a_misspelt_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KFP_MINDSPORE_TEST_CLUSTER", "kind")
     with pytest.raises(Failed, match="must be `own` or `current`"):
         is_current_wanted()

@@ -1,4 +1,4 @@
-"""Directories of test clusters: whose they are, and what is left when an owner dies."""
+"""Ownership of test clusters and cleanup after their owner died."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def die(word: str) -> tuple[Path, ProcessIdentity | None]:
     return Path(directory), ProcessIdentity.of(int(pid))
 
 
-def test_what_a_dead_owner_left_is_removed_though_nobody_comes_by() -> None:
+def test_sweeper_removes_cluster_of_dead_owner() -> None:
     directory, process = die("own")
     deadline = time.monotonic() + 60
     while directory.exists():
@@ -57,7 +57,7 @@ def test_what_a_dead_owner_left_is_removed_though_nobody_comes_by() -> None:
     assert not process or not process.is_alive()
 
 
-def test_what_a_dead_owner_left_is_removed_by_the_next() -> None:
+def test_next_start_removes_cluster_of_dead_owner() -> None:
     directory, process = die("alone")
     assert directory.is_dir()
     instance = create_instance("api")
@@ -68,7 +68,7 @@ def test_what_a_dead_owner_left_is_removed_by_the_next() -> None:
     remove_instance(instance.directory)
 
 
-def test_what_a_living_owner_has_stays() -> None:
+def test_cluster_of_living_owner_stays() -> None:
     first, second = create_instance("api"), create_instance("api")
     assert remove_leftovers() == []
     assert first.directory.is_dir()
@@ -80,7 +80,7 @@ def test_what_a_living_owner_has_stays() -> None:
     remove_instance(second.directory)
 
 
-def test_what_is_kept_stays_until_it_is_ended() -> None:
+def test_persistent_cluster_stays_until_removed() -> None:
     directory, process = die("keep")
     assert remove_leftovers() == []
     assert list_persistent() == [directory]
@@ -91,7 +91,7 @@ def test_what_is_kept_stays_until_it_is_ended() -> None:
     assert not process.is_alive()
 
 
-def test_a_daemon_that_is_gone_already_is_no_trouble() -> None:
+def test_remove_instance_with_exited_daemon() -> None:
     instance = create_instance("api")
     daemons = Daemons(instance.directory)
     daemons.start("short", [sys.executable, "-c", ""]).process.wait(20)
@@ -99,7 +99,7 @@ def test_a_daemon_that_is_gone_already_is_no_trouble() -> None:
     assert not instance.directory.exists()
 
 
-def test_directories_may_be_entered_by_any_user(cache: Path, tmp_path: Path) -> None:
+def test_directories_are_readable_by_any_user(cache: Path, tmp_path: Path) -> None:
     assert get_cache() == cache
     assert cache.stat().st_mode & 0o777 == 0o755
     private = tmp_path / "private"
@@ -107,7 +107,7 @@ def test_directories_may_be_entered_by_any_user(cache: Path, tmp_path: Path) -> 
     assert make_directory(private, 0o777).stat().st_mode & 0o777 == 0o777
 
 
-def test_a_digest_depends_on_names_contents_and_words(tmp_path: Path) -> None:
+def test_digest_depends_on_names_contents_and_words(tmp_path: Path) -> None:
     first, second = tmp_path / "a", tmp_path / "b"
     first.write_text("x")
     second.write_text("y")
