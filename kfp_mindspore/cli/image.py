@@ -1,4 +1,4 @@
-"""`kfp-mindspore image`: build images from sources, look at images in registries, build the runtime image."""
+"""`kfp-mindspore image`: build images, inspect images in registries, build the runtime image."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from kfp_mindspore.cli.image_options import (
-    BuilderChoice,
-    RegistryChoice,
+    BuilderOptions,
+    RegistryOptions,
     add_builder_options,
     add_registry_options,
 )
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from kfp_mindspore.images import Builder, BuildResult, ImagePlan
 
 _FILE = click.Path(path_type=Path)
-_DRY_RUN = "Print files, sizes and the Containerfile; build nothing. Asks the base image's registry for its digest."
+_DRY_RUN = "Print files, sizes and the Containerfile; build nothing. Resolves the base image's digest."
 
 
 @click.group(epilog="Example: kfp-mindspore image build train/ --base registry/python:3.11 --to registry/team/train")
 def image() -> None:
-    """Build images from notebooks, scripts and folders; look at them; build the runtime image."""
+    """Build images from notebooks, scripts and folders; inspect images; build the runtime image."""
 
 
 @image.command(
@@ -38,17 +38,17 @@ Examples:
 )
 @click.argument("source", metavar="SOURCE")
 @click.option("--base", required=True, help="Base image.")
-@click.option("--to", "destination", default="", metavar="HOST/NAME", help="Repository to push to; the tag is made.")
+@click.option("--to", "destination", default="", metavar="HOST/NAME", help="Repository to push to, without a tag.")
 @click.option("--requirement", "requirements", multiple=True, help="A pip requirement; repeatable.")
 @click.option("--requirements-file", type=_FILE, help="pip requirements, one a line.")
-@click.option("--containerfile", type=_FILE, help="Your own Containerfile in the place of the generated one.")
-@click.option("--command", default="", help="What the image runs. [default: what the source says]")
+@click.option("--containerfile", type=_FILE, help="Containerfile that replaces the generated one.")
+@click.option("--command", default="", help="The image's command. [default: that of the sources]")
 @click.option("--env", type=PairType(), multiple=True, help="Environment variable of the image; repeatable.")
 @click.option("--label", "labels", type=PairType(), multiple=True, help="Label of the image; repeatable.")
 @click.option("--workdir", default="/app", show_default=True, help="Folder of the sources in the image.")
-@click.option("--user", default="1000:1000", show_default=True, help="uid:gid that the image runs as.")
+@click.option("--user", default="1000:1000", show_default=True, help="uid:gid of the command.")
 @click.option("--platform", default="linux/amd64", show_default=True, help="Platform; all keeps the base's (append).")
-@click.option("--cell-tag", "cell_tags", multiple=True, help="Notebook: take cells with this tag. [default: image]")
+@click.option("--cell-tag", "cell_tags", multiple=True, help="Notebook: convert cells with this tag. [default: image]")
 @click.option("--include", multiple=True, help="Folder: include likely secrets of this pattern; repeatable.")
 @click.option("--dry-run", is_flag=True, help=_DRY_RUN)
 @add_builder_options("append")
@@ -69,22 +69,22 @@ def build(
     cell_tags: tuple[str, ...],
     include: tuple[str, ...],
     dry_run: bool,
-    builder: BuilderChoice,
-    registry: RegistryChoice,
+    builder: BuilderOptions,
+    registry: RegistryOptions,
     as_json: bool,
 ) -> None:
     """Build an image of SOURCE over a base image and push it.
 
     SOURCE is a folder, a SCRIPT.py, a NOTEBOOK.ipynb, or MODULE:FUNCTION.
 
-    The tag follows from what the image is made of: when the registry has it, nothing is built or sent.
+    The tag is derived from the image's content: if the registry has it, nothing is built or sent.
     """
     from kfp_mindspore.images import ImageOptions, make_plan
     from kfp_mindspore.images.requirements import read_requirements
     from kfp_mindspore.images.sources import collect_source
 
     if not destination and not dry_run:
-        raise UserError("--to: is missing: the repository to push to", hint="Or look only, with --dry-run.")
+        raise UserError("--to: is missing: the repository to push to", hint="--dry-run needs none.")
     _check_destination(destination)
     words = _split_command(command)
     context = collect_source(source, command=words, tags=cell_tags, include=include)
@@ -111,13 +111,13 @@ def build(
 @image.command(
     epilog="Example: kfp-mindspore image runtime --to registry/team/kfp-mindspore --builder cluster --store s3://bucket/builds"
 )
-@click.option("--to", "destination", default="", metavar="HOST/NAME", help="Repository to push to; the tag is made.")
+@click.option("--to", "destination", default="", metavar="HOST/NAME", help="Repository to push to, without a tag.")
 @click.option("--base", default="", help="Base image: Python with venv. [default: docker.io/library/python]")
 @click.option(
     "--extra",
     "extras",
     multiple=True,
-    help="An extra of this package in the place of the default ones; repeatable.",
+    help="An extra of this package, replaces the default ones; repeatable.",
 )
 @click.option(
     "--device",
@@ -141,14 +141,14 @@ def runtime(
     constraints: Path | None,
     platform: str,
     dry_run: bool,
-    builder: BuilderChoice,
-    registry: RegistryChoice,
+    builder: BuilderOptions,
+    registry: RegistryOptions,
     as_json: bool,
 ) -> None:
-    """Build the image that component steps and the pods of jobs run in: this package with MindSpore.
+    """Build the image of component steps and job pods: this package with MindSpore.
 
-    Give its name by digest to pipelines as --image or KFP_MINDSPORE_IMAGE. An index or a login of pip's comes by
-    --build-arg PIP_INDEX_URL=…, or as a file with --secret pip=…
+    Pass its reference to pipelines by --image or KFP_MINDSPORE_IMAGE. Pass a package index by
+    --build-arg PIP_INDEX_URL=…, one with a login as a file by --secret pip=…
     """
     from kfp_mindspore.images import make_plan
     from kfp_mindspore.images.plan import check_platform
@@ -161,12 +161,12 @@ def runtime(
     )
 
     if not destination and not dry_run:
-        raise UserError("--to: is missing: the repository to push to", hint="Or look only, with --dry-run.")
+        raise UserError("--to: is missing: the repository to push to", hint="--dry-run needs none.")
     _check_destination(destination)
     check_platform(platform)
     made = builder.make_builder(registry.make_config())
     base = base or DEFAULT_BASE
-    # First what is quick to fail: the wheel may take a while to build.
+    # Before the wheel, which takes longer.
     digest = made.resolve_base(base, platform)
     context = make_runtime_context(wheel, constraints)
     options = make_runtime_options(
@@ -191,11 +191,11 @@ def runtime(
 
 @image.command(epilog="Example: kfp-mindspore image inspect registry/team/train:3f2a --insecure registry")
 @click.argument("reference")
-@click.option("--platform", default="", help="Whose layers are shown, of an image for several. [default: the first]")
+@click.option("--platform", default="", help="Platform of the layers, for an image of several. [default: the first]")
 @add_registry_options
 @add_json_option
-def inspect(reference: str, platform: str, registry: RegistryChoice, as_json: bool) -> None:
-    """Show what a registry holds under a name: digest, layers, labels."""
+def inspect(reference: str, platform: str, registry: RegistryOptions, as_json: bool) -> None:
+    """Print an image's digest, layers, environment and labels."""
     from kfp_mindspore.images import inspect_image, parse_reference
 
     found = inspect_image(parse_reference(reference), registry.make_config(), platform=platform)
@@ -223,7 +223,7 @@ def inspect(reference: str, platform: str, registry: RegistryChoice, as_json: bo
 
 
 def _check_destination(destination: str) -> None:
-    """Refuse a destination that is none before any registry is asked."""
+    """Validate the destination before the first request."""
     from kfp_mindspore.images.reference import parse_repository
 
     if destination:
@@ -277,8 +277,8 @@ def _print_result(result: BuildResult, as_json: bool) -> None:
     if as_json:
         print_json(result.to_json())
         return
-    what = "built and pushed" if result.built else "is there already, nothing was sent"
-    click.echo(f"{result.reference}: {what}")
+    outcome = "built and pushed" if result.built else "exists already, nothing was sent"
+    click.echo(f"{result.reference}: {outcome}")
     click.echo(
         f"tag {result.tag}; {result.size_bytes:,} bytes; {result.layers_sent} layers sent "
         f"({result.sent_bytes:,} bytes), {result.layers_reused} reused; {result.seconds:.1f} s"
@@ -289,4 +289,4 @@ def _read_text(file: Path, option: str) -> str:
     try:
         return file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{option}: {file}: {getattr(error, 'strerror', None) or 'is no UTF-8 text'}") from None
+        raise UserError(f"{option}: {file}: {getattr(error, 'strerror', None) or 'is not UTF-8 text'}") from None

@@ -1,4 +1,4 @@
-"""Options of `kfp-mindspore image`: how registries are reached, and who builds."""
+"""Options of `kfp-mindspore image`: registries and builders."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 BUILDERS = ("append", "docker", "cluster")
-_WHO = {"append": "a registry alone", "docker": "a Docker daemon", "cluster": "a Job on Kubernetes"}
+_DESCRIPTIONS = {"append": "a registry alone", "docker": "a Docker daemon", "cluster": "a Job on Kubernetes"}
 _FILE = click.Path(path_type=Path)
 
 
 @dataclass(frozen=True)
-class RegistryChoice:
-    """What the options say about registries; one field an option."""
+class RegistryOptions:
+    """The registry options, one field each."""
 
     insecure: tuple[str, ...] = ()
     ca_file: Path | None = None
@@ -39,7 +39,7 @@ class RegistryChoice:
         """Return the configuration.
 
         Raises:
-            UserError: A file is not there, or a mirror is no place of images.
+            UserError: A file does not exist, or a value is invalid.
         """
         from kfp_mindspore.images import RegistryConfig
 
@@ -57,8 +57,8 @@ class RegistryChoice:
 
 
 @dataclass(frozen=True)
-class BuilderChoice:
-    """What the options say about who builds; one field an option, and the builders that the command takes."""
+class BuilderOptions:
+    """The builder options, one field each, and the names of the command's builders."""
 
     builder: str = "append"
     build_args: tuple[tuple[str, str], ...] = ()
@@ -81,9 +81,9 @@ class BuilderChoice:
         """Return the builder.
 
         Raises:
-            UserError: An option belongs to another builder, two contradict each other, or a value is none.
+            UserError: An option belongs to another builder, two contradict each other, or a value is invalid.
         """
-        self._refuse_foreign(registry)
+        self._check_owners(registry)
         if self.builder == "docker":
             from kfp_mindspore.images.builders.docker import DockerBuilder
 
@@ -120,7 +120,7 @@ class BuilderChoice:
         return AppendBuilder(registry)
 
     def _check_cluster(self, registry: RegistryConfig) -> None:
-        """Refuse what no cluster would take, before anybody is asked."""
+        """Validate names and quantities before the build context is uploaded."""
         from kfp_mindspore.images import parse_reference
         from kfp_mindspore.kube.names import list_name_errors, list_namespace_errors
         from kfp_mindspore.operator.quantities import parse_quantity
@@ -143,15 +143,15 @@ class BuilderChoice:
         settings = JobSettings(resources={"requests": amount, "limits": amount} if self.memory else {})
         return settings if self.deadline_seconds is None else replace(settings, deadline_seconds=self.deadline_seconds)
 
-    def _refuse_foreign(self, registry: RegistryConfig) -> None:
+    def _check_owners(self, registry: RegistryConfig) -> None:
         for entry in fields(self):
             if entry.name != "choices" and getattr(self, entry.name) != entry.default:
-                self._refuse(entry.name)
+                self._check_owner(entry.name)
         for name in ("push_secret", "pull_secrets"):
             if getattr(registry, name):
-                self._refuse(name)
+                self._check_owner(name)
 
-    def _refuse(self, name: str) -> None:
+    def _check_owner(self, name: str) -> None:
         owners = _OWNERS.get(name, self.choices)
         if self.builder not in owners:
             option = _SPELLING.get(name, name).replace("_", "-")
@@ -171,14 +171,14 @@ _OWNERS = {
 _SPELLING = {"build_args": "build_arg", "secrets": "secret", "pull_secrets": "pull_secret"}
 
 _REGISTRY_OPTIONS = (
-    click.option("--insecure", multiple=True, metavar="HOST", help="A registry of plain HTTP; repeatable."),
-    click.option("--ca-file", type=_FILE, help="PEM file of authorities that registries are trusted by."),
+    click.option("--insecure", multiple=True, metavar="HOST", help="Registry that uses plain HTTP; repeatable."),
+    click.option("--ca-file", type=_FILE, help="PEM file of certificate authorities of registries."),
     click.option(
         "--mirror",
         "mirrors",
         type=PairType(),
         multiple=True,
-        metavar="HOST=PLACE",
+        metavar="HOST=LOCATION",
         help="Where images of HOST are read from; repeatable.",
     ),
     click.option("--docker-config", type=_FILE, help="Docker's config.json with logins. [default: Docker's own]"),
@@ -190,8 +190,8 @@ _BUILDER_OPTIONS = (
         "secrets",
         type=PairType(),
         multiple=True,
-        metavar="NAME=PLACE",
-        help="For RUN --mount=type=secret,id=NAME: a file, or SECRET/KEY on a cluster.",
+        metavar="ID=SOURCE",
+        help="For RUN --mount=type=secret,id=ID: a file, or SECRET/KEY on a cluster.",
     ),
     click.option("--docker-host", default="", help="docker: the daemon. [default: DOCKER_HOST, else the usual socket]"),
     click.option("--network", default="", help="docker: network of RUN steps, such as host."),
@@ -207,36 +207,34 @@ _BUILDER_OPTIONS = (
     click.option("--claim-path", type=_FILE, help="cluster: where this process has mounted the claim."),
     click.option("--store", default="", metavar="s3://BUCKET/PREFIX", help="cluster: bucket for the build context."),
     click.option("--store-endpoint", default="", help="cluster: address of the S3 service. [default: AWS]"),
-    click.option("--memory", default="", help="cluster: memory of the build's pod, such as 4Gi."),
-    click.option(
-        "--deadline-seconds", type=click.IntRange(1), help="cluster: when the build is ended. [default: 3600]"
-    ),
+    click.option("--memory", default="", help="cluster: memory of the build pod, such as 4Gi."),
+    click.option("--deadline-seconds", type=click.IntRange(1), help="cluster: deadline of the build. [default: 3600]"),
 )
 
 
 def add_registry_options(command: Command) -> Command:
-    """Add the options of RegistryChoice, passed to the command as `registry`."""
-    return _gather(command, _REGISTRY_OPTIONS, "registry", RegistryChoice)
+    """Add the options of RegistryOptions, passed to the command as `registry`."""
+    return _gather(command, _REGISTRY_OPTIONS, "registry", RegistryOptions)
 
 
 def add_builder_options(default: str) -> Callable[[Command], Command]:
-    """Add the options of BuilderChoice and RegistryChoice, passed to the command as `builder` and `registry`.
+    """Add the options of BuilderOptions and RegistryOptions, passed to the command as `builder` and `registry`.
 
     Args:
-        default: The builder that is taken when none is named.
+        default: The default builder.
     """
     choices = tuple(name for name in BUILDERS if default == "append" or name != "append")
-    *first, last = (_WHO[name] for name in choices)
+    *first, last = (_DESCRIPTIONS[name] for name in choices)
     choice = click.option(
         "--builder",
         type=click.Choice(choices),
         default=default,
         show_default=True,
-        help=f"Who builds: {', '.join(first)} or {last}.",
+        help=f"Build by {', '.join(first)} or {last}.",
     )
 
     def add(command: Command) -> Command:
-        gathered = _gather(command, (choice, *_BUILDER_OPTIONS), "builder", BuilderChoice, choices=choices)
+        gathered = _gather(command, (choice, *_BUILDER_OPTIONS), "builder", BuilderOptions, choices=choices)
         return add_registry_options(gathered)
 
     return add

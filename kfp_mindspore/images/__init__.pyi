@@ -15,10 +15,10 @@ from .notebook import convert_notebook as convert_notebook
 from .plan import ImageOptions as ImageOptions
 from .plan import ImagePlan as ImagePlan
 from .plan import describe_plan as describe_plan
+from .progress import Progress as Progress
 from .reference import Reference as Reference
 from .reference import parse_reference as parse_reference
 from .registry.configuration import RegistryConfig as RegistryConfig
 from .registry.images import ImageDescription as ImageDescription
 from .registry.images import inspect_image as inspect_image
 from .result import BuildResult as BuildResult
-from .result import Progress as Progress

@@ -1,4 +1,4 @@
-"""Names of images: `registry/repository:tag@digest`, read as Docker and containerd read them."""
+"""Names of images, `registry/repository:tag@digest`, by the rules of Docker and containerd."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kfp_mindspore.errors import UserError
 
 DEFAULT_HOST = "docker.io"
 _EXPECTED = "Expected HOST/NAME:TAG or HOST/NAME@sha256:…"
-_EXPECTED_REPOSITORY = "Expected HOST/NAME; the tag is made from what the image is built of."
+_EXPECTED_REPOSITORY = "Expected HOST/NAME; the tag is derived from the image's content."
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
@@ -22,10 +22,10 @@ class Reference:
     """The name of an image or of a repository.
 
     Args:
-        host: Registry, with its port if any; `docker.io` when none was written.
+        host: Registry, with its port if any; default `docker.io`.
         repository: Path within the registry, `library/` added for Docker Hub's own.
-        tag: Tag, or an empty text.
-        digest: `sha256:…`, or an empty text.
+        tag: Tag, or empty.
+        digest: `sha256:…`, or empty.
     """
 
     host: str
@@ -43,7 +43,7 @@ class Reference:
 
     @property
     def selector(self) -> str:
-        """What asks the registry for the manifest: the digest, else the tag, else `latest`."""
+        """The manifest's name in the registry: the digest, else the tag, else `latest`."""
         return self.digest or self.tag or "latest"
 
     def with_tag(self, tag: str) -> Reference:
@@ -56,21 +56,21 @@ class Reference:
 
 
 def parse_reference(text: str, *, field: str = "image", hint: str = _EXPECTED) -> Reference:
-    """Read an image's name.
+    """Parse an image's name.
 
     Args:
         text: Such as `python:3.11-slim`, `registry.local:5000/team/train@sha256:…`.
-        field: What the name was given as, for the message.
-        hint: What is expected there, for the message.
+        field: Name of the argument, for the message.
+        hint: The expected form, for the message.
 
     Raises:
-        UserError: It is no image name; the message says which part is wrong.
+        UserError: It is invalid; the message names the part.
     """
     rest, _, digest = text.strip().partition("@")
     if "/" in digest or "://" in rest:
-        # Not quoted: what stands before @ in a URL is a login.
+        # Not quoted: a URL can hold a login.
         raise UserError(
-            f"{field}: is a URL or holds a login; an image is named registry/repository:tag",
+            f"{field}: must be registry/repository:tag, not a URL or a name with a login",
             hint="Log in with: docker login HOST",
         )
     if digest and not _DIGEST.fullmatch(digest):
@@ -84,7 +84,7 @@ def parse_reference(text: str, *, field: str = "image", hint: str = _EXPECTED) -
     if colon and not _TAG.fullmatch(tag):
         raise UserError(f"{field}: a tag is 1 to 128 of A-Z a-z 0-9 . _ -, got {tag!r} in {text!r}", hint=hint)
     if not _HOST.fullmatch(host):
-        raise UserError(f"{field}: {host!r} is no registry's host in {text!r}", hint=hint)
+        raise UserError(f"{field}: {host!r} is not a registry's host, in {text!r}", hint=hint)
     if host == DEFAULT_HOST and "/" not in rest:
         rest = f"library/{rest}"
     if not _REPOSITORY.fullmatch(rest):
@@ -93,10 +93,10 @@ def parse_reference(text: str, *, field: str = "image", hint: str = _EXPECTED) -
 
 
 def parse_repository(text: str, *, field: str = "destination") -> Reference:
-    """Read the name of a repository that is pushed to: a host, and neither tag nor digest.
+    """Parse the name of a repository to push to, without tag and digest.
 
     Raises:
-        UserError: It names no registry, or has a tag or digest.
+        UserError: It is invalid, or has a tag or digest.
     """
     reference = parse_reference(text, field=field, hint=_EXPECTED_REPOSITORY)
     if reference.tag or reference.digest:

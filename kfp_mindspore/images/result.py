@@ -1,47 +1,24 @@
-"""What a build tells while it runs and when it is done."""
+"""The result of a build."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 
 @dataclass(frozen=True)
-class Progress:
-    """One thing that moved.
-
-    Args:
-        step: What is being done, such as `Push layer` or the Containerfile's step `RUN pip install …`.
-        item: What it is done to: the head of a layer's digest, or an empty text.
-        done_bytes: Bytes done so far; 0 when the step has no size.
-        total_bytes: Bytes in all; 0 when unknown.
-        text: A line of the step's output, or an empty text.
-    """
-
-    step: str
-    item: str = ""
-    done_bytes: int = 0
-    total_bytes: int = 0
-    text: str = ""
-
-
-OnProgress = Callable[[Progress], None]
-
-
-@dataclass(frozen=True)
 class BuildResult:
-    """What every builder returns.
+    """The result of every builder.
 
     Args:
-        reference: The image by digest, `registry/name@sha256:…`: what pipelines and jobs are given.
-        tag: The tag that was set beside it: the head of the plan's digest.
-        built: False when the registry had the image already and nothing was built or sent.
-        size_bytes: Compressed size of all layers and the configuration as the registry holds them.
-        layers_sent: How many layers were uploaded.
-        layers_reused: How many layers the registry had or mounted from another repository.
-        sent_bytes: Bytes of layers that went over the wire.
-        seconds: Wall clock of the whole build.
+        reference: The image by digest, `registry/name@sha256:…`, for pipelines and jobs.
+        tag: Its tag, the head of the plan's digest.
+        built: False when the registry had the image and nothing was built or sent.
+        size_bytes: Size of all layers and the configuration in the registry.
+        layers_sent: Number of uploaded layers.
+        layers_reused: Number of layers that the registry had or mounted from another repository.
+        sent_bytes: Bytes of the uploaded layers.
+        seconds: Wall-clock seconds of the build.
     """
 
     reference: str
@@ -59,5 +36,5 @@ class BuildResult:
         return self.reference.rpartition("@")[2]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON-ready values, the digest among them."""
+        """Return the fields and the digest as JSON-ready values."""
         return {**asdict(self), "digest": self.digest}

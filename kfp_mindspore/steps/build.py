@@ -1,4 +1,4 @@
-"""What runs inside a step that builds an image: sources from an artifact or from the pipeline itself, to a digest."""
+"""The image build of a pipeline step: from an artifact or the pipeline's own files to a digest."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def build_step_image(
     builder_options: Mapping[str, Any] | None = None,
     registry: Mapping[str, Any] | None = None,
 ) -> BuildResult | None:
-    """Build and push an image, or say why a local run needs none.
+    """Build and push an image; a local run without a destination builds none.
 
     Args:
-        destination: Repository to push to; an empty text in a local run builds nothing.
+        destination: Repository to push to; may be empty in a local run.
         sources: Folder or file of the sources.
         files: Further sources, text by path.
-        base: Base image; by default that of the steps.
+        base: Base image; default: that of the steps.
         requirements: pip requirements.
-        containerfile: Text of a Containerfile of your own.
-        command: What the image runs.
+        containerfile: Text of a Containerfile that replaces the generated one.
+        command: The image's command.
         env: Environment variables of the image.
         platform: Such as `linux/amd64`.
         builder: `append`, `cluster` or `docker`.
@@ -55,7 +55,7 @@ def build_step_image(
         registry: Arguments of RegistryConfig by name.
 
     Returns:
-        What was built; None in a local run without a destination.
+        The result; None in a local run without a destination.
 
     Raises:
         ValidationError: An option is unknown.
@@ -67,6 +67,7 @@ def build_step_image(
         print("build_image: no destination is given, and jobs on this machine run without an image: nothing to build")
         return None
     from kfp_mindspore.images import ImageOptions, make_plan
+    from kfp_mindspore.images.progress import ProgressPrinter
 
     base = get_image("" if base == PLACEHOLDER_IMAGE else base) or PLACEHOLDER_IMAGE
     if base == PLACEHOLDER_IMAGE:
@@ -86,8 +87,8 @@ def build_step_image(
     plan = make_plan(_collect(sources, files or {}), options, made)
     for note in plan.context.notes:
         print(note)
-    result = made.build(plan, destination, on_progress=_Printer())
-    print(f"{result.reference}: {'built and pushed' if result.built else 'is there already, nothing was sent'}")
+    result = made.build(plan, destination, on_progress=ProgressPrinter())
+    print(f"{result.reference}: {'built and pushed' if result.built else 'exists already, nothing was sent'}")
     return result
 
 
@@ -122,7 +123,7 @@ def _make_registry(given: Mapping[str, Any]) -> RegistryConfig:
         if arguments.get(name):
             arguments[name] = Path(arguments[name])
     if "attempts" in arguments:
-        # Numbers in a struct of a pipeline come as floats.
+        # A pipeline's struct parameters hold floats.
         arguments["attempts"] = int(arguments["attempts"])
     return RegistryConfig(**arguments)
 
@@ -152,21 +153,3 @@ def _refuse_unknown(field: str, given: Mapping[str, Any], known: Sequence[str]) 
     errors = [f"{field}.{name}: is unknown, expected {expected}" for name in given if name not in known]
     if errors:
         raise ValidationError(errors)
-
-
-class _Printer:
-    """Prints steps and their lines, and of layers only that they are done: a step's log is no terminal."""
-
-    def __init__(self) -> None:
-        self._step = ""
-
-    def __call__(self, progress: Any) -> None:
-        if progress.item:
-            if progress.total_bytes and progress.done_bytes == progress.total_bytes:
-                print(f"{progress.step} {progress.item[:19]}: {progress.total_bytes:,} bytes", flush=True)
-            return
-        if progress.step != self._step:
-            self._step = progress.step
-            print(progress.step, flush=True)
-        if progress.text:
-            print(f"  {progress.text}", flush=True)

@@ -9,6 +9,7 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.images.builders.base import Builder
 from kfp_mindspore.images.layer import Layer
 from kfp_mindspore.images.plan import ImagePlan
+from kfp_mindspore.images.progress import OnProgress, Progress
 from kfp_mindspore.images.reference import Reference, parse_reference
 from kfp_mindspore.images.registry.blob import (
     Blob,
@@ -29,39 +30,39 @@ from kfp_mindspore.images.registry.manifest import (
     require_manifest,
 )
 from kfp_mindspore.images.registry.session import Session
-from kfp_mindspore.images.result import BuildResult, OnProgress, Progress
+from kfp_mindspore.images.result import BuildResult
 
 _CREATED_BY = "kfp-mindspore: append sources"
 
 
 class AppendBuilder(Builder):
-    """Adds the sources as one layer to a base image in a registry; no daemon, no root, no temporary file.
+    """Appends the sources as one layer to a base image in a registry, without a daemon, root or temporary files.
 
-    Layers of the base are used where they are, mounted from their repository, or copied from another registry. It runs
-    no command: requirements must be in the base image already.
+    Layers of the base image are mounted from their repository, or copied from another registry. It runs no command:
+    requirements must be in the base image.
     """
 
     def check(self, plan: ImagePlan) -> None:
-        """Refuse requirements and a Containerfile of the user's own, since both mean running commands."""
+        """Refuse requirements and an own Containerfile: both run commands."""
         if plan.options.containerfile:
             raise UserError(
-                "Containerfile: the append builder runs no commands, so it cannot build one of your own",
+                "Containerfile: the append builder runs no commands, so it cannot build an own one",
                 hint="Use the docker or the cluster builder.",
             )
         if plan.options.requirements:
             raise UserError(
-                f"requirements: the append builder installs nothing, asked for: {', '.join(plan.options.requirements)}",
-                hint="Use the docker or the cluster builder, or a base image that has them.",
+                f"requirements: the append builder installs nothing, got {', '.join(plan.options.requirements)}",
+                hint="Use the docker or the cluster builder, or a base image with them.",
             )
 
     def make(self, plan: ImagePlan, target: Reference, on_progress: OnProgress) -> BuildResult:
-        """Push the layer, the configurations and the manifests, and at last the tag."""
+        """Push the layer, the configurations and the manifests, and the tag last."""
         base = self.registry.locate(parse_reference(plan.options.base, field="base")).with_digest(plan.base_digest)
         with Session(base, self.registry) as source, Session(target, self.registry) as destination:
             append = _Append(plan, source, destination, on_progress)
             manifest = require_manifest(source, plan.base_digest, f"base image {plan.options.base}")
             image = append.append_index(manifest) if manifest.is_index else append.append_image(manifest)
-            # By digest first: what the registry got wrong shows before a tag names it.
+            # By digest first, so that a tag never names a manifest that the registry stored wrong.
             push_manifest(destination, image, image.digest)
             push_manifest(destination, image, target.tag)
         return BuildResult(
@@ -77,7 +78,7 @@ class AppendBuilder(Builder):
 
 
 class _Append:
-    """One build: what was pushed so far, so that platforms that share a layer share its upload."""
+    """One build; platforms share the uploads of equal layers."""
 
     def __init__(self, plan: ImagePlan, source: Session, destination: Session, on_progress: OnProgress) -> None:
         self._plan, self._source, self._destination, self._on_progress = plan, source, destination, on_progress
@@ -86,7 +87,7 @@ class _Append:
         self.layers_sent = self.layers_reused = self.sent_bytes = 0
 
     def append_index(self, index: Manifest) -> Manifest:
-        """Append to the image of every platform and return the index of the results, not pushed yet."""
+        """Append to the image of every platform, push the results and return their index."""
         entries = []
         for child in index.children:
             image = self.append_image(fetch_manifest(self._source, child["digest"]))
@@ -100,16 +101,16 @@ class _Append:
                 }
             )
         if not entries:
-            raise UserError(f"base image {self._plan.options.base}: its index has no image that can run")
+            raise UserError(f"base image {self._plan.options.base}: its index has no runnable image")
         return make_manifest({"schemaVersion": 2, "mediaType": index.media_type, "manifests": entries})
 
     def append_image(self, base: Manifest) -> Manifest:
-        """Push everything that the image over one base needs and return its manifest, not pushed yet."""
+        """Push the layers and the configuration of the image over one base, and return its manifest."""
         configuration = json.loads(
             pull_bytes(self._source, base.fields["config"]["digest"], "read the configuration of")
         )
         for entry in base.fields["layers"]:
-            self._take_over(entry)
+            self._transfer_layer(entry)
         self._push(self._layer, is_layer=True)
         content = BytesBlob(json.dumps(self._configure(configuration), sort_keys=True, separators=(",", ":")).encode())
         self._push(content, is_layer=False)
@@ -143,8 +144,8 @@ class _Append:
             "history": [*(base.get("history") or []), {"created": plan.created_text, "created_by": _CREATED_BY}],
         }
 
-    def _take_over(self, entry: dict[str, Any]) -> None:
-        """Have a layer of the base in the destination: there already, mounted, or copied."""
+    def _transfer_layer(self, entry: dict[str, Any]) -> None:
+        """Make a layer of the base available in the destination: mount it, or copy it."""
         digest, size = entry["digest"], entry["size"]
         if entry.get("urls") or digest in self.sizes:
             return

@@ -1,4 +1,4 @@
-"""What every builder does, and what they have in common: an image that the registry has is not built again."""
+"""The base class of builders."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from dataclasses import replace
 
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.images.plan import ImagePlan
+from kfp_mindspore.images.progress import OnProgress, ignore_progress
 from kfp_mindspore.images.reference import Reference, parse_reference, parse_repository
 from kfp_mindspore.images.registry.configuration import RegistryConfig
-from kfp_mindspore.images.registry.images import find_image, resolve_image
-from kfp_mindspore.images.result import BuildResult, OnProgress
-
-
-def ignore_progress(_: object) -> None:
-    """Take a `Progress` and show nothing."""
+from kfp_mindspore.images.registry.images import get_built_image, resolve_image
+from kfp_mindspore.images.result import BuildResult
 
 
 class Builder(ABC):
-    """Makes the image of a plan and pushes it.
+    """Builds the image of a plan and pushes it.
 
     Args:
         registry: How registries are reached.
@@ -41,31 +38,30 @@ class Builder(ABC):
         return resolve_image(parse_reference(base, field="base"), platform, self.registry)
 
     def build(self, plan: ImagePlan, destination: str, *, on_progress: OnProgress = ignore_progress) -> BuildResult:
-        """Build and push, unless the repository has the plan's tag.
+        """Build and push, unless the repository has the plan's image.
 
         Args:
-            plan: What the image is made of.
+            plan: The image plan.
             destination: Repository to push to, `host/name` without a tag: the tag is the plan's.
-            on_progress: Called with what moves, from the calling thread.
+            on_progress: Called with the progress, from the calling thread.
 
         Raises:
-            UserError: The plan asks for what this builder cannot do, or credentials are missing or refused.
+            UserError: The builder does not support the plan, or credentials are missing or refused.
             KfpMindSporeError: The build or the registry failed; no tag was set.
         """
         started = time.perf_counter()
         target = parse_repository(destination).with_tag(plan.tag)
         self.check(plan)
-        found = find_image(target, plan.identity_labels, self.registry)
-        if found is not None:
-            return replace(found, seconds=time.perf_counter() - started)
-        result = self.make(plan, target, on_progress)
+        result = get_built_image(target, plan.identity_labels, self.registry)
+        if result is None:
+            result = self.make(plan, target, on_progress)
         return replace(result, seconds=time.perf_counter() - started)
 
     def check(self, plan: ImagePlan) -> None:  # noqa: B027
-        """Refuse what this builder cannot do, before the registry is asked anything.
+        """Validate that the builder supports a plan, without a request to the registry.
 
         Raises:
-            UserError: The plan asks for something that another builder can do; the hint names it.
+            UserError: It does not; the hint names a builder that does.
         """
 
     def verify_push(self, plan: ImagePlan, target: Reference, digest: str) -> BuildResult:
@@ -74,7 +70,7 @@ class Builder(ABC):
         Raises:
             KfpMindSporeError: The tag does not have the digest that was pushed.
         """
-        found = find_image(target, plan.identity_labels, self.registry)
+        found = get_built_image(target, plan.identity_labels, self.registry)
         if found is None or found.digest != digest:
             raise KfpMindSporeError(
                 f"{target}: pushed {digest}, the registry has {found.digest if found else 'no such tag'}",
@@ -86,5 +82,5 @@ class Builder(ABC):
     def make(self, plan: ImagePlan, target: Reference, on_progress: OnProgress) -> BuildResult:
         """Build the image, push it to `target` (repository and tag) and return it by digest.
 
-        The tag is set last, so that it never names half an image. `seconds` is filled in by `build`.
+        The tag is set last, so that it never names a partial image. `build` sets `seconds`.
         """

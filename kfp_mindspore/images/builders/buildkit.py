@@ -20,7 +20,7 @@ from typing import BinaryIO
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError
 from kfp_mindspore.images.builders.docker_messages import KEPT_LINES
 from kfp_mindspore.images.containerfile import CONTAINERFILE_FILE
-from kfp_mindspore.images.result import OnProgress, Progress
+from kfp_mindspore.images.progress import OnProgress, Progress
 
 _LINE = re.compile(r"#(\d+) (.*)")
 _OUTPUT = re.compile(r"\d+\.\d+ ?(.*)")

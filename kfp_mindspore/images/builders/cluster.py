@@ -17,10 +17,11 @@ from kfp_mindspore.images.builders.cluster_job import CONTAINER, JobSettings, ch
 from kfp_mindspore.images.builders.cluster_pods import ContainerTermination, wait_for_end, wait_for_start
 from kfp_mindspore.images.builders.context_store import ContextStore, StoredContext, upload_context
 from kfp_mindspore.images.plan import ALL_PLATFORMS, ImagePlan
+from kfp_mindspore.images.progress import OnProgress, Progress
 from kfp_mindspore.images.reference import Reference, parse_reference
 from kfp_mindspore.images.registry.configuration import RegistryConfig
 from kfp_mindspore.images.registry.images import inspect_image
-from kfp_mindspore.images.result import BuildResult, OnProgress, Progress
+from kfp_mindspore.images.result import BuildResult
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import Resource
 

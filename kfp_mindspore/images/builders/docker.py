@@ -15,9 +15,10 @@ from kfp_mindspore.images.builders.buildkit import get_buildx_command, run_build
 from kfp_mindspore.images.builders.docker_daemon import DockerDaemon
 from kfp_mindspore.images.builders.docker_messages import read_build, read_push
 from kfp_mindspore.images.plan import ALL_PLATFORMS, ImagePlan
+from kfp_mindspore.images.progress import OnProgress
 from kfp_mindspore.images.reference import Reference, parse_reference
 from kfp_mindspore.images.registry.configuration import RegistryConfig
-from kfp_mindspore.images.result import BuildResult, OnProgress
+from kfp_mindspore.images.result import BuildResult
 
 
 class DockerBuilder(Builder):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, UserError
-from kfp_mindspore.images.result import OnProgress, Progress
+from kfp_mindspore.images.progress import OnProgress, Progress
 
 KEPT_LINES = 20
 _STEP = re.compile(r"Step (\d+/\d+) : (.*)", re.DOTALL)

@@ -1,4 +1,4 @@
-"""How registries are reached: which ones, by what protocol, with whose word and in whose place."""
+"""How registries are reached: protocol, trust, logins, mirrors and retries."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from kfp_mindspore.images.reference import Reference, parse_reference
 
 @dataclass(frozen=True)
 class RegistryConfig:
-    """What is known about registries; nothing is guessed from the environment but where docker keeps its logins.
+    """How registries are reached.
 
     Args:
-        insecure: Hosts (with port) that are spoken to by plain HTTP. Every other host needs HTTPS with a valid
-            certificate; `localhost` is no exception.
-        ca_file: A PEM file of certificate authorities that are trusted instead of the system's.
-        mirrors: For air-gapped sites: where images of a host are read from, such as
-            `{"docker.io": "mirror.local:5000/docker"}`. Only reading is redirected; what is pushed goes where it is
-            asked to go. The host itself is not tried when it has a mirror.
-        docker_config: docker's `config.json` with logins and credential helpers; by default
-            `$DOCKER_CONFIG/config.json`, else `~/.docker/config.json`.
+        insecure: Hosts (with port) that use plain HTTP. Every other host needs HTTPS with a valid certificate, also
+            `localhost`.
+        ca_file: PEM file of certificate authorities to trust instead of the system's.
+        mirrors: Where images of a host are read from, such as `{"docker.io": "mirror.local:5000/docker"}`. Pushes are
+            not redirected; there is no fallback to the host.
+        docker_config: docker's `config.json` with logins and credential helpers; default: `$DOCKER_CONFIG/config.json`,
+            else `~/.docker/config.json`.
         pull_secrets: Secrets of type kubernetes.io/dockerconfigjson with which nodes pull the builder's image.
         push_secret: Secret of the same type with which a build on a cluster pulls the base image and pushes; empty for
             none.
-        timeout_seconds: Seconds a registry may be silent before a request counts as failed.
-        attempts: How often one request is sent at most when the registry answers 429 or 5xx or hangs up.
-        backoff_seconds: Seconds before the second attempt; twice as long before each further one, up to 15. A
-            registry's Retry-After of up to 60 s is waited for.
+        timeout_seconds: Connect and read timeout of a request, in seconds.
+        attempts: Attempts per request after 429, 5xx or a broken connection.
+        backoff_seconds: Seconds before the second attempt, doubled before each further one, up to 15. Retry-After of up
+            to 60 s is honoured.
     """
 
     insecure: tuple[str, ...] = ()
@@ -50,20 +49,20 @@ class RegistryConfig:
         for host in self.insecure:
             if not host or "/" in host:
                 raise UserError(f"insecure: must be HOST or HOST:PORT, got {host!r}")
-        for host, place in self.mirrors.items():
-            if not place.strip("/") or "://" in place:
-                raise UserError(f"mirrors[{host}]: must be HOST or HOST/PATH, without a scheme, got {place!r}")
-            parse_reference(f"{place.rstrip('/')}/image", field=f"mirrors[{host}]")
+        for host, location in self.mirrors.items():
+            if not location.strip("/") or "://" in location:
+                raise UserError(f"mirrors[{host}]: must be HOST or HOST/PATH, without a scheme, got {location!r}")
+            parse_reference(f"{location.rstrip('/')}/image", field=f"mirrors[{host}]")
 
     def is_insecure(self, host: str) -> bool:
-        """Return whether a host is reached by plain HTTP."""
+        """Return whether a host uses plain HTTP."""
         return host in self.insecure
 
     def locate(self, reference: Reference) -> Reference:
-        """Return where an image is read from: its mirror's place when its host has one, else itself."""
-        place = self.mirrors.get(reference.host)
-        if place is None:
+        """Return where an image is read from: its host's mirror, or itself."""
+        location = self.mirrors.get(reference.host)
+        if location is None:
             return reference
-        host, _, prefix = place.rstrip("/").partition("/")
+        host, _, prefix = location.rstrip("/").partition("/")
         path = f"{prefix}/{reference.repository}" if prefix else reference.repository
         return Reference(host, path, reference.tag, reference.digest)

@@ -1,4 +1,4 @@
-"""Images in registries: resolved to digests, found again, described."""
+"""Images in registries: digests, existing builds, descriptions."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from kfp_mindspore.images.result import BuildResult
 
 @dataclass(frozen=True)
 class ImageDescription:
-    """What a registry holds under a name.
+    """An image in a registry.
 
     Args:
         reference: The image by digest.
-        platforms: The platforms it is for.
-        size_bytes: Size of all layers and configurations as they are stored.
+        platforms: Its platforms.
+        size_bytes: Size of all layers and configurations in the registry.
         layers: Digest and size in bytes of each layer of the described platform, lowest first.
         labels: Labels of the described platform.
-        user: Whom it runs as; an empty text for root.
-        workdir: Where it runs.
+        user: User of the command; empty for root.
+        workdir: Working directory of the command.
         command: Entry point and command.
         env: Environment, `NAME=value` each.
-        created: When it was made, RFC 3339.
+        created: Creation time, RFC 3339.
     """
 
     reference: str
@@ -78,12 +78,12 @@ def resolve_image(reference: Reference, platform: str, config: RegistryConfig) -
         return manifest.digest
 
 
-def find_image(target: Reference, labels: Mapping[str, str], config: RegistryConfig) -> BuildResult | None:
-    """Return the image of a tag when it carries these labels, or None when there is no such tag, or another's.
+def get_built_image(target: Reference, labels: Mapping[str, str], config: RegistryConfig) -> BuildResult | None:
+    """Return the image of a tag if it has these labels, else None.
 
     Args:
         target: Repository and tag.
-        labels: Labels it must have.
+        labels: The labels.
         config: How registries are reached.
 
     Raises:
@@ -113,9 +113,9 @@ def inspect_image(reference: Reference, config: RegistryConfig, *, platform: str
     """Describe an image.
 
     Args:
-        reference: Its name.
+        reference: Name of the image.
         config: How registries are reached.
-        platform: Which platform's layers and labels are shown; the first by default.
+        platform: Platform of the described layers and labels; default: the first.
 
     Raises:
         NotFoundError: There is no such image, or not for this platform.
@@ -133,7 +133,7 @@ def _describe(session: Session, manifest: Manifest, reference: Reference, platfo
         platforms = tuple(format_platform(entry["platform"]) for entry in manifest.children)
         images = [fetch_manifest(session, entry["digest"]) for entry in manifest.children]
         if not images:
-            raise NotFoundError(f"{reference}: its index has no image that can run")
+            raise NotFoundError(f"{reference}: its index has no runnable image")
     shown = images[0]
     if platform and manifest.is_index:
         wanted = pick_platform(manifest, platform, str(reference))["digest"]

@@ -1,4 +1,4 @@
-"""Manifests and indexes, of OCI and of Docker: fetched, picked by platform, pushed."""
+"""Manifests and indexes, of OCI and of Docker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 _MANIFESTS, _INDEXES = (OCI_MANIFEST, DOCKER_MANIFEST), (OCI_INDEX, DOCKER_INDEX)
-# What a layer that is stored as a plain tar is called in each family.
+# Media type of an uncompressed layer.
 LAYER_TYPES = {
     OCI_MANIFEST: "application/vnd.oci.image.layer.v1.tar",
     DOCKER_MANIFEST: "application/vnd.docker.image.rootfs.diff.tar",
@@ -26,11 +26,11 @@ LAYER_TYPES = {
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest or an index with the bytes its digest is made of.
+    """A manifest or an index.
 
     Args:
-        content: The bytes.
-        media_type: Which of the four kinds it is.
+        content: The bytes, which the digest is computed from.
+        media_type: Its media type.
     """
 
     content: bytes
@@ -49,12 +49,12 @@ class Manifest:
 
     @property
     def is_index(self) -> bool:
-        """Whether it lists manifests of several platforms."""
+        """Whether it lists manifests of platforms."""
         return self.media_type in _INDEXES
 
     @property
     def children(self) -> list[dict[str, Any]]:
-        """An index's descriptors of images that can run; attestations, which name no platform, are left out."""
+        """Descriptors of an index's runnable images; attestations have no platform and are left out."""
         return [
             entry
             for entry in self.fields.get("manifests", ())
@@ -63,7 +63,7 @@ class Manifest:
 
 
 def make_manifest(fields: dict[str, Any]) -> Manifest:
-    """Return a manifest or index of fields; the same fields give the same bytes."""
+    """Return a manifest or index; the same fields give the same bytes."""
     return Manifest(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode(), fields["mediaType"])
 
 
@@ -72,7 +72,7 @@ def fetch_manifest(session: Session, selector: str) -> Manifest:
 
     Raises:
         MissingError: There is none.
-        RegistryError: It is of an old kind, no JSON, or not what its digest says.
+        RegistryError: Its media type is unknown, it is not JSON, or it has another digest.
     """
     action = f"read the manifest {selector} of"
     what = f"{action} {session.reference.name}"
@@ -84,9 +84,9 @@ def fetch_manifest(session: Session, selector: str) -> Manifest:
         fields = json.loads(response.content)
         media_type = fields.get("mediaType") or response.headers.get("Content-Type", "").partition(";")[0]
     except (ValueError, AttributeError):
-        raise RegistryError(f"{what}: it is no JSON object") from None
+        raise RegistryError(f"{what}: it is not a JSON object") from None
     if media_type not in (*_MANIFESTS, *_INDEXES):
-        raise RegistryError(f"{what}: manifests of type {media_type!r} are not known, OCI's and Docker's version 2 are")
+        raise RegistryError(f"{what}: unknown media type {media_type!r}, expected OCI or Docker version 2")
     return Manifest(response.content, media_type)
 
 
@@ -94,7 +94,7 @@ def push_manifest(session: Session, manifest: Manifest, selector: str) -> None:
     """Store a manifest under a tag or its digest.
 
     Raises:
-        RegistryError: The registry refuses it, or says that it holds another digest.
+        RegistryError: The registry refuses it, or computed another digest.
     """
     action = f"push the manifest {selector} to"
     headers = {"Content-Type": manifest.media_type}
@@ -109,7 +109,7 @@ def push_manifest(session: Session, manifest: Manifest, selector: str) -> None:
 def pick_platform(index: Manifest, platform: str, name: str) -> dict[str, Any]:
     """Return the descriptor of one platform.
 
-    A platform without a variant takes the first of its architecture.
+    A platform without a variant matches the first of its architecture.
 
     Raises:
         NotFoundError: The index has none; the hint names those it has.
@@ -120,7 +120,7 @@ def pick_platform(index: Manifest, platform: str, name: str) -> dict[str, Any]:
             found: dict[str, Any] = entry
             return found
     raise NotFoundError(
-        f"{name}: has no image for {platform}", hint=f"It has {', '.join(reversed(known)) or 'none that can run'}."
+        f"{name}: has no image for {platform}", hint=f"It has {', '.join(reversed(known)) or 'none that is runnable'}."
     )
 
 
@@ -131,10 +131,10 @@ def format_platform(platform: dict[str, Any]) -> str:
 
 
 def require_manifest(session: Session, selector: str, name: str) -> Manifest:
-    """Return what `fetch_manifest` does for an image that must be there.
+    """Return the manifest of an image that must exist; see `fetch_manifest`.
 
     Raises:
-        NotFoundError: There is none of this name.
+        NotFoundError: It does not.
     """
     try:
         return fetch_manifest(session, selector)

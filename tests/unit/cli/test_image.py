@@ -6,10 +6,10 @@ import pytest
 from kfp_mindspore.cli.image_progress import BuildDisplay
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.images import RegistryConfig
-from kfp_mindspore.images.result import Progress
+from kfp_mindspore.images.progress import Progress
 from tests.support import base_images, registries
 
-# Nothing listens there: what asks its registry ends with code 1, later.
+# Nothing listens on this port: a request would end with exit code 1.
 NOWHERE = ("build", "{script}", "--base", "localhost:1/base", "--dry-run")
 ON_CLUSTER = [*NOWHERE, "--builder", "cluster"]
 
@@ -35,7 +35,7 @@ def script(tmp_path):
     return file
 
 
-def test_build_pushes_then_finds_it_there(script, base, registry, capsys) -> None:
+def test_build_pushes_once(script, base, registry, capsys) -> None:
     words = ["image", "build", str(script), "--base", base, "--insecure", registry.host]
     words += ["--to", f"{registry.host}/cli/train", "--label", "team=x", "--env", "A=1"]
     assert run([*words, "--json"]) == 0
@@ -45,7 +45,7 @@ def test_build_pushes_then_finds_it_there(script, base, registry, capsys) -> Non
     assert registry.list_tags("cli/train") == [result["tag"]]
     assert "Push layer" in printed.err
     assert run(words) == 0
-    assert "is there already, nothing was sent" in capsys.readouterr().out
+    assert "exists already, nothing was sent" in capsys.readouterr().out
 
     assert run(["image", "inspect", result["reference"], "--insecure", registry.host, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -58,7 +58,7 @@ def test_build_pushes_then_finds_it_there(script, base, registry, capsys) -> Non
     assert "  team=x" in shown
 
 
-def test_dry_run_shows_files_and_containerfile_and_pushes_nothing(script, base, registry, capsys) -> None:
+def test_dry_run_prints_the_plan_and_pushes_nothing(script, base, registry, capsys) -> None:
     words = ["image", "build", str(script), "--base", base, "--insecure", registry.host, "--dry-run"]
     assert run([*words, "--to", f"{registry.host}/cli/dry"]) == 0
     shown = capsys.readouterr().out
@@ -71,7 +71,7 @@ def test_dry_run_shows_files_and_containerfile_and_pushes_nothing(script, base, 
 
 
 @pytest.mark.parametrize("name", ["folder", "notebook", "function"])
-def test_other_sources_are_taken(name, base, registry, tmp_path, monkeypatch, capsys) -> None:
+def test_notebooks_scripts_and_functions_are_built(name, base, registry, tmp_path, monkeypatch, capsys) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "one.py").write_text("def train():\n    print(1)\n")
     cell = {"cell_type": "code", "metadata": {"tags": ["image"]}, "source": "print(2)", "outputs": []}
@@ -135,7 +135,7 @@ def test_other_sources_are_taken(name, base, registry, tmp_path, monkeypatch, ca
         (["inspect", "A B"], "image: "),
     ],
 )
-def test_mistakes_are_one_line_with_exit_code_2(words, message, script, monkeypatch, capsys) -> None:
+def test_user_errors_are_one_line_with_exit_code_2(words, message, script, monkeypatch, capsys) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     assert run(["image", *(word.format(script=script) for word in words)]) == 2
     error = capsys.readouterr().err
@@ -147,23 +147,23 @@ def test_mistakes_are_one_line_with_exit_code_2(words, message, script, monkeypa
     ("command", "help_text"),
     [
         ("build", "a registry alone, a Docker daemon or a Job on Kubernetes."),
-        ("runtime", "Who builds: a Docker daemon or a Job on Kubernetes."),
+        ("runtime", "Build by a Docker daemon or a Job on Kubernetes."),
         ("build", "SOURCE is a folder, a SCRIPT.py, a NOTEBOOK.ipynb, or MODULE:FUNCTION."),
-        ("runtime", "Asks the base image's registry for its digest."),
+        ("runtime", "Resolves the base image's digest."),
     ],
 )
-def test_help_says_what_the_command_takes(command, help_text, capsys) -> None:
+def test_help_lists_the_builders(command, help_text, capsys) -> None:
     assert run(["image", command, "--help"]) == 0
     assert help_text in " ".join(capsys.readouterr().out.split())
 
 
-def test_missing_base_is_told_before_anything_is_sent(script, registry, capsys) -> None:
+def test_missing_base_is_reported_before_an_upload(script, registry, capsys) -> None:
     words = ["image", "build", str(script), "--base", f"{registry.host}/no/such:1", "--insecure", registry.host]
     assert run([*words, "--to", f"{registry.host}/cli/none"]) == 2
     assert "no/such:1" in capsys.readouterr().err
 
 
-def test_lines_are_plain_where_there_is_no_terminal() -> None:
+def test_progress_is_plain_without_a_terminal() -> None:
     stream = io.StringIO()
     with BuildDisplay(stream) as display:
         for progress in (
@@ -183,7 +183,7 @@ def test_lines_are_plain_where_there_is_no_terminal() -> None:
     ]
 
 
-def test_terminal_gets_a_bar_a_layer() -> None:
+def test_terminal_shows_a_bar_per_layer() -> None:
     stream = io.StringIO()
     with BuildDisplay(stream, bars=True) as display:
         display(Progress("Push layer", "sha256:abc", 5, 10))

@@ -34,7 +34,7 @@ def _build(context: BuildContext, destination: str, base: str, config: RegistryC
 
 
 def _unpack(reference: str, folder: Path, platform: str = "linux/amd64") -> tuple[Path, dict[str, Any]]:
-    """Read an image by skopeo and umoci, which know nothing of this project; return its files and configuration."""
+    """Read an image by skopeo and umoci; return its files and configuration."""
     for program in ("skopeo", "umoci"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed: apt-get install {program}")
@@ -54,7 +54,7 @@ def _unpack(reference: str, folder: Path, platform: str = "linux/amd64") -> tupl
 
 
 @pytest.mark.parametrize("media_type", [OCI_MANIFEST, DOCKER_MANIFEST], ids=["oci", "docker"])
-def test_another_reader_finds_the_sources_over_the_base(
+def test_skopeo_and_umoci_read_the_image(
     registry: registries.Registry, config: RegistryConfig, tmp_path: Path, media_type: str
 ) -> None:
     settings = {"Env": ["PATH=/bin", "A=0"], "Labels": {"base": "yes", "team": "x"}, "Entrypoint": ["/bin/env"]}
@@ -85,7 +85,7 @@ def test_another_reader_finds_the_sources_over_the_base(
     assert ran["Labels"]["org.kfp-mindspore.image.sources"] == context.layer("/app").digest
 
 
-def test_only_the_sources_are_sent_and_nothing_the_second_time(
+def test_only_the_source_layer_is_sent(
     registry: registries.Registry, config: RegistryConfig, context: BuildContext
 ) -> None:
     base = base_images.push_base(registry.host, "once/base", config=config)
@@ -101,7 +101,7 @@ def test_only_the_sources_are_sent_and_nothing_the_second_time(
     assert registry.list_tags("once/train") == [first.tag]
 
 
-def test_the_second_build_uploads_nothing(
+def test_second_build_uploads_nothing(
     registry: registries.Registry, config: RegistryConfig, context: BuildContext
 ) -> None:
     base = base_images.push_base(registry.host, "quiet/base", config=config)
@@ -114,7 +114,7 @@ def test_the_second_build_uploads_nothing(
         assert [request.split()[0] for request in proxy.requests] == ["GET", "GET"]
 
 
-def test_the_same_sources_are_the_same_image_anywhere(
+def test_digest_is_the_same_in_every_registry(
     registries_pair: tuple[registries.Registry, registries.Registry], tmp_path: Path, context: BuildContext
 ) -> None:
     digests = set()
@@ -132,7 +132,7 @@ def registries_pair(registry: registries.Registry, tmp_path: Path) -> Any:
         yield registry, other
 
 
-def test_layers_of_a_base_elsewhere_are_copied_once(
+def test_base_layers_of_another_registry_are_copied_once(
     registries_pair: tuple[registries.Registry, registries.Registry], context: BuildContext
 ) -> None:
     near, far = registries_pair
@@ -146,7 +146,7 @@ def test_layers_of_a_base_elsewhere_are_copied_once(
     assert (second.layers_sent, second.layers_reused) == (1, 3)
 
 
-def test_a_new_base_never_hides_behind_an_old_tag(
+def test_moved_base_tag_is_built_again(
     registry: registries.Registry, config: RegistryConfig, context: BuildContext
 ) -> None:
     base = base_images.push_base(registry.host, "moved/base", config=config)
@@ -157,7 +157,7 @@ def test_a_new_base_never_hides_behind_an_old_tag(
     assert second.tag != first.tag
 
 
-def test_a_tag_of_something_else_is_built_over(
+def test_tag_of_another_image_is_replaced(
     registry: registries.Registry, config: RegistryConfig, context: BuildContext
 ) -> None:
     base = base_images.push_base(registry.host, "taken/base", config=config)
@@ -167,7 +167,7 @@ def test_a_tag_of_something_else_is_built_over(
 
 
 @pytest.mark.parametrize("media_type", [OCI_MANIFEST, DOCKER_MANIFEST], ids=["oci", "docker"])
-def test_an_index_is_kept_or_one_platform_picked(
+def test_index_is_kept_or_one_platform_selected(
     registry: registries.Registry, config: RegistryConfig, context: BuildContext, tmp_path: Path, media_type: str
 ) -> None:
     base = base_images.push_base(registry.host, "multi/base", config=config, platforms=PLATFORMS, media_type=media_type)
@@ -186,7 +186,7 @@ def test_an_index_is_kept_or_one_platform_picked(
     assert "linux/amd64, linux/arm64/v8" in caught.value.hint
 
 
-def test_a_single_image_must_be_for_the_platform(
+def test_platform_of_a_single_image_must_match(
     registry: registries.Registry, config: RegistryConfig, context: BuildContext
 ) -> None:
     base = base_images.push_base(registry.host, "single/base", config=config)
@@ -212,11 +212,11 @@ def test_inspect_describes_an_image(
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"requirements": ("numpy",)}, "installs nothing, asked for: numpy"),
+        ({"requirements": ("numpy",)}, "installs nothing, got numpy"),
         ({"containerfile": "FROM x\n"}, "no commands"),
     ],
 )
-def test_refuses_what_needs_commands_and_names_who_can(
+def test_plans_with_commands_are_refused(
     registry: registries.Registry, config: RegistryConfig, context: BuildContext, options: dict[str, Any], reason: str
 ) -> None:
     base = base_images.push_base(registry.host, "refused/base", config=config)
@@ -226,7 +226,7 @@ def test_refuses_what_needs_commands_and_names_who_can(
     assert registry.list_tags("refused/train") == []
 
 
-def test_two_builders_at_once_leave_one_whole_image(
+def test_concurrent_builds_push_one_image(
     registry: registries.Registry, config: RegistryConfig, tmp_path: Path
 ) -> None:
     base = base_images.push_base(registry.host, "both/base", config=config)

@@ -13,13 +13,13 @@ from kfp_mindspore.images import collect_function, collect_script
 from kfp_mindspore.images.local_imports import resolve_module_imports
 
 PROJECT = {
-    "shop/__init__.py": "from .prices import total\n",
-    "shop/prices.py": "import decimal\nfrom . import tax\nfrom .deep import *\ntotal = 1\n",
-    "shop/tax.py": "def rate():\n    import numpy\n    return 1\n",
-    "shop/deep/__init__.py": "import shop.deep.low as low\n",
-    "shop/deep/low.py": "try:\n    import yaml\nexcept ImportError:\n    yaml = None\n",
-    "shop/unused.py": "import torch\n",
-    "desk/train.py": "from shop import tax\nfrom plain.part import x\ndef main(): print(tax.rate())\nclass Job: pass\n"
+    "shared/__init__.py": "from .prices import total\n",
+    "shared/prices.py": "import decimal\nfrom . import tax\nfrom .deep import *\ntotal = 1\n",
+    "shared/tax.py": "def rate():\n    import numpy\n    return 1\n",
+    "shared/deep/__init__.py": "import shared.deep.low as low\n",
+    "shared/deep/low.py": "try:\n    import yaml\nexcept ImportError:\n    yaml = None\n",
+    "shared/unused.py": "import torch\n",
+    "app/train.py": "from shared import tax\nfrom plain.part import x\ndef main(): print(tax.rate())\nclass Job: pass\n"
     "def needs(a, b=1): pass\ndef outer():\n    def inner(): pass\n    return inner\n",
     "plain/part.py": "x = 1\n",
 }
@@ -35,35 +35,35 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def train(project: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Import desk.train, and forget it afterwards."""
+    """Import app.train, and remove it from sys.modules afterwards."""
     monkeypatch.syspath_prepend(str(project))
     before = set(sys.modules)
-    module = importlib.import_module("desk.train")
+    module = importlib.import_module("app.train")
     yield module
     for name in set(sys.modules) - before:
-        if name.partition(".")[0] in ("shop", "desk", "plain"):
+        if name.partition(".")[0] in ("shared", "app", "plain"):
             del sys.modules[name]
 
 
-def test_takes_the_modules_that_are_imported(project: Path) -> None:
-    imports = resolve_module_imports("desk.train", project)
+def test_local_imports_are_resolved(project: Path) -> None:
+    imports = resolve_module_imports("app.train", project)
     assert imports.files == {
-        "desk/train.py": "desk.train",
+        "app/train.py": "app.train",
         "plain/part.py": "plain.part",
-        "shop/__init__.py": "shop",
-        "shop/deep/__init__.py": "shop.deep",
-        "shop/deep/low.py": "shop.deep.low",
-        "shop/prices.py": "shop.prices",
-        "shop/tax.py": "shop.tax",
+        "shared/__init__.py": "shared",
+        "shared/deep/__init__.py": "shared.deep",
+        "shared/deep/low.py": "shared.deep.low",
+        "shared/prices.py": "shared.prices",
+        "shared/tax.py": "shared.tax",
     }
     assert imports.external == {"numpy", "yaml"}
 
 
-def test_a_function_comes_with_its_modules_and_runs_alone(train: ModuleType, tmp_path: Path) -> None:
+def test_function_runs_from_its_context_alone(train: ModuleType, tmp_path: Path) -> None:
     context = collect_function(train.main)
-    assert context.command == ("python3", "-c", "from desk.train import main; main()")
-    assert context.origin == "function desk.train.main"
-    assert any("desk.train, plain.part, shop, shop.deep" in note for note in context.notes)
+    assert context.command == ("python3", "-c", "from app.train import main; main()")
+    assert context.origin == "function app.train.main"
+    assert any("app.train, plain.part, shared, shared.deep" in note for note in context.notes)
     assert any("numpy, yaml" in note for note in context.notes)
     root = tmp_path / "image"
     for entry in context.entries:
@@ -74,13 +74,13 @@ def test_a_function_comes_with_its_modules_and_runs_alone(train: ModuleType, tmp
     assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
 
 
-def test_a_class_is_taken_and_arguments_leave_the_command_open(train: ModuleType) -> None:
-    assert collect_function(train.Job).origin == "class desk.train.Job"
+def test_class_and_function_with_arguments(train: ModuleType) -> None:
+    assert collect_function(train.Job).origin == "class app.train.Job"
     assert collect_function(train.needs).command == ()
     assert collect_function(train.needs, command=["python3", "-m", "x"]).command == ("python3", "-m", "x")
 
 
-def test_refuses_what_no_import_can_reach(train: ModuleType) -> None:
+def test_functions_without_an_importable_name_are_refused(train: ModuleType) -> None:
     with pytest.raises(UserError, match=r"outer\.<locals>\.inner must be at the top"):
         collect_function(train.outer())
     with pytest.raises(UserError, match="<lambda> must be"):
@@ -95,12 +95,12 @@ def test_refuses_what_no_import_can_reach(train: ModuleType) -> None:
         collect_function(typed["typed"])  # type: ignore[arg-type]
 
 
-def test_a_script_comes_with_its_neighbours(project: Path) -> None:
+def test_script_includes_its_local_modules(project: Path) -> None:
     script = project / "run it.py"
-    script.write_text("import shop.tax, requests\n")
+    script.write_text("import shared.tax, requests\n")
     context = collect_script(script)
     assert context.command == ("python3", "run it.py")
-    assert {entry.path for entry in context.entries} >= {"run it.py", "shop/tax.py"}
+    assert {entry.path for entry in context.entries} >= {"run it.py", "shared/tax.py"}
     assert any("requests" in note for note in context.notes)
     with pytest.raises(NotFoundError, match="no such file"):
         collect_script(project / "none.py")
@@ -109,9 +109,9 @@ def test_a_script_comes_with_its_neighbours(project: Path) -> None:
         collect_script(script)
 
 
-def test_names_the_module_that_is_no_python(project: Path) -> None:
-    (project / "shop" / "tax.py").write_text("x = 1\nif\n")
+def test_module_with_a_syntax_error_is_named(project: Path) -> None:
+    (project / "shared" / "tax.py").write_text("x = 1\nif\n")
     with pytest.raises(UserError, match=r"tax\.py, line 2"):
-        resolve_module_imports("desk.train", project)
+        resolve_module_imports("app.train", project)
     with pytest.raises(UserError, match="no such module below"):
-        resolve_module_imports("desk.none", project)
+        resolve_module_imports("app.none", project)

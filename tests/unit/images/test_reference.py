@@ -22,40 +22,40 @@ DIGEST = f"sha256:{'0' * 64}"
         ("[::1]:5000/a", "[::1]:5000/a", "latest"),
     ],
 )
-def test_reads_names_as_docker_does(text: str, full: str, selector: str) -> None:
+def test_references_are_parsed(text: str, full: str, selector: str) -> None:
     reference = parse_reference(text)
     assert (str(reference), reference.selector) == (full, selector)
     assert parse_reference(str(reference)) == reference
 
 
 @pytest.mark.parametrize("text", ["", "UPPER", "a b", "reg.io/", "a:", "a:-x", "a@sha256:12", "reg.io/a//b", "-x.io/a"])
-def test_names_what_is_wrong(text: str) -> None:
+def test_invalid_part_is_named(text: str) -> None:
     with pytest.raises(UserError, match=r"^base: ") as caught:
         parse_reference(text, field="base")
     assert caught.value.hint == "Expected HOST/NAME:TAG or HOST/NAME@sha256:…"
 
 
 @pytest.mark.parametrize("text", ["https://me:hunter2@reg.io/a", "me:hunter2@reg.io/a", "https://reg.io/hunter2"])
-def test_does_not_quote_a_login(text: str) -> None:
-    with pytest.raises(UserError, match="is a URL or holds a login") as caught:
+def test_logins_are_not_quoted(text: str) -> None:
+    with pytest.raises(UserError, match="not a URL or a name with a login") as caught:
         parse_reference(text)
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["reg.io/a:1", f"reg.io/a@{DIGEST}"])
-def test_a_destination_has_no_tag(text: str) -> None:
+def test_destination_has_no_tag(text: str) -> None:
     with pytest.raises(UserError, match="destination: must be a repository"):
         parse_repository(text)
 
 
 @pytest.mark.parametrize("text", ["reg.io/UPPER", "reg.io/a:1", "reg.io/a:-x"])
-def test_a_wrong_destination_is_told_what_one_is(text: str) -> None:
+def test_destination_error_has_the_expected_form(text: str) -> None:
     with pytest.raises(UserError) as caught:
         parse_repository(text)
     assert caught.value.hint.startswith("Expected HOST/NAME; ")
 
 
-def test_mirrors_take_the_place_of_a_host() -> None:
+def test_mirror_replaces_the_host() -> None:
     config = RegistryConfig(mirrors={"docker.io": "mirror.local:5000/hub/", "quay.io": "mirror.local:5000"})
     assert str(config.locate(parse_reference("python:3"))) == "mirror.local:5000/hub/library/python:3"
     assert str(config.locate(parse_reference("quay.io/a/b"))) == "mirror.local:5000/a/b"
@@ -70,6 +70,6 @@ def test_mirrors_take_the_place_of_a_host() -> None:
         ({"mirrors": {"docker.io": "https://x"}}, r"mirrors\[docker.io\]"),
     ],
 )
-def test_refuses_a_wrong_configuration(options: dict, reason: str) -> None:
+def test_configuration_is_validated(options: dict, reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         RegistryConfig(**options)

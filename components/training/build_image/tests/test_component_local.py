@@ -27,7 +27,7 @@ def settings(registry):
     return {"base": base, "destination": f"{registry.host}/team/train", "registry": {"insecure": [registry.host]}}
 
 
-def test_sources_of_an_artifact_become_an_image_by_digest(run_component, registry, settings, tmp_path) -> None:
+def test_artifact_is_built_to_an_image_by_digest(run_component, registry, settings, tmp_path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text(TRAIN)
     (tmp_path / "code" / "notes.txt").write_text("left out")
@@ -45,7 +45,7 @@ def test_sources_of_an_artifact_become_an_image_by_digest(run_component, registr
     assert again.parameters["image"] == image
 
 
-def test_local_run_without_a_registry_says_that_it_needs_no_image(run_component) -> None:
+def test_local_run_without_a_destination_builds_nothing(run_component) -> None:
     outputs = run_component(build_image, files={"train.py": TRAIN})
     assert outputs.parameters == {"image": "", "tag": "", "built": False}
     assert "nothing to build" in outputs.log

@@ -15,7 +15,7 @@ def environment(monkeypatch) -> None:
     monkeypatch.delenv("KFP_MINDSPORE_IMAGE", raising=False)
 
 
-def test_arguments_reach_the_builder_and_the_digest_comes_back(tmp_path, monkeypatch) -> None:
+def test_arguments_are_passed_and_the_digest_returned(tmp_path, monkeypatch) -> None:
     calls = []
 
     def build(destination, **named):
@@ -42,7 +42,7 @@ def test_arguments_reach_the_builder_and_the_digest_comes_back(tmp_path, monkeyp
     assert named["registry"] == {"push_secret": "login"}
 
 
-def test_local_run_without_a_destination_needs_no_image(capsys) -> None:
+def test_local_run_without_a_destination_builds_nothing(capsys) -> None:
     assert build_image.python_func(files={"a.py": "1"}) == ("", "", False)
     assert "nothing to build" in capsys.readouterr().out
 
@@ -72,6 +72,6 @@ def test_cluster_run_needs_a_destination(monkeypatch) -> None:
         ({"base": "127.0.0.1:1/b", "registry": {"attempts": 1.0}}, UserError, "sources, files: one of them"),
     ],
 )
-def test_mistakes_are_named_before_a_registry_is_asked(arguments, kind, message) -> None:
+def test_arguments_are_validated_before_a_request(arguments, kind, message) -> None:
     with pytest.raises(kind, match=message):
         build_image.python_func(destination="127.0.0.1:1/team/train", **arguments)
