@@ -1,6 +1,6 @@
-"""The exceptions that every room raises.
+"""Exceptions of all packages.
 
-`exit_code` is what the command line leaves with: 2 for a user's mistake, 1 for a failure, 3 for a gate that is not met.
+`exit_code` is the exit code of the command line: 2 for a user's mistake, 1 for a failure, 3 for a gate that is not met.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 
 class KfpMindSporeError(Exception):
-    """A failure with a message for a person.
+    """A failure with a message for the user.
 
     Args:
-        message: What was found, what was expected and where (field, file or step).
-        hint: The next step to take; shown on a line of its own.
-        log: The last lines of the log of whatever failed, oldest first.
+        message: Found, expected and the place (field, file or step).
+        hint: The next step to take; printed on a line of its own.
+        log: Last lines of the log of the failed process, oldest first.
     """
 
     exit_code = 1
@@ -35,17 +35,17 @@ class KfpMindSporeError(Exception):
 
 
 class UserError(KfpMindSporeError):
-    """A mistake in what was asked for; nothing was changed."""
+    """An invalid request; nothing was changed."""
 
     exit_code = 2
 
 
 class ValidationError(UserError):
-    """One or more fields are wrong.
+    """One or more invalid fields.
 
     Args:
-        errors: One sentence a field, `path.to.field: must be …, got …`.
-        subject: What was validated, such as `MSJob digits` or a file's name.
+        errors: One sentence per field, `path.to.field: must be …, got …`.
+        subject: The validated object, such as `MSJob digits` or a file's name.
     """
 
     def __init__(self, errors: Sequence[str], *, subject: str = "", hint: str = "") -> None:
@@ -63,11 +63,11 @@ class AlreadyExistsError(UserError):
 
 
 class MissingExtraError(UserError):
-    """A library that only an extra installs is not there.
+    """A library of an extra is not installed.
 
     Args:
         library: The import name, such as `mindspore`.
-        extra: The extra that brings it, such as `train`.
+        extra: The extra that installs it, such as `train`.
     """
 
     def __init__(self, library: str, extra: str) -> None:
@@ -75,18 +75,18 @@ class MissingExtraError(UserError):
 
 
 class CorruptBundleError(UserError):
-    """A model bundle's files do not have the digests of its signature."""
+    """A file of a bundle, checkpoint or dataset has another size or digest than described."""
 
 
 class ProcessFailedError(KfpMindSporeError):
-    """A job, service or step ended badly; `log` holds its last lines."""
+    """A job, service or step failed; `log` holds its last lines."""
 
 
 class WaitTimeoutError(KfpMindSporeError, TimeoutError):
-    """What was waited for did not happen in time."""
+    """A timeout expired."""
 
 
 class GateNotMetError(KfpMindSporeError):
-    """The evaluation refused the model: the pipeline ended at its gate."""
+    """The model did not pass the gate of the pipeline."""
 
     exit_code = 3

@@ -1,4 +1,4 @@
-"""Progress events: one JSON object a line, appended by every process of a run to one file.
+"""Progress events: one JSON object per line, appended by every process of a run to one file.
 
 A run sets `KFP_MINDSPORE_EVENTS` (the file) and, for each step, `KFP_MINDSPORE_STEP` (its name). Without the first,
 as in a pod, nothing is written. Kinds: `begin` and `end` (a span of work; `end` has `seconds`), `progress` (such as
@@ -18,11 +18,11 @@ from kfp_mindspore.settings import EVENTS_VARIABLE, STEP_VARIABLE
 
 
 def emit(kind: str, name: str, **fields: Any) -> None:
-    """Append one event; a no-op when no run listens.
+    """Append one event; a no-op outside a run.
 
     Args:
         kind: `begin`, `end`, `progress` or `gate`.
-        name: What it is about, such as `training.fit`.
+        name: The operation, such as `training.fit`.
         **fields: Further values, JSON types only.
     """
     path = os.environ.get(EVENTS_VARIABLE)
@@ -30,14 +30,14 @@ def emit(kind: str, name: str, **fields: Any) -> None:
         return
     event = {
         "time": time.time(),
-        # Named as in KFP: a training loop's own `step` is among the fields.
+        # Named as in KFP; `step` is a field of training events.
         "task": os.environ.get(STEP_VARIABLE, ""),
         "pid": os.getpid(),
         "kind": kind,
         "name": name,
         **fields,
     }
-    # One write to an O_APPEND descriptor: lines of several processes do not mix.
+    # A single write to an O_APPEND descriptor is atomic among processes.
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(descriptor, (json.dumps(event) + "\n").encode())
@@ -47,10 +47,9 @@ def emit(kind: str, name: str, **fields: Any) -> None:
 
 @contextlib.contextmanager
 def span(name: str) -> Iterator[None]:
-    """Record the seconds that a piece of work takes.
+    """Record the duration of the block.
 
-    Open it after the imports that the work needs: what a run reports as its overhead is the wall clock minus the
-    outermost spans of its steps.
+    Imports belong before the block: a run reports the time outside of the outermost spans as its overhead.
     """
     emit("begin", name)
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, digests, and the directory that holds local state."""
+"""Atomic writes of files and directories, digests, and the directory of local state."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def get_home() -> Path:
 
 
 def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Write a file by a temporary sibling and a rename, so that a reader sees the old or the new content.
+    """Write a file atomically, by a temporary sibling and a rename.
 
     Args:
-        path: The file; its directory is made when missing.
+        path: The file; its directory is created when missing.
         data: The content.
-        mode: Permission bits, whatever the umask is.
+        mode: Permission bits, independent of the umask.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
@@ -50,12 +50,12 @@ def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text as `write_bytes` does."""
+    """Write UTF-8 text atomically."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON with sorted keys, as `write_bytes` does."""
+    """Write `value` as indented JSON with sorted keys atomically."""
     write_text(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
 
 
@@ -63,7 +63,7 @@ def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        UserError: The file is missing, unreadable or no JSON; the message names it.
+        UserError: The file is missing, unreadable or not JSON; the message names it.
     """
     try:
         return json.loads(path.read_bytes())
@@ -77,9 +77,9 @@ def read_json(path: Path) -> Any:
 
 @contextlib.contextmanager
 def replace_directory(path: Path) -> Iterator[Path]:
-    """Yield a new temporary sibling directory that takes `path`'s place when the block succeeds.
+    """Yield a temporary sibling directory that replaces `path` when the block succeeds.
 
-    When the block raises, the temporary directory is removed and what stood at `path` is untouched.
+    When the block raises, the temporary directory is removed and `path` is unchanged.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ def digest_tree(path: Path, pattern: str = "*") -> str:
 
     Args:
         path: A directory, or one file.
-        pattern: A glob that file names must match; hidden and `__pycache__` folders are left out.
+        pattern: A glob that file names must match; hidden and `__pycache__` folders are ignored.
     """
     if path.is_file():
         return digest_file(path)

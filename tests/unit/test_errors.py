@@ -24,16 +24,16 @@ def test_exit_codes(error: errors.KfpMindSporeError, exit_code: int) -> None:
     assert error.exit_code == exit_code
 
 
-def test_a_message_is_followed_by_the_log_and_the_next_step() -> None:
+def test_message_is_followed_by_log_and_hint() -> None:
     error = errors.ProcessFailedError("step train failed", hint="See run.log", log=["a", "b"])
     assert str(error) == "step train failed\n  | a\n  | b\nSee run.log"
 
 
-def test_a_validation_error_names_its_subject_and_every_field() -> None:
+def test_validation_error_names_subject_and_all_fields() -> None:
     error = errors.ValidationError(["spec.a: must be 1, got 0", "spec.b: missing"], subject="MSJob digits")
     assert str(error) == "MSJob digits is invalid: spec.a: must be 1, got 0; spec.b: missing"
     assert error.errors == ("spec.a: must be 1, got 0", "spec.b: missing")
 
 
-def test_a_wait_timeout_is_a_timeout_error() -> None:
+def test_wait_timeout_is_a_timeout_error() -> None:
     assert issubclass(errors.WaitTimeoutError, TimeoutError)

@@ -14,16 +14,14 @@ def read(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_nothing_is_written_when_no_run_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_file_is_written_outside_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("KFP_MINDSPORE_EVENTS", raising=False)
     monkeypatch.chdir(tmp_path)
     events.emit("progress", "training.fit", epoch=1)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_span_records_its_step_and_seconds_also_when_it_fails(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_span_records_task_and_seconds_after_an_exception(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     monkeypatch.setenv("KFP_MINDSPORE_EVENTS", str(path))
     monkeypatch.setenv("KFP_MINDSPORE_STEP", "export-mindir")
@@ -35,7 +33,7 @@ def test_a_span_records_its_step_and_seconds_also_when_it_fails(
     assert isinstance(end["seconds"], float)
 
 
-def test_lines_of_several_processes_do_not_mix(tmp_path: Path) -> None:
+def test_concurrent_writers_do_not_interleave_lines(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     code = "from kfp_mindspore import events\nfor i in range(500): events.emit('progress', 'x' * 200, i=i)"
     environment = {"KFP_MINDSPORE_EVENTS": str(path), "PYTHONPATH": ":".join(sys.path)}

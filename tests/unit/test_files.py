@@ -15,7 +15,7 @@ class Interrupted(BaseException):
     pass
 
 
-def test_home_is_the_variable_or_a_folder_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_home_is_the_variable_or_below_the_user_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KFP_MINDSPORE_HOME", str(tmp_path / "state"))
     assert files.get_home() == tmp_path / "state"
     monkeypatch.delenv("KFP_MINDSPORE_HOME")
@@ -23,7 +23,7 @@ def test_home_is_the_variable_or_a_folder_of_the_user(monkeypatch: pytest.Monkey
     assert files.get_home() == tmp_path / ".kfp-mindspore"
 
 
-def test_a_write_makes_folders_and_leaves_no_sibling(tmp_path: Path) -> None:
+def test_write_creates_directories_and_leaves_no_sibling(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b.json"
     files.write_json(path, {"b": 1, "a": [1, 2]})
     assert json.loads(path.read_text()) == {"a": [1, 2], "b": 1}
@@ -31,7 +31,7 @@ def test_a_write_makes_folders_and_leaves_no_sibling(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_a_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     files.write_text(path, "old")
 
@@ -50,7 +50,7 @@ def test_a_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytes
     [(None, "no such file"), (b"{", "not valid JSON"), (b"\xff\xfe{}", "not valid JSON")],
     ids=["missing", "truncated", "binary"],
 )
-def test_reading_bad_json_names_the_file(tmp_path: Path, content: bytes | None, message: str) -> None:
+def test_read_json_error_names_the_file(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "signature.json"
     if content is not None:
         path.write_bytes(content)
@@ -60,7 +60,7 @@ def test_reading_bad_json_names_the_file(tmp_path: Path, content: bytes | None, 
     assert caught.value.exit_code == 2
 
 
-def test_a_directory_is_replaced_whole(tmp_path: Path) -> None:
+def test_directory_is_replaced_atomically(tmp_path: Path) -> None:
     target = tmp_path / "model"
     for generation in ("first", "second"):
         with files.replace_directory(target) as directory:
@@ -69,7 +69,7 @@ def test_a_directory_is_replaced_whole(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
 
 
-def test_an_interrupted_replacement_changes_nothing(tmp_path: Path) -> None:
+def test_interrupted_replacement_changes_nothing(tmp_path: Path) -> None:
     target = tmp_path / "model"
     with files.replace_directory(target) as directory:
         (directory / "weights").write_text("old")
@@ -86,7 +86,7 @@ def test_an_interrupted_replacement_changes_nothing(tmp_path: Path) -> None:
 
 
 @given(content=st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.binary(max_size=64), max_size=5))
-def test_a_tree_digest_depends_on_names_and_contents_alone(
+def test_tree_digest_depends_on_names_and_contents_only(
     content: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     first, second = tmp_path_factory.mktemp("first"), tmp_path_factory.mktemp("second")

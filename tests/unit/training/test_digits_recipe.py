@@ -1,4 +1,4 @@
-"""The parts of the digits training script that need no MindSpore."""
+"""Augmentation, learning rates and command line of the digits training script, without MindSpore."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def test_distortion_keeps_shape_dtype_and_range(images: np.ndarray) -> None:
     assert not np.array_equal(distorted, images)
 
 
-def test_distortion_is_repeated_by_the_generator_s_seed(images: np.ndarray) -> None:
+def test_distortion_depends_on_the_seed_only(images: np.ndarray) -> None:
     first, again, other = (train.distort(images, np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
 
 def test_distortion_stays_small(images: np.ndarray) -> None:
-    """A blob in the middle stays there: its centre of mass moves by a pixel at most."""
+    """The centre of mass of a blob moves by a pixel at most."""
     blob = np.zeros_like(images)
     blob[:, :, 3:5, 3:5] = 1
     moved = train.distort(blob, np.random.default_rng(3))[:, 0]
@@ -50,11 +50,11 @@ class Still:
         return np.zeros(size)  # type: ignore[call-overload]
 
 
-def test_no_distortion_gives_the_image_back(images: np.ndarray) -> None:
+def test_distortion_of_zero_is_the_identity(images: np.ndarray) -> None:
     assert np.allclose(train.distort(images, Still()), images)  # type: ignore[arg-type]
 
 
-def test_the_learning_rate_rises_and_falls() -> None:
+def test_learning_rate_warms_up_and_decays() -> None:
     rates = train.schedule_learning_rate(0.1, 100)
     peak = int(np.argmax(rates))
     assert len(rates) == 100
@@ -65,7 +65,7 @@ def test_the_learning_rate_rises_and_falls() -> None:
     assert rates[-1] < 0.0012
 
 
-def test_the_script_imports_neither_kfp_nor_mindspore_to_say_its_options() -> None:
+def test_help_imports_neither_kfp_nor_mindspore() -> None:
     code = (
         "import sys; from kfp_mindspore.pipelines.digits_lifecycle import train\n"
         "try: train.main(['--help'])\n"
