@@ -203,7 +203,7 @@ def build_table(samples: Samples) -> list[list[Any]]:
     """Return the medians of every server in every scenario, header first."""
     rows: list[list[Any]] = [["", "", "requests/s", "p50, ms", "p99, ms", "CPU per request, ms", "peak memory, MB"]]
     for key, scenario in SCENARIOS.items():
-        for server in samples.values.get(key, {}):
+        for server in [name for name in (*SERVERS, "graph") if name in samples.values.get(key, {})]:
             rounds = [samples.get(key, server, figure) for figure in FIGURES]
             rounds.append(samples.get("memory", server, "peak_mb"))
             title = SERVERS[server].title if server in SERVERS else "graph alone"
