@@ -42,7 +42,7 @@ class ClusterConfig:
     server: str
     namespace: str
     source: str
-    get_authorization: Callable[[], str] = field(default=str, repr=False)
+    get_authorization: Callable[[], str] = field(default=str, repr=False, compare=False)
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
