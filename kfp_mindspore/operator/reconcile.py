@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.kube import ENDPOINT_SLICES, PODS, SERVICES
+from kfp_mindspore.kube import ENDPOINT_SLICES, PODS, SERVICES, Resource
 from kfp_mindspore.msjob.names import (
     CLEAN_POD_POLICIES,
     CREATED,
@@ -38,7 +38,7 @@ from kfp_mindspore.msjob.topology import get_scheduler_port, is_standalone
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import list_errors
 from kfp_mindspore.operator.actions import Action, Create, Delete, EmitEvent, RequeueAt
-from kfp_mindspore.operator.observed import Observed, PodView
+from kfp_mindspore.operator.observed import ObjectView, Observed, PodView
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.pods import build_pod, list_members, list_replaced_env
 from kfp_mindspore.operator.resources import JOBS, get_pod_groups
@@ -146,7 +146,7 @@ class _Reconciliation:
         is_validated = generation is not None and generation == self.status.observed_generation
         self.status.observed_generation = generation
         if not is_validated and (errors := list_errors(document)):
-            self._fail("InvalidSpec", ValidationError(errors, subject=f"MSJob {self.name}").message)
+            self._finish(FAILED, "InvalidSpec", ValidationError(errors, subject=f"MSJob {self.name}").message)
             return
         self.job = MSJob.from_dict(document, validate=False)
         self.policy = self.job.effective_run_policy
@@ -168,7 +168,7 @@ class _Reconciliation:
             self.status.start_time = self.now
         if self._is_past_deadline():
             seconds = self.policy.active_deadline_seconds
-            self._fail("DeadlineExceeded", f"MSJob {self.name} ran longer than {seconds} s")
+            self._finish(FAILED, "DeadlineExceeded", f"MSJob {self.name} ran longer than {seconds} s")
             return
         self._decide()
         if not self.status.is_finished:
@@ -224,7 +224,7 @@ class _Reconciliation:
             message = f"{message}; its last line: {failure.log[-1]}"
         if decision.action == "fail":
             count_replicas(self.status, self.job, self.members, current)
-            self._fail(decision.reason, message)
+            self._finish(FAILED, decision.reason, message)
         else:
             self._restart(decision.reason, message, counted=decision.counted)
 
@@ -234,13 +234,13 @@ class _Reconciliation:
             count_replicas(self.status, self.job, self.members, {})
         is_stale = self.endpoint is not None and is_stale_endpoint(self.endpoint, self.pods, self.host, self.port)
         if is_stale:
-            self._delete_endpoint()
+            self._delete(ENDPOINT_SLICES, self.endpoint)
         leftovers = [pod for pod in self.pods if current.get(pod.name) is not pod]
         if leftovers:
             restarting = self.status.get_condition(RESTARTING)
             failed = restarting is not None and restarting.status == "True" and restarting.reason == "JobRestarting"
             for pod in leftovers:
-                self._delete_pod(pod, self.options.failure_grace_seconds if failed else None)
+                self._delete(PODS, pod, self.options.failure_grace_seconds if failed else None)
             return
         self.waiting = self.observed.refusal or None
         if self._must_pause() or self._is_name_taken() or not self._is_admitted() or not self._has_service():
@@ -312,7 +312,7 @@ class _Reconciliation:
         if group.deleting:
             return False
         if group.minimum != get_min_members(self.job, len(self.members)) and not self._current():
-            self.actions.append(Delete(self.pod_groups, group.name, group.uid))
+            self._delete(self.pod_groups, group)
             return False
         return bool(self._current()) or is_admitted(group, self.options)
 
@@ -325,7 +325,7 @@ class _Reconciliation:
         if self.service.deleting:
             return False
         if self.service.port != self.port and not self._current():
-            self.actions.append(Delete(SERVICES, self.service.name, self.service.uid))
+            self._delete(SERVICES, self.service)
             return False
         return bool(self.service.cluster_ip)
 
@@ -348,13 +348,10 @@ class _Reconciliation:
         self.status.start_time = None
         count_replicas(self.status, self.job, self.members, {})
         for pod in self.pods:
-            self._delete_pod(pod, None)
-        self._delete_endpoint()
-        self._delete_service()
-        self._delete_pod_group()
-
-    def _fail(self, reason: str, message: str) -> None:
-        self._finish(FAILED, reason, message)
+            self._delete(PODS, pod)
+        self._delete(ENDPOINT_SLICES, self.endpoint)
+        self._delete(SERVICES, self.service)
+        self._delete(self.pod_groups, self.observed.pod_group)
 
     def _finish(self, condition: str, reason: str, message: str) -> None:
         self._set_condition(condition, reason, message)
@@ -369,34 +366,21 @@ class _Reconciliation:
         at_once = failed is not None and failed.status == "True" and failed.reason in _ENDED_AT_ONCE
         for pod in self.pods:
             if pod.attempt < self.attempt or policy == "All" or (policy == "Running" and not pod.is_finished):
-                self._delete_pod(pod, self.options.failure_grace_seconds if at_once else None)
+                self._delete(PODS, pod, self.options.failure_grace_seconds if at_once else None)
         if policy != "None":
-            self._delete_endpoint()
-            self._delete_service()
+            self._delete(ENDPOINT_SLICES, self.endpoint)
+            self._delete(SERVICES, self.service)
         elif self.endpoint is not None and is_stale_endpoint(self.endpoint, self.pods):
-            self._delete_endpoint()
-        self._delete_pod_group()
+            self._delete(ENDPOINT_SLICES, self.endpoint)
+        self._delete(self.pod_groups, self.observed.pod_group)
         seconds, end = raw.get("ttlSecondsAfterFinished"), self.status.completion_time
         if isinstance(seconds, int) and not isinstance(seconds, bool) and end is not None:
             end += datetime.timedelta(seconds=seconds)
             self.actions.append(RequeueAt(end) if self.now < end else Delete(JOBS, self.name, self.uid))
 
-    def _delete_pod(self, pod: PodView, grace_seconds: int | None) -> None:
-        if not pod.deleting:
-            self.actions.append(Delete(PODS, pod.name, pod.uid, grace_seconds))
-
-    def _delete_endpoint(self) -> None:
-        if self.endpoint is not None and not self.endpoint.deleting:
-            self.actions.append(Delete(ENDPOINT_SLICES, self.endpoint.name, self.endpoint.uid))
-
-    def _delete_service(self) -> None:
-        if self.service is not None and not self.service.deleting:
-            self.actions.append(Delete(SERVICES, self.service.name, self.service.uid))
-
-    def _delete_pod_group(self) -> None:
-        group = self.observed.pod_group
-        if self.pod_groups and group is not None and group.owner == self.uid and not group.deleting:
-            self.actions.append(Delete(self.pod_groups, group.name, group.uid))
+    def _delete(self, resource: Resource | None, view: ObjectView | None, grace_seconds: int | None = None) -> None:
+        if resource is not None and view is not None and view.owner == self.uid and not view.deleting:
+            self.actions.append(Delete(resource, view.name, view.uid, grace_seconds))
 
     def _set_condition(self, condition: str, reason: str, message: str, *, holds: bool = True) -> None:
         set_condition(self.status, condition, reason, message, self.now, holds=holds)
