@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from kfp_mindspore.msjob import build_msjob
-from tests.support.small_api_server import SmallApiServer
+from tests.support.fake_api_server import FakeApiServer
 
 LIMIT_SECONDS = 60
 
@@ -142,7 +142,7 @@ def test_an_image_is_for_containers_of_a_file_that_name_none(
     container.pop("image")
     container.update({"image": own} if own else {})
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(document))
-    with SmallApiServer().serve() as server:
+    with FakeApiServer().serve() as server:
         kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig", namespace="team")
         result = run("submit", "job.yaml", "--kubeconfig", str(kubeconfig), "--dry-run", *words)
     assert (result.code, image in result.output + result.errors) == (code, True), result

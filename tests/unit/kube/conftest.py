@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.kube import Cluster
-from tests.support.small_api_server import SmallApiServer
+from tests.support.fake_api_server import FakeApiServer
 
 
 @pytest.fixture
-def server() -> Iterator[SmallApiServer]:
-    with SmallApiServer().serve() as server:
+def server() -> Iterator[FakeApiServer]:
+    with FakeApiServer().serve() as server:
         yield server
 
 
 @pytest.fixture
-def cluster(server: SmallApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def cluster(server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     return Cluster(server.write_kubeconfig(tmp_path / "kubeconfig", namespace="team"), retry_timeout=120)

@@ -30,13 +30,13 @@ from kfp_mindspore.kube import (
     config,
 )
 from kfp_mindspore.kube.errors import Request, explain_response, read_status
-from tests.support.small_api_server import SmallApiServer, answer_once, reset_once
+from tests.support.fake_api_server import FakeApiServer, reset_once, respond_once
 
 THINGS = Resource("example.com", "v1", "things", "Thing")
 COLLECTION = THINGS.get_path("default")
 
 
-def fill(server: SmallApiServer, count: int) -> None:
+def fill(server: FakeApiServer, count: int) -> None:
     for number in range(count):
         server.put(COLLECTION, {"metadata": {"name": f"thing-{number:03}"}})
 
@@ -55,7 +55,7 @@ def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("short_pages")
-def test_lists_are_read_by_page(server: SmallApiServer, cluster: Cluster) -> None:
+def test_lists_are_read_by_page(server: FakeApiServer, cluster: Cluster) -> None:
     fill(server, 7)
     items = cluster.list(THINGS, "default")
     assert [item["metadata"]["name"] for item in items] == [f"thing-{number:03}" for number in range(7)]
@@ -63,37 +63,37 @@ def test_lists_are_read_by_page(server: SmallApiServer, cluster: Cluster) -> Non
 
 
 @pytest.mark.usefixtures("short_pages")
-def test_expired_continue_tokens_restart_the_list(server: SmallApiServer, cluster: Cluster) -> None:
+def test_expired_continue_tokens_restart_the_list(server: FakeApiServer, cluster: Cluster) -> None:
     fill(server, 7)
-    expired = answer_once(410, reason="Expired")
-    server.troubles.append(lambda asked, handler: "continue" in asked.query and expired(asked, handler))
+    expired = respond_once(410, reason="Expired")
+    server.faults.append(lambda request, handler: "continue" in request.query and expired(request, handler))
     assert len(cluster.list(THINGS, "default")) == 7
-    assert "limit" not in server.asked[-1].query
+    assert "limit" not in server.requests[-1].query
 
 
 @pytest.mark.parametrize(
     ("status", "headers"), [(429, {"Retry-After": "0"}), (503, {}), (502, {}), (504, {}), (500, {"Retry-After": "0"})]
 )
 def test_transient_errors_are_retried(
-    server: SmallApiServer, cluster: Cluster, status: int, headers: dict[str, str]
+    server: FakeApiServer, cluster: Cluster, status: int, headers: dict[str, str]
 ) -> None:
     fill(server, 1)
-    server.troubles.append(answer_once(status, headers=headers, times=3))
+    server.faults.append(respond_once(status, headers=headers, times=3))
     assert cluster.get(THINGS, "thing-000", "default")["metadata"]["name"] == "thing-000"
     assert server.count("GET") == 4
 
 
-def test_retry_after_is_honoured(server: SmallApiServer, cluster: Cluster) -> None:
+def test_retry_after_is_honoured(server: FakeApiServer, cluster: Cluster) -> None:
     fill(server, 1)
-    server.troubles.append(answer_once(429, headers={"Retry-After": "1"}))
+    server.faults.append(respond_once(429, headers={"Retry-After": "1"}))
     began = time.monotonic()
     cluster.get(THINGS, "thing-000", "default")
     assert time.monotonic() - began >= 1
 
 
-def test_retry_timeout_raises_unreachable_error(server: SmallApiServer, tmp_path: Path) -> None:
+def test_retry_timeout_raises_unreachable_error(server: FakeApiServer, tmp_path: Path) -> None:
     fill(server, 1)
-    server.troubles.append(answer_once(503, times=1000))
+    server.faults.append(respond_once(503, times=1000))
     cluster = Cluster(server.write_kubeconfig(tmp_path / "kubeconfig"), retry_timeout=0.5)
     with pytest.raises(
         UnreachableError, match=r"cannot get things.example.com 'a' in namespace default: .* \(for 0.5 s\)"
@@ -101,25 +101,25 @@ def test_retry_timeout_raises_unreachable_error(server: SmallApiServer, tmp_path
         cluster.get(THINGS, "a", "default")
 
 
-def test_internal_errors_are_not_retried(server: SmallApiServer, cluster: Cluster) -> None:
-    server.troubles.append(answer_once(500, reason="InternalError", times=100))
-    with pytest.raises(ApiError, match="told to answer 500"):
+def test_internal_errors_are_not_retried(server: FakeApiServer, cluster: Cluster) -> None:
+    server.faults.append(respond_once(500, reason="InternalError", times=100))
+    with pytest.raises(ApiError, match="injected fault 500"):
         cluster.get(THINGS, "a", "default")
     assert server.count("GET") == 1
 
 
-def test_reset_connections_are_retried(server: SmallApiServer, cluster: Cluster) -> None:
+def test_reset_connections_are_retried(server: FakeApiServer, cluster: Cluster) -> None:
     fill(server, 1)
     cluster.list(THINGS, "default")
-    server.troubles.append(reset_once(method="GET"))
+    server.faults.append(reset_once(method="GET"))
     assert cluster.get(THINGS, "thing-000", "default")
-    server.troubles.append(reset_once(method="PATCH", after=True))
+    server.faults.append(reset_once(method="PATCH", after=True))
     assert cluster.patch(THINGS, "thing-000", "default", {"spec": {"a": 1}})["spec"] == {"a": 1}
 
 
-def test_broken_create_raises_uncertain_error(server: SmallApiServer, cluster: Cluster) -> None:
+def test_broken_create_raises_uncertain_error(server: FakeApiServer, cluster: Cluster) -> None:
     cluster.list(THINGS, "default")
-    server.troubles.append(reset_once(method="POST", after=True))
+    server.faults.append(reset_once(method="POST", after=True))
     with pytest.raises(UncertainError):
         cluster.create(THINGS, {"metadata": {"name": "a"}}, "default")
     assert server.find(COLLECTION, "a") is not None
@@ -129,7 +129,7 @@ def test_broken_create_raises_uncertain_error(server: SmallApiServer, cluster: C
 def test_unknown_server_is_not_retried(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        server = SmallApiServer()
+        server = FakeApiServer()
         server.port = probe.getsockname()[1]
         cluster = Cluster(server.write_kubeconfig(tmp_path / "kubeconfig"), retry_timeout=300)
         began = time.monotonic()
@@ -140,7 +140,7 @@ def test_unknown_server_is_not_retried(tmp_path: Path) -> None:
     assert "object at 0x" not in str(refused.value)
 
 
-def test_known_server_is_retried_across_a_restart(server: SmallApiServer, cluster: Cluster) -> None:
+def test_known_server_is_retried_across_a_restart(server: FakeApiServer, cluster: Cluster) -> None:
     fill(server, 1)
     cluster.list(THINGS, "default")
     server.stop()
@@ -148,7 +148,7 @@ def test_known_server_is_retried_across_a_restart(server: SmallApiServer, cluste
     assert cluster.create(THINGS, {"metadata": {"name": "b"}}, "default")["metadata"]["name"] == "b"
 
 
-def test_rejected_tokens_are_read_again(server: SmallApiServer, tmp_path: Path) -> None:
+def test_rejected_tokens_are_read_again(server: FakeApiServer, tmp_path: Path) -> None:
     fill(server, 1)
     token = tmp_path / "token"
     token.write_text("old")
@@ -158,14 +158,14 @@ def test_rejected_tokens_are_read_again(server: SmallApiServer, tmp_path: Path) 
     server.token = "new"
     token.write_text("new")
     cluster.list(THINGS, "default")
-    assert [item.token for item in server.asked] == ["old", "old", "new"]
+    assert [item.token for item in server.requests] == ["old", "old", "new"]
     token.write_text("wrong")
     server.token = "other"
     with pytest.raises(UnauthorizedError, match="rejected these credentials\nLog in again"):
         cluster.list(THINGS, "default")
 
 
-def test_exec_plugin_tokens_are_renewed(server: SmallApiServer, tmp_path: Path) -> None:
+def test_exec_plugin_tokens_are_renewed(server: FakeApiServer, tmp_path: Path) -> None:
     plugin = tmp_path / "plugin.py"
     plugin.write_text(
         "import json, pathlib\n"
@@ -188,10 +188,10 @@ def test_exec_plugin_tokens_are_renewed(server: SmallApiServer, tmp_path: Path) 
     server.token = "two"
     (tmp_path / "token").write_text("two")
     cluster.list(THINGS, "default")
-    assert server.asked[-1].token == "two"
+    assert server.requests[-1].token == "two"
 
 
-def test_failing_exec_plugin_raises_configuration_error(server: SmallApiServer, tmp_path: Path) -> None:
+def test_failing_exec_plugin_raises_configuration_error(server: FakeApiServer, tmp_path: Path) -> None:
     user = {
         "exec": {
             "apiVersion": "client.authentication.k8s.io/v1",
@@ -202,10 +202,10 @@ def test_failing_exec_plugin_raises_configuration_error(server: SmallApiServer, 
     cluster = Cluster(server.write_kubeconfig(tmp_path / "kubeconfig", user))
     with pytest.raises(ConfigurationError, match=r"credentials cannot be had: exec: process returned 1. no ticket"):
         cluster.list(THINGS, "default")
-    assert server.asked == []
+    assert server.requests == []
 
 
-def test_default_namespace_is_that_of_the_context(cluster: Cluster, tmp_path: Path, server: SmallApiServer) -> None:
+def test_default_namespace_is_that_of_the_context(cluster: Cluster, tmp_path: Path, server: FakeApiServer) -> None:
     assert cluster.namespace == "team"
     assert Cluster(server.write_kubeconfig(tmp_path / "other")).namespace == "default"
 
@@ -249,7 +249,7 @@ def test_missing_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_kubeconfig_environment_variable(
-    server: SmallApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(server.write_kubeconfig(tmp_path / "named", namespace="mine")))
     assert Cluster().namespace == "mine"
@@ -260,7 +260,7 @@ def test_kubeconfig_environment_variable(
     assert (Cluster().namespace, Cluster(context="second").namespace) == ("mine", "theirs")
 
 
-def test_service_account_of_the_pod(server: SmallApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_account_of_the_pod(server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in (("token", "of-the-pod"), ("namespace", "pods-own\n"), ("ca.crt", "x")):
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(config, "SERVICE_ACCOUNT_DIR", tmp_path)

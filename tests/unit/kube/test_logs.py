@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.kube import PODS, CancellationToken, Cluster
 from kfp_mindspore.kube.logs import _LogPosition
-from tests.support.small_api_server import SmallApiServer, answer_once
+from tests.support.fake_api_server import FakeApiServer, respond_once
 
 COLLECTION = PODS.get_path("default")
 
 
-def run_pod(server: SmallApiServer, name: str = "pod", *, running: bool = True, uid: str = "1") -> None:
+def run_pod(server: FakeApiServer, name: str = "pod", *, running: bool = True, uid: str = "1") -> None:
     state = {"running": {}} if running else {"terminated": {"exitCode": 0}}
     status = {"containerStatuses": [{"name": "mindspore", "state": state}]}
     server.put(COLLECTION, {"metadata": {"name": name, "uid": uid}, "status": status})
@@ -27,15 +27,15 @@ def follow(cluster: Cluster, token: CancellationToken | None = None) -> Iterator
     return cluster.stream_log("pod", "default", container="mindspore", uid="1", token=token)
 
 
-def test_logs_are_read_complete_or_by_tail(server: SmallApiServer, cluster: Cluster) -> None:
+def test_logs_are_read_complete_or_by_tail(server: FakeApiServer, cluster: Cluster) -> None:
     run_pod(server)
     assert cluster.read_log("pod", "default") == ""
     server.write("pod", "2026-01-31T12:00:00Z one", "2026-01-31T12:00:01Z two", end=True)
     assert cluster.read_log("pod", "default", last=7) == "one\ntwo\n"
-    assert server.asked[-1].query == {"tailLines": "7"}
+    assert server.requests[-1].query == {"tailLines": "7"}
 
 
-def test_logs_are_followed_until_the_container_terminates(server: SmallApiServer, cluster: Cluster) -> None:
+def test_logs_are_followed_until_the_container_terminates(server: FakeApiServer, cluster: Cluster) -> None:
     run_pod(server)
     server.write("pod", "2026-01-31T12:00:00.1Z one")
     lines = follow(cluster)
@@ -48,7 +48,7 @@ def test_logs_are_followed_until_the_container_terminates(server: SmallApiServer
 
 
 @pytest.mark.parametrize("by", ["reset", "end"])
-def test_broken_streams_resume_without_gaps_or_repeats(server: SmallApiServer, cluster: Cluster, by: str) -> None:
+def test_broken_streams_resume_without_gaps_or_repeats(server: FakeApiServer, cluster: Cluster, by: str) -> None:
     run_pod(server)
     same = "2026-01-31T12:00:00.5Z"
     server.write("pod", "2026-01-31T12:00:00.25Z one", f"{same} two", f"{same} three")
@@ -62,7 +62,7 @@ def test_broken_streams_resume_without_gaps_or_repeats(server: SmallApiServer, c
     assert list(lines) == []
 
 
-def test_pods_of_another_uid_are_not_followed(server: SmallApiServer, cluster: Cluster) -> None:
+def test_pods_of_another_uid_are_not_followed(server: FakeApiServer, cluster: Cluster) -> None:
     run_pod(server)
     server.write("pod", "2026-01-31T12:00:00Z one")
     lines = follow(cluster)
@@ -72,24 +72,24 @@ def test_pods_of_another_uid_are_not_followed(server: SmallApiServer, cluster: C
     assert list(lines) == []
 
 
-def test_kubelet_errors_are_retried(server: SmallApiServer, cluster: Cluster) -> None:
+def test_kubelet_errors_are_retried(server: FakeApiServer, cluster: Cluster) -> None:
     run_pod(server)
     server.write("pod", "2026-01-31T12:00:00Z one")
     lines = follow(cluster)
     next(lines)
-    server.troubles.append(answer_once(500, path="/log", times=2))
+    server.faults.append(respond_once(500, path="/log", times=2))
     server.break_streams("reset")
     server.write("pod", "2026-01-31T12:00:02Z two")
     assert next(lines) == "two"
 
 
-def test_deleted_pods_have_no_lines(server: SmallApiServer, cluster: Cluster) -> None:
+def test_deleted_pods_have_no_lines(server: FakeApiServer, cluster: Cluster) -> None:
     assert list(follow(cluster)) == []
     with pytest.raises(NotFoundError, match="'pod' in namespace default"):
         cluster.get(PODS, "pod", "default")
 
 
-def test_cancellation_token_ends_a_followed_log(server: SmallApiServer, cluster: Cluster) -> None:
+def test_cancellation_token_ends_a_followed_log(server: FakeApiServer, cluster: Cluster) -> None:
     run_pod(server)
     server.write("pod", "2026-01-31T12:00:00Z one")
     token = CancellationToken()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.kube import CancellationToken, Cluster, ForbiddenError, Resource
-from tests.support.small_api_server import SmallApiServer, answer_once
+from tests.support.fake_api_server import FakeApiServer, respond_once
 
 THINGS = Resource("example.com", "v1", "things", "Thing")
 COLLECTION = THINGS.get_path("default")
@@ -19,7 +19,7 @@ SECONDS = 120.0
 Objects = Mapping[str, Any]
 
 
-def put(server: SmallApiServer, name: str, value: int = 0, **labels: str) -> None:
+def put(server: FakeApiServer, name: str, value: int = 0, **labels: str) -> None:
     server.put(COLLECTION, {"metadata": {"name": name, "labels": labels}, "value": value})
 
 
@@ -31,7 +31,7 @@ def wait(states: Iterator[Objects], check: Callable[[Objects], object]) -> Objec
     raise AssertionError("the watch ended")
 
 
-def wait_open(server: SmallApiServer, count: int = 1) -> None:
+def wait_open(server: FakeApiServer, count: int = 1) -> None:
     deadline = time.monotonic() + SECONDS
     while server.count("GET", "'watch': 'true'") < count:
         assert time.monotonic() < deadline
@@ -48,7 +48,7 @@ def later(*steps: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def test_changes_are_yielded(server: SmallApiServer, cluster: Cluster) -> None:
+def test_changes_are_yielded(server: FakeApiServer, cluster: Cluster) -> None:
     put(server, "a")
     states = cluster.watch(THINGS, "default", timeout=SECONDS)
     assert set(next(states)) == {"a"}
@@ -64,7 +64,7 @@ def test_changes_are_yielded(server: SmallApiServer, cluster: Cluster) -> None:
     assert server.count("GET", "things") == 2
 
 
-def test_selectors(server: SmallApiServer, cluster: Cluster) -> None:
+def test_selectors(server: FakeApiServer, cluster: Cluster) -> None:
     put(server, "a", team="x")
     put(server, "b", team="y")
     assert set(next(cluster.watch(THINGS, "default", labels="team=x"))) == {"a"}
@@ -72,7 +72,7 @@ def test_selectors(server: SmallApiServer, cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("by", ["reset", "half", "error", "end"])
-def test_broken_watches_resume_without_gaps(server: SmallApiServer, cluster: Cluster, by: str) -> None:
+def test_broken_watches_resume_without_gaps(server: FakeApiServer, cluster: Cluster, by: str) -> None:
     put(server, "a")
     states = cluster.watch(THINGS, "default", timeout=SECONDS)
     next(states)
@@ -82,7 +82,7 @@ def test_broken_watches_resume_without_gaps(server: SmallApiServer, cluster: Clu
     wait(states, lambda state: "c" in state)
 
 
-def test_expired_version_lists_again_and_drops_deleted_objects(server: SmallApiServer, cluster: Cluster) -> None:
+def test_expired_version_lists_again_and_drops_deleted_objects(server: FakeApiServer, cluster: Cluster) -> None:
     put(server, "a")
     put(server, "b")
     states = cluster.watch(THINGS, "default", timeout=SECONDS)
@@ -93,25 +93,25 @@ def test_expired_version_lists_again_and_drops_deleted_objects(server: SmallApiS
         server.stop()
         server.remove(COLLECTION, "a")
         put(server, "c")
-        server.forget()
+        server.compact()
         server.start()
 
     later(change)
     assert set(wait(states, lambda state: "c" in state)) == {"b", "c"}
 
 
-def test_transient_errors_are_retried(server: SmallApiServer, cluster: Cluster) -> None:
+def test_transient_errors_are_retried(server: FakeApiServer, cluster: Cluster) -> None:
     put(server, "a")
     states = cluster.watch(THINGS, "default", timeout=SECONDS)
     next(states)
-    server.troubles.append(answer_once(429, headers={"Retry-After": "0"}, times=2))
-    server.troubles.append(answer_once(500, headers={"Retry-After": "0"}, times=2))
-    server.troubles.append(answer_once(410, reason="Expired"))
+    server.faults.append(respond_once(429, headers={"Retry-After": "0"}, times=2))
+    server.faults.append(respond_once(500, headers={"Retry-After": "0"}, times=2))
+    server.faults.append(respond_once(410, reason="Expired"))
     later(lambda: put(server, "b"))
     wait(states, lambda state: "b" in state)
 
 
-def test_rejected_tokens_are_read_again(server: SmallApiServer, tmp_path: Any) -> None:
+def test_rejected_tokens_are_read_again(server: FakeApiServer, tmp_path: Any) -> None:
     token = tmp_path / "token"
     token.write_text("old")
     server.token = "old"
@@ -128,25 +128,25 @@ def test_rejected_tokens_are_read_again(server: SmallApiServer, tmp_path: Any) -
 
     later(change)
     wait(states, lambda state: "b" in state)
-    assert server.asked[-1].token == "new"
+    assert server.requests[-1].token == "new"
 
 
-def test_forbidden_watch_raises(server: SmallApiServer, cluster: Cluster) -> None:
+def test_forbidden_watch_raises(server: FakeApiServer, cluster: Cluster) -> None:
     states = cluster.watch(THINGS, "default", timeout=SECONDS)
     next(states)
-    server.troubles.append(answer_once(403, times=100))
+    server.faults.append(respond_once(403, times=100))
     with pytest.raises(ForbiddenError, match=r"watch things\.example\.com in namespace default"):
         next(states)
 
 
-def test_timeout(server: SmallApiServer, cluster: Cluster) -> None:
+def test_timeout(server: FakeApiServer, cluster: Cluster) -> None:
     began = time.monotonic()
     assert len(list(cluster.watch(THINGS, "default", timeout=0.3))) == 1
     assert 0.3 <= time.monotonic() - began < SECONDS
     assert len(list(cluster.watch(THINGS, "default", timeout=0))) == 1
 
 
-def test_cancellation_token_ends_a_watch(server: SmallApiServer, cluster: Cluster) -> None:
+def test_cancellation_token_ends_a_watch(server: FakeApiServer, cluster: Cluster) -> None:
     token = CancellationToken()
     later(lambda: wait_open(server), token.cancel)
     assert len(list(cluster.watch(THINGS, "default", token=token))) == 1

@@ -15,7 +15,7 @@ from kfp_mindspore.kube import EVENTS, PODS, ConflictError, UnreachableError
 from kfp_mindspore.msjob import KubernetesBackend, MSJobClient, build_msjob, run_job
 from kfp_mindspore.msjob.backends.kubernetes import MSJOBS
 from kfp_mindspore.msjob.failure import JobFailedError
-from tests.support.small_api_server import SmallApiServer, answer_once, reset_once
+from tests.support.fake_api_server import FakeApiServer, reset_once, respond_once
 
 NAMESPACE = "team"
 JOBS_PATH = MSJOBS.get_path(NAMESPACE)
@@ -27,7 +27,7 @@ UID = "uid-job"
 class Town:
     """One namespace of the small server: a job, and pods that a test starts, ends and replaces."""
 
-    def __init__(self, server: SmallApiServer, client: MSJobClient) -> None:
+    def __init__(self, server: FakeApiServer, client: MSJobClient) -> None:
         self.server = server
         self.client = client
         self.workers: list[threading.Thread] = []
@@ -75,7 +75,7 @@ class Town:
 
         def wait() -> None:
             deadline = time.monotonic() + SECONDS
-            while sum(f"/{word}" in item.path and "watch" in item.query for item in self.server.asked) < count:
+            while sum(f"/{word}" in item.path and "watch" in item.query for item in self.server.requests) < count:
                 assert time.monotonic() < deadline
                 time.sleep(0.005)
 
@@ -85,7 +85,7 @@ class Town:
 @pytest.fixture
 def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Town]:
     monkeypatch.delenv("KFP_MINDSPORE_BACKEND", raising=False)
-    with SmallApiServer().serve() as server:
+    with FakeApiServer().serve() as server:
         kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig", namespace=NAMESPACE)
         yield Town(server, MSJobClient(KubernetesBackend(kubeconfig=kubeconfig)))
 
@@ -99,8 +99,8 @@ def test_a_job_is_made_in_the_namespace_of_the_context(town: Town) -> None:
     stored = town.server.find(JOBS_PATH, "job")
     assert stored is not None
     assert (stored["metadata"]["namespace"], "status" in stored) == (NAMESPACE, False)
-    assert "resourceVersion" not in town.server.asked[-1].body["metadata"]
-    assert town.server.asked[-1].query["fieldValidation"] == "Strict"
+    assert "resourceVersion" not in town.server.requests[-1].body["metadata"]
+    assert town.server.requests[-1].query["fieldValidation"] == "Strict"
     assert town.client.get_job("job").name == "job"
     assert [job.name for job in town.client.list_jobs()] == ["job"]
     with pytest.raises(AlreadyExistsError, match="exists already in namespace team") as refused:
@@ -110,18 +110,18 @@ def test_a_job_is_made_in_the_namespace_of_the_context(town: Town) -> None:
 
 def test_a_dry_run_keeps_nothing(town: Town) -> None:
     town.client.create_job(build(namespace=NAMESPACE), dry_run=True)
-    assert town.server.asked[-1].query["dryRun"] == "All"
+    assert town.server.requests[-1].query["dryRun"] == "All"
     assert town.client.list_jobs() == []
 
 
 def test_a_creation_that_broke_off_is_found_again(town: Town) -> None:
-    town.server.troubles.append(reset_once(method="POST", after=True))
+    town.server.faults.append(reset_once(method="POST", after=True))
     town.client.create_job(build(namespace=NAMESPACE))
-    town.server.troubles[:] = [reset_once(method="POST")]
+    town.server.faults[:] = [reset_once(method="POST")]
     town.client.create_job(build("second", namespace=NAMESPACE))
     assert [job.name for job in town.client.list_jobs()] == ["job", "second"]
     # Another's job of this name is not taken for ours.
-    town.server.troubles[:] = [reset_once(method="POST")]
+    town.server.faults[:] = [reset_once(method="POST")]
     with pytest.raises(AlreadyExistsError):
         town.client.create_job(build(namespace=NAMESPACE))
 
@@ -133,7 +133,7 @@ def test_a_cluster_needs_an_image(town: Town, image: str) -> None:
         match=r"Worker.*'mindspore' must have an image on a cluster\nGive it one: in its YAML, or by --image",
     ):
         town.client.create_job(build(image=image))
-    assert town.server.asked == []
+    assert town.server.requests == []
 
 
 def test_waiting_watches(town: Town) -> None:
@@ -161,7 +161,7 @@ def test_waiting_outlives_what_breaks(town: Town, by: str) -> None:
     town.later(
         town.watches("msjobs"),
         lambda: town.server.break_streams(by),
-        lambda: town.server.troubles.append(answer_once(503, times=2)),
+        lambda: town.server.faults.append(respond_once(503, times=2)),
         lambda: town.put_job("Succeeded"),
     )
     town.client.wait_for_job_conditions("job", wait_timeout=SECONDS)
@@ -217,7 +217,7 @@ def test_logs_are_followed_over_restarts_and_to_the_last_line(town: Town) -> Non
                 pod = f"job-worker-{index}"
                 server.write(pod, f"2026-01-31T12:0{attempt}:00Z {attempt}/{index} begins")
                 town.put_pod(index, f"uid-{attempt}-{index}")
-            while sum(item.path.endswith("/log") for item in server.asked) < 2 * (attempt + 1):
+            while sum(item.path.endswith("/log") for item in server.requests) < 2 * (attempt + 1):
                 time.sleep(0.005)
             for index in (0, 1):
                 town.put_pod(index, f"uid-{attempt}-{index}", 137 if attempt == 0 else 0)
@@ -308,18 +308,18 @@ def test_events_are_those_of_the_job_and_its_pods(town: Town) -> None:
 
 def test_an_update_is_a_patch_that_is_tried_again_on_conflict(town: Town) -> None:
     town.put_job("Running")
-    town.server.troubles.append(answer_once(409, method="PATCH", reason="Conflict", times=3))
+    town.server.faults.append(respond_once(409, method="PATCH", reason="Conflict", times=3))
     job = town.client.get_job("job")
     job.metadata["labels"] = {"a": "b"}
     town.client.update_job(job, "job")
-    patch = town.server.asked[-1].body
+    patch = town.server.requests[-1].body
     assert set(patch) == {"metadata", "spec"}
     assert patch["metadata"] == {"labels": {"a": "b"}}
     assert town.client.get_job("job").metadata["labels"] == {"a": "b"}
-    town.server.troubles[:] = [answer_once(409, method="PATCH", reason="Conflict", times=100)]
+    town.server.faults[:] = [respond_once(409, method="PATCH", reason="Conflict", times=100)]
     with pytest.raises(ConflictError):
         town.client.update_job({"spec": {"successPolicy": "AllWorkers"}}, "job")
-    town.server.troubles.clear()
+    town.server.faults.clear()
     with pytest.raises(NotFoundError, match="job other does not exist"):
         town.client.update_job({"spec": {}}, "other")
 
@@ -342,7 +342,7 @@ def test_deletion_waits_until_the_pods_are_gone(town: Town) -> None:
     # Once the job's own watch has seen it go, its pod follows.
     town.later(town.watches("pods"), lambda: town.server.remove(PODS_PATH, "job-worker-0"))
     town.client.delete_job("job")
-    body = next(item.body for item in town.server.asked if item.method == "DELETE")
+    body = next(item.body for item in town.server.requests if item.method == "DELETE")
     assert (body["propagationPolicy"], body["preconditions"]) == ("Foreground", {"uid": UID})
     assert town.server.find(PODS_PATH, "job-worker-1") is not None
     with pytest.raises(NotFoundError, match="job job does not exist"):
@@ -353,7 +353,7 @@ def test_deletion_in_a_hurry_shortens_the_pods_time(town: Town) -> None:
     town.put_job("Running")
     town.put_pod(0, "uid-0")
     town.client.delete_job("job", delete_options={"gracePeriodSeconds": 2})
-    body = next(item.body for item in town.server.asked if item.method == "DELETE" and "pods" in item.path)
+    body = next(item.body for item in town.server.requests if item.method == "DELETE" and "pods" in item.path)
     assert (body["gracePeriodSeconds"], body["preconditions"]) == (2, {"uid": "uid-0"})
 
 

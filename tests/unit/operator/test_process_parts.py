@@ -1,4 +1,4 @@
-"""The smaller parts of the process: its log, its events, its probes, its metrics."""
+"""Log, events, probes and metrics of the operator process."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import signal
 import urllib.error
 import urllib.request
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.kube import AsyncClient
 from kfp_mindspore.operator.actions import EmitEvent
 from kfp_mindspore.operator.health import serve_health
 from kfp_mindspore.operator.logs import JsonFormatter, TextFormatter
@@ -24,9 +25,8 @@ from kfp_mindspore.operator.metrics import Metrics
 from kfp_mindspore.operator.recorder import Recorder
 from kfp_mindspore.operator.runtime import Operator, Settings
 from kfp_mindspore.operator.store import Key
-from tests.support.scripted_api import refuse, run, serve
+from tests.support.fake_api_server import FakeApiServer, RecordedRequest, respond_once
 
-Asked = list[tuple[str, str, dict[str, Any]]]
 KEY = Key("ns", "job")
 SECONDS = 60
 
@@ -35,73 +35,74 @@ def make_record(**extra: Any) -> logging.LogRecord:
     return logging.makeLogRecord({"levelno": 20, "levelname": "INFO", "msg": "it %s", "args": ("runs",), **extra})
 
 
-def test_a_line_of_text_names_the_job() -> None:
+def test_text_lines_name_the_job() -> None:
     assert TextFormatter().format(make_record(job="ns/job", created=0.0)).endswith("Z INFO ns/job: it runs")
     assert TextFormatter().format(make_record(created=0.0)).startswith("1970-01-01T00:00:00.")
 
 
-def test_a_line_of_json_has_the_fields_that_are_known() -> None:
+def test_json_lines_have_the_known_fields() -> None:
     line = json.loads(JsonFormatter().format(make_record(job="ns/job", attempt=0, state="Running")))
     assert (line["level"], line["message"], line["job"], line["attempt"]) == ("info", "it runs", "ns/job", 0)
     assert "reason" not in line
 
 
-def record(directory: Path, metrics: Metrics, answers: list[web.Response], *events: EmitEvent) -> Asked:
-    """Record events against a server that answers so, and then well; return what it was asked."""
-    bodies: Asked = []
+@pytest.fixture
+def record(server: FakeApiServer, run: Callable[..., Any]) -> Callable[..., list[RecordedRequest]]:
+    """A function that records events one after the other, and returns the requests."""
 
-    async def handler(request: web.Request) -> web.StreamResponse:
-        bodies.append((request.method, request.path, await request.json()))
-        return answers.pop(0) if answers else web.json_response({"metadata": {}})
-
-    async def work() -> None:
-        async with serve(handler, directory) as (_, api):
-            recorder = Recorder(api, metrics)
+    def record_events(metrics: Metrics, *events: EmitEvent) -> list[RecordedRequest]:
+        async def work(client: AsyncClient) -> None:
+            recorder = Recorder(client, metrics)
             task = asyncio.create_task(recorder.run())
             for event in events:
                 recorder.record(KEY, "uid", event)
                 await recorder.drain()
             task.cancel()
 
-    run(work)
-    return bodies
+        run(work)
+        return server.requests
+
+    return record_events
 
 
-def test_an_event_that_repeats_is_counted_and_not_written_again(tmp_path: Path) -> None:
+def test_repeated_events_increase_the_count(record: Callable[..., list[RecordedRequest]]) -> None:
     waiting = EmitEvent("Warning", "Waiting", "no such image")
-    asked = record(tmp_path, Metrics(), [], waiting, waiting, EmitEvent("Normal", "JobRunning", "runs"), waiting)
-    assert [(method, body.get("reason"), body["count"]) for method, _, body in asked] == [
+    requests = record(Metrics(), waiting, waiting, EmitEvent("Normal", "JobRunning", "runs"), waiting)
+    assert [(item.method, item.body.get("reason"), item.body["count"]) for item in requests] == [
         ("POST", "Waiting", 1),
         ("PATCH", None, 2),
         ("POST", "JobRunning", 1),
         ("PATCH", None, 3),
     ]
-    assert asked[1][1] == f"/api/v1/namespaces/ns/events/{asked[0][2]['metadata']['name']}"
+    assert requests[1].path == f"/api/v1/namespaces/ns/events/{requests[0].body['metadata']['name']}"
 
 
-def test_an_event_whose_first_is_gone_is_written_again(tmp_path: Path) -> None:
-    """Events are kept for an hour."""
+def test_repeated_events_are_created_again_once_expired(
+    server: FakeApiServer, record: Callable[..., list[RecordedRequest]]
+) -> None:
     event = EmitEvent("Warning", "Waiting", "no such image")
-    asked = record(tmp_path, Metrics(), [web.json_response({}), refuse(404, "NotFound")], event, event)
-    assert [method for method, _, _ in asked] == ["POST", "PATCH", "POST"]
+    server.faults.append(respond_once(404, method="PATCH", details={"kind": "events"}))
+    assert [item.method for item in record(Metrics(), event, event)] == ["POST", "PATCH", "POST"]
 
 
-def test_an_event_is_of_its_job_and_not_too_long(tmp_path: Path) -> None:
-    ((_, _, event),) = record(tmp_path, Metrics(), [], EmitEvent("Warning", "JobFailed", "x" * 5000))
-    assert event["involvedObject"]["uid"] == "uid"
-    assert event["involvedObject"]["kind"] == "MSJob"
-    assert len(event["message"]) == 1000
+def test_events_name_their_job_and_are_truncated(record: Callable[..., list[RecordedRequest]]) -> None:
+    (request,) = record(Metrics(), EmitEvent("Warning", "JobFailed", "x" * 5000))
+    assert request.body["involvedObject"]["uid"] == "uid"
+    assert request.body["involvedObject"]["kind"] == "MSJob"
+    assert len(request.body["message"]) == 1000
 
 
-def test_an_event_that_is_refused_is_counted_and_the_next_one_comes(tmp_path: Path) -> None:
+def test_refused_events_are_counted_and_dropped(
+    server: FakeApiServer, record: Callable[..., list[RecordedRequest]]
+) -> None:
     metrics = Metrics()
-    events = (EmitEvent("Normal", "A", "a"), EmitEvent("Normal", "B", "b"))
-    asked = record(tmp_path, metrics, [refuse(403, "Forbidden")], *events)
-    assert [body["reason"] for _, _, body in asked] == ["A", "B"]
+    server.faults.append(respond_once(403, reason="Forbidden"))
+    requests = record(metrics, EmitEvent("Normal", "A", "a"), EmitEvent("Normal", "B", "b"))
+    assert [item.body["reason"] for item in requests] == ["A", "B"]
     assert b"msjob_lost_events_total 1.0" in metrics.render()
 
 
-def test_metrics_show_states_when_asked() -> None:
+def test_metrics_report_jobs_by_state() -> None:
     metrics, states = Metrics(), Counter({"Running": 2})
     metrics.track_states(states)
     states["Running"] += 1
@@ -109,7 +110,7 @@ def test_metrics_show_states_when_asked() -> None:
     assert b'msjob_jobs{state="Failed"} 0.0' in metrics.render()
 
 
-def test_probes_say_what_is_wrong() -> None:
+def test_probes_respond_with_the_problem() -> None:
     trouble = ["listing"]
 
     def ask(port: int, path: str) -> tuple[int, str]:
@@ -131,24 +132,19 @@ def test_probes_say_what_is_wrong() -> None:
                 async with serve_health("127.0.0.1", port, **checks):  # type: ignore[arg-type]
                     pass
 
-    run(work)
+    asyncio.run(asyncio.wait_for(work(), SECONDS))
 
 
-def test_it_ends_when_it_is_told_though_no_listing_ever_succeeded(tmp_path: Path) -> None:
-    asked: list[str] = []
-
-    async def handler(request: web.Request) -> web.StreamResponse:
-        asked.append(request.path)
-        if len(asked) == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return refuse(503, "ServiceUnavailable")
+def test_sigterm_ends_an_operator_whose_lists_fail(server: FakeApiServer, kubeconfig: Path) -> None:
+    server.faults.append(respond_once(503, times=1_000_000))
 
     async def work() -> None:
-        async with serve(handler, tmp_path):
-            settings = Settings(str(tmp_path / "kubeconfig"), host="127.0.0.1", port=0)
-            operator = Operator(settings)
-            await asyncio.wait_for(operator.run(), SECONDS)
-            assert operator.metrics.leading._value.get() == 0
+        operator = Operator(Settings(str(kubeconfig), host="127.0.0.1", port=0))
+        task = asyncio.create_task(operator.run())
+        while len(server.requests) < 3:
+            await asyncio.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await task
+        assert b"msjob_leading 0.0" in operator.metrics.render()
 
-    run(work)
-    assert len(asked) >= 3
+    asyncio.run(asyncio.wait_for(work(), SECONDS))

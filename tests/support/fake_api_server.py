@@ -1,4 +1,4 @@
-"""A small real HTTP server that speaks lists, watches and logs of the Kubernetes API, and fails when it is told to."""
+"""A fake Kubernetes API server over real HTTP: objects, lists, watches and logs in memory, with injected faults."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ import yaml
 
 Document = dict[str, Any]
 TICK_SECONDS = 0.02
+_COLLECTIONS = frozenset(
+    {"msjobs", "pods", "services", "endpointslices", "events", "leases", "customresourcedefinitions", "things"}
+)
 
 
 @dataclass
-class Asked:
-    """A request that came in."""
+class RecordedRequest:
+    """A received request."""
 
     method: str
     path: str
@@ -34,25 +37,25 @@ class Asked:
 
 @dataclass
 class Log:
-    """What a pod's container writes; each line has the second in which it was written."""
+    """A container's log; each line starts with its timestamp."""
 
     lines: list[str] = field(default_factory=list)
     ended: bool = False
 
 
-class SmallApiServer:
+class FakeApiServer:
     """Objects, watches and logs in memory.
 
     Attributes:
-        asked: All requests, oldest first.
-        troubles: Functions that may answer a request in its place, and say whether they did; asked in order.
-        token: The bearer token that it takes; empty for any.
-        logs: Pod to its log; pods without one are waiting to start.
+        requests: All requests, oldest first.
+        faults: Functions that may respond to a request in its place, and return whether they did; tried in order.
+        token: The accepted bearer token; empty for any.
+        logs: Logs by pod; pods without one are waiting to start.
     """
 
     def __init__(self) -> None:
-        self.asked: list[Asked] = []
-        self.troubles: list[Callable[[Asked, BaseHTTPRequestHandler], bool]] = []
+        self.requests: list[RecordedRequest] = []
+        self.faults: list[Callable[[RecordedRequest, BaseHTTPRequestHandler], bool]] = []
         self.token = ""
         self.logs: dict[str, Log] = {}
         self.changed = threading.Condition()
@@ -61,11 +64,11 @@ class SmallApiServer:
         self._objects: dict[str, dict[str, Document]] = {}
         self._history: list[tuple[int, str, str, Document]] = []
         self.epoch = 0
-        self.break_by = ""
+        self.break_mode = ""
         self.port = 0
         self._server: ThreadingHTTPServer | None = None
 
-    # What happens in the cluster.
+    # Changes of the cluster.
 
     def put(self, collection: str, document: Document) -> Document:
         """Store an object of a collection's path, such as `/api/v1/namespaces/default/pods`."""
@@ -78,7 +81,7 @@ class SmallApiServer:
             document["metadata"].setdefault("uid", old["metadata"]["uid"] if old else f"uid-{self.version}")
             document["metadata"]["resourceVersion"] = str(self.version)
             kept[name] = document
-            self._tell("MODIFIED" if old else "ADDED", collection, document)
+            self._record("MODIFIED" if old else "ADDED", collection, document)
             return document
 
     def remove(self, collection: str, name: str) -> None:
@@ -87,41 +90,41 @@ class SmallApiServer:
             self.version += 1
             document = self._objects[collection].pop(name)
             document["metadata"]["resourceVersion"] = str(self.version)
-            self._tell("DELETED", collection, document)
+            self._record("DELETED", collection, document)
 
     def find(self, collection: str, name: str) -> Document | None:
         """Return an object, or None."""
         return self._objects.get(collection, {}).get(name)
 
     def write(self, pod: str, *lines: str, end: bool = False) -> None:
-        """Let a pod write lines, and perhaps end."""
+        """Append lines to a pod's log, and perhaps end it."""
         with self.changed:
             log = self.logs.setdefault(pod, Log())
             log.lines += lines
             log.ended = log.ended or end
             self.changed.notify_all()
 
-    def forget(self) -> None:
-        """Forget all that was before: older versions are expired."""
+    def compact(self) -> None:
+        """Expire all older resource versions."""
         with self.changed:
             self.oldest = self.version
             self._history.clear()
 
-    def break_streams(self, by: str) -> None:
+    def break_streams(self, mode: str) -> None:
         """End all open watches and logs: by a `reset`, `half` a line, an `error` (410) in the stream, or `end`."""
         with self.changed:
-            self.break_by = by
+            self.break_mode = mode
             self.epoch += 1
             self.changed.notify_all()
 
-    def _tell(self, kind: str, collection: str, document: Document) -> None:
+    def _record(self, kind: str, collection: str, document: Document) -> None:
         self._history.append((self.version, kind, collection, copy.deepcopy(document)))
         self.changed.notify_all()
 
     # The server.
 
     @contextlib.contextmanager
-    def serve(self) -> Iterator[SmallApiServer]:
+    def serve(self) -> Iterator[FakeApiServer]:
         """Serve on 127.0.0.1 for the length of a block."""
         self.start()
         try:
@@ -130,7 +133,7 @@ class SmallApiServer:
             self.stop()
 
     def start(self) -> None:
-        """Start, again at the port that it had."""
+        """Start, at the same port as before."""
         state = self
 
         class Handler(_Handler):
@@ -141,7 +144,7 @@ class SmallApiServer:
         threading.Thread(target=self._server.serve_forever, args=(TICK_SECONDS,), daemon=True).start()
 
     def stop(self) -> None:
-        """Stop listening, and break what is open."""
+        """Stop listening, and reset open connections."""
         if self._server is not None:
             self.break_streams("reset")
             self._server.shutdown()
@@ -164,49 +167,50 @@ class SmallApiServer:
 
     def count(self, method: str, word: str = "") -> int:
         """Return how many requests of a method had a word in their path or query."""
-        return sum(1 for item in self.asked if item.method == method and word in f"{item.path}?{item.query}")
+        return sum(1 for item in self.requests if item.method == method and word in f"{item.path}?{item.query}")
 
 
-def answer_once(
+def respond_once(
     status: int,
     *,
     method: str = "",
     path: str = "",
     headers: dict[str, str] | None = None,
     reason: str = "",
+    details: Document | None = None,
     times: int = 1,
-) -> Callable[[Asked, BaseHTTPRequestHandler], bool]:
-    """Return a trouble that answers the next requests with a Status."""
+) -> Callable[[RecordedRequest, BaseHTTPRequestHandler], bool]:
+    """Return a fault that responds to the next requests with a Status."""
     left = [times]
 
-    def trouble(asked: Asked, handler: BaseHTTPRequestHandler) -> bool:
-        if not left[0] or method not in ("", asked.method) or path not in asked.path:
+    def fault(request: RecordedRequest, handler: BaseHTTPRequestHandler) -> bool:
+        if not left[0] or method not in ("", request.method) or path not in request.path:
             return False
         left[0] -= 1
-        send_status(handler, status, reason or "Trouble", f"told to answer {status}", headers)
+        send_status(handler, status, reason or "Fault", f"injected fault {status}", headers, details)
         return True
 
-    return trouble
+    return fault
 
 
-def reset_once(*, method: str, after: bool = False) -> Callable[[Asked, BaseHTTPRequestHandler], bool]:
-    """Return a trouble that resets the connection of the next request: before, or after it was carried out."""
+def reset_once(*, method: str, after: bool = False) -> Callable[[RecordedRequest, BaseHTTPRequestHandler], bool]:
+    """Return a fault that resets the connection of the next request, before or after it was processed."""
     left = [1]
 
-    def trouble(asked: Asked, handler: BaseHTTPRequestHandler) -> bool:
-        if not left[0] or asked.method != method:
+    def fault(request: RecordedRequest, handler: BaseHTTPRequestHandler) -> bool:
+        if not left[0] or request.method != method:
             return False
         left[0] -= 1
         if after:
             real, handler.wfile = handler.wfile, _Nowhere()  # type: ignore[assignment]
             try:
-                handler.carry_out(asked)  # type: ignore[attr-defined]
+                handler.process(request)  # type: ignore[attr-defined]
             finally:
                 handler.wfile = real
         reset(handler)
         return True
 
-    return trouble
+    return fault
 
 
 class _Nowhere:
@@ -232,7 +236,7 @@ def reset(handler: BaseHTTPRequestHandler) -> None:
 def send_json(
     handler: BaseHTTPRequestHandler, status: int, document: Document, headers: dict[str, str] | None = None
 ) -> None:
-    """Answer with a document."""
+    """Respond with a document."""
     body = json.dumps(document).encode()
     handler.send_response(status)
     handler.send_header("Content-Type", "application/json")
@@ -251,7 +255,7 @@ def send_status(
     headers: dict[str, str] | None = None,
     details: Document | None = None,
 ) -> None:
-    """Answer with a Status."""
+    """Respond with a Status."""
     document = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status, "reason": reason}
     send_json(handler, status, {**document, "message": message, "details": details or {}}, headers)
 
@@ -267,7 +271,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server_state: SmallApiServer
+    server_state: FakeApiServer
 
     def log_message(self, format: str, *arguments: Any) -> None:
         pass
@@ -278,62 +282,88 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else None
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
-        asked = Asked(self.command, parts.path, query, token, body)
-        self.server_state.asked.append(asked)
-        for trouble in list(self.server_state.troubles):
-            if trouble(asked, self):
+        request = RecordedRequest(self.command, parts.path, query, token, body)
+        self.server_state.requests.append(request)
+        for fault in list(self.server_state.faults):
+            if fault(request, self):
                 return
         if self.server_state.token and token != self.server_state.token:
             send_status(self, 401, "Unauthorized", "Unauthorized")
             return
-        self.carry_out(asked)
+        self.process(request)
 
     do_GET = do_POST = do_PATCH = do_DELETE = do_PUT = handle_any
 
-    def carry_out(self, asked: Asked) -> None:
-        state = self.server_state
-        head, _, name = asked.path.rpartition("/")
-        if asked.path.endswith("/log"):
-            self._send_log(asked, head.rpartition("/")[2])
-        elif asked.method == "POST":
-            self._create(asked)
-        elif (found := state.find(head, name)) is not None:
-            if asked.method == "GET":
-                send_json(self, 200, found)
-            elif asked.method == "PATCH":
-                send_json(self, 200, state.put(head, _merge(found, asked.body)))
+    def process(self, request: RecordedRequest) -> None:
+        head, _, name = request.path.rpartition("/")
+        if request.path.endswith("/log"):
+            self._send_log(request, head.rpartition("/")[2])
+        elif request.path.rpartition("/")[2] in _COLLECTIONS:
+            if request.method == "POST":
+                self._create(request)
+            elif request.query.get("watch"):
+                self._watch(request)
             else:
-                state.remove(head, name)
-                send_json(self, 200, {"kind": "Status", "status": "Success"})
-        elif asked.path.endswith(("msjobs", "pods", "events", "customresourcedefinitions", "things")):
-            self._watch(asked) if asked.query.get("watch") else self._list(asked)
+                self._list(request)
         else:
-            send_status(self, 404, "NotFound", f'{name} "{name}" not found', details={"kind": "things", "name": name})
+            subresource = name if name == "status" else ""
+            if subresource:
+                head, _, name = head.rpartition("/")
+            self._process_object(request, head, name, subresource)
 
-    def _create(self, asked: Asked) -> None:
+    def _process_object(self, request: RecordedRequest, collection: str, name: str, subresource: str) -> None:
         state = self.server_state
-        name = asked.body["metadata"]["name"]
-        if state.find(asked.path, name) is not None:
+        found = state.find(collection, name)
+        if found is None:
+            send_status(self, 404, "NotFound", f'{name} "{name}" not found', details={"kind": "things", "name": name})
+        elif request.method == "GET":
+            send_json(self, 200, found)
+        elif request.method == "PATCH":
+            send_json(self, 200, state.put(collection, _merge(found, request.body)))
+        elif request.method == "PUT":
+            if request.body["metadata"].get("resourceVersion") not in (None, found["metadata"]["resourceVersion"]):
+                send_status(self, 409, "Conflict", "the object has been modified")
+                return
+            changed = {**found, "status": request.body.get("status")} if subresource else request.body
+            send_json(self, 200, state.put(collection, changed))
+        else:
+            uid = ((request.body or {}).get("preconditions") or {}).get("uid")
+            if uid not in (None, found["metadata"]["uid"]):
+                send_status(self, 409, "Conflict", "the UID in the precondition does not match")
+                return
+            state.remove(collection, name)
+            send_json(self, 200, {"kind": "Status", "status": "Success"})
+
+    def _create(self, request: RecordedRequest) -> None:
+        state = self.server_state
+        name = request.body["metadata"]["name"]
+        if state.find(request.path, name) is not None:
             send_status(self, 409, "AlreadyExists", f'"{name}" already exists')
             return
-        manager = [{"manager": asked.query.get("fieldManager", ""), "operation": "Update"}]
-        document = {**asked.body, "metadata": {**asked.body["metadata"], "managedFields": manager}}
-        send_json(self, 201, document if asked.query.get("dryRun") else state.put(asked.path, document))
+        manager = [{"manager": request.query.get("fieldManager", ""), "operation": "Update"}]
+        metadata = {**request.body["metadata"], "managedFields": manager}
+        metadata.pop("uid", None)
+        document = {**request.body, "metadata": metadata}
+        if request.path.endswith("/services"):
+            document["spec"] = {**document["spec"], "clusterIP": "10.96.0.1"}
+        send_json(self, 201, document if request.query.get("dryRun") else state.put(request.path, document))
 
-    def _list(self, asked: Asked) -> None:
+    def _list(self, request: RecordedRequest) -> None:
         state = self.server_state
         with state.changed:
-            items = [item for item in state._objects.get(asked.path, {}).values() if _is_selected(item, asked.query)]
-            start = int(asked.query.get("continue") or 0)
-            limit = int(asked.query.get("limit") or 0) or len(items)
+            items = [
+                item for item in state._objects.get(request.path, {}).values() if _is_selected(item, request.query)
+            ]
+            start = int(request.query.get("continue") or 0)
+            limit = int(request.query.get("limit") or 0) or len(items)
             metadata: Document = {"resourceVersion": str(state.version)}
             if start + limit < len(items):
                 metadata["continue"] = str(start + limit)
             send_json(self, 200, {"kind": "List", "metadata": metadata, "items": items[start : start + limit]})
 
-    def _watch(self, asked: Asked) -> None:
+    def _watch(self, request: RecordedRequest) -> None:
         state = self.server_state
-        version = int(asked.query["resourceVersion"])
+        version = int(request.query["resourceVersion"])
         epoch = state.epoch
         self._begin_stream("application/json")
         if version < state.oldest:
@@ -343,28 +373,28 @@ class _Handler(BaseHTTPRequestHandler):
         while True:
             with state.changed:
                 if epoch == state.epoch:
-                    news = [entry for entry in state._history if entry[0] > version and entry[2] == asked.path]
-                    if not news:
+                    events = [entry for entry in state._history if entry[0] > version and entry[2] == request.path]
+                    if not events:
                         state.changed.wait(0.5)
                         continue
                 else:
-                    news = []
+                    events = []
             if epoch != state.epoch:
-                self._break(state.break_by)
+                self._break(state.break_mode)
                 return
-            for number, kind, _, document in news:
+            for number, kind, _, document in events:
                 version = number
-                if _is_selected(document, asked.query):
+                if _is_selected(document, request.query):
                     self._send_event(kind, document)
 
-    def _send_log(self, asked: Asked, pod: str) -> None:
+    def _send_log(self, request: RecordedRequest, pod: str) -> None:
         state = self.server_state
         if pod not in state.logs:
             send_status(self, 400, "BadRequest", f'container "mindspore" in pod "{pod}" is waiting to start')
             return
         log, sent, epoch = state.logs[pod], 0, state.epoch
         self._begin_stream("text/plain")
-        since = asked.query.get("sinceTime", "")
+        since = request.query.get("sinceTime", "")
         while True:
             with state.changed:
                 lines, ended = log.lines[sent:], log.ended
@@ -374,15 +404,15 @@ class _Handler(BaseHTTPRequestHandler):
             for line in lines:
                 sent += 1
                 stamp, _, text = line.partition(" ")
-                if asked.query.get("timestamps"):
+                if request.query.get("timestamps"):
                     if stamp[:19] >= since[:19]:
                         self._send_chunk(f"{line}\n".encode())
                 else:
                     self._send_chunk(f"{text}\n".encode())
             if epoch != state.epoch:
-                self._break(state.break_by)
+                self._break(state.break_mode)
                 return
-            if ended or not asked.query.get("follow"):
+            if ended or not request.query.get("follow"):
                 self._send_chunk(b"")
                 return
 
@@ -399,14 +429,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
         self.wfile.flush()
 
-    def _break(self, by: str) -> None:
-        if by == "error":
+    def _break(self, mode: str) -> None:
+        if mode == "error":
             self._send_event("ERROR", _expired())
             self._send_chunk(b"")
-        elif by == "half":
+        elif mode == "half":
             self._send_chunk(b'{"type": "MODIFIED", "object": {"metadata": {"na')
             self._send_chunk(b"")
-        elif by == "end":
+        elif mode == "end":
             self._send_chunk(b"")
         else:
             reset(self)
