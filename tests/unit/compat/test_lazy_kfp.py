@@ -3,26 +3,26 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
+PROGRAM = """
+import os, sys
+from kfp_mindspore.compat.lazy_kfp import import_kfp
+import_kfp()
+import_kfp()
+import kfp
+assert "_KFP_RUNTIME" not in os.environ
+assert "kubernetes" not in sys.modules
+assert not hasattr(kfp, "nothing")
+from kfp import compiler, components, dsl, local
+assert dsl.pipeline and dsl.component and dsl.If
+assert "kubernetes" not in sys.modules
+from kfp import Client, client
+assert client.Client is Client
+assert "kubernetes" in sys.modules
+"""
 
-CASES = {
-    "the client is imported on first use": (
-        "import os, sys, kfp; assert '_KFP_RUNTIME' not in os.environ; assert 'kubernetes' not in sys.modules; "
-        "assert kfp.Client.__name__ == 'Client'; assert 'kubernetes' in sys.modules"
-    ),
-    "public names can be imported": (
-        "from kfp import Client, client, compiler, components, dsl, local; "
-        "assert client.Client is Client; assert dsl.pipeline and dsl.component and dsl.If"
-    ),
-    "an unknown attribute is an AttributeError": "import kfp; assert not hasattr(kfp, 'nothing')",
-}
 
-
-@pytest.mark.parametrize("code", list(CASES.values()), ids=list(CASES))
-def test_kfp_is_complete(code: str) -> None:
-    prologue = "from kfp_mindspore.compat.lazy_kfp import import_kfp; import_kfp(); import_kfp()\n"
-    done = subprocess.run([sys.executable, "-c", prologue + code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_client_is_imported_on_first_use() -> None:
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
 
 
 def test_missing_kfp_names_the_extra() -> None:
