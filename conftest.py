@@ -55,7 +55,7 @@ class Lifecycle:
 
 @pytest.fixture(scope="session")
 def lifecycle(tmp_path_factory: pytest.TempPathFactory) -> Lifecycle:
-    """Train and export LeNet on digits once per session, in a process of its own (about 8 seconds)."""
+    """Train and export LeNet on digits once per session, in a subprocess (about 8 seconds)."""
     from tests.support.shared import make_once
 
     def make(root: Path) -> None:
@@ -149,10 +149,10 @@ def run_component(local_home: Path, tmp_path: Path, capfd: pytest.CaptureFixture
             raise RuntimeError(f"{error}\n{''.join(capfd.readouterr())}") from error
         log = "".join(capfd.readouterr())
         (file,) = set(root.glob("*/*/executor_output.json")) - before
-        answer = json.loads(file.read_text())
+        output = json.loads(file.read_text())
         return StepOutputs(
-            parameters=answer.get("parameterValues", {}),
-            artifacts={name: entry["artifacts"][0] for name, entry in answer.get("artifacts", {}).items()},
+            parameters=output.get("parameterValues", {}),
+            artifacts={name: entry["artifacts"][0] for name, entry in output.get("artifacts", {}).items()},
             log=log,
         )
 
@@ -171,7 +171,7 @@ def mindspore_processes() -> Iterator[Any]:
 
 @pytest.fixture
 def isolated_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Select the local backend with a home of its own; nothing of this process's environment reaches it."""
+    """Select the local backend with an empty home, without variables of the surrounding environment."""
     for name in ("KFP_MINDSPORE_LEASE", "KFP_MINDSPORE_EVENTS", "KFP_MINDSPORE_IMAGE", "KFP_MINDSPORE_STEP"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("KFP_MINDSPORE_HOME", str(tmp_path / "home"))

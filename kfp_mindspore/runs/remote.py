@@ -100,8 +100,8 @@ class RemoteClient:
         with warnings.catch_warnings(), explain_errors(self.host, "connect"):
             # It always warns about servers before 2.0.
             warnings.simplefilter("ignore", FutureWarning)
-            # Without a namespace it asks the server for multi-user mode and caches the response in the home directory;
-            # `kubeflow` stands for no namespace.
+            # Without a namespace it requests the server's multi-user mode and caches the response in the home
+            # directory; `kubeflow` means no namespace.
             self._client = Client(host=self.host, namespace=namespace or "kubeflow", existing_token=token or None)
 
     def upload(self, text: str, *, name: str = "", version: str = "", description: str = "") -> UploadedPipeline:

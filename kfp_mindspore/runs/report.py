@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import math
 import platform
 import time
 from collections.abc import Sequence
@@ -74,38 +73,25 @@ def read_history(result: RunResult) -> list[dict[str, Any]]:
 
 
 def get_confusion_matrix(result: RunResult) -> dict[str, Any] | None:
-    """Return the last logged confusion matrix for the template, or None."""
-    found = None
+    """Return the labels, counts and errors of the last logged confusion matrix, or None."""
+    content: Any = None
     for _, _, artifact in result.list_artifacts("system.ClassificationMetrics"):
-        content = artifact["metadata"].get("confusionMatrix")
-        if isinstance(content, str):
-            content = json.loads(content)
-        content = content.get("struct", content) if isinstance(content, dict) else None
-        if content and content.get("rows"):
-            found = content
-    if found is None:
+        value = artifact["metadata"].get("confusionMatrix")
+        value = json.loads(value) if isinstance(value, str) else value
+        value = value.get("struct", value) if isinstance(value, dict) else None
+        if value and value.get("rows"):
+            content = value
+    if content is None:
         return None
-    labels = [str(entry.get("displayName", "")) for entry in found["annotationSpecs"]]
-    counts = [[int(count) for count in row["row"]] for row in found["rows"]]
-    largest = max(max(row) for row in counts) or 1
-    wrong = sum(count for i, row in enumerate(counts) for j, count in enumerate(row) if i != j)
-    rows = [
-        {
-            "label": labels[i],
-            "cells": [
-                {
-                    "label": labels[j],
-                    "count": count,
-                    "right": i == j,
-                    # The square root keeps small counts visible.
-                    "shade": f"{0.12 + 0.48 * math.sqrt(count / largest):.2f}",
-                }
-                for j, count in enumerate(row)
-            ],
-        }
-        for i, row in enumerate(counts)
-    ]
-    return {"labels": labels, "rows": rows, "wrong": wrong, "total": sum(map(sum, counts))}
+    counts = [[int(count) for count in row["row"]] for row in content["rows"]]
+    total = sum(map(sum, counts))
+    return {
+        "labels": [str(entry.get("displayName", "")) for entry in content["annotationSpecs"]],
+        "counts": counts,
+        "largest": max(map(max, counts)) or 1,
+        "total": total,
+        "wrong": total - sum(row[index] for index, row in enumerate(counts)),
+    }
 
 
 def get_sample(result: RunResult) -> dict[str, Any] | None:

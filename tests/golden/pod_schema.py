@@ -1,7 +1,7 @@
-"""Takes the definitions of a pod template from a Kubernetes release: `make pod-schema` (needs Go).
+"""Extraction of the pod template schema from a Kubernetes release: `make pod-schema` (requires Go).
 
-The Go module `k8s.io/kubernetes` carries the OpenAPI that the release's API server publishes. Its checksum, which Go
-verifies, is written beside the definitions. Nothing but Go's module cache is touched when the release is there already.
+The Go module `k8s.io/kubernetes` contains the OpenAPI document of the release's API server. Its checksum, verified by
+Go, is written to the output. A release in Go's module cache is not downloaded again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LEAVES = {"Quantity", "IntOrString", "ObjectMeta", "Time"}
 KEPT = ("type", "format", "required", "x-kubernetes-list-map-keys", "x-kubernetes-list-type", "x-kubernetes-map-type")
 
 
-def find_module(*, offline: bool = False) -> dict[str, str] | None:
-    """Return what `go mod download -json` says of the release, or None when it cannot be had."""
+def download_module(*, offline: bool = False) -> dict[str, str] | None:
+    """Return the output of `go mod download -json` for the release, or None if it is not available."""
     environment = {**os.environ, "GOFLAGS": "-mod=mod", **({"GOPROXY": "off"} if offline else {})}
     command = ["go", "mod", "download", "-json", f"k8s.io/kubernetes@{RELEASE}"]
     with tempfile.TemporaryDirectory() as directory:
@@ -34,12 +34,12 @@ def find_module(*, offline: bool = False) -> dict[str, str] | None:
             done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=True)
         except (OSError, subprocess.CalledProcessError):
             return None
-    found: dict[str, str] = json.loads(done.stdout)
-    return found
+    module: dict[str, str] = json.loads(done.stdout)
+    return module
 
 
 def render(module: dict[str, str]) -> str:
-    """Return the text of `pod_schema.json`, one definition a line."""
+    """Return the content of `pod_schema.json`, one definition per line."""
     document = json.loads(Path(module["Dir"], OPENAPI).read_text())
     schemas = {name.rsplit(".", 1)[1]: item for name, item in document["components"]["schemas"].items()}
     definitions: dict[str, Any] = {}
@@ -56,7 +56,7 @@ def render(module: dict[str, str]) -> str:
 
 
 def reduce_schema(schema: dict[str, Any], keys: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return what a structural schema keeps of one of OpenAPI; a default only where it is part of a list's key."""
+    """Return the structural part of an OpenAPI schema; defaults only of fields in a list's key."""
     reduced = {word: schema[word] for word in KEPT if word in schema}
     if text := shorten(schema.get("description", "")):
         reduced["description"] = text
@@ -76,7 +76,7 @@ def reduce_schema(schema: dict[str, Any], keys: tuple[str, ...] = ()) -> dict[st
 
 
 def shorten(text: str) -> str:
-    """Return the first sentence of a description, cut at a word when it is long."""
+    """Return the first sentence of a description, truncated at a word."""
     text = " ".join(text.split())
     first = re.split(r"(?<=[a-z0-9)\"'`])[.;:] (?=[A-Z\"(])", text, maxsplit=1)[0].rstrip(".:;")
     if len(first) > LONGEST_DESCRIPTION:
@@ -86,9 +86,9 @@ def shorten(text: str) -> str:
 
 def main() -> None:
     """Write the file."""
-    module = find_module()
+    module = download_module()
     if module is None:
-        raise SystemExit(f"k8s.io/kubernetes {RELEASE} cannot be had: is Go installed, and its module proxy reachable?")
+        raise SystemExit(f"k8s.io/kubernetes {RELEASE} is not available (requires Go and its module proxy)")
     FILE.write_text(render(module), encoding="utf-8")
     print(FILE.relative_to(ROOT))
 

@@ -148,10 +148,10 @@ class Pipeline:
         work = self.root / "work"
         work.mkdir(parents=True, exist_ok=True)
         _call(argv, env=self.environment, cwd=work)
-        answer = json.loads((root / "executor_output.json").read_text())
-        for key, entry in answer.get("artifacts", {}).items():
+        output = json.loads((root / "executor_output.json").read_text())
+        for key, entry in output.get("artifacts", {}).items():
             artifacts[key] |= {"uri": entry["artifacts"][0]["uri"], "metadata": entry["artifacts"][0]["metadata"]}
-        return {**artifacts, **answer.get("parameterValues", {})}
+        return {**artifacts, **output.get("parameterValues", {})}
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A small Kubeflow Pipelines server on 127.0.0.1: the routes that kfp.Client uses to upload and run pipelines."""
+"""A fake Kubeflow Pipelines server on 127.0.0.1 with the routes of kfp.Client for uploads and runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class PipelinesServer(ThreadingHTTPServer):
-    """Holds what was uploaded and started; `states` are given to a run's questions one after the other."""
+    """Stores uploads and runs; each request of a run returns the next of `states`."""
 
     daemon_threads = True
 
@@ -32,7 +32,7 @@ class PipelinesServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address."""
+        """URL of the server."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
@@ -45,17 +45,17 @@ class _Handler(BaseHTTPRequestHandler):
             return
         match path:
             case ["healthz"]:
-                self._answer({"multi_user": False})
+                self._respond({"multi_user": False})
             case ["pipelines"]:
-                self._answer({"pipelines": _filter(self.server.pipelines, query)})
+                self._respond({"pipelines": _filter(self.server.pipelines, query)})
             case ["experiments"]:
-                self._answer({"experiments": _filter(self.server.experiments, query)})
+                self._respond({"experiments": _filter(self.server.experiments, query)})
             case ["runs", identifier] if identifier in self.server.runs:
                 states = self.server.states
                 state = states.pop(0) if len(states) > 1 else states[0]
                 details = {"task_details": self.server.tasks} if state == "FAILED" else None
                 run = {**self.server.runs[identifier], "state": state, "run_details": details}
-                self._answer({key: value for key, value in run.items() if value is not None})
+                self._respond({key: value for key, value in run.items() if value is not None})
             case _:
                 self._refuse(404, "not found: " + "/".join(path))
 
@@ -72,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
                     return
                 pipeline = {"pipeline_id": f"p{len(self.server.pipelines)}", "display_name": name, "name": name}
                 self.server.pipelines[name] = {**pipeline, "package": self._read_file(body), "query": query}
-                self._answer(pipeline)
+                self._respond(pipeline)
             case ["pipelines", "upload_version"]:
                 if any(version["display_name"] == query["name"] for version in self.server.versions):
                     self._refuse(400, f"The pipeline version {query['name']} already exist.")
@@ -83,16 +83,16 @@ class _Handler(BaseHTTPRequestHandler):
                     "display_name": query["name"],
                 }
                 self.server.versions.append({**version, "package": self._read_file(body)})
-                self._answer(version)
+                self._respond(version)
             case ["experiments"]:
                 name = json.loads(body)["display_name"]
                 experiment = {"experiment_id": f"e{len(self.server.experiments)}", "display_name": name}
                 self.server.experiments[name] = experiment
-                self._answer(experiment)
+                self._respond(experiment)
             case ["runs"]:
                 run = {**json.loads(body), "run_id": f"r{len(self.server.runs)}"}
                 self.server.runs[run["run_id"]] = run
-                self._answer(run)
+                self._respond(run)
             case _:
                 self._refuse(404, "not found: " + "/".join(path))
 
@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         content = part.get_content()
         return content if isinstance(content, str) else content.decode()
 
-    def _answer(self, value: Any) -> None:
+    def _respond(self, value: Any) -> None:
         self._send(200, "application/json", json.dumps(value).encode())
 
     def _refuse(self, status: int, message: str) -> None:
@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Suppress the access log."""
 
 
 def _filter(entries: dict[str, dict[str, Any]], query: dict[str, str]) -> list[dict[str, Any]]:
@@ -141,7 +141,7 @@ def _filter(entries: dict[str, dict[str, Any]], query: dict[str, str]) -> list[d
 
 @contextlib.contextmanager
 def serve() -> Iterator[PipelinesServer]:
-    """Run a server for the length of the block."""
+    """Run a server in the block."""
     with PipelinesServer() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()

@@ -10,7 +10,7 @@ def count(numbers: int = 3) -> int:
     """Count to a number.
 
     Args:
-        numbers: How far.
+        numbers: Upper limit.
     """
     return sum(1 for _ in range(numbers))
 

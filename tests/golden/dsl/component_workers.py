@@ -30,10 +30,10 @@ def train(
     """Train on two workers.
 
     Args:
-        dataset: The data.
-        model: What was trained.
-        metrics: Its accuracy.
-        epochs: How long.
+        dataset: The dataset.
+        model: The trained model.
+        metrics: Accuracy of the model.
+        epochs: Number of epochs.
     """
     metrics.log_metric("accuracy", scale(0.5))
     return 1.0, epochs

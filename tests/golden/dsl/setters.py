@@ -1,4 +1,4 @@
-"""The setters of the MSJob that a task makes, on a ready-made component and on an msjob_component."""
+"""Setters of a task's MSJob, on a component of this package and on an msjob_component."""
 
 from kfp import dsl
 

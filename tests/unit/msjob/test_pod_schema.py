@@ -11,7 +11,7 @@ def test_it_is_of_the_named_release() -> None:
 
 
 def test_it_is_what_the_release_holds() -> None:
-    module = source.find_module(offline=True)
+    module = source.download_module(offline=True)
     if module is None:
         pytest.skip(f"k8s.io/kubernetes {source.RELEASE} is not in Go's module cache: make pod-schema brings it")
     assert source.FILE.read_text() == source.render(module)

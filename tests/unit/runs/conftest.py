@@ -10,7 +10,7 @@ SAMPLES = Path(__file__).with_name("samples")
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A user's project of its own, so that a test can change its code."""
+    """Return a copy of the sample project that a test can change."""
     return Path(shutil.copytree(SAMPLES, tmp_path / "project", ignore=shutil.ignore_patterns("__pycache__")))
 
 

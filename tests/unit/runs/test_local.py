@@ -39,7 +39,7 @@ def test_run_reports_outputs_and_progress_and_rerun_is_cached(project: Path, hom
     lines: list[str] = []
     result = run_local(source, {"count": "3"}, on_progress=lambda _, events: seen.extend(events), on_log=lines.append)
     assert result.state == "succeeded"
-    assert states(result) == dict.fromkeys(["load", "train", "evaluate", "serve", "ask"], "succeeded")
+    assert states(result) == dict.fromkeys(["load", "train", "evaluate", "serve", "smoke"], "succeeded")
     assert result.pipeline == "toy-lifecycle"
     assert result.arguments == {"count": 3, "accuracy": 0.97, "threshold": 0.95}
     assert [event["step"] for event in seen if event["kind"] == "progress"] == [10, 20, 30, 40, 50]
@@ -60,7 +60,7 @@ def test_run_reports_outputs_and_progress_and_rerun_is_cached(project: Path, hom
 
     again = run_local(source, {"count": 3})
     assert states(again) == {
-        "load": "cached", "train": "cached", "evaluate": "cached", "serve": "succeeded", "ask": "succeeded"
+        "load": "cached", "train": "cached", "evaluate": "cached", "serve": "succeeded", "smoke": "succeeded"
     }  # fmt: skip
     assert again.steps["train"].outputs == train.outputs
     assert again.gates == result.gates
@@ -79,7 +79,7 @@ def test_unmet_gate_skips_its_branch_and_keeps_artifacts(project: Path, home: Pa
     with pytest.raises(GateNotMetError, match=r"accuracy 0\.931 is 0\.019 below the threshold of 0\.950") as caught:
         run_local(f"{project}/steps.py:toy_lifecycle", {"accuracy": 0.931})
     assert caught.value.exit_code == 3
-    assert "Skipped: serve, ask" in str(caught.value)
+    assert "Skipped: serve, smoke" in str(caught.value)
     directory = next((home / "runs").iterdir())
     assert json.loads((directory / "result.json").read_text())["states"]["serve"] == "skipped"
     assert "below the threshold" in (directory / "report.html").read_text()

@@ -49,9 +49,9 @@ def test_worker_0_writes_the_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("MS_ROLE", raising=False)
     monkeypatch.delenv("MS_NODE_ID", raising=False)
     _run(_make_input(tmp_path))
-    answer = json.loads((tmp_path / "executor_output.json").read_text())
-    assert answer["parameterValues"] == {"twice": 42, "text": "done"}
-    assert answer["artifacts"]["note"]["artifacts"][0]["metadata"] == {"kind": "note"}
+    output = json.loads((tmp_path / "executor_output.json").read_text())
+    assert output["parameterValues"] == {"twice": 42, "text": "done"}
+    assert output["artifacts"]["note"]["artifacts"][0]["metadata"] == {"kind": "note"}
     assert (tmp_path / "note").read_text() == "written"
 
 
@@ -69,11 +69,11 @@ def test_launcher_returns_outputs_of_worker_0(tmp_path: Path) -> None:
     exec(SOURCE, namespace)
     function = namespace["work"].__wrapped__
     note = dsl.Model(name="note", uri=str(tmp_path / "note"), metadata={})
-    answer = {
+    output = {
         "parameterValues": {"twice": 42, "text": "done"},
         "artifacts": {"note": {"artifacts": [{"name": "n", "uri": "/elsewhere", "metadata": {"kind": "note"}}]}},
     }
-    assert copy_outputs(function, answer, {"value": 21, "note": note}) == (42, "done")
+    assert copy_outputs(function, output, {"value": 21, "note": note}) == (42, "done")
     assert (note.name, note.uri, note.metadata) == ("n", "/elsewhere", {"kind": "note"})
 
 
@@ -83,8 +83,8 @@ def test_returned_artifact_is_recreated() -> None:
     def work() -> dsl.Model:
         return dsl.Model(uri="/model")
 
-    answer = {"artifacts": {"Output": {"artifacts": [{"name": "m", "uri": "/model", "metadata": {"a": "b"}}]}}}
-    model = copy_outputs(work, answer, {})
+    output = {"artifacts": {"Output": {"artifacts": [{"name": "m", "uri": "/model", "metadata": {"a": "b"}}]}}}
+    model = copy_outputs(work, output, {})
     assert isinstance(model, dsl.Model)
     assert (model.name, model.uri, model.metadata) == ("m", "/model", {"a": "b"})
 

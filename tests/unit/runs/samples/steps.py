@@ -1,4 +1,4 @@
-"""Small pipelines of pure Python, for tests of what runs them. Step bodies are run by kfp from their source."""
+"""Small pipelines in pure Python. kfp executes the source of their steps."""
 
 import sys
 from typing import NamedTuple
@@ -65,7 +65,7 @@ def serve(model: dsl.Input[dsl.Model]) -> NamedTuple("Outputs", [("url", str), (
 
 
 @lightweight
-def ask(url: str, tolerance: float = 1e-5) -> NamedTuple(
+def smoke(url: str, tolerance: float = 1e-5) -> NamedTuple(
     "Outputs", [("prediction", str), ("label", str), ("max_abs_diff", float)]
 ):
     assert isinstance(tolerance, float), "YAML takes 1e-05 for text"
@@ -79,7 +79,7 @@ def toy_lifecycle(count: int = 10, accuracy: float = 0.97, threshold: float = 0.
     evaluation = evaluate(model=trained.outputs["model"], accuracy=accuracy, threshold=threshold)
     with dsl.If(evaluation.outputs["accuracy"] >= threshold):
         service = serve(model=trained.outputs["model"]).set_caching_options(False)
-        ask(url=service.outputs["url"]).set_caching_options(False)
+        smoke(url=service.outputs["url"]).set_caching_options(False)
 
 
 @lightweight
