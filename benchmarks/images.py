@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from harness import build_parser, build_target, compute_ratios, print_result, run_in_turn
 
-from kfp_mindspore.images import AppendBuilder, BuildResult, ImageOptions, RegistryConfig, build_image, collect_folder
+from kfp_mindspore.images import AppendBuilder, ImageOptions, RegistryConfig, build_image, collect_folder
+from kfp_mindspore.images.result import BuildResult
 
 ROOT = Path(__file__).parents[1]
 # The test harness starts the daemon and the registry.

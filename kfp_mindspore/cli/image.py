@@ -18,7 +18,9 @@ from kfp_mindspore.cli.output import PairType, add_json_option, print_json, prin
 from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:
-    from kfp_mindspore.images import Builder, BuildResult, ImagePlan
+    from kfp_mindspore.images.builders.base import Builder
+    from kfp_mindspore.images.plan import ImagePlan
+    from kfp_mindspore.images.result import BuildResult
 
 _FILE = click.Path(path_type=Path)
 _DRY_RUN = "Print files, sizes and the Containerfile; build nothing. Resolves the base image's digest."
@@ -196,9 +198,9 @@ def runtime(
 @add_json_option
 def inspect(reference: str, platform: str, registry: RegistryOptions, as_json: bool) -> None:
     """Print an image's digest, layers, environment and labels."""
-    from kfp_mindspore.images import inspect_image, parse_reference
+    from kfp_mindspore.images import inspect_image
 
-    found = inspect_image(parse_reference(reference), registry.make_config(), platform=platform)
+    found = inspect_image(reference, registry.make_config(), platform=platform)
     if as_json:
         print_json(found.to_json())
         return

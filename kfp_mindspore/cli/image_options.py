@@ -14,7 +14,8 @@ from kfp_mindspore.cli.output import PairType
 from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:
-    from kfp_mindspore.images import Builder, RegistryConfig
+    from kfp_mindspore.images import RegistryConfig
+    from kfp_mindspore.images.builders.base import Builder
     from kfp_mindspore.images.builders.cluster_job import JobSettings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -121,7 +122,7 @@ class BuilderOptions:
 
     def _check_cluster(self, registry: RegistryConfig) -> None:
         """Validate names and quantities before the build context is uploaded."""
-        from kfp_mindspore.images import parse_reference
+        from kfp_mindspore.images.reference import parse_reference
         from kfp_mindspore.kube.names import list_name_errors, list_namespace_errors
         from kfp_mindspore.operator.quantities import parse_quantity
 

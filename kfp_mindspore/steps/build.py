@@ -11,7 +11,10 @@ from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.settings import LOCAL, PLACEHOLDER_IMAGE, get_backend_name, get_image
 
 if TYPE_CHECKING:
-    from kfp_mindspore.images import BuildContext, Builder, BuildResult, RegistryConfig
+    from kfp_mindspore.images import RegistryConfig
+    from kfp_mindspore.images.builders.base import Builder
+    from kfp_mindspore.images.context import BuildContext
+    from kfp_mindspore.images.result import BuildResult
 
 BUILDERS = ("append", "cluster", "docker")
 _CONTEXT_STORE_OPTIONS = ("claim", "claim_path", "store", "store_endpoint")
@@ -93,7 +96,8 @@ def build_step_image(
 
 
 def _collect(sources: str, files: Mapping[str, str]) -> BuildContext:
-    from kfp_mindspore.images import BuildContext, Entry
+    from kfp_mindspore.images.context import BuildContext
+    from kfp_mindspore.images.entry import Entry
     from kfp_mindspore.images.folder import collect_folder
 
     added = [Entry.from_bytes(path, str(text).encode()) for path, text in files.items()]

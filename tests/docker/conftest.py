@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.images import BuildContext, Entry, ImageOptions, RegistryConfig, make_plan
+from kfp_mindspore.images import ImageOptions, RegistryConfig, make_plan
 from kfp_mindspore.images.builders import buildkit
 from kfp_mindspore.images.builders.docker import DockerBuilder
+from kfp_mindspore.images.context import BuildContext
+from kfp_mindspore.images.entry import Entry
 from tests.cluster.conftest import start
 from tests.cluster.infrastructure.binaries import BUILDKIT, get_binaries
 from tests.support import registries

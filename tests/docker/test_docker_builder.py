@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, UserError
-from kfp_mindspore.images import BuildContext, Entry, ImageOptions, RegistryConfig, make_plan
+from kfp_mindspore.images import ImageOptions, RegistryConfig, make_plan
+from kfp_mindspore.images.context import BuildContext
+from kfp_mindspore.images.entry import Entry
 from tests.docker.conftest import make_environment
 from tests.support import registries
 

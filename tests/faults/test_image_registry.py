@@ -15,19 +15,12 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
-from kfp_mindspore.images import (
-    AppendBuilder,
-    BuildContext,
-    BuildResult,
-    Entry,
-    ImageOptions,
-    ImagePlan,
-    RegistryConfig,
-    build_image,
-    collect_folder,
-    make_plan,
-)
+from kfp_mindspore.images import AppendBuilder, ImageOptions, RegistryConfig, build_image, collect_folder, make_plan
+from kfp_mindspore.images.context import BuildContext
+from kfp_mindspore.images.entry import Entry
+from kfp_mindspore.images.plan import ImagePlan
 from kfp_mindspore.images.registry.errors import RegistryError, TransientError
+from kfp_mindspore.images.result import BuildResult
 from tests.support import base_images, registries
 from tests.support.registries import Fault, FaultProxy, Registry
 

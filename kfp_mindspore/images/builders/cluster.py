@@ -203,9 +203,9 @@ class ClusterBuilder(Builder):
 
     def _describe(self, plan: ImagePlan, target: Reference, digest: str) -> BuildResult:
         result = self.verify_push(plan, target, digest)
-        base = parse_reference(plan.options.base, field="base").with_digest(plan.base_digest)
-        known = {layer for layer, _ in inspect_image(base, self.registry, platform=plan.options.platform).layers}
-        pushed = inspect_image(parse_reference(result.reference), self.registry, platform=plan.options.platform).layers
+        base = inspect_image(plan.base_reference, self.registry, platform=plan.options.platform)
+        known = {layer for layer, _ in base.layers}
+        pushed = inspect_image(result.reference, self.registry, platform=plan.options.platform).layers
         sent = [size for layer, size in pushed if layer not in known]
         return replace(result, layers_sent=len(sent), layers_reused=len(pushed) - len(sent), sent_bytes=sum(sent))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.images.plan import ALL_PLATFORMS
-from kfp_mindspore.images.reference import Reference
+from kfp_mindspore.images.reference import Reference, parse_reference
 from kfp_mindspore.images.registry.blob import pull_bytes
 from kfp_mindspore.images.registry.configuration import RegistryConfig
 from kfp_mindspore.images.registry.errors import MissingError
@@ -109,11 +109,11 @@ def get_built_image(target: Reference, labels: Mapping[str, str], config: Regist
     )
 
 
-def inspect_image(reference: Reference, config: RegistryConfig, *, platform: str = "") -> ImageDescription:
+def inspect_image(image: str, config: RegistryConfig, *, platform: str = "") -> ImageDescription:
     """Describe an image.
 
     Args:
-        reference: Name of the image.
+        image: Its name.
         config: How registries are reached.
         platform: Platform of the described layers and labels; default: the first.
 
@@ -121,8 +121,9 @@ def inspect_image(reference: Reference, config: RegistryConfig, *, platform: str
         NotFoundError: There is no such image, or not for this platform.
         RegistryError: The registry fails.
     """
+    reference = parse_reference(image)
     with Session(config.locate(reference), config) as session:
-        manifest = require_manifest(session, reference.selector, str(reference))
+        manifest = require_manifest(session, reference.selector, image)
         return _describe(session, manifest, reference, platform)
 
 

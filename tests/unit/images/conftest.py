@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kfp_mindspore.images import BuildContext, Entry, RegistryConfig
+from kfp_mindspore.images import RegistryConfig
+from kfp_mindspore.images.context import BuildContext
+from kfp_mindspore.images.entry import Entry
 from tests.support import registries
 
 

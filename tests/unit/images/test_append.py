@@ -11,19 +11,12 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import NotFoundError, UserError
-from kfp_mindspore.images import (
-    AppendBuilder,
-    BuildContext,
-    BuildResult,
-    Entry,
-    ImageOptions,
-    Progress,
-    RegistryConfig,
-    build_image,
-    inspect_image,
-    parse_reference,
-)
+from kfp_mindspore.images import AppendBuilder, ImageOptions, RegistryConfig, build_image, inspect_image
+from kfp_mindspore.images.context import BuildContext
+from kfp_mindspore.images.entry import Entry
+from kfp_mindspore.images.progress import Progress
 from kfp_mindspore.images.registry.manifest import DOCKER_MANIFEST, OCI_MANIFEST
+from kfp_mindspore.images.result import BuildResult
 from tests.support import base_images, registries
 
 PLATFORMS = ("linux/amd64", "linux/arm64/v8")
@@ -172,13 +165,13 @@ def test_index_is_kept_or_one_platform_selected(
 ) -> None:
     base = base_images.push_base(registry.host, "multi/base", config=config, platforms=PLATFORMS, media_type=media_type)
     everything = _build(context, f"{registry.host}/multi/train", base, config, platform="all")
-    assert inspect_image(parse_reference(everything.reference), config).platforms == PLATFORMS
+    assert inspect_image(everything.reference, config).platforms == PLATFORMS
     for platform in PLATFORMS:
         root, configuration = _unpack(everything.reference, tmp_path / platform.replace("/", "-"), platform)
         assert configuration["architecture"] == platform.split("/")[1]
         assert (root / "app/train.py").is_file()
     one = _build(context, f"{registry.host}/multi/train", base, config, platform="linux/arm64")
-    described = inspect_image(parse_reference(one.reference), config)
+    described = inspect_image(one.reference, config)
     assert described.platforms == ("linux/arm64/v8",)
     assert not _build(context, f"{registry.host}/multi/train", base, config, platform="all").built
     with pytest.raises(NotFoundError, match="no image for linux/s390x") as caught:
@@ -199,14 +192,14 @@ def test_inspect_describes_an_image(
 ) -> None:
     base = base_images.push_base(registry.host, "seen/base", config=config)
     result = _build(context, f"{registry.host}/seen/train", base, config, env={"A": "1"})
-    described = inspect_image(parse_reference(f"{registry.host}/seen/train:{result.tag}"), config)
+    described = inspect_image(f"{registry.host}/seen/train:{result.tag}", config)
     assert described.reference == result.reference
     assert described.size_bytes == result.size_bytes
     assert described.layers[-1] == (context.layer("/app").digest, context.layer("/app").size_bytes)
     assert (described.user, described.workdir, described.env) == ("1000:1000", "/app", ("A=1",))
     assert json.loads(json.dumps(described.to_json()))["labels"]["org.opencontainers.image.base.name"] == base
     with pytest.raises(NotFoundError, match="seen/none: no such image"):
-        inspect_image(parse_reference(f"{registry.host}/seen/none"), config)
+        inspect_image(f"{registry.host}/seen/none", config)
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,7 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.images import (
-    BuildContext,
-    Entry,
-    ImageOptions,
-    ImagePlan,
-    PvcContextStore,
-    RegistryConfig,
-    parse_reference,
-)
+from kfp_mindspore.images import ImageOptions, PvcContextStore, RegistryConfig
 from kfp_mindspore.images.builders.cluster import ClusterBuilder
 from kfp_mindspore.images.builders.cluster_job import JobSettings, make_buildkitd_config
 from kfp_mindspore.images.builders.cluster_pods import (
@@ -23,6 +15,10 @@ from kfp_mindspore.images.builders.cluster_pods import (
     has_started,
 )
 from kfp_mindspore.images.builders.context_store import StoredContext
+from kfp_mindspore.images.context import BuildContext
+from kfp_mindspore.images.entry import Entry
+from kfp_mindspore.images.plan import ImagePlan
+from kfp_mindspore.images.reference import parse_reference
 
 DIGEST = "sha256:" + "d" * 64
 TARGET = parse_reference("registry.test:5000/team/out:tag")

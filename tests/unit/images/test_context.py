@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.images import BuildContext, Entry, collect_folder
+from kfp_mindspore.images import collect_folder
+from kfp_mindspore.images.context import BuildContext
+from kfp_mindspore.images.entry import Entry
 from kfp_mindspore.images.layer import Layer
 
 NAMES = st.text("abé/._", min_size=1, max_size=8).filter(

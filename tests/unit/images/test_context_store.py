@@ -6,8 +6,11 @@ import urllib.request
 import pytest
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
-from kfp_mindspore.images import BuildContext, Entry, ImageOptions, ImagePlan, PvcContextStore, S3ContextStore
+from kfp_mindspore.images import ImageOptions, PvcContextStore, S3ContextStore
 from kfp_mindspore.images.builders.context_store import make_context_store, upload_context
+from kfp_mindspore.images.context import BuildContext
+from kfp_mindspore.images.entry import Entry
+from kfp_mindspore.images.plan import ImagePlan
 from tests.support import s3_server
 
 PLAN = ImagePlan(

@@ -9,7 +9,7 @@ _IMPORT = """
 import sys
 sys.modules[sys.argv[1]] = None
 from kfp_mindspore.errors import MissingExtraError
-from kfp_mindspore.images import BuildContext, collect_folder
+from kfp_mindspore.images import collect_folder
 try:
     exec(sys.argv[2])
 except MissingExtraError as error:

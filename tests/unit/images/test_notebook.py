@@ -9,7 +9,8 @@ import nbformat
 import pytest
 
 from kfp_mindspore.errors import NotFoundError, UserError
-from kfp_mindspore.images import BuildContext, convert_notebook
+from kfp_mindspore.images import convert_notebook
+from kfp_mindspore.images.context import BuildContext
 from kfp_mindspore.images.notebook_cell import convert_cell
 
 

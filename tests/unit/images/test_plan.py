@@ -9,17 +9,10 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import NotFoundError, UserError
-from kfp_mindspore.images import (
-    AppendBuilder,
-    BuildContext,
-    Entry,
-    ImageOptions,
-    ImagePlan,
-    RegistryConfig,
-    build_image,
-    describe_plan,
-    make_plan,
-)
+from kfp_mindspore.images import AppendBuilder, ImageOptions, RegistryConfig, build_image, describe_plan, make_plan
+from kfp_mindspore.images.context import BuildContext
+from kfp_mindspore.images.entry import Entry
+from kfp_mindspore.images.plan import ImagePlan
 from kfp_mindspore.images.requirements import merge_requirements, read_requirements
 from tests.support import base_images, registries
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.images import RegistryConfig, parse_reference
-from kfp_mindspore.images.reference import parse_repository
+from kfp_mindspore.images import RegistryConfig
+from kfp_mindspore.images.reference import parse_reference, parse_repository
 
 DIGEST = f"sha256:{'0' * 64}"
 

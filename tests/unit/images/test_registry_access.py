@@ -24,9 +24,11 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.x509.oid import NameOID
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.images import AppendBuilder, BuildContext, BuildResult, ImageOptions, RegistryConfig, build_image
+from kfp_mindspore.images import AppendBuilder, ImageOptions, RegistryConfig, build_image
+from kfp_mindspore.images.context import BuildContext
 from kfp_mindspore.images.registry.credentials import get_credentials
 from kfp_mindspore.images.registry.errors import CredentialsError, PermissionDeniedError
+from kfp_mindspore.images.result import BuildResult
 from tests.support import base_images, registries
 
 Build = Callable[..., BuildResult]

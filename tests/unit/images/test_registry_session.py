@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import requests
 
-from kfp_mindspore.images import RegistryConfig, parse_reference
+from kfp_mindspore.images import RegistryConfig
+from kfp_mindspore.images.reference import parse_reference
 from kfp_mindspore.images.registry.errors import TransientError, explain_response
 from kfp_mindspore.images.registry.session import Session, retry
 

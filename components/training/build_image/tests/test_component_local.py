@@ -3,7 +3,7 @@ from kfp import dsl, local
 
 from kfp_mindspore.components.training.build_image import build_image
 from kfp_mindspore.components.training.train_msjob import train_msjob
-from kfp_mindspore.images import RegistryConfig, inspect_image, parse_reference
+from kfp_mindspore.images import RegistryConfig, inspect_image
 from tests.support import base_images, registries
 
 TRAIN = """
@@ -38,7 +38,7 @@ def test_artifact_is_built_to_an_image_by_digest(run_component, registry, settin
     assert image.startswith(f"{registry.host}/team/train@sha256:")
     assert registry.list_tags("team/train") == [outputs.parameters["tag"]]
     assert outputs.parameters["built"] is True
-    found = inspect_image(parse_reference(image), RegistryConfig(insecure=(registry.host,)))
+    found = inspect_image(image, RegistryConfig(insecure=(registry.host,)))
     assert found.user == "1000:1000"
     again = run_component(build_image, given, files={"extra.py": "A = 1\n"}, **settings)
     assert again.parameters["built"] is False

@@ -3,7 +3,7 @@ from kfp import dsl
 
 from kfp_mindspore.components.training.build_image import build_image
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.images import BuildResult
+from kfp_mindspore.images.result import BuildResult
 from kfp_mindspore.steps import build as image_step
 
 REFERENCE = "registry.test/team/train@sha256:" + "a" * 64
