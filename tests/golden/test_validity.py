@@ -83,6 +83,14 @@ def test_component_module_imports_only_kfp_and_standard_library(folder: Path) ->
             assert name.partition(".")[0] in {"kfp", *sys.stdlib_module_names}, name
 
 
+@pytest.mark.parametrize("folder", COMPONENTS, ids=_name)
+def test_component_body_uses_one_module_of_steps(folder: Path) -> None:
+    tree = ast.parse((folder / "component.py").read_text())
+    imports = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    (module,) = (name for name in imports if name.startswith("kfp_mindspore"))
+    assert module.startswith("kfp_mindspore.steps")
+
+
 @pytest.mark.parametrize("folder", [*COMPONENTS, *PIPELINES], ids=_name)
 def test_inputs_and_outputs_are_documented(folder: Path) -> None:
     component = load(folder)
