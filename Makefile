@@ -6,9 +6,10 @@ STAMP := $(VENV)/.installed
 # Processes that run tests: `auto` is one per core.
 WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest
-PARALLEL := --numprocesses $(WORKERS) --dist loadfile
+# In order of collection, which has the slow files first.
+PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # One worker has a cluster with a node, the other API servers without nodes.
-CLUSTERS := --numprocesses 2 --dist loadgroup
+CLUSTERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-pythons lint format types contracts unit local suite test-docker test-cluster test-gang cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
