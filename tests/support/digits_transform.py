@@ -1,4 +1,4 @@
-"""Files of any size with a digit, light on dark, to the three best classes."""
+"""Images of any size with a digit, light on dark, to the three best classes."""
 
 from kfp_mindspore.transform import DecodeImage, Normalize, Pipeline, Resize, Signature, Softmax, TopK
 

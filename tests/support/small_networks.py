@@ -1,4 +1,4 @@
-"""Networks for tests, importable by name as a user's are."""
+"""Networks for tests, importable by name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Pair(nn.Cell):
 
 
 class Sequence(nn.Cell):
-    """Scores for each token of texts, from the token and from all tokens that the mask counts."""
+    """Scores for each token, from the token and from all unmasked tokens."""
 
     def __init__(self, classes: int = 5) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Sequence(nn.Cell):
 
 
 class Unmasked(Sequence):
-    """Counts what is padded."""
+    """Ignores the mask, so padding changes the outputs."""
 
     def construct(self, ids, mask):
         known = self.table(ids) + mask.expand_dims(-1)
@@ -57,7 +57,7 @@ class Broken(Classifier):
 
 
 class Noisy(Classifier):
-    """Computes something else each time."""
+    """Random outputs."""
 
     def construct(self, image):
         logits = self.dense(self.flatten(image))
@@ -65,7 +65,7 @@ class Noisy(Classifier):
 
 
 class Summed(Classifier):
-    """Has no row a sample."""
+    """Outputs without a row per sample."""
 
     def construct(self, image):
         return self.dense(self.flatten(image)).sum()

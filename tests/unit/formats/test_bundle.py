@@ -1,4 +1,4 @@
-"""A bundle is refused unless every byte is the one that was signed."""
+"""Bundles: round trip, digests of every byte, atomic writes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_round_trip(bundle: ModelBundle) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_a_flipped_bit_anywhere_is_refused(bundle: ModelBundle, data: st.DataObject) -> None:
+def test_any_flipped_bit_is_detected(bundle: ModelBundle, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([MODEL_FILE, VERIFIED_FILE, SIGNATURE_FILE]))
     file = bundle.path / name
     content = file.read_bytes()
@@ -79,7 +79,7 @@ def test_a_flipped_bit_anywhere_is_refused(bundle: ModelBundle, data: st.DataObj
         file.write_bytes(content)
 
 
-def test_a_change_after_opening_is_found_by_verify(tmp_path: Path) -> None:
+def test_verify_detects_a_change_after_opening(tmp_path: Path) -> None:
     bundle = write(tmp_path / "model")
     bundle.mindir.write_bytes(b"GRAPH and weights")
     assert ModelBundle.open(bundle.path, verify=False)
@@ -100,7 +100,9 @@ def test_a_change_after_opening_is_found_by_verify(tmp_path: Path) -> None:
         (lambda path: (path / SIGNATURE_FILE).write_text("[1, "), CorruptBundleError, "signature.json"),
     ],
 )
-def test_what_is_no_bundle_is_named(tmp_path: Path, damage: object, error: type[UserError], message: str) -> None:
+def test_error_names_what_is_missing_or_damaged(
+    tmp_path: Path, damage: object, error: type[UserError], message: str
+) -> None:
     path = write(tmp_path / "model").path
     assert callable(damage)
     damage(path)
@@ -111,13 +113,13 @@ def test_what_is_no_bundle_is_named(tmp_path: Path, damage: object, error: type[
     assert caught.value.hint
 
 
-def test_a_bare_file_is_refused(tmp_path: Path) -> None:
+def test_file_instead_of_a_directory_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "model.mindir").write_bytes(b"x")
     with pytest.raises(UserError, match="a file, where a model directory is needed"):
         ModelBundle.open(tmp_path / "model.mindir")
 
 
-def test_a_failed_write_leaves_the_old_bundle_and_no_litter(tmp_path: Path) -> None:
+def test_failed_write_keeps_the_old_bundle_and_no_temporary_files(tmp_path: Path) -> None:
     old = write(tmp_path / "model")
 
     def fail() -> None:
@@ -131,7 +133,7 @@ def test_a_failed_write_leaves_the_old_bundle_and_no_litter(tmp_path: Path) -> N
     assert ModelBundle.open(old.path).signature == old.signature
 
 
-def test_a_full_disk_is_a_named_error(tmp_path: Path) -> None:
+def test_full_disk_is_a_user_error(tmp_path: Path) -> None:
     def fill() -> None:
         with write_bundle(tmp_path / "model"):
             raise OSError(28, "No space left on device")
@@ -152,7 +154,7 @@ def test_a_full_disk_is_a_named_error(tmp_path: Path) -> None:
         ("float32", (), "shape must be (-1, 1, 8, 8), got ()"),
     ],
 )
-def test_mismatches_say_expected_and_found(dtype: str, shape: tuple[int, ...], message: str) -> None:
+def test_mismatches_name_expected_and_found(dtype: str, shape: tuple[int, ...], message: str) -> None:
     assert TensorSpec("image", "float32", (-1, 1, 8, 8)).describe_mismatch(dtype, shape) == message
 
 

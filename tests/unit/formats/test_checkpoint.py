@@ -43,7 +43,7 @@ def write_half(path: Path) -> None:
         raise RuntimeError("halfway")
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_round_trip(tmp_path: Path) -> None:
     found = Checkpoint.open(write(tmp_path / "final"))
     assert (found.epoch, found.step, found.seed) == (1, 10, 7)
     assert found.network == NetworkSpec("package.module:Network", {"classes": 10})
@@ -54,14 +54,14 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert found.optimizer_file.is_file()
 
 
-def test_files_get_ordinary_modes_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_file_modes_and_no_temporary_files(tmp_path: Path) -> None:
     path = write(tmp_path / "00001-10")
     assert {stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()} == {0o644}
     assert stat.S_IMODE(path.stat().st_mode) == 0o755
     assert list_names(tmp_path) == ["00001-10"]
 
 
-def test_a_failing_writer_leaves_the_old_one(tmp_path: Path) -> None:
+def test_failed_write_keeps_the_old_checkpoint(tmp_path: Path) -> None:
     path = write(tmp_path / "00001-10")
     with pytest.raises(RuntimeError, match="halfway"):
         write_half(path)
@@ -69,7 +69,7 @@ def test_a_failing_writer_leaves_the_old_one(tmp_path: Path) -> None:
     assert list_names(tmp_path) == ["00001-10"]
 
 
-def test_an_unwritable_directory_is_a_clear_error(tmp_path: Path) -> None:
+def test_unwritable_directory_is_a_user_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"the checkpoint cannot be written \(.*[Nn]ot a directory|File exists"):
         write(tmp_path / "file" / "00001-10")
@@ -83,29 +83,29 @@ def flip(path: Path) -> None:
     (path / "optimizer.ckpt").write_bytes(b"Optimizer.ckpt 2 20")
 
 
-def forget_file(path: Path) -> None:
+def remove_file(path: Path) -> None:
     (path / "optimizer.ckpt").unlink()
 
 
-def forget_description(path: Path) -> None:
+def remove_description(path: Path) -> None:
     (path / "checkpoint.json").unlink()
 
 
-def garble_description(path: Path) -> None:
+def truncate_description(path: Path) -> None:
     (path / "checkpoint.json").write_text("{")
 
 
 BREAKAGES = [
     (truncate, CorruptBundleError, "network.ckpt: must have"),
     (flip, CorruptBundleError, "optimizer.ckpt: sha256 must be"),
-    (forget_file, UserError, "optimizer.ckpt missing, named by checkpoint.json"),
-    (forget_description, NotFoundError, "checkpoint.json is missing"),
-    (garble_description, UserError, "checkpoint.json: not valid JSON"),
+    (remove_file, UserError, "optimizer.ckpt missing, named by checkpoint.json"),
+    (remove_description, NotFoundError, "checkpoint.json is missing"),
+    (truncate_description, UserError, "checkpoint.json: not valid JSON"),
 ]
 
 
 @pytest.mark.parametrize(("damage", "kind", "message"), BREAKAGES)
-def test_a_broken_one_is_refused_and_skipped_by_name(
+def test_broken_checkpoint_is_rejected_and_skipped_with_a_warning(
     damage: Callable[[Path], None],
     kind: type[Exception],
     message: str,
@@ -129,7 +129,7 @@ def test_a_broken_one_is_refused_and_skipped_by_name(
 
 
 @pytest.mark.parametrize("field", ["epoch", "step", "seed", "network", "metrics", "files", "mindspore_version"])
-def test_an_incomplete_description_names_the_field(tmp_path: Path, field: str) -> None:
+def test_error_names_the_missing_field(tmp_path: Path, field: str) -> None:
     path = write(tmp_path / "00001-10")
     description = json.loads((path / "checkpoint.json").read_text())
     del description[field]
@@ -138,13 +138,13 @@ def test_an_incomplete_description_names_the_field(tmp_path: Path, field: str) -
         Checkpoint.open(path)
 
 
-def test_open_without_verify_looks_at_sizes_only(tmp_path: Path) -> None:
+def test_open_without_verify_compares_sizes_only(tmp_path: Path) -> None:
     path = write(tmp_path / "00002-20", 2, 20)
     flip(path)
     assert Checkpoint.open(path, verify=False).step == 20
 
 
-def test_no_directory_has_no_latest(tmp_path: Path) -> None:
+def test_no_latest_checkpoint(tmp_path: Path) -> None:
     assert checkpoint.get_latest_checkpoint(tmp_path / "nowhere") is None
     (tmp_path / "other").mkdir()
     (tmp_path / ".00001-10.abc.tmp").mkdir()
@@ -153,7 +153,7 @@ def test_no_directory_has_no_latest(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**9)), unique=True, max_size=6))
-def test_newest_first_by_number_and_not_by_text(tmp_path_factory: pytest.TempPathFactory, pairs: list[Any]) -> None:
+def test_checkpoints_are_ordered_by_number(tmp_path_factory: pytest.TempPathFactory, pairs: list[Any]) -> None:
     root = tmp_path_factory.mktemp("root")
     for epoch, step in pairs:
         (root / checkpoint.name_checkpoint(epoch, step)).mkdir()
@@ -161,7 +161,7 @@ def test_newest_first_by_number_and_not_by_text(tmp_path_factory: pytest.TempPat
     assert names == [checkpoint.name_checkpoint(*pair) for pair in sorted(pairs, reverse=True)]
 
 
-def test_pruning_keeps_the_newest_and_what_has_other_names(tmp_path: Path) -> None:
+def test_pruning_keeps_the_newest_and_other_directories(tmp_path: Path) -> None:
     for epoch in range(1, 5):
         write(tmp_path / checkpoint.name_checkpoint(epoch, epoch * 10), epoch, epoch * 10)
     write(tmp_path / "final")
@@ -169,7 +169,7 @@ def test_pruning_keeps_the_newest_and_what_has_other_names(tmp_path: Path) -> No
     assert list_names(tmp_path) == ["00003-30", "00004-40", "final"]
 
 
-def test_leftovers_of_a_killed_writer_are_removed_and_nothing_else(tmp_path: Path) -> None:
+def test_only_temporary_directories_of_killed_writers_are_removed(tmp_path: Path) -> None:
     write(tmp_path / "00001-10")
     for name in (".00002-20.a1b2.tmp", ".00001-10.x.old", ".mine.tmp", "notes"):
         (tmp_path / name).mkdir()

@@ -68,14 +68,14 @@ def test_tables_are_standardised_by_the_training_split_alone(tmp_path: Path) -> 
     assert np.abs(test.mean(axis=0)).max() > 1e-3
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(digits: Dataset, tmp_path: Path) -> None:
+def test_files_depend_on_the_seed_only(digits: Dataset, tmp_path: Path) -> None:
     again = load_dataset("digits", tmp_path / "again")
     other = load_dataset("digits", tmp_path / "other", seed=1)
     assert again.digests == digits.digests
     assert other.digests["test.npz"] != digits.digests["test.npz"]
 
 
-def test_loading_replaces_what_stood_there(tmp_path: Path) -> None:
+def test_loading_replaces_an_existing_dataset(tmp_path: Path) -> None:
     target = tmp_path / "data"
     load_dataset("wine", target)
     (target / "stray").touch()
@@ -84,7 +84,7 @@ def test_loading_replaces_what_stood_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spell", [str, lambda path: f"file://{path}", lambda path: f"file://{path}/"])
-def test_a_dataset_directory_is_copied_from_a_path_or_uri(
+def test_dataset_directory_is_copied_from_path_or_uri(
     digits: Dataset, tmp_path: Path, spell: Callable[[Path], str]
 ) -> None:
     copied = load_dataset(spell(digits.path), tmp_path / "copied")
@@ -149,7 +149,7 @@ def test_fractions_are_validated_by_name(arguments: dict[str, float], field: str
 
 
 @pytest.mark.parametrize("name", ["mnist", "/nowhere/at/all", "file:///nowhere/at/all"])
-def test_an_unknown_source_is_named(name: str, tmp_path: Path) -> None:
+def test_error_names_the_unknown_source(name: str, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=name):
         load_dataset(name, tmp_path / "data")
 
@@ -163,20 +163,20 @@ def test_an_unknown_source_is_named(name: str, tmp_path: Path) -> None:
         ({"features": np.array([object()] * 4), "labels": np.zeros(4, int)}, "plain arrays"),
     ],
 )
-def test_wrong_arrays_are_refused(arrays: dict[str, np.ndarray], message: str, tmp_path: Path) -> None:
+def test_invalid_arrays_are_rejected(arrays: dict[str, np.ndarray], message: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "bad.npz", **arrays)
     with pytest.raises(UserError, match=message):
         load_dataset(str(tmp_path / "bad.npz"), tmp_path / "data")
     assert not (tmp_path / "data").exists()
 
 
-def test_a_file_that_is_no_archive_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_no_archive_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "bad.npz").write_bytes(b"not a zip file at all")
     with pytest.raises(UserError, match=r"bad\.npz"):
         load_dataset(str(tmp_path / "bad.npz"), tmp_path / "data")
 
 
-def test_a_flipped_bit_is_refused_when_read_and_when_copied(copy: Path, tmp_path: Path) -> None:
+def test_flipped_bit_is_detected_by_read_and_copy(copy: Path, tmp_path: Path) -> None:
     file = copy / "train.npz"
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
@@ -188,7 +188,7 @@ def test_a_flipped_bit_is_refused_when_read_and_when_copied(copy: Path, tmp_path
     assert not (tmp_path / "again").exists()
 
 
-def test_open_names_what_is_missing(copy: Path, tmp_path: Path) -> None:
+def test_error_names_what_is_missing(copy: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such dataset directory"):
         Dataset.open(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
@@ -200,7 +200,7 @@ def test_open_names_what_is_missing(copy: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("field", ["name", "features", "labels", "splits", "seed", "digests"])
-def test_an_incomplete_description_names_the_field(copy: Path, field: str) -> None:
+def test_error_names_the_missing_field(copy: Path, field: str) -> None:
     description = json.loads((copy / "dataset.json").read_text())
     del description[field]
     (copy / "dataset.json").write_text(json.dumps(description))
@@ -208,6 +208,6 @@ def test_an_incomplete_description_names_the_field(copy: Path, field: str) -> No
         Dataset.open(copy)
 
 
-def test_an_unknown_split_lists_those_there_are(digits: Dataset) -> None:
+def test_error_of_an_unknown_split_lists_the_splits(digits: Dataset) -> None:
     with pytest.raises(UserError, match=r"no split 'dev', found .*validation"):
         digits.read("dev")

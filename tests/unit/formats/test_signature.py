@@ -1,4 +1,4 @@
-"""Dimensions that are padded to a few sizes are checked against the model's inputs and outputs."""
+"""Validation of a signature and of the options in its metadata."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OUTPUTS = (TensorSpec("logits", "float32", (-1, -1, 5)), TensorSpec("label", "in
 TOKENS = {"inputs": {"ids": 1, "mask": 1}, "outputs": {"logits": 1}, "sizes": [16, 32, 64], "pad": {"ids": 7}}
 
 
-def test_reads_what_fits() -> None:
+def test_valid_dimensions() -> None:
     tokens, height = parse_dimensions(
         {"tokens": TOKENS, "height": {"inputs": {"image": 2}, "sizes": [8]}}, INPUTS, OUTPUTS
     )
@@ -70,7 +70,7 @@ def change(**fields: Any) -> dict[str, Any]:
         ({"a": TOKENS, "b": TOKENS}, "dimensions.b.inputs.ids: axis 1 is dimension 'a' already"),
     ],
 )
-def test_refuses_what_does_not_fit(value: Any, message: str) -> None:
+def test_invalid_dimensions(value: Any, message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         parse_dimensions(value, INPUTS, OUTPUTS)
 
@@ -83,7 +83,7 @@ JSON = st.recursive(
 
 
 @given(value=JSON, entry=st.dictionaries(st.sampled_from([*TOKENS, "x"]), JSON))
-def test_any_json_is_read_or_refused(value: Any, entry: dict[str, Any]) -> None:
+def test_any_json_is_parsed_or_rejected(value: Any, entry: dict[str, Any]) -> None:
     for candidate in (value, {"tokens": entry}, {"tokens": {**TOKENS, **entry}}):
         try:
             dimensions = parse_dimensions(candidate, INPUTS, OUTPUTS)
@@ -93,13 +93,13 @@ def test_any_json_is_read_or_refused(value: Any, entry: dict[str, Any]) -> None:
 
 
 @given(sizes=st.sets(st.integers(1, 500), min_size=1), length=st.integers(0, 600))
-def test_the_smallest_size_that_holds(sizes: set[int], length: int) -> None:
+def test_get_size_returns_the_smallest_sufficient_size(sizes: set[int], length: int) -> None:
     dimension = Dimension("n", {"ids": 1}, {}, tuple(sorted(sizes)), {"ids": 0})
     assert dimension.get_size(length) == min((size for size in sizes if size >= length), default=None)
 
 
 @pytest.mark.parametrize("text", ["{", json.dumps(change(sizes=[2, 1]))])
-def test_a_bundle_with_wrong_dimensions_is_not_opened(tmp_path: Path, text: str) -> None:
+def test_bundle_with_invalid_dimensions_is_rejected(tmp_path: Path, text: str) -> None:
     with write_bundle(tmp_path / "model") as writer:
         (writer.directory / MODEL_FILE).write_bytes(b"graph")
         writer.sign(Signature(INPUTS, OUTPUTS, "2.9.0", metadata={"dimensions": text}))
@@ -107,7 +107,7 @@ def test_a_bundle_with_wrong_dimensions_is_not_opened(tmp_path: Path, text: str)
         ModelBundle.open(tmp_path / "model")
 
 
-def test_a_bundle_keeps_its_dimensions(tmp_path: Path) -> None:
+def test_dimensions_round_trip(tmp_path: Path) -> None:
     with write_bundle(tmp_path / "model") as writer:
         (writer.directory / MODEL_FILE).write_bytes(b"graph")
         writer.sign(Signature(INPUTS, OUTPUTS, "2.9.0", metadata={"dimensions": json.dumps({"tokens": TOKENS})}))
@@ -153,7 +153,7 @@ def test_ranges_and_serving_are_read_from_the_metadata() -> None:
         ({"ids": [float("nan"), 1]}, "ranges.ids: must be [least, greatest]"),
     ],
 )
-def test_wrong_ranges(value: Any, message: str) -> None:
+def test_invalid_ranges(value: Any, message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         parse_ranges(value, INPUTS)
     assert message in caught.value.message
@@ -170,7 +170,7 @@ def test_wrong_ranges(value: Any, message: str) -> None:
         ({"batch": 1}, "serving: unknown field 'batch', expected max_batch, max_delay_ms and max_queue"),
     ],
 )
-def test_wrong_serving(value: Any, message: str) -> None:
+def test_invalid_serving_options(value: Any, message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         parse_serving(value)
     assert message in caught.value.message

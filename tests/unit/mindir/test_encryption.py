@@ -1,4 +1,4 @@
-"""Encrypted models: where the key comes from, what a wrong one looks like, and that nothing plain is left behind."""
+"""Encrypted models: keys, errors of wrong keys, and that no plain content reaches the disk."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def write_key(path: Path, content: bytes, mode: int = 0o600) -> Path:
         (KEY.hex().encode(), KEY),
         (KEY.hex().upper().encode() + b"\n", KEY),
         (KEY[:24].hex().encode(), KEY[:24]),
-        # 32 digits are 32 bytes, with and without a line end: one text is one key.
+        # 32 digits are 32 bytes, with and without a line end: one text stands for one key.
         (KEY[:16].hex().encode(), KEY[:16].hex().encode()),
         (KEY[:16].hex().encode() + b"\n", KEY[:16].hex().encode()),
     ],
 )
-def test_keys(tmp_path: Path, content: bytes, key: bytes) -> None:
+def test_valid_keys(tmp_path: Path, content: bytes, key: bytes) -> None:
     assert read_model_key(write_key(tmp_path / "key", content), {}) == key
     if b"\0" not in content:
         assert read_model_key(None, {MODEL_KEY_VARIABLE: os.fsdecode(content)}) == key
@@ -60,13 +60,13 @@ def test_no_key() -> None:
     assert read_model_key(None, {MODEL_KEY_VARIABLE: ""}) is None
 
 
-def test_the_file_counts_before_the_variable(tmp_path: Path) -> None:
+def test_file_has_precedence_over_the_variable(tmp_path: Path) -> None:
     file = write_key(tmp_path / "key", KEY)
     assert read_model_key(file, {MODEL_KEY_VARIABLE: "x"}) == KEY
 
 
 @given(content=st.binary(max_size=80))
-def test_a_wrong_key_is_never_shown(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_error_never_contains_the_key(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     file = write_key(tmp_path_factory.getbasetemp() / "key", b"secret" + content)
     message = ""
     try:
@@ -84,7 +84,7 @@ def test_a_wrong_key_is_never_shown(tmp_path_factory: pytest.TempPathFactory, co
     ("content", "message"),
     [(b"", "got 0 bytes"), (b"short", "got 5 bytes"), (b"g" * 64, "got 64 bytes"), (b"x" * 10_000, "got 4096 bytes")],
 )
-def test_wrong_lengths(tmp_path: Path, content: bytes, message: str) -> None:
+def test_invalid_lengths(tmp_path: Path, content: bytes, message: str) -> None:
     with pytest.raises(UserError, match=message):
         read_model_key(write_key(tmp_path / "key", content), {})
     if content:
@@ -92,7 +92,7 @@ def test_wrong_lengths(tmp_path: Path, content: bytes, message: str) -> None:
             read_model_key(None, {MODEL_KEY_VARIABLE: content.decode()})
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_key_files(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere: key file: No such file or directory"):
         read_model_key(tmp_path / "nowhere", {})
     with pytest.raises(UserError, match="key file: Is a directory"):
@@ -100,7 +100,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o440, False), (0o644, True), (0o660, True)])
-def test_a_file_open_to_others_is_named_in_the_log(
+def test_key_file_readable_by_others_causes_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warned: bool
 ) -> None:
     file = write_key(tmp_path / "key", KEY.hex().encode(), mode)
@@ -119,13 +119,13 @@ pytestmark = pytest.mark.mindspore
 
 
 @pytest.fixture(autouse=True)
-def _where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(MODEL_KEY_VARIABLE, raising=False)
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "support"))
 
 
-def test_it_computes_what_the_plain_one_does(models: Path) -> None:
+def test_outputs_equal_those_of_the_plain_model(models: Path) -> None:
     bundle, plain = ModelBundle.open(models / "encrypted"), ModelBundle.open(models / "free")
     assert (bundle.signature.encryption, plain.signature.encryption) == ("AES-GCM", "")
     inputs = plain.read_verified().inputs
@@ -138,9 +138,8 @@ def test_it_computes_what_the_plain_one_does(models: Path) -> None:
     assert (info.operators, info.inputs) == (expected.operators, expected.inputs)
 
 
-@pytest.mark.parametrize("length", [16, 24, 32])
-def test_nothing_plain_is_left(
-    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, length: int
+def test_no_plain_content_is_written(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     import tempfile
 
@@ -149,20 +148,22 @@ def test_nothing_plain_is_left(
     plain = (models / "free" / MODEL_FILE).read_bytes()
     seen: dict[Path, bytes] = {}
 
-    def look(directory: Path) -> None:
+    def read_all(directory: Path) -> None:
         seen.update({file: file.read_bytes() for file in directory.rglob("*") if file.is_file()})
 
     inspect, compare = module.inspect_mindir, module._compare
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    monkeypatch.setattr(module, "inspect_mindir", lambda file, **options: (look(scratch), inspect(file, **options))[1])
     monkeypatch.setattr(
-        module, "_compare", lambda directory, *arguments: (look(directory), compare(directory, *arguments))[1]
+        module, "inspect_mindir", lambda file, **options: (read_all(scratch), inspect(file, **options))[1]
     )
-    key = os.urandom(length)
+    monkeypatch.setattr(
+        module, "_compare", lambda directory, *arguments: (read_all(directory), compare(directory, *arguments))[1]
+    )
+    key = os.urandom(24)
     bundle = export_mindir(models / "checkpoint", tmp_path / "out" / "model", dataset_dir=models / "dataset", key=key)
-    look(tmp_path)
+    read_all(tmp_path)
     weights = plain[plain.index(b"dense.weight") :][:200]
     assert {file.name for file in seen} == {MODEL_FILE, "verified.npz", "signature.json"}
     assert len([file for file in seen if file.name == MODEL_FILE]) == 3
@@ -181,7 +182,7 @@ def test_nothing_plain_is_left(
         (b"short", "key: must be 16, 24 or 32 bytes, got 5 bytes"),
     ],
 )
-def test_without_the_right_key(models: Path, key: bytes | None, message: str) -> None:
+def test_missing_and_wrong_keys(models: Path, key: bytes | None, message: str) -> None:
     bundle = ModelBundle.open(models / "encrypted")
     for call in (
         lambda: load_graph(bundle, key),
@@ -194,7 +195,7 @@ def test_without_the_right_key(models: Path, key: bytes | None, message: str) ->
         verify_bundle(bundle.path, outputs=True, key=key)
 
 
-def test_a_plain_model_needs_no_key_and_takes_any(models: Path) -> None:
+def test_plain_model_ignores_the_key(models: Path) -> None:
     bundle = ModelBundle.open(models / "free")
     assert load_graph(bundle, bytes(32)) is not None
     assert inspect_mindir(bundle.path, key=KEY).parameters == 2
@@ -202,7 +203,7 @@ def test_a_plain_model_needs_no_key_and_takes_any(models: Path) -> None:
 
 
 @pytest.mark.parametrize(("method", "error"), [("", "MindSpore cannot load it"), ("SM4-CBC", "must be AES-GCM")])
-def test_a_signature_that_says_something_else(models: Path, tmp_path: Path, method: str, error: str) -> None:
+def test_signature_with_another_method(models: Path, tmp_path: Path, method: str, error: str) -> None:
     bundle = ModelBundle.open(models / "encrypted")
     with write_bundle(tmp_path / "model") as writer:
         shutil.copy(bundle.mindir, writer.directory)
@@ -213,7 +214,7 @@ def test_a_signature_that_says_something_else(models: Path, tmp_path: Path, meth
         load_graph(ModelBundle.open(tmp_path / "model"), KEY)
 
 
-def test_a_changed_file_has_another_digest(models: Path, tmp_path: Path) -> None:
+def test_changed_file_has_another_digest(models: Path, tmp_path: Path) -> None:
     damaged = Path(shutil.copytree(models / "encrypted", tmp_path / "model"))
     content = bytearray((damaged / MODEL_FILE).read_bytes())
     content[len(content) // 2] ^= 1
@@ -230,7 +231,7 @@ def test_a_changed_file_has_another_digest(models: Path, tmp_path: Path) -> None
         ({"metadata": {"encryption": "none"}}, "metadata: encryption: is reserved for export"),
     ],
 )
-def test_wrong_options_of_export(models: Path, tmp_path: Path, options: dict[str, object], message: str) -> None:
+def test_invalid_options_of_export(models: Path, tmp_path: Path, options: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message) as raised:
         export_mindir(models / "checkpoint", tmp_path / "model", dataset_dir=models / "dataset", **options)
     assert KEY.hex() not in str(raised.value)
@@ -249,7 +250,7 @@ def test_commands(models: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
     assert run(["model", "verify", "model", "--outputs", "--key-file", "model.key"]) == 0
     assert run(["model", "inspect", "model"]) == 0
     text = capfd.readouterr().out
-    assert "bytes, encrypted (AES-GCM)\nweights and operators: with the key only (--key-file)" in text
+    assert "bytes, encrypted (AES-GCM)\nweights and operators: encrypted, set --key-file" in text
     assert "(-1, 1, 8, 8)" in text
     assert run(["model", "inspect", "model", "--key-file", "model.key"]) == 0
     assert "2 weights with 650 values" in capfd.readouterr().out

@@ -27,7 +27,7 @@ def _where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "support"))
 
 
-def test_the_bundle_tells_where_it_came_from(models: Path) -> None:
+def test_signature_records_the_origin(models: Path) -> None:
     bundle = ModelBundle.open(models / "free")
     signature, dataset = bundle.signature, Dataset.open(models / "dataset")
     assert [spec.to_dict() for spec in signature.inputs] == [
@@ -46,7 +46,7 @@ def test_the_bundle_tells_where_it_came_from(models: Path) -> None:
     np.testing.assert_array_equal(samples.labels, labels[:64])
 
 
-def test_options(models: Path, tmp_path: Path) -> None:
+def test_options_of_export(models: Path, tmp_path: Path) -> None:
     output = tmp_path / "a b é" / "model"
     bundle = export_mindir(
         models / "checkpoint",
@@ -95,7 +95,7 @@ def test_options(models: Path, tmp_path: Path) -> None:
         ({"samples": {}}, UserError, "samples: must be arrays of the same number of rows"),
     ],
 )
-def test_failures_leave_nothing_behind(
+def test_failed_export_keeps_the_existing_bundle(
     models: Path, tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     target = tmp_path / "out" / "model"
@@ -108,7 +108,7 @@ def test_failures_leave_nothing_behind(
     assert list(Path.cwd().iterdir()) == []
 
 
-def test_a_checkpoint_that_names_no_network_needs_one(models: Path, tmp_path: Path) -> None:
+def test_checkpoint_without_a_factory_needs_a_network(models: Path, tmp_path: Path) -> None:
     import small_networks
 
     with write_checkpoint(tmp_path / "checkpoint", epoch=1, step=1, seed=1, network=NetworkSpec("")) as directory:
@@ -124,12 +124,12 @@ def test_a_checkpoint_that_names_no_network_needs_one(models: Path, tmp_path: Pa
     assert (len(bundle.read_verified()), bundle.read_verified().labels, bundle.signature.labels) == (3, None, ())
 
 
-def test_a_missing_checkpoint_is_named(models: Path, tmp_path: Path) -> None:
+def test_error_names_the_missing_checkpoint(models: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="nowhere: no such checkpoint"):
         export_mindir(tmp_path / "nowhere", tmp_path / "model", dataset_dir=models / "dataset")
 
 
-def test_verification_finds_other_outputs(models: Path, tmp_path: Path) -> None:
+def test_verification_detects_different_outputs(models: Path, tmp_path: Path) -> None:
     bundle = ModelBundle.open(models / "free")
     samples = bundle.read_verified()
     with write_bundle(tmp_path / "other") as writer:
@@ -143,7 +143,7 @@ def test_verification_finds_other_outputs(models: Path, tmp_path: Path) -> None:
     assert verify_bundle(tmp_path / "other", outputs=True, tolerance=0.1).samples == 64
 
 
-def test_verification_refuses_a_flipped_bit(models: Path, tmp_path: Path) -> None:
+def test_verification_detects_a_flipped_bit(models: Path, tmp_path: Path) -> None:
     damaged = Path(shutil.copytree(models / "free", tmp_path / "model"))
     content = bytearray((damaged / VERIFIED_FILE).read_bytes())
     content[-1] ^= 128

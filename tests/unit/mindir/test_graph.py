@@ -1,4 +1,4 @@
-"""The one thread-safe runner, on real graphs."""
+"""GraphRunner on real graphs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_warm_sizes(free: GraphRunner, fixed: GraphRunner, pair: GraphRunner) ->
 @settings(max_examples=30, deadline=None)
 @given(rows=st.integers(1, 50), offset=st.integers(0, 13))
 @pytest.mark.parametrize("kind", ["free", "fixed"])
-def test_any_number_of_rows_is_padded_split_and_sliced_back(
+def test_any_number_of_rows_is_padded_split_and_cropped(
     kind: str,
     request: pytest.FixtureRequest,
     samples: tuple[np.ndarray, np.ndarray],
@@ -65,16 +65,18 @@ def test_any_number_of_rows_is_padded_split_and_sliced_back(
     np.testing.assert_allclose(found["output"], outputs[offset : offset + rows], atol=1e-5)
 
 
-def test_many_threads_get_their_own_answers(free: GraphRunner, samples: tuple[np.ndarray, np.ndarray]) -> None:
+def test_concurrent_threads_receive_their_own_outputs(
+    free: GraphRunner, samples: tuple[np.ndarray, np.ndarray]
+) -> None:
     inputs, outputs = samples
 
-    def ask(number: int) -> float:
+    def compute(number: int) -> float:
         start, rows = number % 40, 1 + number % 23
         found = free.predict({"image": inputs[start : start + rows]})["output"]
         return float(np.abs(found - outputs[start : start + rows]).max())
 
     with ThreadPoolExecutor(16) as pool:
-        assert max(pool.map(ask, range(400))) < 1e-5
+        assert max(pool.map(compute, range(400))) < 1e-5
 
 
 def test_several_inputs_and_outputs(pair: GraphRunner) -> None:
@@ -103,7 +105,7 @@ IMAGE = np.zeros((3, 1, 8, 8), np.float32)
     ],
 )
 @pytest.mark.parametrize("kind", ["free", "fixed"])
-def test_what_does_not_fit_is_refused_before_the_graph(
+def test_invalid_inputs_are_rejected_before_the_graph(
     kind: str, request: pytest.FixtureRequest, inputs: dict[str, np.ndarray], messages: list[str]
 ) -> None:
     runner: GraphRunner = request.getfixturevalue(kind)
@@ -113,13 +115,13 @@ def test_what_does_not_fit_is_refused_before_the_graph(
     assert runner.predict({"image": IMAGE})["output"].shape == (3, 10)
 
 
-def test_unequal_batches_are_refused(pair: GraphRunner) -> None:
+def test_unequal_batches_are_rejected(pair: GraphRunner) -> None:
     inputs = {"values": np.ones((2, 3), np.float32), "index": np.ones(3, np.int32)}
     with pytest.raises(ValidationError, match="same number of rows, got 2 in 'values', 3 in 'index'"):
         pair.predict(inputs)
 
 
-def test_a_closed_runner_says_so(models: Path) -> None:
+def test_closed_runner_raises(models: Path) -> None:
     runner = GraphRunner(models / "fixed")
     runner.close()
     runner.close()
@@ -128,12 +130,12 @@ def test_a_closed_runner_says_so(models: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"max_batch": 0}, {"warm": [0, 4]}])
-def test_batch_sizes_below_one_are_refused(models: Path, options: dict[str, object]) -> None:
+def test_batch_sizes_below_one_are_rejected(models: Path, options: dict[str, object]) -> None:
     with pytest.raises(UserError, match="must be at least 1"):
         GraphRunner(models / "free", **options)  # type: ignore[arg-type]
 
 
-def test_damaged_and_unloadable_models_are_refused(models: Path, tmp_path: Path) -> None:
+def test_damaged_and_unloadable_models_are_rejected(models: Path, tmp_path: Path) -> None:
     damaged = Path(shutil.copytree(models / "free", tmp_path / "damaged"))
     content = bytearray((damaged / MODEL_FILE).read_bytes())
     content[len(content) // 2] ^= 1

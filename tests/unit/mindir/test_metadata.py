@@ -1,4 +1,4 @@
-"""MindIR files are read without loading MindSpore."""
+"""Metadata of MindIR files, without MindSpore."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kfp_mindspore.formats.bundle import TensorSpec
 from kfp_mindspore.mindir import inspect_mindir
 
 
-def test_what_a_file_says(models: Path) -> None:
+def test_metadata_of_real_models(models: Path) -> None:
     info = inspect_mindir(models / "free")
     assert info == inspect_mindir(models / "free" / "model.mindir")
     assert (info.producer, info.mindspore_version[:2]) == ("MindSpore", "2.")
@@ -31,7 +31,7 @@ def test_what_a_file_says(models: Path) -> None:
     )
 
 
-def test_mindspore_is_not_loaded(models: Path) -> None:
+def test_mindspore_is_not_imported(models: Path) -> None:
     script = (
         "import sys; from kfp_mindspore.mindir import inspect_mindir; inspect_mindir(sys.argv[1]);"
         "print([name for name in ('mindspore', 'numpy') if name in sys.modules])"
@@ -41,13 +41,13 @@ def test_mindspore_is_not_loaded(models: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a model at all", bytes(range(256)), b"\x0a\x031.1"])
-def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
+def test_other_files_are_rejected(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "model.mindir"
     file.write_bytes(content)
     with pytest.raises(UserError, match=r"model.mindir: not a MindIR file"):
         inspect_mindir(file)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_error_names_the_missing_file(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"model.mindir: no such file"):
         inspect_mindir(tmp_path)

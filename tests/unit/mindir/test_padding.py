@@ -1,4 +1,4 @@
-"""Free lengths, padded to a few sizes, and transforms, as export writes them with real networks."""
+"""Export of free dimensions and of transforms with real networks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOKENS = {"inputs": {"ids": 1, "mask": 1}, "outputs": {"output": 1}, "sizes": [1
 
 
 @pytest.fixture(autouse=True)
-def _where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(SUPPORT))
 
@@ -38,7 +38,7 @@ def make_texts(rows: int = 4, length: int = 10) -> dict[str, Any]:
     return {"ids": random.integers(0, 50, (rows, length), np.int32), "mask": mask}
 
 
-def test_the_bundle_of_the_fixture(models: Path) -> None:
+def test_dimensions_in_the_signature(models: Path) -> None:
     bundle = ModelBundle.open(models / "sequence")
     assert [spec.shape for spec in bundle.signature.inputs] == [(-1, -1), (-1, -1)]
     assert bundle.signature.outputs[0].shape == (-1, -1, 5)
@@ -46,7 +46,7 @@ def test_the_bundle_of_the_fixture(models: Path) -> None:
     assert tokens == Dimension("tokens", {"ids": 1, "mask": 1}, {"output": 1}, (16, 32, 64), {"ids": 0, "mask": 0})
 
 
-def test_padding_changes_no_answer(models: Path) -> None:
+def test_padding_does_not_change_outputs(models: Path) -> None:
     texts = make_texts(3, 20)
     with GraphRunner(models / "sequence", max_batch=4, warm=()) as runner:
         whole = runner.predict(texts)["output"]
@@ -63,7 +63,6 @@ def test_padding_changes_no_answer(models: Path) -> None:
     [
         ({"network": "small_networks:Unmasked"}, KfpMindSporeError, "padded to tokens 16, the graph must compute what"),
         ({"outputs": {}}, KfpMindSporeError, r"padded to tokens 16: output 'output' must have shape \(4, 10, 5\)"),
-        ({"outputs": {"output": 2}}, KfpMindSporeError, r"must have shape \(4, 10, 5\) as the network's"),
         ({"outputs": {"logits": 1}}, ValidationError, "tokens.outputs: unknown 'logits', expected 'output'"),
         (
             {"inputs": {"ids": 1}},
@@ -77,7 +76,7 @@ def test_padding_changes_no_answer(models: Path) -> None:
         ({"pad": {"ids": 1.5}}, ValidationError, "tokens.pad.ids: must be a value of dtype int32"),
     ],
 )
-def test_dimensions_that_are_refused(
+def test_invalid_dimensions_are_rejected(
     models: Path, tmp_path: Path, change: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     network = change.pop("network", None) if "network" in change else None
@@ -93,12 +92,12 @@ def test_dimensions_that_are_refused(
 
 
 @pytest.mark.parametrize("dimensions", [[], {"tokens": 3}, "tokens"])
-def test_dimensions_of_another_type(models: Path, tmp_path: Path, dimensions: Any) -> None:
+def test_dimensions_of_another_type_are_rejected(models: Path, tmp_path: Path, dimensions: Any) -> None:
     with pytest.raises(ValidationError, match="must be an object"):
         export_mindir(models / "sequence_checkpoint", tmp_path / "model", samples=make_texts(), dimensions=dimensions)
 
 
-def test_a_fixed_batch_with_a_free_length(models: Path, tmp_path: Path) -> None:
+def test_fixed_batch_with_a_free_length(models: Path, tmp_path: Path) -> None:
     bundle = export_mindir(
         models / "sequence_checkpoint", tmp_path / "model", samples=make_texts(), dimensions={"tokens": TOKENS}, batch=3
     )
@@ -107,7 +106,7 @@ def test_a_fixed_batch_with_a_free_length(models: Path, tmp_path: Path) -> None:
         assert runner.predict(make_texts(7, 33))["output"].shape == (7, 33, 5)
 
 
-def test_samples_may_be_named_in_any_order(models: Path, tmp_path: Path) -> None:
+def test_order_of_samples_does_not_matter(models: Path, tmp_path: Path) -> None:
     texts = make_texts()
     turned = {"mask": texts["mask"], "ids": texts["ids"]}
     bundle = export_mindir(models / "sequence_checkpoint", tmp_path / "model", samples=turned)
@@ -147,7 +146,7 @@ def test_two_dimensions(tmp_path: Path) -> None:
 # ---- transforms
 
 
-def test_the_transform_of_the_fixture(models: Path) -> None:
+def test_transform_of_encoded_images(models: Path) -> None:
     from io import BytesIO
 
     from PIL import Image
@@ -183,7 +182,7 @@ def test_the_transform_of_the_fixture(models: Path) -> None:
         ),
     ],
 )
-def test_a_transform_that_fails_is_not_exported(
+def test_failing_transform_is_not_exported(
     models: Path, tmp_path: Path, source: str | None, error: type[Exception], message: str
 ) -> None:
     if source is not None:
@@ -195,15 +194,15 @@ def test_a_transform_that_fails_is_not_exported(
     assert ModelBundle.open(target).signature == before
 
 
-def test_command(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = ["model", "export", str(models / "checkpoint"), "--dataset", str(models / "dataset"), "-o", "model"]
     assert run([*base, "--transform", str(SUPPORT / "digits_transform.py")]) == 0
     assert run(["model", "inspect", "model"]) == 0
-    assert "transform.py: changes what clients send and get; served only with --allow_model_code true" in (
+    assert "transform.py: changes requests and responses; served only with --allow_model_code true" in (
         capsys.readouterr().out
     )
     assert run(["model", "verify", "model"]) == 0
-    assert "transform.py, verified.npz and signature.json have their digests" in capsys.readouterr().out
+    assert "transform.py, verified.npz and signature.json match their digests" in capsys.readouterr().out
     assert run([*base, "--transform", "nobody"]) == 2
     assert "transform 'nobody': not registered" in capsys.readouterr().err
     Path("dimensions.json").write_text(json.dumps({"height": {"inputs": {"image": 2}, "sizes": [8]}}))
@@ -211,4 +210,4 @@ def test_command(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "(-1, 1, -1, 8)" in capsys.readouterr().err
     Path("dimensions.json").write_text("[]")
     assert run([*base, "--dimensions", "dimensions.json"]) == 2
-    assert "dimensions.json: must hold a JSON object" in capsys.readouterr().err
+    assert "dimensions.json: must contain a JSON object" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A training script as a user writes it; the topology, if any, is in the environment."""
+"""A data-parallel training script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mindspore import nn  # isort: skip
 from mindspore.train import Callback, EarlyStopping, ReduceLROnPlateau  # isort: skip
 
 ROOT = Path(sys.argv[1])
-# One rank is asked to leave: the others must follow after the same step.
+# The rank that receives SIGTERM; the others must stop after the same step.
 INTERRUPTED = sys.argv[2] if len(sys.argv) > 2 else ""
 
 
@@ -38,7 +38,7 @@ class Network(nn.Cell):
 
 def main() -> None:
     worker = training.init_distributed()
-    # Workers begin with unequal weights on purpose: rank 0's count.
+    # Different initial weights: those of rank 0 are broadcast.
     training.set_seed(7 + worker.rank)
     network = Network()
     result = training.fit(

@@ -1,4 +1,4 @@
-"""Everything that needs MindSpore, in one process: each scenario gives JSON that test_fit.py judges."""
+"""Trainings for test_fit.py in one process: each scenario returns JSON values."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def compare(first: Any, second: Any) -> float:
 
 
 class Interrupt(Callback):
-    """Sends this process SIGTERM at a step."""
+    """Sends SIGTERM to this process at a step."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -110,8 +110,8 @@ class Interrupt(Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-class Remembering(Callback):
-    """A user's callback with a state of its own."""
+class Stateful(Callback):
+    """A user's callback with state."""
 
     def __init__(self) -> None:
         self.epochs: list[int] = []
@@ -127,7 +127,7 @@ class Remembering(Callback):
 
 
 class Recorder(Callback):
-    """Notes each hook with what a callback may look at."""
+    """Records each hook with the arguments of the callback."""
 
     def __init__(self) -> None:
         self.calls: list[list[Any]] = []
@@ -141,7 +141,7 @@ class Recorder(Callback):
     def __exit__(self, *error: object) -> None:
         self.entered -= 1
 
-    def note(self, hook: str, run_context: Any) -> None:
+    def record(self, hook: str, run_context: Any) -> None:
         params = run_context.original_args()
         self.keys |= set(params)
         names = ("mode", "cur_epoch_num", "cur_step_num", "batch_num", "epoch_num", "dataset_sink_mode")
@@ -159,7 +159,7 @@ class Recorder(Callback):
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("on_"):
-            return lambda run_context: self.note(name, run_context)
+            return lambda run_context: self.record(name, run_context)
         return super().__getattribute__(name)
 
 
@@ -243,7 +243,7 @@ def resume(path: Path) -> Any:
         callbacks = [
             EarlyStopping("accuracy", patience=20, restore_best_weights=True),
             ReduceLROnPlateau("eval_loss", patience=1, factor=0.5, min_delta=0.2),
-            Remembering(),
+            Stateful(),
             *more,
         ]
         noise = lambda images, generator: images + generator.normal(0, 0.05, images.shape).astype(np.float32)  # noqa: E731
@@ -285,7 +285,7 @@ def resume(path: Path) -> Any:
             "rates": [line["learning_rate"] for line in lines],
             "wait": callbacks[0].wait,
             "best": float(callbacks[0].best),
-            "remembered": callbacks[2].epochs,
+            "epochs_seen": callbacks[2].epochs,
             "resumed_from": result.resumed_from and result.resumed_from.name,
         }
 
@@ -358,7 +358,7 @@ def every_callback(path: Path) -> Any:
 
 @scenario
 def hooks_without_a_phase(path: Path) -> Any:
-    """Written for Model.train; Model.fit refuses it."""
+    """A callback for Model.train, which Model.fit rejects."""
     steps = []
 
     class Old(Callback):
@@ -474,7 +474,7 @@ def seeds(path: Path) -> Any:
 
 @scenario
 def refusals(path: Path) -> Any:
-    """What was raised, by the name of the mistake."""
+    """The exceptions by case."""
     logging.captureWarnings(True)
     other = path / "other"
     train(Small(hidden=8), epochs=1, checkpoint_dir=other)

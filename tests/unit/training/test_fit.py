@@ -22,14 +22,14 @@ def results(mindspore_processes: MindSporeProcesses, tmp_path_factory: pytest.Te
     return found
 
 
-def test_a_step_is_the_bare_loop_s(results: dict[str, Any]) -> None:
+def test_result_equals_a_bare_loop(results: dict[str, Any]) -> None:
     found = results["same_as_a_bare_loop"]
     assert found["difference"] == 0
     assert found["steps"] == 20
-    assert found["mode_after"], "the mode that the caller had set is back"
+    assert found["mode_after"], "the caller's mode is restored"
 
 
-def test_callbacks_see_and_do_what_they_do_under_model_fit(results: dict[str, Any]) -> None:
+def test_callbacks_behave_as_under_model_fit(results: dict[str, Any]) -> None:
     ours, theirs = results["same_as_model_fit"]["fit"], results["same_as_model_fit"]["Model.fit"]
     assert ours["calls"] == theirs["calls"]
     assert ours["keys"] == theirs["keys"]
@@ -41,17 +41,17 @@ def test_callbacks_see_and_do_what_they_do_under_model_fit(results: dict[str, An
 
 
 @pytest.mark.parametrize("way", ["parts", "cut", "again"])
-def test_a_resumed_run_ends_as_an_uninterrupted_one(results: dict[str, Any], way: str) -> None:
+def test_resumed_run_equals_an_uninterrupted_one(results: dict[str, Any], way: str) -> None:
     whole, resumed = results["resume"]["whole"], results["resume"][way]
     assert resumed["difference"] == 0
     assert resumed["optimizer"] == 0
-    for field in ("epochs", "steps", "metrics", "losses", "rates", "wait", "best", "remembered"):
+    for field in ("epochs", "steps", "metrics", "losses", "rates", "wait", "best", "epochs_seen"):
         assert resumed[field] == whole[field], field
-    assert whole["remembered"] == list(range(1, 9))
-    assert whole["rates"][-1] < whole["rates"][0], "ReduceLROnPlateau had its say"
+    assert whole["epochs_seen"] == list(range(1, 9))
+    assert whole["rates"][-1] < whole["rates"][0], "ReduceLROnPlateau was active"
 
 
-def test_it_goes_on_from_the_newest_checkpoint(results: dict[str, Any]) -> None:
+def test_run_resumes_from_the_newest_checkpoint(results: dict[str, Any]) -> None:
     found = results["resume"]
     assert found["whole"]["resumed_from"] is None
     assert found["parts"]["resumed_from"] == "00003-30"
@@ -60,22 +60,22 @@ def test_it_goes_on_from_the_newest_checkpoint(results: dict[str, Any]) -> None:
     assert found["kept"] == ["00008-80", "00007-70", "00006-60"]
 
 
-def test_sigterm_finishes_the_step_saves_and_leaves_with_143(results: dict[str, Any]) -> None:
+def test_sigterm_finishes_the_step_saves_and_exits_with_143(results: dict[str, Any]) -> None:
     interruptions = results["resume"]["interruptions"]
     assert [found["code"] for found in interruptions] == [143, 143, 143]
-    # Asked at step 34 and 57: the flag is seen with the next step. At the last step of an epoch, the epoch is ended.
+    # Sent at steps 34 and 57: received by the next step. Within the last step of an epoch, the epoch is finished.
     assert [found["checkpoints"][0] for found in interruptions] == ["00003-35", "00005-58", "00006-60"]
     assert "SIGTERM after step 35: saved" in interruptions[0]["errors"]
 
 
-def test_early_stopping_puts_the_best_weights_into_the_output(results: dict[str, Any]) -> None:
+def test_early_stopping_writes_the_best_weights(results: dict[str, Any]) -> None:
     found = results["early_stopping"]
     assert found["stopped_early"]
     assert found["epochs"] == len(found["accuracies"]) < 40
     assert found["final"]["accuracy"] == found["recorded"]["accuracy"] == max(found["accuracies"][:-2])
     assert found["difference"] == 0
     assert found["files"] == ["metrics.jsonl", "network.ckpt", "optimizer.ckpt"]
-    assert found["again"] == [found["epochs"], True, 0.0, found["final"]], "a restarted job finds its work done"
+    assert found["again"] == [found["epochs"], True, 0.0, found["final"]], "a restarted job has nothing to do"
 
 
 def test_every_callback_of_mindspore_works(results: dict[str, Any]) -> None:
@@ -92,15 +92,15 @@ def test_every_callback_of_mindspore_works(results: dict[str, Any]) -> None:
     assert "Eval result: epoch 2, metrics: {'accuracy'" in output
 
 
-def test_general_hooks_run_in_training_only(results: dict[str, Any]) -> None:
+def test_hooks_without_a_phase_run_in_training_only(results: dict[str, Any]) -> None:
     assert results["hooks_without_a_phase"] == ["train"] * 10
 
 
-def test_a_callback_stops_within_an_epoch(results: dict[str, Any]) -> None:
+def test_callback_stops_within_an_epoch(results: dict[str, Any]) -> None:
     assert results["stop_within_an_epoch"] == [2, 14, True, ["accuracy", "eval_loss", "loss"]]
 
 
-def test_the_environment_names_data_checkpoints_and_output(results: dict[str, Any]) -> None:
+def test_directories_of_the_environment(results: dict[str, Any]) -> None:
     found = results["what_a_run_writes"]
     assert found["checkpoints"] == ["00005-180", "00004-144"]
     assert found["network"] == ["scenarios:Small", {"hidden": 8}]
@@ -112,7 +112,7 @@ def test_the_environment_names_data_checkpoints_and_output(results: dict[str, An
     assert "epoch 5/5: loss" in found["output"]
 
 
-def test_metrics_jsonl_has_a_line_an_epoch(results: dict[str, Any]) -> None:
+def test_metrics_jsonl_has_a_line_per_epoch(results: dict[str, Any]) -> None:
     lines = results["what_a_run_writes"]["lines"]
     assert [(line["epoch"], line["step"]) for line in lines] == [(epoch, 36 * epoch) for epoch in range(1, 6)]
     for line in lines:
@@ -123,7 +123,7 @@ def test_metrics_jsonl_has_a_line_an_epoch(results: dict[str, Any]) -> None:
     assert lines[-1]["loss"] < lines[0]["loss"]
 
 
-def test_progress_is_told_each_epoch(results: dict[str, Any]) -> None:
+def test_progress_events(results: dict[str, Any]) -> None:
     events = results["what_a_run_writes"]["events"]
     assert [event["kind"] for event in (events[0], events[-1])] == ["begin", "end"]
     progress = [event for event in events if event["kind"] == "progress"]
@@ -133,27 +133,27 @@ def test_progress_is_told_each_epoch(results: dict[str, Any]) -> None:
     assert set(progress[-1]["metrics"]) == {"loss", "eval_loss", "accuracy"}
 
 
-def test_every_form_of_data_trains_alike(results: dict[str, Any]) -> None:
+def test_all_forms_of_data_are_equivalent(results: dict[str, Any]) -> None:
     found = results["other_sources"]
     assert found["dict"] == found["arrays"]
     assert found["pipeline"] == pytest.approx(found["arrays"], abs=1e-5)
     assert found["dataset"] == 2
 
 
-def test_the_learning_rate_is_the_last_step_s(results: dict[str, Any]) -> None:
+def test_recorded_learning_rate_is_the_last_step_s(results: dict[str, Any]) -> None:
     found = results["learning_rates"]
     assert found["table"] == pytest.approx([0.005, 0.01])
     assert found["schedule"] == pytest.approx([0.01, 0.005])
     assert sorted(set(found["groups"][0])) == pytest.approx([0.01, 0.02])
 
 
-def test_a_network_may_return_its_loss(results: dict[str, Any]) -> None:
+def test_network_that_returns_its_loss(results: dict[str, Any]) -> None:
     metrics, path = results["a_network_with_its_loss"]
     assert set(metrics) == {"loss", "eval_loss"}
     assert path is None
 
 
-def test_a_seed_repeats_a_run(results: dict[str, Any]) -> None:
+def test_run_is_reproducible_by_its_seed(results: dict[str, Any]) -> None:
     first, again, other = results["seeds"]
     assert first == again
     assert first != other
@@ -181,13 +181,13 @@ def test_a_seed_repeats_a_run(results: dict[str, Any]) -> None:
         ("another network", "UserError", "'hidden.weight' has shape (8, 64), the network's has (16, 64)"),
     ],
 )
-def test_a_mistake_is_named(results: dict[str, Any], mistake: str, kind: str, message: str) -> None:
+def test_invalid_arguments(results: dict[str, Any], mistake: str, kind: str, message: str) -> None:
     found_kind, found_message, exit_code = results["refusals"][mistake]
     assert found_kind == kind
     assert message in found_message
     assert exit_code == (1 if kind == "KfpMindSporeError" else 2)
 
 
-def test_a_failed_compile_leaves_nothing_in_the_working_directory(results: dict[str, Any]) -> None:
+def test_failed_compile_writes_nothing_to_the_working_directory(results: dict[str, Any]) -> None:
     assert "nowhere_defined" in results["failed_compile"]["error"]
     assert results["failed_compile"]["left"] == []

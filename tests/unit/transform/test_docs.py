@@ -1,4 +1,4 @@
-"""The transforms that docs/transforms.md shows work as they stand there."""
+"""The transforms of docs/transforms.md."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("part", CASES)
-def test_what_the_page_shows(part: str) -> None:
+def test_transform_of_the_page(part: str) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (source,) = [block for block in blocks if part in block]
     signature = CASES[part]

@@ -1,4 +1,4 @@
-"""Finding a model's transform: code only when it is allowed, each model its own, and errors by file and line."""
+"""Loading of transforms: permission, isolation of modules, and errors with file and line."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def load(path: Path, source: str) -> Any:
     return load_transform(write(path, source), allow_code=True)
 
 
-def test_a_model_without_one(tmp_path: Path) -> None:
+def test_model_without_a_transform(tmp_path: Path) -> None:
     assert load_transform(write(tmp_path / "model")) is None
 
 
@@ -81,21 +81,21 @@ def test_code_needs_permission(tmp_path: Path) -> None:
         load_transform(bundle)
 
 
-def test_code_that_was_not_signed_is_refused(tmp_path: Path) -> None:
+def test_unsigned_code_is_rejected(tmp_path: Path) -> None:
     bundle = write(tmp_path / "model")
     (bundle.path / TRANSFORM_FILE).write_text("raise SystemExit('it ran')")
     with pytest.raises(CorruptBundleError, match=r"transform.py: not among the files of the model's signature"):
         load_transform(bundle, allow_code=True)
 
 
-def test_code_that_was_changed_is_refused(tmp_path: Path) -> None:
+def test_changed_code_is_rejected(tmp_path: Path) -> None:
     bundle = write(tmp_path / "model", ADD.format(amount=1))
     (bundle.path / TRANSFORM_FILE).write_text(ADD.format(amount=2))
     with pytest.raises(CorruptBundleError, match=r"transform.py: sha256 must be"):
         load_transform(bundle, allow_code=True)
 
 
-def test_models_do_not_share_a_module(tmp_path: Path) -> None:
+def test_each_load_has_a_module_of_its_own(tmp_path: Path) -> None:
     first, second = (load(tmp_path / str(amount), ADD.format(amount=amount)) for amount in (1, 2))
     again = load(tmp_path / "1", ADD.format(amount=1))
     modules = [type(bound.transform).__module__ for bound in (first, second, again)]
@@ -106,13 +106,13 @@ def test_models_do_not_share_a_module(tmp_path: Path) -> None:
         [[2, 3]],
     ]
     assert set(modules) <= set(sys.modules)
-    # A model that was unloaded leaves nothing.
+    # Unloaded models leave no module.
     del first, second, again
     gc.collect()
     assert not set(modules) & set(sys.modules)
 
 
-def test_a_replaced_model_brings_its_new_code(tmp_path: Path) -> None:
+def test_replaced_model_has_the_new_code(tmp_path: Path) -> None:
     old = load(tmp_path / "model", ADD.format(amount=1))
     new = load(tmp_path / "model", ADD.format(amount=5))
     assert new.run_preprocess({"x": X})["x"].tolist() == [[6, 7]]
@@ -120,7 +120,7 @@ def test_a_replaced_model_brings_its_new_code(tmp_path: Path) -> None:
     assert not (tmp_path / "model" / "__pycache__").exists()
 
 
-def test_a_function_of_the_signature(tmp_path: Path) -> None:
+def test_build_transform_receives_the_signature(tmp_path: Path) -> None:
     source = """
 from kfp_mindspore.transform import Pipeline, TopK
 
@@ -194,7 +194,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("package")
 @pytest.mark.parametrize("name", ["object", "class", "function"])
-def test_a_registered_transform_needs_no_permission(tmp_path: Path, name: str) -> None:
+def test_registered_transform_needs_no_permission(tmp_path: Path, name: str) -> None:
     bound = load_transform(write(tmp_path / "model", transform=name))
     assert bound is not None
     assert bound.name == f"transform {name!r}"
@@ -210,18 +210,18 @@ def test_a_registered_transform_needs_no_permission(tmp_path: Path, name: str) -
         ("number", UserError, "transform 'number': must define a .*, got int"),
     ],
 )
-def test_wrong_registered_names(tmp_path: Path, name: str, error: type[Exception], message: str) -> None:
+def test_invalid_registered_names(tmp_path: Path, name: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         load_transform(write(tmp_path / "model", transform=name))
 
 
-def test_a_file_and_a_name_are_one_too_many(tmp_path: Path) -> None:
+def test_file_and_registered_name_exclude_each_other(tmp_path: Path) -> None:
     bundle = write(tmp_path / "model", ADD.format(amount=1), transform="object")
     with pytest.raises(UserError, match="names the transform 'object': must be one of them"):
         load_transform(bundle, allow_code=True)
 
 
-# ---- tried before it becomes part of a model
+# ---- validation at export
 
 
 def compute(arrays: Arrays) -> Arrays:
@@ -233,7 +233,7 @@ def export(transform: Path | str) -> ExampleRequest | None:
     return try_transform(bound, SAMPLES, compute, Path(transform) if source else None)
 
 
-def test_export_tries_it(tmp_path: Path, package: Path) -> None:
+def test_export_runs_an_example(tmp_path: Path, package: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(ADD.format(amount=1))
     for transform, source in ((file, file.read_bytes()), ("object", b"")):
@@ -266,21 +266,21 @@ METHOD = "from kfp_mindspore.transform import *\nclass T(Transform):\n{body}\ntr
         ),
     ],
 )
-def test_export_refuses_what_fails(tmp_path: Path, body: str, message: str) -> None:
+def test_export_rejects_failing_transforms(tmp_path: Path, body: str, message: str) -> None:
     file = tmp_path / "mine.py"
     file.write_text(METHOD.format(body=body))
     with pytest.raises(UserError, match=message):
         export(file)
 
 
-def test_without_an_example_only_the_answers_are_tried(tmp_path: Path) -> None:
+def test_without_an_example_only_postprocess_is_validated(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     body = "  inputs = (TensorSpec('t', BYTES, (-1,)),)\n  def preprocess(self, inputs):\n    return 1 / 0"
     file.write_text(METHOD.format(body=body))
     assert export(file) is None
 
 
-def test_an_example_keeps_what_it_holds() -> None:
+def test_example_round_trip() -> None:
     texts = np.array([[b"\x00\xff", b"n\xc3\xa9"]], object)
     numbers = {"half": np.array([0.1, np.inf], np.float16), "big": np.array([2**63 - 1]), "none": np.zeros((0, 2))}
     example = ExampleRequest.decode(ExampleRequest({"t": texts}, numbers).encode())
@@ -291,7 +291,7 @@ def test_an_example_keeps_what_it_holds() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"inputs": 3, "outputs": {}}', b'{"inputs": {"x": {}}}'])
-def test_what_is_no_example(content: bytes) -> None:
+def test_invalid_examples(content: bytes) -> None:
     with pytest.raises(ValueError):
         ExampleRequest.decode(content)
 
@@ -311,7 +311,7 @@ def test_a_directory_is_no_transform(tmp_path: Path) -> None:
         export(tmp_path / "folder.py")
 
 
-def test_a_transform_for_the_log_and_for_the_client(tmp_path: Path) -> None:
+def test_message_for_the_client_contains_no_details(tmp_path: Path) -> None:
     source = METHOD.format(body="  def preprocess(self, inputs):\n    return open('/a/secret/path')")
     bound = load_transform_source(tmp_path / "transform.py", source.encode(), SIGNATURE)
     with pytest.raises(TransformFailedError) as raised:
