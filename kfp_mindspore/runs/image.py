@@ -11,15 +11,14 @@ from kfp_mindspore.runs.spec import PipelineSpec
 from kfp_mindspore.settings import PLACEHOLDER_PREFIX
 
 
-def set_image(spec: PipelineSpec, image: str, *, placeholder: str = "") -> PipelineSpec:
+def set_image(spec: PipelineSpec, image: str) -> PipelineSpec:
     """Return a copy of a compiled pipeline with its placeholder images replaced.
 
-    Images of steps and string constants that equal a placeholder are replaced, such as the image of a job's pods.
+    String constants are replaced too, such as the image of a job's pods.
 
     Args:
         spec: A compiled pipeline; not modified.
         image: The image, preferably by digest (`registry/name@sha256:…`).
-        placeholder: The image to replace; default each that starts with `kfp-mindspore.invalid/`.
 
     Raises:
         UserError: `image` is empty or contains white space.
@@ -27,7 +26,7 @@ def set_image(spec: PipelineSpec, image: str, *, placeholder: str = "") -> Pipel
     if not image or any(character.isspace() for character in image):
         raise UserError(f"image: must be the name of an image, got {image!r}")
     changed = copy.deepcopy(spec)
-    _map_strings(changed, lambda text: image if _is_placeholder(text, placeholder) else text)
+    _map_strings(changed, lambda text: image if _is_placeholder(text) else text)
     return changed
 
 
@@ -36,7 +35,7 @@ def list_placeholders(spec: PipelineSpec) -> list[str]:
     placeholders: set[str] = set()
 
     def collect(text: str) -> str:
-        if _is_placeholder(text, ""):
+        if _is_placeholder(text):
             placeholders.add(text)
         return text
 
@@ -44,8 +43,8 @@ def list_placeholders(spec: PipelineSpec) -> list[str]:
     return sorted(placeholders)
 
 
-def _is_placeholder(value: str, placeholder: str) -> bool:
-    return value == placeholder if placeholder else value.startswith(PLACEHOLDER_PREFIX) and "\n" not in value
+def _is_placeholder(value: str) -> bool:
+    return value.startswith(PLACEHOLDER_PREFIX) and "\n" not in value
 
 
 def _map_strings(value: Any, function: Callable[[str], str]) -> None:

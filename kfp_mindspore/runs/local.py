@@ -25,7 +25,14 @@ from kfp_mindspore.runs.log import LAST_LINES, read_last_step_lines
 from kfp_mindspore.runs.result import RunResult, build_error
 from kfp_mindspore.runs.spec import dump_spec
 from kfp_mindspore.runs.tracker import RunTracker
-from kfp_mindspore.settings import BACKEND_VARIABLE, CODE_DIGEST_VARIABLE, EVENTS_VARIABLE, HOME_VARIABLE, STEP_VARIABLE
+from kfp_mindspore.settings import (
+    BACKEND_VARIABLE,
+    CODE_DIGEST_VARIABLE,
+    EVENTS_VARIABLE,
+    HOME_VARIABLE,
+    LOCAL,
+    STEP_VARIABLE,
+)
 
 STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.05
@@ -169,7 +176,7 @@ def _get_error(
     if error is not None:
         return error
     if tracker.failure is not None:
-        kind = UserError if tracker.failure["mistake"] else KfpMindSporeError
+        kind = UserError if tracker.failure["is_user_error"] else KfpMindSporeError
         return kind(tracker.failure["message"], hint=tracker.failure["hint"])
     if not tracker.is_finished:
         log = result.directory / "run.log"
@@ -226,7 +233,7 @@ def _make_environment(directory: Path, home: Path, lease: Lease | None, project:
         "PYTHONUNBUFFERED": "1",
         EVENTS_VARIABLE: str(directory / "events.jsonl"),
         HOME_VARIABLE: str(home),
-        BACKEND_VARIABLE: "local",
+        BACKEND_VARIABLE: LOCAL,
     }
     environment.pop(STEP_VARIABLE, None)
     if project is not None:

@@ -191,7 +191,7 @@ def _to_json(value: Any) -> Any:
 
 
 def _fail(message: str, hint: str, is_user_error: bool) -> None:
-    events.emit("failure", "run", message=message, hint=hint, mistake=is_user_error)
+    events.emit("failure", "run", message=message, hint=hint, is_user_error=is_user_error)
 
 
 def _watch_parent() -> None:
