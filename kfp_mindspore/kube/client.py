@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import AsyncIterator, Mapping
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from kfp_mindspore.errors import NotFoundError
@@ -34,13 +34,23 @@ class AsyncClient(Transport):
     Args:
         kubeconfig: See `load_config`.
         context: See `load_config`.
+        field_manager: Owner of the fields that it writes.
         retry_timeout: Seconds for which a server that has responded before is retried.
         count_response: Called with verb and HTTP status after each request (0 for no response).
     """
 
-    @functools.cached_property
-    def _resources(self) -> dict[tuple[str, str], Resource]:
-        return {}
+    def __init__(
+        self,
+        kubeconfig: str | os.PathLike[str] | None = None,
+        context: str | None = None,
+        *,
+        field_manager: str = "",
+        retry_timeout: float = 300.0,
+        count_response: Callable[[str, int], None] | None = None,
+    ) -> None:
+        super().__init__(kubeconfig, context, retry_timeout=retry_timeout, count_response=count_response)
+        self._field_manager = field_manager
+        self._resources: dict[tuple[str, str], Resource] = {}
 
     async def get(self, resource: Resource, name: str, namespace: str = "", *, subresource: str = "") -> Document:
         """Return an object."""
@@ -89,7 +99,7 @@ class AsyncClient(Transport):
         namespace: str = "",
         *,
         subresource: str = "",
-        manager: str = FIELD_MANAGER,
+        manager: str = "",
         strict: bool = True,
         dry_run: bool = False,
     ) -> Document:
@@ -100,13 +110,13 @@ class AsyncClient(Transport):
             document: The object.
             namespace: Its namespace.
             subresource: Such as `binding`, of the object that the document names.
-            manager: Field manager.
+            manager: Field manager; default that of the client.
             strict: Refuse fields that the server does not know, as `kubectl create` does.
             dry_run: Validate and default the object without storing it.
         """
         name = document["metadata"].get("name", "")
         query = {
-            "fieldManager": manager,
+            "fieldManager": manager or self._field_manager,
             "fieldValidation": "Strict" if strict else None,
             "dryRun": "All" if dry_run else None,
         }
@@ -121,7 +131,7 @@ class AsyncClient(Transport):
         namespace = metadata.get("namespace") or ""
         request = Request("update", _join(resource.full_name, subresource), metadata["name"], namespace)
         path = resource.get_path(namespace, metadata["name"], subresource)
-        updated: Document = await self.request(request, "PUT", path, {"fieldManager": FIELD_MANAGER}, document)
+        updated: Document = await self.request(request, "PUT", path, {"fieldManager": self._field_manager}, document)
         return updated
 
     async def patch(
@@ -137,19 +147,19 @@ class AsyncClient(Transport):
             subresource: Such as `status`.
         """
         request = Request("patch", _join(resource.full_name, subresource), name, namespace)
-        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+        query = {"fieldManager": self._field_manager, "fieldValidation": "Strict"}
         path = resource.get_path(namespace, name, subresource)
         patched: Document = await self.request(request, "PATCH", path, query, patch, MERGE_PATCH)
         return patched
 
     async def apply(
-        self, document: Mapping[str, Any], *, manager: str = FIELD_MANAGER, force: bool = True, dry_run: bool = False
+        self, document: Mapping[str, Any], *, manager: str = "", force: bool = True, dry_run: bool = False
     ) -> Document:
         """Apply an object of any kind by server-side apply: fields of other managers stay.
 
         Args:
             document: The object, with apiVersion, kind and name.
-            manager: Field manager.
+            manager: Field manager; default that of the client.
             force: Take over conflicting fields from other managers.
             dry_run: Validate the object without storing it.
         """
@@ -159,7 +169,7 @@ class AsyncClient(Transport):
         if resource.namespaced:
             namespace = metadata.get("namespace") or (await self.get_config()).namespace
         query = {
-            "fieldManager": manager,
+            "fieldManager": manager or self._field_manager,
             "force": "true" if force else "false",
             "fieldValidation": "Strict",
             "dryRun": "All" if dry_run else None,

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, TimeoutError
 from typing import Any, Generic, TypeVar
 
-from kfp_mindspore.kube.client import FIELD_MANAGER, AsyncClient, Document, Documents
+from kfp_mindspore.kube.client import AsyncClient, Document, Documents
 from kfp_mindspore.kube.errors import Request
 from kfp_mindspore.kube.logs import follow_log, read_log
 from kfp_mindspore.kube.resources import Resource
@@ -100,7 +100,7 @@ class Cluster:
         namespace: str = "",
         *,
         subresource: str = "",
-        manager: str = FIELD_MANAGER,
+        manager: str = "",
         dry_run: bool = False,
     ) -> Document:
         """Create an object; unknown fields are refused."""
@@ -117,7 +117,7 @@ class Cluster:
         return self._run(self._client.patch(resource, name, namespace, patch, subresource=subresource))
 
     def apply(
-        self, document: Mapping[str, Any], *, manager: str = FIELD_MANAGER, force: bool = True, dry_run: bool = False
+        self, document: Mapping[str, Any], *, manager: str = "", force: bool = True, dry_run: bool = False
     ) -> Document:
         """Apply an object by server-side apply."""
         return self._run(self._client.apply(document, manager=manager, force=force, dry_run=dry_run))

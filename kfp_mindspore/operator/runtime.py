@@ -96,6 +96,7 @@ class Operator:
             client = AsyncClient(
                 self.settings.kubeconfig or None,
                 self.settings.context or None,
+                field_manager="kfp-mindspore-operator",
                 retry_timeout=_RETRY_TIMEOUT_SECONDS,
                 count_response=self.metrics.count_request,
             )
