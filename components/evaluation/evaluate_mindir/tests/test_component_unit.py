@@ -1,4 +1,5 @@
 import json
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
@@ -19,7 +20,8 @@ EVALUATION = Evaluation(
 
 @pytest.mark.parametrize(("threshold", "passed"), [(0.0, True), (0.875, True), (0.9, False)])
 def test_outputs_artifacts_and_gate(tmp_path, monkeypatch, threshold, passed) -> None:
-    monkeypatch.setattr(mindir, "evaluate_bundle", lambda *paths, split: EVALUATION, raising=False)
+    evaluate = create_autospec(mindir.evaluate_bundle, return_value=EVALUATION)
+    monkeypatch.setattr(mindir, "evaluate_bundle", evaluate)
     monkeypatch.setenv("KFP_MINDSPORE_EVENTS", str(tmp_path / "events.jsonl"))
     metrics = dsl.Metrics(metadata={})
     confusion = dsl.ClassificationMetrics(metadata={})
@@ -33,6 +35,7 @@ def test_outputs_artifacts_and_gate(tmp_path, monkeypatch, threshold, passed) ->
         threshold=threshold,
     )
     assert outputs == (0.875, passed, 8)
+    evaluate.assert_called_once_with("/bundle", "/dataset", split="test")
     assert metrics.metadata == {
         "accuracy": 0.875,
         "threshold": threshold,

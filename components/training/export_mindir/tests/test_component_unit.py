@@ -1,4 +1,5 @@
 import json
+from unittest.mock import create_autospec
 
 import pytest
 from kfp import dsl
@@ -33,13 +34,8 @@ from kfp_mindspore.formats.bundle import ModelBundle
 def test_arguments_are_passed_to_export_and_metadata_is_set(
     lifecycle, tmp_path, monkeypatch, arguments, passed_on
 ) -> None:
-    calls = []
-
-    def export(*positional, **named):
-        calls.append((positional, named))
-        return ModelBundle.open(lifecycle.bundle)
-
-    monkeypatch.setattr(mindir, "export_mindir", export, raising=False)
+    export = create_autospec(mindir.export_mindir, return_value=ModelBundle.open(lifecycle.bundle))
+    monkeypatch.setattr(mindir, "export_mindir", export)
     bundle = dsl.Model(uri=str(tmp_path / "bundle"), metadata={})
     (difference,) = export_mindir.python_func(
         model=dsl.Model(uri=str(lifecycle.model)),
@@ -47,9 +43,9 @@ def test_arguments_are_passed_to_export_and_metadata_is_set(
         bundle=bundle,
         **arguments,
     )
-    assert calls == [
-        ((f"{lifecycle.model}/checkpoint", bundle.path), {"dataset_dir": str(lifecycle.dataset), **passed_on})
-    ]
+    export.assert_called_once_with(
+        f"{lifecycle.model}/checkpoint", bundle.path, dataset_dir=str(lifecycle.dataset), **passed_on
+    )
     assert 0 <= difference <= 1e-5
     assert bundle.metadata["max_abs_diff"] == difference
     assert json.loads(bundle.metadata["inputs"])[0]["shape"] == [-1, 1, 8, 8]
