@@ -1,4 +1,4 @@
-"""pip requirements: read from files, merged, and kept free of logins."""
+"""pip requirements: files, merging, validation."""
 
 from __future__ import annotations
 

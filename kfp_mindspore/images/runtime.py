@@ -1,4 +1,4 @@
-"""The runtime image: what component steps and the pods of MSJobs run in, this package with MindSpore."""
+"""The runtime image of component steps and MSJob pods: this package with MindSpore."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _SOURCE = "/source"
 
 
 def make_runtime_context(wheel: Path | None = None, constraints: Path | None = None) -> BuildContext:
-    """Return what the runtime image is built from: the wheel and the pinned versions.
+    """Return the build context of the runtime image: the wheel and the pinned versions.
 
     Args:
         wheel: This package's wheel; default: built from the checkout.
         constraints: Pinned versions; default: the checkout's, or those installed beside this package.
 
     Raises:
-        UserError: A file cannot be read or is no wheel of this package.
+        UserError: A file cannot be read or is not a wheel of this package.
         ProcessFailedError: The wheel cannot be built.
     """
     name, content = read_wheel(wheel)
@@ -56,13 +56,13 @@ def make_runtime_options(
     """Return the options of the runtime image.
 
     Args:
-        context: What `make_runtime_context` returned.
+        context: The context of `make_runtime_context`.
         base_digest: Digest of the base image for the platform.
-        base: Image with the Python that everything is installed for; it needs the module venv with pip.
+        base: Image with Python, its module venv and pip.
         platform: Such as `linux/amd64`.
         extras: Extras of this package.
-        device: `cpu` leaves MindSpore's GPU and Ascend plugins out (1.8 GB); `all` keeps them.
-        pip_secret: Whether pip's configuration is given to the builder as the secret `pip`: an index with a login.
+        device: `cpu` leaves out MindSpore's GPU and Ascend plugins (1.8 GB); `all` keeps them.
+        pip_secret: Whether the builder has pip's configuration as the secret `pip`, such as an index with a login.
 
     Raises:
         UserError: An extra or the device is unknown.
@@ -90,21 +90,21 @@ def make_runtime_options(
 def write_runtime_containerfile(
     base: str, wheel: str, *, extras: Sequence[str] = DEFAULT_EXTRAS, device: str = "cpu", pip_secret: bool = False
 ) -> str:
-    """Return the Containerfile: a stage that installs, and one that takes the result without pip.
+    """Return the Containerfile: a build stage, and a final stage with its result, without pip.
 
     Args:
         base: The base image by digest.
         wheel: File name of the wheel.
         extras: Extras of this package.
         device: `cpu` or `all`.
-        pip_secret: Whether pip's configuration is mounted from the secret `pip` while it installs.
+        pip_secret: Whether pip's configuration is mounted from the secret `pip`.
     """
     chosen = f"[{','.join(sorted(extras))}]" if extras else ""
     mount = f"--mount=type=secret,id={PIP_SECRET},target=/etc/pip.conf " if pip_secret else ""
     has_mindspore = bool(_WITH_MINDSPORE & set(extras))
     lines = [
         f"FROM {base} AS build",
-        # Read by pip itself; what an earlier stage is told is not in the image's history.
+        # pip reads them; ARGs of an earlier stage are not in the image's history.
         "ARG PIP_INDEX_URL",
         "ARG PIP_EXTRA_INDEX_URL",
         "ARG PIP_TRUSTED_HOST",
@@ -133,14 +133,14 @@ def write_runtime_containerfile(
             '"${packages}"/mindspore/include && '
         )
     lines += [
-        # Byte code that is never checked against its source's time, so that it counts wherever the image lies.
+        # Unchecked hashes: file times do not invalidate the byte code.
         f"RUN packages=$({_VENV}/bin/python -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))') && {trim}"
         f'{_VENV}/bin/python -W ignore -m compileall -q -j 0 --invalidation-mode unchecked-hash "${{packages}}"'
         f" && chmod -R a+rX,go-w {_VENV}",
         "",
         f"FROM {base}",
         f"COPY --from=build {_VENV} {_VENV}",
-        # The root may be read-only: byte code is there, and what programs write goes to /tmp.
+        # For a read-only root: byte code is compiled already, and HOME is writable.
         f"ENV PATH={_VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         f" LD_LIBRARY_PATH={_VENV}/lib PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HOME=/tmp",
         "WORKDIR /tmp",

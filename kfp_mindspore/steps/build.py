@@ -111,7 +111,7 @@ def _collect(sources: str, files: Mapping[str, str]) -> BuildContext:
     elif path is not None:
         raise UserError(f"sources: {path}: no such folder or file")
     if not added:
-        raise UserError("sources, files: one of them must name what goes into the image")
+        raise UserError("sources, files: one of them must name the files of the image")
     return BuildContext(added, origin="the pipeline")
 
 

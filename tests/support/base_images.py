@@ -1,4 +1,4 @@
-"""Small base images in a registry, put together by hand: folders and files in layers, nothing that runs."""
+"""Small base images in a registry: files in layers, without programs."""
 
 from __future__ import annotations
 

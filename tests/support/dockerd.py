@@ -1,4 +1,4 @@
-"""A Docker daemon of the tests' own: its own socket and data, no bridge and no rules, nothing left behind."""
+"""A Docker daemon of the tests: with a socket and data of its own, without a bridge and iptables rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES = ("sh", "cat", "echo", "id", "ls", "mkdir", "sleep", "true", "false", "t
 
 
 def find_missing() -> str:
-    """Return why no daemon can be started here, or an empty text."""
+    """Return why this machine cannot start a daemon, or an empty string."""
     if os.geteuid() != 0:
         return "a Docker daemon of its own needs root"
     for program, package in (("dockerd", "docker.io"), ("docker-registry", "docker-registry")):
@@ -33,8 +33,8 @@ class DockerDaemon:
     """A dockerd that this process owns.
 
     Args:
-        root: Folder of its data, socket and log; it must be on a file system that overlayfs can lie on.
-        insecure: Registries that it speaks plain HTTP to; loopback addresses need no naming.
+        root: Folder of its data, socket and log, on a file system that supports overlayfs.
+        insecure: Registries that use plain HTTP; loopback addresses are included.
     """
 
     def __init__(self, root: Path, insecure: tuple[str, ...] = ()) -> None:
@@ -45,7 +45,7 @@ class DockerDaemon:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start it and wait until it responds."""
         self.root.mkdir(parents=True, exist_ok=True)
         words = ["dockerd", "--data-root", f"{self.root}/data", "--exec-root", f"{self.root}/run"]
         words += ["--pidfile", f"{self.root}/docker.pid", "--host", self.host]
@@ -54,31 +54,31 @@ class DockerDaemon:
         (self.root / "daemon.json").write_text("{}")
         for host in self._insecure:
             words += ["--insecure-registry", host]
-        # After a kill both name processes that nobody may have taken leave of yet.
+        # After a kill both name processes that may not be reaped yet.
         for name in ("docker.pid", "run/containerd/containerd.pid"):
             (self.root / name).unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
         end = time.monotonic() + START_SECONDS
-        while not self._answers():
+        while not self._responds():
             assert self._process.poll() is None, self.log.read_text()[-2000:]
-            assert time.monotonic() < end, f"dockerd did not answer: {self.log.read_text()[-2000:]}"
+            assert time.monotonic() < end, f"dockerd did not respond: {self.log.read_text()[-2000:]}"
             time.sleep(0.1)
 
     def kill(self) -> None:
-        """End it without a word, with all it started, as a machine that loses power would."""
+        """Kill it and all its children, as after a power failure."""
         process = self._process
         if process is None:
             return
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         self._process = None
-        for pid in self._find_others():
+        for pid in self._list_children():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it and remove what it has."""
+        """Terminate it and delete its data."""
         if self._process is not None:
             self._process.terminate()
             try:
@@ -86,7 +86,7 @@ class DockerDaemon:
             except subprocess.TimeoutExpired:
                 self.kill()
             self._process = None
-        for pid in self._find_others():
+        for pid in self._list_children():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
@@ -95,7 +95,7 @@ class DockerDaemon:
         shutil.rmtree(self.root, ignore_errors=True)
 
     def import_image(self, repository: str, tag: str) -> None:
-        """Make an image of busybox."""
+        """Import an image of busybox."""
         self.connect().import_image_from_data(make_busybox_root(), repository=repository, tag=tag)
 
     def push(self, repository: str, tag: str) -> None:
@@ -109,7 +109,7 @@ class DockerDaemon:
 
         return docker.APIClient(base_url=self.host, version="auto", timeout=120)
 
-    def _answers(self) -> bool:
+    def _responds(self) -> bool:
         import docker
 
         try:
@@ -117,8 +117,8 @@ class DockerDaemon:
         except (docker.errors.DockerException, OSError):
             return False
 
-    def _find_others(self) -> list[int]:
-        """Return what runs with this root on its command line: containerd and its shims."""
+    def _list_children(self) -> list[int]:
+        """Return the pids of containerd and its shims, by their command lines."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:

@@ -1,4 +1,4 @@
-"""Real registries on 127.0.0.1: docker-registry, plain or with TLS and logins, and a proxy that does harm in front."""
+"""docker-registry processes on 127.0.0.1, with TLS and logins if needed, and a proxy that injects faults."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Registry:
     Args:
         root: Folder for its configuration, log and storage.
         storage: Folder of the blobs; below `root` by default.
-        htpasswd: Whether USER and PASSWORD are needed.
+        htpasswd: Whether it requires USER and PASSWORD.
         tls: Certificate and key files; plain HTTP without.
         token: Settings of docker-registry's token authentication.
-        address: Where it listens.
+        address: Address to listen on.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Registry:
         raise AssertionError(f"docker-registry did not start: {self._log.read_text()}")
 
     def close(self) -> None:
-        """End the process."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
 
@@ -106,7 +106,7 @@ class Registry:
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
     def list_uploads(self, repository: str) -> list[str]:
-        """Return the uploads of which bytes are kept: neither finished nor given up."""
+        """Return the uploads with stored bytes, neither finished nor cancelled."""
         return sorted(path.parent.name for path in (self._repository(repository) / "_uploads").glob("*/data"))
 
     def remove_repository(self, repository: str) -> None:
@@ -157,7 +157,7 @@ class Fault:
 
 
 class FaultProxy(ThreadingHTTPServer):
-    """Stands before a registry on a port of its own; `requests` lists what came, as `METHOD path`."""
+    """A proxy of a registry; `requests` lists the requests, as `METHOD path`."""
 
     daemon_threads = True
 
@@ -177,7 +177,7 @@ class FaultProxy(ThreadingHTTPServer):
         return f"127.0.0.1:{self.server_address[1]}"
 
     def take_fault(self, method: str, path: str) -> Fault | None:
-        """Return the first fault that is meant for a request, and count it."""
+        """Return the first fault for a request, and count it."""
         with self.lock:
             for fault in self.faults:
                 if not fault.times or fault.method != method or not re.search(fault.path, path):
@@ -190,7 +190,7 @@ class FaultProxy(ThreadingHTTPServer):
         return None
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: connections are meant to break."""
+        """Log nothing: broken connections are expected."""
 
     def close(self) -> None:
         """Stop."""
@@ -280,7 +280,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _reset(connection: socket.socket) -> None:
-    """Close a connection so that its other end sees a reset."""
+    """Reset a connection."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.shutdown(socket.SHUT_RD)
     connection.close()

@@ -27,14 +27,14 @@ def build_image(
     for this step in a pipeline (`task.set_caching_options(False)`) when the base image's tag may move.
 
     Args:
-        destination: Repository to push to, `host/name`; the tag is made from what the image is built of. A local run
-            needs no image: without a destination it says so, and the outputs are empty.
-        sources: Folder or file whose content goes into the image; what its .dockerignore names is left out.
+        destination: Repository to push to, `host/name`; the tag is derived from the image's content. A local run
+            without a destination builds no image; the outputs are empty.
+        sources: Folder or file of the sources; files of its .dockerignore and likely secrets are left out.
         files: Further sources, text by path, such as {"train.py": "print(1)"}.
         base: Base image; by default the one of the pipeline's steps.
         requirements: pip requirements; they need the builder `cluster` or `docker`.
-        containerfile: Text of a Containerfile in the place of the generated one; it needs `cluster` or `docker`.
-        command: What the image runs; jobs name their own command.
+        containerfile: Text of a Containerfile that replaces the generated one; it needs `cluster` or `docker`.
+        command: The image's command; jobs have their own.
         env: Environment variables of the image, by name.
         platform: Platform of the image; `all` keeps every platform of the base image (append).
         builder: `append`: one layer by the registry's HTTP API, in this step; `cluster`: a Kubernetes Job with

@@ -85,7 +85,7 @@ class RemoteBlob:
             TransientError: The connection broke before the last byte.
             RegistryError: The registry fails.
         """
-        what = f"{_PULL} {self.session.reference.name}"
+        description = f"{_PULL} {self.session.reference.name}"
         left = self.size_bytes
         with self.session.request("get", f"blobs/{self.digest}", _PULL, stream=True) as response:
             try:
@@ -93,9 +93,11 @@ class RemoteBlob:
                     left -= len(chunk)
                     yield chunk
             except requests.RequestException as error:
-                raise explain_failure(error, what, self.session.reference.host) from error
+                raise explain_failure(error, description, self.session.reference.host) from error
         if left:
-            raise TransientError(f"{what}: {self.digest} has {self.size_bytes - left} bytes, not {self.size_bytes}")
+            raise TransientError(
+                f"{description}: {self.digest} has {self.size_bytes - left} bytes, not {self.size_bytes}"
+            )
 
 
 def compute_digest(content: bytes) -> str:
@@ -103,7 +105,7 @@ def compute_digest(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def check_digest(content: bytes, digest: str, what: str) -> None:
+def check_digest(content: bytes, digest: str, description: str) -> None:
     """Verify content.
 
     Raises:
@@ -111,7 +113,7 @@ def check_digest(content: bytes, digest: str, what: str) -> None:
     """
     found = compute_digest(content)
     if found != digest:
-        raise RegistryError(f"{what}: the registry sent {found} for {digest}")
+        raise RegistryError(f"{description}: the registry sent {found} for {digest}")
 
 
 def pull_bytes(session: Session, digest: str, action: str) -> bytes:
@@ -128,7 +130,7 @@ def pull_bytes(session: Session, digest: str, action: str) -> bytes:
 def has_blob(session: Session, digest: str) -> bool:
     """Return whether the repository has a blob."""
     try:
-        session.request("head", f"blobs/{digest}", "look for a layer in")
+        session.request("head", f"blobs/{digest}", "check for a layer in")
     except MissingError:
         return False
     return True

@@ -63,9 +63,9 @@ def get_credentials(host: str, config: RegistryConfig) -> Credentials | None:
             entry = logins.resolve_authconfig(registry) or {}
     except (DockerException, ValueError, LookupError, TypeError, AttributeError) as error:
         # The helper's output and the entry can hold a password: quote neither.
-        what = f"the credential helper docker-credential-{helper} failed" if helper else "the logins cannot be read"
+        problem = f"the credential helper docker-credential-{helper} failed" if helper else "the logins cannot be read"
         raise UserError(
-            f"{file}: {what} for {host} ({type(error).__name__})", hint=f"Log in again: docker login {host}"
+            f"{file}: {problem} for {host} ({type(error).__name__})", hint=f"Log in again: docker login {host}"
         ) from None
     # Logins in the file and logins from a helper differ in the case of their keys.
     values = {key.lower(): str(value) for key, value in entry.items() if value}

@@ -75,18 +75,18 @@ def fetch_manifest(session: Session, selector: str) -> Manifest:
         RegistryError: Its media type is unknown, it is not JSON, or it has another digest.
     """
     action = f"read the manifest {selector} of"
-    what = f"{action} {session.reference.name}"
+    description = f"{action} {session.reference.name}"
     headers = {"Accept": ", ".join((*_MANIFESTS, *_INDEXES))}
     response = session.request("get", f"manifests/{selector}", action, headers=headers)
     if selector.startswith("sha256:"):
-        check_digest(response.content, selector, what)
+        check_digest(response.content, selector, description)
     try:
         fields = json.loads(response.content)
         media_type = fields.get("mediaType") or response.headers.get("Content-Type", "").partition(";")[0]
     except (ValueError, AttributeError):
-        raise RegistryError(f"{what}: it is not a JSON object") from None
+        raise RegistryError(f"{description}: it is not a JSON object") from None
     if media_type not in (*_MANIFESTS, *_INDEXES):
-        raise RegistryError(f"{what}: unknown media type {media_type!r}, expected OCI or Docker version 2")
+        raise RegistryError(f"{description}: unknown media type {media_type!r}, expected OCI or Docker version 2")
     return Manifest(response.content, media_type)
 
 

@@ -116,21 +116,21 @@ class Session:
 
     def send(self, method: str, path: str, action: str, **options: Any) -> requests.Response:
         """Send a request once; `path` is relative to the repository, or a URL. Raises the errors of `request`."""
-        what = f"{action} {self.reference.name}"
+        description = f"{action} {self.reference.name}"
         url = urljoin(self.base_url, path)
-        response = self._send(method, url, what, **options)
+        response = self._send(method, url, description, **options)
         if response.status_code == 401 and self._authorize(response.headers.get("WWW-Authenticate", "")):
             response.close()
-            response = self._send(method, url, what, **options)
+            response = self._send(method, url, description, **options)
         if response.status_code >= 400:
-            raise explain_response(response, what, self.reference.host, self._user)
+            raise explain_response(response, description, self.reference.host, self._user)
         return response
 
-    def _send(self, method: str, url: str, what: str, **options: Any) -> requests.Response:
+    def _send(self, method: str, url: str, description: str, **options: Any) -> requests.Response:
         try:
             return self._http.request(method, url, **self._options, **options)
         except requests.RequestException as error:
-            raise explain_failure(error, what, self.reference.host) from error
+            raise explain_failure(error, description, self.reference.host) from error
 
     @property
     def _user(self) -> str:
