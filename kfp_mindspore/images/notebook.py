@@ -103,6 +103,6 @@ def _select_cells(content: Any, tags: Sequence[str], file: Path) -> list[tuple[i
         there = f"the tags are {', '.join(map(repr, known))}" if known else "no cell has a tag"
         raise UserError(
             f"{file}: no code cell has the tag {' or '.join(map(repr, tags))}; {there}",
-            hint=f"Tag cells in Jupyter, name another tag with --cell-tag, or convert all with --cell-tag '{ALL_CELLS}'.",
+            hint=f"Tag cells in Jupyter, or name another tag with --cell-tag ('{ALL_CELLS}' for all).",
         )
     return chosen

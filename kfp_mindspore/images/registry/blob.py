@@ -85,7 +85,7 @@ class RemoteBlob:
             TransientError: The connection broke before the last byte.
             RegistryError: The registry fails.
         """
-        description = f"{_PULL} {self.session.reference.name}"
+        action = f"{_PULL} {self.session.reference.name}"
         left = self.size_bytes
         with self.session.request("get", f"blobs/{self.digest}", _PULL, stream=True) as response:
             try:
@@ -93,11 +93,9 @@ class RemoteBlob:
                     left -= len(chunk)
                     yield chunk
             except requests.RequestException as error:
-                raise explain_failure(error, description, self.session.reference.host) from error
+                raise explain_failure(error, action, self.session.reference.host) from error
         if left:
-            raise TransientError(
-                f"{description}: {self.digest} has {self.size_bytes - left} bytes, not {self.size_bytes}"
-            )
+            raise TransientError(f"{action}: {self.digest} has {self.size_bytes - left} bytes, not {self.size_bytes}")
 
 
 def compute_digest(content: bytes) -> str:
@@ -105,7 +103,7 @@ def compute_digest(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def check_digest(content: bytes, digest: str, description: str) -> None:
+def check_digest(content: bytes, digest: str, action: str) -> None:
     """Verify content.
 
     Raises:
@@ -113,7 +111,7 @@ def check_digest(content: bytes, digest: str, description: str) -> None:
     """
     found = compute_digest(content)
     if found != digest:
-        raise RegistryError(f"{description}: the registry sent {found} for {digest}")
+        raise RegistryError(f"{action}: the registry sent {found} for {digest}")
 
 
 def pull_bytes(session: Session, digest: str, action: str) -> bytes:

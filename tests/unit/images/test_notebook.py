@@ -138,7 +138,7 @@ def test_missing_tag_lists_the_known_tags(tmp_path: Path) -> None:
     file = _write(tmp_path, _code("x = 1", "train"), _code("y = 1", "explore"))
     with pytest.raises(UserError, match="no code cell has the tag 'image'; the tags are 'explore', 'train'") as caught:
         convert_notebook(file)
-    assert "--cell-tag '*'" in caught.value.hint
+    assert "--cell-tag ('*' for all)" in caught.value.hint
     with pytest.raises(UserError, match="no code cell has the tag 'a' or 'b'; no cell has a tag"):
         convert_notebook(_write(tmp_path, _code("x = 1")), tags=["a", "b"])
 
