@@ -182,7 +182,7 @@ def _compute_loss_chart(history: Sequence[dict[str, Any]]) -> dict[str, Any] | N
         "training": [(record["epoch"], record.get("loss")) for record in history],
         "validation": [(record["epoch"], _get_validation(record, "eval_loss", "loss")) for record in history],
     }
-    return compute_chart("Loss", series, logarithmic=True)
+    return compute_chart("Loss", series)
 
 
 def _compute_accuracy_chart(history: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
