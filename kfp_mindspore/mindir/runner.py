@@ -55,26 +55,6 @@ class GraphRunner:
             self.close()
             raise
 
-    @property
-    def batch(self) -> int:
-        """-1 for a free batch, N for a fixed one, 0 for a model without."""
-        return self._graph.batch
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Batch sizes that are compiled and padded to."""
-        return self._graph.sizes
-
-    @property
-    def max_batch(self) -> int:
-        """Most rows per execution; 0 when the model has no batch."""
-        return self._graph.max_batch
-
-    def validate(self, inputs: Mapping[str, NDArray[Any]]) -> None:
-        """Check names, dtypes, shapes and ranges, see `Graph.validate` and `Graph.check_ranges`."""
-        self._graph.validate(inputs)
-        self._graph.check_ranges(inputs)
-
     def submit(self, inputs: Mapping[str, NDArray[Any]]) -> Future[Arrays]:
         """Validate the inputs and queue the computation.
 
@@ -88,7 +68,8 @@ class GraphRunner:
             ValidationError: The inputs do not fit the signature.
             KfpMindSporeError: The runner is closed.
         """
-        self.validate(inputs)
+        self._graph.validate(inputs)
+        self._graph.check_ranges(inputs)
         inner = self._graph.get_row_shapes(inputs)
         with self._lock:
             if self._executor is None:

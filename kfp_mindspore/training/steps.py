@@ -33,7 +33,9 @@ class ParallelTrainStep(nn.TrainOneStepCell):  # type: ignore[misc]
         self.share = 1.0 / size
 
     def construct(self, features, labels, flag):  # type: ignore[no-untyped-def]  # noqa: D102
-        loss = self._no_sens_impl(features, labels)
+        loss = self.network(features, labels)
+        gradients = self.grad_no_sens(self.network, self.weights)(features, labels)
+        loss = ops.depend(loss, self.optimizer(self.grad_reducer(gradients)))
         sums = self.reduce_sum(ops.concat((ops.reshape(loss, (1,)), flag)))
         return sums[0] * self.share, sums[1]
 

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.errors import CorruptBundleError, KfpMindSporeError, UserError, ValidationError
 from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle, write_bundle
+from kfp_mindspore.mindir.graph import Graph
 from kfp_mindspore.mindir.runner import GraphRunner
 
 pytestmark = pytest.mark.mindspore
@@ -43,10 +45,19 @@ def samples(models: Path) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(verified.inputs["image"]), np.asarray(verified.outputs["output"])
 
 
-def test_warm_sizes(free: GraphRunner, fixed: GraphRunner, pair: GraphRunner) -> None:
-    assert (free.batch, free.sizes, free.max_batch) == (-1, (1, 2, 4, 8, 16), 16)
-    assert (fixed.batch, fixed.sizes, fixed.max_batch) == (8, (8,), 8)
-    assert pair.sizes == (4, 8)
+@pytest.mark.parametrize(
+    ("model", "options", "batch", "sizes"),
+    [
+        ("free", {"max_batch": 16}, -1, (1, 2, 4, 8, 16)),
+        ("fixed", {}, 8, (8,)),
+        ("pair", {"warm": (4,), "max_batch": 8}, -1, (4, 8)),
+    ],
+)
+def test_compiled_batch_sizes(
+    models: Path, model: str, options: dict[str, Any], batch: int, sizes: tuple[int, ...]
+) -> None:
+    graph = Graph(ModelBundle.open(models / model), **options)
+    assert (graph.batch, graph.sizes, graph.max_batch) == (batch, sizes, sizes[-1])
 
 
 @settings(max_examples=30, deadline=None)
