@@ -226,7 +226,7 @@ def test_what_is_not_there_is_told(start_api_server: Callable[..., ApiServer], t
     text = json.loads(_as_json(server.kubeconfig))
     text["users"][0]["user"] = {"token": "nobody"}
     kubeconfig.write_text(json.dumps(text))
-    with pytest.raises(UnauthorizedError, match="does not take these credentials"):
+    with pytest.raises(UnauthorizedError, match="rejected these credentials"):
         MSJobClient(KubernetesBackend(kubeconfig=kubeconfig)).list_jobs()
 
 
