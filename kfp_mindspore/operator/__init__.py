@@ -1,4 +1,4 @@
-"""The MSJob controller. Its core is pure: `reconcile` turns what the API server says into actions and a status."""
+"""The MSJob controller. Its core is pure: `reconcile` maps the observed state to actions and a status."""
 
 from __future__ import annotations
 

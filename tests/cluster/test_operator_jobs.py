@@ -35,7 +35,7 @@ def jobs(api_server: ControlPlane, operator: OperatorProcess) -> Jobs:
 
 
 def test_a_job_comes_to_run_by_two_writes_and_to_its_end(jobs: Jobs, operator: OperatorProcess) -> None:
-    before = operator.read_metric("msjob_api_requests_total", verb="update")
+    before = operator.read_metric("msjob_api_requests_total", verb="update", code="200")
     jobs.create("plain", workers=2)
     jobs.patch("plain", {"metadata": {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"}}})
     pods = jobs.wait_pods("plain", lambda pods: len(pods) == 3)
@@ -50,7 +50,7 @@ def test_a_job_comes_to_run_by_two_writes_and_to_its_end(jobs: Jobs, operator: O
     assert noted["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] == "{}"
     assert {item["manager"] for item in noted["managedFields"]} > {"kfp-mindspore-operator"}
     assert jobs.get("plain")["status"]["workers"] == "2/2"
-    assert operator.read_metric("msjob_api_requests_total", verb="update") - before == 2
+    assert operator.read_metric("msjob_api_requests_total", verb="update", code="200") - before == 2
     jobs.end("plain-worker-0", 0)
     done = jobs.wait("plain", "Succeeded")
     assert done["status"]["restarts"] == 0
