@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_mindspore.cli.image_options import (
-    BuilderOptions,
-    RegistryOptions,
-    add_builder_options,
-    add_registry_options,
-)
+from kfp_mindspore.cli.image_options import add_builder_options, add_registry_options
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_table
 from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:
+    from kfp_mindspore.images import RegistryConfig
     from kfp_mindspore.images.builders.base import Builder
     from kfp_mindspore.images.plan import ImagePlan
     from kfp_mindspore.images.result import BuildResult
@@ -71,8 +67,7 @@ def build(
     cell_tags: tuple[str, ...],
     include: tuple[str, ...],
     dry_run: bool,
-    builder: BuilderOptions,
-    registry: RegistryOptions,
+    builder: Builder,
     as_json: bool,
 ) -> None:
     """Build an image of SOURCE over a base image and push it.
@@ -90,7 +85,6 @@ def build(
     _check_destination(destination)
     words = _split_command(command)
     context = collect_source(source, command=words, tags=cell_tags, include=include)
-    made = builder.make_builder(registry.make_config())
     options = ImageOptions(
         base=base,
         platform=platform,
@@ -102,12 +96,12 @@ def build(
         command=words,
         labels=dict(labels),
     )
-    plan = make_plan(context, options, made)
+    plan = make_plan(context, options, builder)
     if dry_run:
         _describe(plan, as_json)
         return
     _print_notes(plan)
-    _print_result(_run(made, plan, destination), as_json)
+    _print_result(_run(builder, plan, destination), as_json)
 
 
 @image.command(
@@ -143,8 +137,7 @@ def runtime(
     constraints: Path | None,
     platform: str,
     dry_run: bool,
-    builder: BuilderOptions,
-    registry: RegistryOptions,
+    builder: Builder,
     as_json: bool,
 ) -> None:
     """Build the image of component steps and job pods: this package with MindSpore.
@@ -166,10 +159,9 @@ def runtime(
         raise UserError("--to: is missing: the repository to push to", hint="--dry-run needs none.")
     _check_destination(destination)
     check_platform(platform)
-    made = builder.make_builder(registry.make_config())
     base = base or DEFAULT_BASE
     # Before the wheel, which takes longer.
-    digest = made.resolve_base(base, platform)
+    digest = builder.resolve_base(base, platform)
     context = make_runtime_context(wheel, constraints)
     options = make_runtime_options(
         context,
@@ -178,14 +170,14 @@ def runtime(
         platform=platform,
         extras=extras or DEFAULT_EXTRAS,
         device=device,
-        pip_secret=PIP_SECRET in dict(builder.secrets),
+        pip_secret=PIP_SECRET in builder.secrets,
     )
-    plan = make_plan(context, options, made)
+    plan = make_plan(context, options, builder)
     if dry_run:
         _describe(plan, as_json)
         return
     _print_notes(plan)
-    result = _run(made, plan, destination)
+    result = _run(builder, plan, destination)
     _print_result(result, as_json)
     if not as_json:
         click.echo(f"export KFP_MINDSPORE_IMAGE={result.reference}")
@@ -196,11 +188,11 @@ def runtime(
 @click.option("--platform", default="", help="Platform of the layers, for an image of several. [default: the first]")
 @add_registry_options
 @add_json_option
-def inspect(reference: str, platform: str, registry: RegistryOptions, as_json: bool) -> None:
+def inspect(reference: str, platform: str, registry: RegistryConfig, as_json: bool) -> None:
     """Print an image's digest, layers, environment and labels."""
     from kfp_mindspore.images import inspect_image
 
-    found = inspect_image(reference, registry.make_config(), platform=platform)
+    found = inspect_image(reference, registry, platform=platform)
     if as_json:
         print_json(found.to_json())
         return

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from kfp_mindspore.cli.output import PairType
 from kfp_mindspore.errors import UserError
@@ -16,165 +16,17 @@ from kfp_mindspore.errors import UserError
 if TYPE_CHECKING:
     from kfp_mindspore.images import RegistryConfig
     from kfp_mindspore.images.builders.base import Builder
-    from kfp_mindspore.images.builders.cluster_job import JobSettings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-BUILDERS = ("append", "docker", "cluster")
-_DESCRIPTIONS = {"append": "a registry alone", "docker": "a Docker daemon", "cluster": "a Job on Kubernetes"}
+BUILDERS = {"append": "a registry alone", "docker": "a Docker daemon", "cluster": "a Job on Kubernetes"}
 _FILE = click.Path(path_type=Path)
+_EXISTING_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
-
-@dataclass(frozen=True)
-class RegistryOptions:
-    """The registry options, one field each."""
-
-    insecure: tuple[str, ...] = ()
-    ca_file: Path | None = None
-    mirrors: tuple[tuple[str, str], ...] = ()
-    docker_config: Path | None = None
-    push_secret: str = ""
-    pull_secrets: tuple[str, ...] = ()
-
-    def make_config(self) -> RegistryConfig:
-        """Return the configuration.
-
-        Raises:
-            UserError: A file does not exist, or a value is invalid.
-        """
-        from kfp_mindspore.images import RegistryConfig
-
-        if self.docker_config is not None and not self.docker_config.is_file():
-            reason = "is not a file" if self.docker_config.exists() else "no such file"
-            raise UserError(f"--docker-config: {self.docker_config}: {reason}")
-        return RegistryConfig(
-            insecure=self.insecure,
-            ca_file=self.ca_file,
-            mirrors=dict(self.mirrors),
-            docker_config=self.docker_config,
-            push_secret=self.push_secret,
-            pull_secrets=self.pull_secrets,
-        )
-
-
-@dataclass(frozen=True)
-class BuilderOptions:
-    """The builder options, one field each, and the names of the command's builders."""
-
-    builder: str = "append"
-    build_args: tuple[tuple[str, str], ...] = ()
-    secrets: tuple[tuple[str, str], ...] = ()
-    docker_host: str = ""
-    network: str = ""
-    builder_image: str = ""
-    namespace: str = ""
-    context: str | None = None
-    kubeconfig: Path | None = None
-    claim: str = ""
-    claim_path: Path | None = None
-    store: str = ""
-    store_endpoint: str = ""
-    memory: str = ""
-    deadline_seconds: int | None = None
-    choices: tuple[str, ...] = BUILDERS
-
-    def make_builder(self, registry: RegistryConfig) -> Builder:
-        """Return the builder.
-
-        Raises:
-            UserError: An option belongs to another builder, two contradict each other, or a value is invalid.
-        """
-        self._check_owners(registry)
-        if self.builder == "docker":
-            from kfp_mindspore.images.builders.docker import DockerBuilder
-
-            return DockerBuilder(
-                registry,
-                host=self.docker_host,
-                build_args=dict(self.build_args),
-                secrets={name: Path(file) for name, file in self.secrets},
-                network=self.network,
-            )
-        if self.builder == "cluster":
-            from kfp_mindspore.images.builders.cluster import BUILDKIT_IMAGE, ClusterBuilder
-            from kfp_mindspore.images.builders.context_store import make_context_store
-
-            self._check_cluster(registry)
-            return ClusterBuilder(
-                registry,
-                namespace=self.namespace,
-                kubeconfig=self.kubeconfig,
-                context=self.context,
-                image=self.builder_image or BUILDKIT_IMAGE,
-                context_store=make_context_store(
-                    claim=self.claim,
-                    claim_path=self.claim_path,
-                    store=self.store,
-                    store_endpoint=self.store_endpoint,
-                ),
-                build_args=dict(self.build_args),
-                secrets=dict(self.secrets),
-                job=self._make_job_settings(),
-            )
-        from kfp_mindspore.images.builders.append import AppendBuilder
-
-        return AppendBuilder(registry)
-
-    def _check_cluster(self, registry: RegistryConfig) -> None:
-        """Validate names and quantities before the build context is uploaded."""
-        from kfp_mindspore.images.reference import parse_reference
-        from kfp_mindspore.kube.names import list_name_errors, list_namespace_errors
-        from kfp_mindspore.operator.quantities import parse_quantity
-
-        errors = list_namespace_errors("--namespace", *filter(None, [self.namespace]))
-        errors += list_name_errors("--push-secret", *filter(None, [registry.push_secret]))
-        errors += list_name_errors("--pull-secret", *registry.pull_secrets)
-        errors += list_name_errors("--claim", *filter(None, [self.claim]))
-        if self.memory and not parse_quantity(self.memory):
-            errors.append(f"--memory: must be a quantity such as 4Gi, got {self.memory!r}")
-        if errors:
-            raise UserError("; ".join(errors))
-        if self.builder_image:
-            parse_reference(self.builder_image, field="--builder-image")
-
-    def _make_job_settings(self) -> JobSettings:
-        from kfp_mindspore.images.builders.cluster_job import JobSettings
-
-        amount = {"memory": self.memory}
-        settings = JobSettings(resources={"requests": amount, "limits": amount} if self.memory else {})
-        return settings if self.deadline_seconds is None else replace(settings, deadline_seconds=self.deadline_seconds)
-
-    def _check_owners(self, registry: RegistryConfig) -> None:
-        for entry in fields(self):
-            if entry.name != "choices" and getattr(self, entry.name) != entry.default:
-                self._check_owner(entry.name)
-        for name in ("push_secret", "pull_secrets"):
-            if getattr(registry, name):
-                self._check_owner(name)
-
-    def _check_owner(self, name: str) -> None:
-        owners = _OWNERS.get(name, self.choices)
-        if self.builder not in owners:
-            option = _SPELLING.get(name, name).replace("_", "-")
-            raise UserError(f"--{option}: is for --builder {' or '.join(owners)}, got --builder {self.builder}")
-
-
-_DOCKER, _CLUSTER, _BOTH = ("docker",), ("cluster",), ("docker", "cluster")
-_OWNERS = {
-    "build_args": _BOTH,
-    "secrets": _BOTH,
-    "docker_host": _DOCKER,
-    "network": _DOCKER,
-    **dict.fromkeys(("builder_image", "namespace", "context", "kubeconfig"), _CLUSTER),
-    **dict.fromkeys(("claim", "claim_path", "store", "store_endpoint", "memory"), _CLUSTER),
-    **dict.fromkeys(("push_secret", "pull_secrets", "deadline_seconds"), _CLUSTER),
-}
-_SPELLING = {"build_args": "build_arg", "secrets": "secret", "pull_secrets": "pull_secret"}
-
-_REGISTRY_OPTIONS = (
-    click.option("--insecure", multiple=True, metavar="HOST", help="Registry that uses plain HTTP; repeatable."),
-    click.option("--ca-file", type=_FILE, help="PEM file of certificate authorities of registries."),
-    click.option(
+_REGISTRY_OPTIONS = {
+    "insecure": click.option("--insecure", multiple=True, metavar="HOST", help="Host of plain HTTP; repeatable."),
+    "ca_file": click.option("--ca-file", type=_EXISTING_FILE, help="PEM file of certificate authorities."),
+    "mirrors": click.option(
         "--mirror",
         "mirrors",
         type=PairType(),
@@ -182,11 +34,15 @@ _REGISTRY_OPTIONS = (
         metavar="HOST=LOCATION",
         help="Where images of HOST are read from; repeatable.",
     ),
-    click.option("--docker-config", type=_FILE, help="Docker's config.json with logins. [default: Docker's own]"),
-)
-_BUILDER_OPTIONS = (
-    click.option("--build-arg", "build_args", type=PairType(), multiple=True, help="Value of an ARG line; no secrets."),
-    click.option(
+    "docker_config": click.option(
+        "--docker-config", type=_EXISTING_FILE, help="Docker's config.json with logins. [default: Docker's own]"
+    ),
+}
+_SHARED_OPTIONS = {
+    "build_args": click.option(
+        "--build-arg", "build_args", type=PairType(), multiple=True, help="Value of an ARG line; no secrets."
+    ),
+    "secrets": click.option(
         "--secret",
         "secrets",
         type=PairType(),
@@ -194,61 +50,175 @@ _BUILDER_OPTIONS = (
         metavar="ID=SOURCE",
         help="For RUN --mount=type=secret,id=ID: a file, or SECRET/KEY on a cluster.",
     ),
-    click.option("--docker-host", default="", help="docker: the daemon. [default: DOCKER_HOST, else the usual socket]"),
-    click.option("--network", default="", help="docker: network of RUN steps, such as host."),
-    click.option("--builder-image", default="", help="cluster: image with rootless BuildKit. [default: moby/buildkit]"),
-    click.option("--namespace", default="", help="cluster: namespace of the build."),
-    click.option("--context", help="cluster: context of the kubeconfig."),
-    click.option("--kubeconfig", type=_FILE, help="cluster: the kubeconfig. [default: KUBECONFIG]"),
-    click.option("--push-secret", default="", help="cluster: Secret with the login for pushing."),
-    click.option(
-        "--pull-secret", "pull_secrets", multiple=True, help="cluster: Secret with a login for pulling; repeatable."
+}
+_DOCKER_OPTIONS = {
+    "docker_host": click.option(
+        "--docker-host", default="", help="docker: the daemon. [default: DOCKER_HOST, else the usual socket]"
     ),
-    click.option("--claim", default="", help="cluster: persistent volume claim for the build context."),
-    click.option("--claim-path", type=_FILE, help="cluster: where this process has mounted the claim."),
-    click.option("--store", default="", metavar="s3://BUCKET/PREFIX", help="cluster: bucket for the build context."),
-    click.option("--store-endpoint", default="", help="cluster: address of the S3 service. [default: AWS]"),
-    click.option("--memory", default="", help="cluster: memory of the build pod, such as 4Gi."),
-    click.option("--deadline-seconds", type=click.IntRange(1), help="cluster: deadline of the build. [default: 3600]"),
-)
+    "network": click.option("--network", default="", help="docker: network of RUN steps, such as host."),
+}
+_CLUSTER_OPTIONS = {
+    "builder_image": click.option(
+        "--builder-image", default="", help="cluster: image with rootless BuildKit. [default: moby/buildkit]"
+    ),
+    "namespace": click.option("--namespace", default="", help="cluster: namespace of the build."),
+    "context": click.option("--context", help="cluster: context of the kubeconfig."),
+    "kubeconfig": click.option("--kubeconfig", type=_FILE, help="cluster: the kubeconfig. [default: KUBECONFIG]"),
+    "push_secret": click.option("--push-secret", default="", help="cluster: Secret with the login for pull and push."),
+    "pull_secrets": click.option(
+        "--pull-secret", "pull_secrets", multiple=True, help="cluster: Secret for the builder's image; repeatable."
+    ),
+    "claim": click.option("--claim", default="", help="cluster: persistent volume claim for the build context."),
+    "claim_path": click.option("--claim-path", type=_FILE, help="cluster: where this process has mounted the claim."),
+    "store": click.option(
+        "--store", default="", metavar="s3://BUCKET/PREFIX", help="cluster: bucket for the build context."
+    ),
+    "store_endpoint": click.option(
+        "--store-endpoint", default="", help="cluster: address of the S3 service. [default: AWS]"
+    ),
+    "memory": click.option("--memory", default="", help="cluster: memory of the build pod, such as 4Gi."),
+    "deadline_seconds": click.option(
+        "--deadline-seconds",
+        type=click.IntRange(1),
+        default=3600,
+        show_default=True,
+        help="cluster: deadline of the build.",
+    ),
+}
+_OWNERS = {
+    **dict.fromkeys(_SHARED_OPTIONS, ("docker", "cluster")),
+    **dict.fromkeys(_DOCKER_OPTIONS, ("docker",)),
+    **dict.fromkeys(_CLUSTER_OPTIONS, ("cluster",)),
+}
 
 
 def add_registry_options(command: Command) -> Command:
-    """Add the options of RegistryOptions, passed to the command as `registry`."""
-    return _gather(command, _REGISTRY_OPTIONS, "registry", RegistryOptions)
+    """Add the options of a RegistryConfig, which the command gets as `registry`."""
+
+    @wraps(command)
+    def wrapper(**values: Any) -> Any:
+        given = {name: values.pop(name) for name in _REGISTRY_OPTIONS}
+        return command(**values, registry=_make_registry(given))
+
+    return _add_options(wrapper, _REGISTRY_OPTIONS)  # type: ignore[return-value]
 
 
 def add_builder_options(default: str) -> Callable[[Command], Command]:
-    """Add the options of BuilderOptions and RegistryOptions, passed to the command as `builder` and `registry`.
+    """Add the options of a builder, which the command gets as `builder`.
 
     Args:
         default: The default builder.
     """
-    choices = tuple(name for name in BUILDERS if default == "append" or name != "append")
-    *first, last = (_DESCRIPTIONS[name] for name in choices)
+    names = [name for name in BUILDERS if default == "append" or name != "append"]
+    *first, last = (BUILDERS[name] for name in names)
     choice = click.option(
         "--builder",
-        type=click.Choice(choices),
+        type=click.Choice(names),
         default=default,
         show_default=True,
         help=f"Build by {', '.join(first)} or {last}.",
     )
+    options = {**_SHARED_OPTIONS, **_DOCKER_OPTIONS, **_CLUSTER_OPTIONS, **_REGISTRY_OPTIONS}
 
     def add(command: Command) -> Command:
-        gathered = _gather(command, (choice, *_BUILDER_OPTIONS), "builder", BuilderOptions, choices=choices)
-        return add_registry_options(gathered)
+        @wraps(command)
+        def wrapper(**values: Any) -> Any:
+            name = values.pop("builder")
+            _check_owners(name)
+            given = {option: values.pop(option) for option in options}
+            return command(**values, builder=_make_builder(name, given))
+
+        return choice(_add_options(wrapper, options))  # type: ignore[return-value]
 
     return add
 
 
-def _gather(command: Command, options: tuple[Any, ...], name: str, kind: type[Any], **fixed: Any) -> Command:
-    names = {entry.name for entry in fields(kind)}
+def _add_options(command: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
+    for option in reversed(list(options.values())):
+        command = option(command)
+    return command
 
-    @wraps(command)
-    def gathered(*positional: Any, **named: Any) -> Any:
-        given = {key: named.pop(key) for key in names & set(named)}
-        return command(*positional, **{**named, name: kind(**given, **fixed)})
 
-    for option in reversed(options):
-        gathered = option(gathered)
-    return gathered  # type: ignore[return-value]
+def _check_owners(builder: str) -> None:
+    """Refuse options of another builder.
+
+    Raises:
+        UserError: There is one.
+    """
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        owners = _OWNERS.get(parameter.name or "", (builder,))
+        is_given = context.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
+        if is_given and builder not in owners:
+            raise UserError(f"{parameter.opts[0]}: is for --builder {' or '.join(owners)}, got --builder {builder}")
+
+
+def _make_registry(given: Mapping[str, Any]) -> RegistryConfig:
+    from kfp_mindspore.images import RegistryConfig
+
+    names = (*_REGISTRY_OPTIONS, "push_secret", "pull_secrets")
+    values = {name: given[name] for name in names if name in given}
+    return RegistryConfig(**{**values, "mirrors": dict(given["mirrors"])})
+
+
+def _make_builder(name: str, given: Mapping[str, Any]) -> Builder:
+    registry = _make_registry(given)
+    if name == "docker":
+        from kfp_mindspore.images import DockerBuilder
+
+        return DockerBuilder(
+            registry,
+            host=given["docker_host"],
+            build_args=dict(given["build_args"]),
+            secrets={key: Path(file) for key, file in given["secrets"]},
+            network=given["network"],
+        )
+    if name == "cluster":
+        from kfp_mindspore.images import ClusterBuilder
+        from kfp_mindspore.images.builders.cluster import BUILDKIT_IMAGE
+        from kfp_mindspore.images.builders.cluster_job import JobSettings
+        from kfp_mindspore.images.builders.context_store import make_context_store
+
+        _check_cluster_values(given)
+        memory = {"memory": given["memory"]}
+        return ClusterBuilder(
+            registry,
+            namespace=given["namespace"],
+            kubeconfig=given["kubeconfig"],
+            context=given["context"],
+            image=given["builder_image"] or BUILDKIT_IMAGE,
+            context_store=make_context_store(
+                **{option: given[option] for option in ("claim", "claim_path", "store", "store_endpoint")}
+            ),
+            build_args=dict(given["build_args"]),
+            secrets=dict(given["secrets"]),
+            job=JobSettings(
+                resources={"requests": memory, "limits": memory} if given["memory"] else {},
+                deadline_seconds=given["deadline_seconds"],
+            ),
+        )
+    from kfp_mindspore.images import AppendBuilder
+
+    return AppendBuilder(registry)
+
+
+def _check_cluster_values(given: Mapping[str, Any]) -> None:
+    """Validate names and quantities before the build context is uploaded.
+
+    Raises:
+        UserError: One is invalid.
+    """
+    from kfp_mindspore.images.reference import parse_reference
+    from kfp_mindspore.kube.names import list_name_errors, list_namespace_errors
+    from kfp_mindspore.operator.quantities import parse_quantity
+
+    errors = list_namespace_errors("--namespace", *filter(None, [given["namespace"]]))
+    errors += list_name_errors("--push-secret", *filter(None, [given["push_secret"]]))
+    errors += list_name_errors("--pull-secret", *given["pull_secrets"])
+    errors += list_name_errors("--claim", *filter(None, [given["claim"]]))
+    if given["memory"] and not parse_quantity(given["memory"]):
+        errors.append(f"--memory: must be a quantity such as 4Gi, got {given['memory']!r}")
+    if errors:
+        raise UserError("; ".join(errors))
+    if given["builder_image"]:
+        parse_reference(given["builder_image"], field="--builder-image")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.images.plan import ImagePlan
@@ -24,6 +26,7 @@ class Builder(ABC):
 
     def __init__(self, registry: RegistryConfig | None = None) -> None:
         self.registry = registry or RegistryConfig()
+        self.secrets: Mapping[str, Any] = {}
 
     def resolve_base(self, base: str, platform: str) -> str:
         """Return the digest of the base image's manifest (of its index when the platform is `all`).
