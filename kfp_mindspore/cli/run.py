@@ -11,7 +11,7 @@ import click
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json
 
 if TYPE_CHECKING:
-    from kfp_mindspore.runs import RunResult
+    from kfp_mindspore.runs.result import RunResult
 
 
 _PIPE_WIDTH = 240

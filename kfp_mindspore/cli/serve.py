@@ -16,8 +16,8 @@ from kfp_mindspore.cli.output import add_json_option, print_json
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ProcessFailedError
 from kfp_mindspore.files import get_home
 from kfp_mindspore.formats.bundle import ModelBundle
-from kfp_mindspore.inference import InferenceClient, LocalServing, Service, ServiceState, ServiceStatus
-from kfp_mindspore.inference.service import LOOPBACK, suggest_name
+from kfp_mindspore.inference import InferenceClient, LocalServing, Service
+from kfp_mindspore.inference.service import LOOPBACK, ServiceState, ServiceStatus, suggest_name
 from kfp_mindspore.local.lease import Lease
 
 _LAST_LINES = 20

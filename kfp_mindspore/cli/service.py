@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from kfp_mindspore.cli.output import add_backend_option, add_json_option, dump_manifest, print_json, print_table
-from kfp_mindspore.inference import InferenceClient, ServiceStatus
+from kfp_mindspore.inference import InferenceClient
+from kfp_mindspore.inference.service import ServiceStatus
 from kfp_mindspore.settings import SERVER_IMAGE_VARIABLE
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -4,6 +4,4 @@ from .client import InferenceClient as InferenceClient
 from .manifest import build_inference_service as build_inference_service
 from .runtime import build_serving_runtime as build_serving_runtime
 from .service import Service as Service
-from .service import ServiceState as ServiceState
-from .service import ServiceStatus as ServiceStatus
 from .smoke import run_smoke_test as run_smoke_test

@@ -3,10 +3,6 @@ from .backends.local import LocalBackend as LocalBackend
 from .build import build_msjob as build_msjob
 from .client import MSJobClient as MSJobClient
 from .follow import run_job as run_job
-from .spec import ElasticPolicy as ElasticPolicy
 from .spec import ReplicaSpec as ReplicaSpec
 from .spec import RunPolicy as RunPolicy
-from .spec import SchedulingPolicy as SchedulingPolicy
-from .status import JobStatus as JobStatus
 from .types import MSJob as MSJob
-from .validation import validate_msjob as validate_msjob

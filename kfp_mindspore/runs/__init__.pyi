@@ -2,5 +2,4 @@ from .image import set_image as set_image
 from .local import run_local as run_local
 from .progress import ProgressDisplay as ProgressDisplay
 from .remote import RemoteClient as RemoteClient
-from .result import RunResult as RunResult
 from .sources import compile_text as compile_text

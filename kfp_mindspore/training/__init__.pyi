@@ -1,4 +1,3 @@
 from .distributed import init_distributed as init_distributed
-from .loop import FitResult as FitResult
 from .loop import fit as fit
 from .loop import set_seed as set_seed

@@ -10,11 +10,14 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import training
 from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.mindir.network import build_network
+
+if TYPE_CHECKING:
+    from kfp_mindspore.training.loop import FitResult
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def train(options: argparse.Namespace) -> training.FitResult:
+def train(options: argparse.Namespace) -> FitResult:
     """Train with the options of the command line."""
     training.set_seed(options.seed)
     network = build_network(options.network, options.network_arguments)

@@ -1,6 +1,5 @@
 from .base import BYTES as BYTES
 from .base import Arrays as Arrays
-from .base import Signature as Signature
 from .base import TensorSpec as TensorSpec
 from .base import Transform as Transform
 from .base import TransformInputError as TransformInputError

@@ -25,6 +25,8 @@ from kfp_mindspore.settings import DATASET_VARIABLE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from kfp_mindspore.training.loop import FitResult
+
 EPOCHS = 30
 BATCH_SIZE = 32
 LEARNING_RATE = 3e-3
@@ -70,7 +72,7 @@ def schedule_learning_rate(peak: float, steps: int) -> list[float]:
     return [peak * factor * min(1.0, 10 * (step + 1) / steps) for step, factor in enumerate(cosine)]
 
 
-def train(epochs: int, batch_size: int, learning_rate: float, seed: int) -> training.FitResult:
+def train(epochs: int, batch_size: int, learning_rate: float, seed: int) -> FitResult:
     """Train with checkpoints and save the final network.
 
     Args:

@@ -23,7 +23,8 @@ from kfp_mindspore.errors import (
     ProcessFailedError,
     UserError,
 )
-from kfp_mindspore.inference import InferenceClient, LocalServing, Service, ServiceStatus
+from kfp_mindspore.inference import InferenceClient, LocalServing, Service
+from kfp_mindspore.inference.service import ServiceStatus
 from kfp_mindspore.local.lease import Lease
 from kfp_mindspore.local.process import ProcessIdentity
 

@@ -1,6 +1,7 @@
 """Images of any size with a digit, light on dark, to the three best classes."""
 
-from kfp_mindspore.transform import DecodeImage, Normalize, Pipeline, Resize, Signature, Softmax, TopK
+from kfp_mindspore.formats.signature import Signature
+from kfp_mindspore.transform import DecodeImage, Normalize, Pipeline, Resize, Softmax, TopK
 
 
 def build_transform(signature: Signature) -> Pipeline:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from kfp_mindspore.formats.bundle import ModelBundle, Signature, TensorSpec, VerifiedSamples, write_bundle
-from kfp_mindspore.inference import InferenceClient, LocalServing, Service, ServiceStatus
+from kfp_mindspore.inference import InferenceClient, LocalServing, Service
 from kfp_mindspore.inference.rest import request_json
+from kfp_mindspore.inference.service import ServiceStatus
 
 TINY_SERVER = Path(__file__).parent / "tiny_server.py"
 

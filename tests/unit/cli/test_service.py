@@ -16,8 +16,8 @@ import pytest
 
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.cli.service import _format_age
-from kfp_mindspore.inference import ServiceState, ServiceStatus
 from kfp_mindspore.inference.rest import is_ready, request_json
+from kfp_mindspore.inference.service import ServiceState, ServiceStatus
 
 TINY_SERVER = Path(__file__).parents[2] / "support" / "tiny_server.py"
 

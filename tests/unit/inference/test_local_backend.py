@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import NotFoundError, ProcessFailedError, UserError, ValidationError, WaitTimeoutError
-from kfp_mindspore.inference import InferenceClient, KServeBackend, LocalServing, Service, ServiceState
+from kfp_mindspore.inference import InferenceClient, KServeBackend, LocalServing, Service
 from kfp_mindspore.inference.rest import is_ready, request_json
+from kfp_mindspore.inference.service import ServiceState
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.settings import EVENTS_VARIABLE, STEP_VARIABLE
 

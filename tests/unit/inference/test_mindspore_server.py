@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import ProcessFailedError
-from kfp_mindspore.inference import InferenceClient, LocalServing, Service, ServiceStatus, run_smoke_test
+from kfp_mindspore.inference import InferenceClient, LocalServing, Service, run_smoke_test
 from kfp_mindspore.inference.rest import request_json
+from kfp_mindspore.inference.service import ServiceStatus
 
 pytestmark = pytest.mark.mindspore
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.inference import Service, ServiceState, ServiceStatus
-from kfp_mindspore.inference.service import list_name_errors, suggest_name
+from kfp_mindspore.inference import Service
+from kfp_mindspore.inference.service import ServiceState, ServiceStatus, list_name_errors, suggest_name
 
 
 @pytest.mark.parametrize(

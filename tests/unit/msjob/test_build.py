@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.msjob import MSJob, build_msjob, validate_msjob
+from kfp_mindspore.msjob import MSJob, build_msjob
 from kfp_mindspore.msjob.build import to_env_vars, to_resource_requirements
+from kfp_mindspore.msjob.validation import validate_msjob
 from kfp_mindspore.settings import PLACEHOLDER_IMAGE
 
 

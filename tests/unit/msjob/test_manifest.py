@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_mindspore.msjob import RunPolicy, SchedulingPolicy
+from kfp_mindspore.msjob import RunPolicy
 from kfp_mindspore.msjob.manifest import deserialize, format_time, parse_time, serialize, to_field_name
+from kfp_mindspore.msjob.spec import SchedulingPolicy
 
 UTC = datetime.timezone.utc
 times = st.datetimes(

@@ -9,19 +9,13 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.msjob import (
-    JobStatus,
-    MSJob,
-    ReplicaSpec,
-    RunPolicy,
-    SchedulingPolicy,
-    build_msjob,
-    validate_msjob,
-)
+from kfp_mindspore.msjob import MSJob, ReplicaSpec, RunPolicy, build_msjob
 from kfp_mindspore.msjob import names as words
 from kfp_mindspore.msjob.manifest import serialize, to_field_name
 from kfp_mindspore.msjob.pod_schema import list_fields
-from kfp_mindspore.msjob.status import JobCondition, ReplicaStatus
+from kfp_mindspore.msjob.spec import SchedulingPolicy
+from kfp_mindspore.msjob.status import JobCondition, JobStatus, ReplicaStatus
+from kfp_mindspore.msjob.validation import validate_msjob
 
 NOON = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone.utc)
 

@@ -9,7 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.msjob import JobStatus, MSJob, ReplicaSpec, RunPolicy, SchedulingPolicy, validate_msjob
+from kfp_mindspore.msjob import MSJob, ReplicaSpec, RunPolicy
+from kfp_mindspore.msjob.spec import SchedulingPolicy
+from kfp_mindspore.msjob.status import JobStatus
+from kfp_mindspore.msjob.validation import validate_msjob
 from kfp_mindspore.msjob.yaml_document import parse_msjob_yaml
 
 # A busy machine is no failure.

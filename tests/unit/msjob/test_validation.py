@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.msjob import MSJob, validate_msjob
+from kfp_mindspore.msjob import MSJob
 from kfp_mindspore.msjob.topology import Endpoints, build_topology
-from kfp_mindspore.msjob.validation import list_errors, suggest
+from kfp_mindspore.msjob.validation import list_errors, suggest, validate_msjob
 
 DELETED = object()
 SPECS = "spec.msReplicaSpecs"

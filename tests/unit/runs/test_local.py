@@ -13,7 +13,8 @@ import pytest
 
 from kfp_mindspore.errors import GateNotMetError, NotFoundError, ProcessFailedError, UserError, ValidationError
 from kfp_mindspore.local.process import ProcessIdentity
-from kfp_mindspore.runs import RunResult, run_local
+from kfp_mindspore.runs import run_local
+from kfp_mindspore.runs.result import RunResult
 from kfp_mindspore.runs.sources import compile_pipeline, load_spec
 from kfp_mindspore.runs.spec import convert_arguments
 

@@ -8,15 +8,8 @@ import numpy as np
 import pytest
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.transform import (
-    BYTES,
-    Arrays,
-    Signature,
-    TensorSpec,
-    Transform,
-    TransformInputError,
-)
-from kfp_mindspore.transform.base import TransformFailedError, fill_objects
+from kfp_mindspore.transform import BYTES, Arrays, TensorSpec, Transform, TransformInputError
+from kfp_mindspore.transform.base import Signature, TransformFailedError, fill_objects
 from kfp_mindspore.transform.bound import bind_transform
 
 TEXT = (TensorSpec("text", BYTES, (-1,)),)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from kfp_mindspore.formats.bundle import VerifiedSamples
-from kfp_mindspore.transform import Arrays, Signature, TensorSpec
+from kfp_mindspore.formats.signature import Signature
+from kfp_mindspore.transform import Arrays, TensorSpec
 from kfp_mindspore.transform.export import try_transform
 from kfp_mindspore.transform.load import load_transform_source
 

@@ -23,14 +23,13 @@ from kfp_mindspore.transform import (
     Normalize,
     Pipeline,
     Resize,
-    Signature,
     Softmax,
     Step,
     TensorSpec,
     TopK,
     TransformInputError,
 )
-from kfp_mindspore.transform.base import fill_objects
+from kfp_mindspore.transform.base import Signature, fill_objects
 from kfp_mindspore.transform.bound import bind_transform
 
 SCORES = Signature(

@@ -3,8 +3,9 @@ from kfp import dsl
 
 from kfp_mindspore.components.deployment.deploy_kserve import deploy_kserve
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.inference import Service, ServiceState, ServiceStatus, client
+from kfp_mindspore.inference import Service, client
 from kfp_mindspore.inference.backends.local import LocalServing
+from kfp_mindspore.inference.service import ServiceState, ServiceStatus
 
 
 class RecordingBackend(LocalServing):
