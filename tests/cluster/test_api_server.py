@@ -52,7 +52,7 @@ def test_controllers_create_pods(api_server: ControlPlane, api_namespace: str) -
     assert {pod.status.phase for pod in pods} == {"Pending"}
 
 
-def test_users_may_do_what_rbac_grants(api_server: ControlPlane, api_namespace: str) -> None:
+def test_rbac(api_server: ControlPlane, api_namespace: str) -> None:
     kubeconfig = api_server.write_kubeconfig("reader@test", ["readers"])
     with api_server.client(kubeconfig) as reader, api_server.client() as admin:
         with pytest.raises(ApiException) as denied:
@@ -71,7 +71,7 @@ def test_users_may_do_what_rbac_grants(api_server: ControlPlane, api_namespace: 
         assert not _is_allowed(reader, api_namespace, "create")
 
 
-def test_two_run_at_once(start_api_server: Callable[..., ApiServer]) -> None:
+def test_two_api_servers_run_concurrently(start_api_server: Callable[..., ApiServer]) -> None:
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda _: start_api_server(), range(2))
     assert first.url != second.url
@@ -81,7 +81,7 @@ def test_two_run_at_once(start_api_server: Callable[..., ApiServer]) -> None:
     assert "mine" not in names
 
 
-def test_a_restart_keeps_what_was_stored(start_api_server: Callable[..., ApiServer]) -> None:
+def test_restart_keeps_stored_objects(start_api_server: Callable[..., ApiServer]) -> None:
     server = start_api_server()
     with server.client() as client:
         CoreV1Api(client).create_namespaced_config_map("default", {"metadata": {"name": "mine"}})
@@ -90,7 +90,7 @@ def test_a_restart_keeps_what_was_stored(start_api_server: Callable[..., ApiServ
         assert CoreV1Api(client).read_namespaced_config_map("mine", "default").metadata.name == "mine"
 
 
-def test_a_paused_etcd_stops_writes_until_it_goes_on(start_api_server: Callable[..., ApiServer]) -> None:
+def test_paused_etcd_blocks_writes(start_api_server: Callable[..., ApiServer]) -> None:
     server = start_api_server()
     with server.client() as client:
         with server.pause_etcd(), pytest.raises(Exception, match=r"(?i)timed? ?out"):
@@ -100,7 +100,7 @@ def test_a_paused_etcd_stops_writes_until_it_goes_on(start_api_server: Callable[
         eventually(server.is_ready)
 
 
-def test_a_killed_owner_leaves_nothing(tmp_path: Path) -> None:
+def test_killed_owner_leaves_nothing(tmp_path: Path) -> None:
     script = "import sys, time; from tests.cluster.infrastructure.api_server import ApiServer\n"
     script += "server = ApiServer(); print(server.directory, flush=True); time.sleep(600)"
     owner = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)

@@ -97,7 +97,7 @@ def running(*steps: Callable[[], object]) -> Iterator[None]:
         raise error
 
 
-def test_a_job_is_made_listed_changed_and_deleted(client: MSJobClient, cluster: Cluster) -> None:
+def test_job_crud(client: MSJobClient, cluster: Cluster) -> None:
     client.create_job(build(), namespace=client.namespace, dry_run=True)
     assert client.list_jobs() == []
     made = submit(client)
@@ -125,7 +125,7 @@ def test_a_job_is_made_listed_changed_and_deleted(client: MSJobClient, cluster: 
         client.get_job("digits")
 
 
-def test_many_changes_at_once_are_all_kept(client: MSJobClient) -> None:
+def test_concurrent_updates_are_all_kept(client: MSJobClient) -> None:
     submit(client)
     count = 12
 
@@ -138,7 +138,7 @@ def test_many_changes_at_once_are_all_kept(client: MSJobClient) -> None:
     assert len(client.get_job("digits").metadata["labels"]) == count
 
 
-def test_the_key_of_a_replica_type_is_kept(client: MSJobClient, cluster: Cluster) -> None:
+def test_replica_keys_are_kept(client: MSJobClient, cluster: Cluster) -> None:
     document = build_job("digits", worker={"replicas": 2, "template": build().ms_replica_specs["Worker"].template})
     cluster.create(MSJOBS, document, client.namespace)
     client.update_job({"spec": {"msReplicaSpecs": {"Worker": {"replicas": 3}}}}, "digits")
@@ -146,13 +146,13 @@ def test_the_key_of_a_replica_type_is_kept(client: MSJobClient, cluster: Cluster
     assert {key: spec["replicas"] for key, spec in stored["spec"]["msReplicaSpecs"].items()} == {"worker": 3}
 
 
-def test_fields_that_the_client_lets_through_are_refused_by_the_server(client: MSJobClient) -> None:
+def test_unknown_fields_are_refused_by_the_server(client: MSJobClient) -> None:
     document = put(build().to_dict(), "spec.msReplicaSpecs.Worker.template.spec.zyx", 1)
     with pytest.raises(ValidationError, match=r'unknown field "spec.msReplicaSpecs.Worker.template.spec.zyx"'):
         client.create_job(document, namespace=client.namespace)
 
 
-def test_waiting_outlives_restarts_of_the_api_server(start_api_server: Callable[..., ApiServer]) -> None:
+def test_wait_survives_api_server_restarts(start_api_server: Callable[..., ApiServer]) -> None:
     server = start_api_server()
     install_definition(server.kubeconfig)
     client = MSJobClient(KubernetesBackend("default", kubeconfig=server.kubeconfig))
@@ -189,7 +189,7 @@ def test_waiting_outlives_restarts_of_the_api_server(start_api_server: Callable[
     assert seen[-1] == "Succeeded"
 
 
-def test_deletion_ends_when_the_last_pod_is_gone(client: MSJobClient, cluster: Cluster) -> None:
+def test_deletion_waits_for_the_last_pod(client: MSJobClient, cluster: Cluster) -> None:
     job = submit(client, workers=2)
     names = [put_pod(cluster, job, 0), put_pod(cluster, job, 1, holds=False)]
     assert client.get_job_pod_names("digits") == names
@@ -209,7 +209,7 @@ def test_deletion_ends_when_the_last_pod_is_gone(client: MSJobClient, cluster: C
     assert cluster.list(PODS, client.namespace) == []
 
 
-def test_what_is_not_there_is_told(start_api_server: Callable[..., ApiServer], tmp_path: Path) -> None:
+def test_missing_objects_and_rejected_credentials(start_api_server: Callable[..., ApiServer], tmp_path: Path) -> None:
     server = start_api_server()
     client = MSJobClient(KubernetesBackend("default", kubeconfig=server.kubeconfig))
     for call in (client.list_jobs, lambda: client.get_job("a"), lambda: submit(client)):
@@ -236,9 +236,7 @@ def _as_json(kubeconfig: Path) -> str:
     return json.dumps(yaml.safe_load(kubeconfig.read_text()))
 
 
-def test_what_may_not_be_done_is_told_with_verb_and_namespace(
-    api_server: Api, client: MSJobClient, cluster: Cluster
-) -> None:
+def test_forbidden_requests_name_verb_and_namespace(api_server: Api, client: MSJobClient, cluster: Cluster) -> None:
     if not isinstance(api_server, ControlPlane):
         pytest.skip("users are made by the authority of a control plane of our own: unset KFP_MINDSPORE_TEST_CLUSTER")
     namespace = client.namespace
@@ -314,7 +312,7 @@ def run(
     return call
 
 
-def test_the_commands(run: Run, client: MSJobClient, cluster: Cluster, tmp_path: Path) -> None:
+def test_job_commands(run: Run, client: MSJobClient, cluster: Cluster, tmp_path: Path) -> None:
     namespace = client.namespace
     (tmp_path / "job.yaml").write_text(build().to_yaml().replace("  namespace: default\n", ""))
     judged = run("submit", "job.yaml", "--dry-run", "--json")
@@ -375,7 +373,7 @@ def test_the_commands(run: Run, client: MSJobClient, cluster: Cluster, tmp_path:
     assert (gone.code, "job digits does not exist" in gone.errors, "Traceback" in gone.errors) == (2, True, False)
 
 
-def test_a_job_that_no_operator_looks_at_is_told(run: Run, client: MSJobClient) -> None:
+def test_job_without_operator_is_reported(run: Run, client: MSJobClient) -> None:
     submit(client)
     waited = run("wait", "digits", "--timeout", "15")
     assert "Warning: no operator has looked at job digits for" in waited.errors
@@ -383,7 +381,7 @@ def test_a_job_that_no_operator_looks_at_is_told(run: Run, client: MSJobClient) 
     assert "Warning: no operator" in run("get", "digits").errors
 
 
-def test_a_manifest_says_its_namespace(run: Run, client: MSJobClient, tmp_path: Path) -> None:
+def test_namespace_of_a_manifest(run: Run, client: MSJobClient, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(build().to_yaml())
     refused = run("submit", "job.yaml")
     assert refused.code == 2

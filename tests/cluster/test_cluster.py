@@ -72,19 +72,19 @@ def desk(cluster: Api, namespace: str) -> Any:
         yield Desk(client, namespace)
 
 
-def test_a_pod_runs_and_its_log_is_read(desk: Desk) -> None:
+def test_pod_log(desk: Desk) -> None:
     assert desk.run(describe("hello", "print('hello')")) == ("Succeeded", "hello\n")
     assert desk.run(describe("broken", "raise SystemExit(3)"))[0] == "Failed"
     assert desk.read("broken").status.container_statuses[0].state.terminated.exit_code == 3
 
 
-def test_any_user_may_run_with_a_read_only_root(desk: Desk) -> None:
+def test_read_only_root_as_any_user(desk: Desk) -> None:
     secure = {"runAsUser": 1000, "runAsNonRoot": True, "readOnlyRootFilesystem": True}
     script = "import os; print(os.getuid(), os.access('/usr', os.W_OK))"
     assert desk.run(describe("user", script, container={"securityContext": secure})) == ("Succeeded", "1000 False\n")
 
 
-def test_names_and_services_lead_to_pods(desk: Desk, own_cluster: Cluster) -> None:
+def test_dns_and_services(desk: Desk, own_cluster: Cluster) -> None:
     server = "import http.server as s; s.test(s.SimpleHTTPRequestHandler, s.ThreadingHTTPServer, port=8000)"
     desk.create(describe("server", server, container={"workingDir": "/opt"}))
     ports = [{"port": 80, "targetPort": 8000}]
@@ -111,21 +111,21 @@ except socket.gaierror:
     assert opener.open(f"http://{address}/", timeout=30).status == 200
 
 
-def test_nothing_leads_outside(desk: Desk, own_cluster: Cluster) -> None:
+def test_no_egress(desk: Desk, own_cluster: Cluster) -> None:
     script = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=5)"
     phase, log = desk.run(describe("outside", script))
     assert phase == "Failed"
     assert "OSError" in log or "Error" in log
 
 
-def test_commands_run_in_a_pod(desk: Desk) -> None:
+def test_exec(desk: Desk) -> None:
     desk.create(describe("sleeper", "import time; time.sleep(600)"))
     desk.wait("sleeper", "Running")
     connect = desk.api.connect_get_namespaced_pod_exec
     assert "sleep" in stream(connect, "sleeper", desk.namespace, command=["cat", "/proc/1/cmdline"], stdout=True)
 
 
-def test_a_process_of_a_pod_is_found_and_killed(desk: Desk, own_cluster: Cluster) -> None:
+def test_kill_a_process_of_a_pod(desk: Desk, own_cluster: Cluster) -> None:
     desk.create(describe("victim", "import time; time.sleep(600)"))
     desk.wait("victim", "Running")
     first = own_cluster.find_processes(desk.namespace, "victim")[0]
@@ -133,13 +133,13 @@ def test_a_process_of_a_pod_is_found_and_killed(desk: Desk, own_cluster: Cluster
     assert desk.wait("victim", "Failed").status.container_statuses[0].state.terminated.exit_code == 137
 
 
-def test_memory_beyond_the_limit_is_told(desk: Desk) -> None:
+def test_oom_kill_is_reported(desk: Desk) -> None:
     limits = {"resources": {"limits": {"memory": "64Mi"}}}
     desk.create(describe("greedy", "bytes = bytearray(1 << 28); print(sum(bytes))", container=limits))
     assert desk.wait("greedy", "Failed").status.container_statuses[0].state.terminated.reason == "OOMKilled"
 
 
-def test_a_cordoned_node_takes_no_pod_and_an_evicted_one_goes(desk: Desk, own_cluster: Cluster) -> None:
+def test_cordon_and_eviction(desk: Desk, own_cluster: Cluster) -> None:
     desk.create(describe("sleeper", "import time; time.sleep(600)"))
     desk.wait("sleeper", "Running")
     set_schedulable(desk.api.api_client, NODE, False)
@@ -153,7 +153,7 @@ def test_a_cordoned_node_takes_no_pod_and_an_evicted_one_goes(desk: Desk, own_cl
     desk.wait("waiting", "Succeeded")
 
 
-def test_a_volume_is_shared_with_this_machine(desk: Desk, own_cluster: Cluster) -> None:
+def test_host_volume(desk: Desk, own_cluster: Cluster) -> None:
     path = own_cluster.make_volume(desk.namespace)
     (path / "question").write_text("42")
     pod = describe(
@@ -166,7 +166,7 @@ def test_a_volume_is_shared_with_this_machine(desk: Desk, own_cluster: Cluster) 
     assert (path / "answer").read_text() == "42"
 
 
-def test_pods_have_mindspore_and_the_project(desk: Desk, pod_packages: PodPackages) -> None:
+def test_pod_packages(desk: Desk, pod_packages: PodPackages) -> None:
     script = "import kfp_mindspore, mindspore; print(kfp_mindspore.__file__, mindspore.__version__)"
     pod = describe("trainer", script, container={"securityContext": {"runAsUser": 1000}})
     pod["spec"] = pod_packages.add_to(pod["spec"])
@@ -175,7 +175,7 @@ def test_pods_have_mindspore_and_the_project(desk: Desk, pod_packages: PodPackag
     assert log.splitlines()[-1].startswith("/opt/project/kfp_mindspore/__init__.py 2.9")
 
 
-def test_the_node_pulls_from_the_registry(desk: Desk, own_cluster: Cluster, registry: str, tmp_path: Path) -> None:
+def test_node_pulls_from_the_registry(desk: Desk, own_cluster: Cluster, registry: str, tmp_path: Path) -> None:
     image, root = f"{registry}/test/greeting:1", tmp_path / "root"
     root.mkdir()
     binaries = Path(own_cluster.daemons.get("kubelet").command[0]).parent
@@ -191,7 +191,7 @@ def test_the_node_pulls_from_the_registry(desk: Desk, own_cluster: Cluster, regi
     assert "CoreDNS" in log
 
 
-def test_a_restarted_api_server_finds_pods_running(desk: Desk, own_cluster: Cluster) -> None:
+def test_pods_survive_an_api_server_restart(desk: Desk, own_cluster: Cluster) -> None:
     desk.create(describe("sleeper", "import time; time.sleep(600)"))
     before = desk.wait("sleeper", "Running").metadata.uid
     own_cluster.restart_api_server()
@@ -199,7 +199,7 @@ def test_a_restarted_api_server_finds_pods_running(desk: Desk, own_cluster: Clus
     assert (after.metadata.uid, after.status.phase) == (before, "Running")
 
 
-def test_jobs_run_beside_each_other(desk: Desk) -> None:
+def test_jobs_run_concurrently(desk: Desk) -> None:
     template = {"spec": describe("any", "print(1)")["spec"]}
     spec = {"completions": 5, "parallelism": 5, "completionMode": "Indexed", "template": template}
     batch = BatchV1Api(desk.api.api_client)
@@ -207,13 +207,13 @@ def test_jobs_run_beside_each_other(desk: Desk) -> None:
     eventually(lambda: batch.read_namespaced_job_status("five", desk.namespace).status.succeeded == 5)
 
 
-def test_what_has_a_fixed_place_is_written_to_the_clusters_own_directory(own_cluster: Cluster) -> None:
+def test_fixed_paths_are_in_the_directory_of_the_cluster(own_cluster: Cluster) -> None:
     for place in FIXED_PLACES:
         source = own_cluster.namespaces.call("findmnt", "--noheadings", "--output", "SOURCE", place)
         assert own_cluster.directory.name in source
 
 
-def test_a_killed_owner_leaves_nothing(own_cluster: Cluster) -> None:
+def test_killed_owner_leaves_nothing(own_cluster: Cluster) -> None:
     script = "import time; from tests.cluster.infrastructure.cluster import OwnedCluster\n"
     script += "one = OwnedCluster(); print(one.directory, one.network.number, flush=True); time.sleep(600)"
     owner = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)

@@ -41,7 +41,7 @@ def run_command(own_cluster: Cluster) -> Iterator[Callable[[str], str]]:
             run("down")
 
 
-def test_people_start_and_end_a_cluster(run_command: Callable[[str], str], own_cluster: Cluster) -> None:
+def test_cluster_up_and_down(run_command: Callable[[str], str], own_cluster: Cluster) -> None:
     assert run_command("status").startswith("no cluster is up")
     answer = run_command("up")
     kubeconfig = Path(answer.removeprefix("export KUBECONFIG="))

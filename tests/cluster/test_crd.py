@@ -44,7 +44,7 @@ def ask(api_server: Api, path: str, accept: str = "application/json") -> Any:
         return json.loads(response.data)
 
 
-def test_the_api_server_takes_it_whole(cluster: Cluster) -> None:
+def test_api_server_accepts_the_whole_definition(cluster: Cluster) -> None:
     stored = cluster.get(DEFINITIONS, "msjobs.mindspore.gitee.com")
     conditions = {item["type"]: (item["status"], item.get("message")) for item in stored["status"]["conditions"]}
     assert conditions["Established"][0] == "True"
@@ -56,7 +56,7 @@ def test_the_api_server_takes_it_whole(cluster: Cluster) -> None:
     assert kept["names"]["shortNames"] == ["msj"]
 
 
-def test_client_side_apply_takes_it_too(cluster: Cluster) -> None:
+def test_definition_fits_client_side_apply(cluster: Cluster) -> None:
     text = json.dumps(build_crd(), separators=(",", ":")) + "\n"
     name = "msjobs.mindspore.gitee.com"
     applied = cluster.patch(DEFINITIONS, name, "", {"metadata": {"annotations": {LAST_APPLIED: text}}})
@@ -67,7 +67,7 @@ def test_client_side_apply_takes_it_too(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("document", [*VALID.values(), *VALID_HERE.values()], ids=[*VALID, *VALID_HERE])
-def test_valid_jobs_are_stored_as_they_were_sent(cluster: Cluster, namespace: str, document: dict[str, Any]) -> None:
+def test_valid_jobs_are_stored_unchanged(cluster: Cluster, namespace: str, document: dict[str, Any]) -> None:
     cluster.create(MSJOBS, document, namespace)
     stored = cluster.get(MSJOBS, document["metadata"]["name"], namespace)
     assert contains(stored["spec"], document["spec"])
@@ -86,7 +86,7 @@ def contains(whole: Any, part: Any) -> bool:
     return bool(whole == part)
 
 
-def test_defaults_are_filled_in(cluster: Cluster, namespace: str) -> None:
+def test_defaults(cluster: Cluster, namespace: str) -> None:
     job = build_job("defaults", Worker={"template": {"spec": {"containers": [{"name": "mindspore", "image": "a"}]}}})
     spec = cluster.create(MSJOBS, job, namespace)["spec"]
     assert spec["runPolicy"] == {"backoffLimit": 3, "cleanPodPolicy": "Running", "suspend": False}
@@ -97,7 +97,7 @@ def test_defaults_are_filled_in(cluster: Cluster, namespace: str) -> None:
     )
 
 
-def test_the_status_is_a_subresource(cluster: Cluster, namespace: str) -> None:
+def test_status_subresource(cluster: Cluster, namespace: str) -> None:
     cluster.create(MSJOBS, build_job("status"), namespace)
     ignored = cluster.patch(MSJOBS, "status", namespace, {"status": {"state": "Running"}})
     assert "status" not in ignored
@@ -114,7 +114,7 @@ def test_the_status_is_a_subresource(cluster: Cluster, namespace: str) -> None:
     assert (written["status"], written["spec"]["successPolicy"]) == (status, "")
 
 
-def test_workers_are_scaled(cluster: Cluster, namespace: str) -> None:
+def test_scale_subresource(cluster: Cluster, namespace: str) -> None:
     cluster.create(MSJOBS, build_job("scale"), namespace)
     selector = "training.kubeflow.org/job-name=scale"
     status = {"status": {"replicaStatuses": {"Worker": {"active": 1, "selector": selector}}}}
@@ -129,7 +129,7 @@ def test_workers_are_scaled(cluster: Cluster, namespace: str) -> None:
         cluster.patch(MSJOBS, "scale", namespace, {"spec": {"replicas": 0}}, subresource="scale")
 
 
-def test_a_table_shows_state_workers_and_restarts(api_server: Api, cluster: Cluster, namespace: str) -> None:
+def test_printer_columns(api_server: Api, cluster: Cluster, namespace: str) -> None:
     cluster.create(MSJOBS, build_job("table"), namespace)
     status = {"state": "Running", "workers": "1/1", "restarts": 2}
     cluster.patch(MSJOBS, "table", namespace, {"status": status}, subresource="status")
@@ -138,7 +138,7 @@ def test_a_table_shows_state_workers_and_restarts(api_server: Api, cluster: Clus
     assert table["rows"][0]["cells"][:4] == ["table", "Running", "1/1", 2]
 
 
-def test_every_field_is_explained(api_server: Api, cluster: Cluster) -> None:
+def test_every_field_has_a_description(api_server: Api, cluster: Cluster) -> None:
     """Look where `kubectl explain` does."""
     schemas = ask(api_server, "/openapi/v3/apis/mindspore.gitee.com/v1")["components"]["schemas"]
     schema = schemas["com.gitee.mindspore.v1.MSJob"]
@@ -150,7 +150,7 @@ def test_every_field_is_explained(api_server: Api, cluster: Cluster) -> None:
     assert container["properties"]["image"]["description"]
 
 
-def test_it_is_found_by_its_short_name_and_categories(api_server: Api, cluster: Cluster) -> None:
+def test_short_name_and_categories(api_server: Api, cluster: Cluster) -> None:
     resources = ask(api_server, "/apis/mindspore.gitee.com/v1")["resources"]
     found = {item["name"]: item for item in resources}
     assert set(found) == {"msjobs", "msjobs/status", "msjobs/scale"}
@@ -160,7 +160,7 @@ def test_it_is_found_by_its_short_name_and_categories(api_server: Api, cluster: 
 @pytest.mark.parametrize("case", UPDATES, ids=lambda case: case.name)
 @pytest.mark.parametrize("was", ["", "Created"], ids=["no status", "a status"])
 @pytest.mark.parametrize("sent", ["", "Running"], ids=["alone", "beside another status"])
-def test_changes_of_a_job_are_judged(cluster: Cluster, namespace: str, case: Update, was: str, sent: str) -> None:
+def test_updates_are_validated(cluster: Cluster, namespace: str, case: Update, was: str, sent: str) -> None:
     before, after = (copy.deepcopy(document) for document in case.build())
     name = "-".join(("update", *case.name.split(), was.lower() or "new", sent.lower() or "alone"))
     seen = cluster.create(MSJOBS, put(before, "metadata.name", name), namespace)

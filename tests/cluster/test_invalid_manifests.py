@@ -50,7 +50,9 @@ def apply(api_server: Api, namespace: str, document: dict[str, Any]) -> tuple[in
 
 
 @pytest.mark.parametrize("case", INVALID, ids=lambda case: case.name)
-def test_an_invalid_job_is_refused_in_words(api_server: Api, cluster: Cluster, namespace: str, case: Invalid) -> None:
+def test_invalid_jobs_are_refused_with_a_message(
+    api_server: Api, cluster: Cluster, namespace: str, case: Invalid
+) -> None:
     document = case.build()
     status, message = apply(api_server, namespace, document)
     assert status in (400, 422), f"{status} {message}"

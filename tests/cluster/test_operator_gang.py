@@ -35,7 +35,7 @@ def _define(group: str, version: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("scheduler", ["volcano", "scheduler-plugins"])
-def test_pods_come_after_their_group_is_admitted(
+def test_pods_wait_for_the_pod_group(
     api_server: ControlPlane, api_namespace: str, tmp_path: Path, scheduler: Any
 ) -> None:
     groups = get_pod_groups(scheduler)
@@ -63,9 +63,7 @@ def test_pods_come_after_their_group_is_admitted(
         jobs.wait_gone("gang", groups)
 
 
-def test_a_gang_scheduler_that_is_not_installed_is_named(
-    start_api_server: Callable[..., ControlPlane], tmp_path: Path
-) -> None:
+def test_missing_gang_scheduler_is_reported(start_api_server: Callable[..., ControlPlane], tmp_path: Path) -> None:
     server = start_api_server()
     install_definition(server.kubeconfig)
     process = OperatorProcess(server.kubeconfig, tmp_path / "log", "--gang-scheduler", "volcano")

@@ -70,7 +70,9 @@ def reviewer(cluster: Cluster) -> Reviewer:
         ("get update", "coordination.k8s.io", "leases", SYSTEM, "msjob-controller"),
     ],
 )
-def test_the_operator_may(reviewer: Reviewer, verbs: str, group: str, resource: str, namespace: str, name: str) -> None:
+def test_operator_is_allowed(
+    reviewer: Reviewer, verbs: str, group: str, resource: str, namespace: str, name: str
+) -> None:
     for verb in verbs.split():
         assert reviewer.allows(OPERATOR, verb, group, resource, namespace, name), verb
 
@@ -103,7 +105,7 @@ def test_the_operator_may(reviewer: Reviewer, verbs: str, group: str, resource: 
         ("create", "apps", "deployments", "anywhere", ""),
     ],
 )
-def test_the_operator_may_not(
+def test_operator_is_not_allowed(
     reviewer: Reviewer, verbs: str, group: str, resource: str, namespace: str, name: str
 ) -> None:
     for verb in verbs.split():
@@ -118,7 +120,7 @@ def test_the_operator_may_not(
         ("view", "get list watch", "create update patch delete"),
     ],
 )
-def test_a_tenant_has_its_own_namespace_alone(
+def test_tenants_are_limited_to_their_namespace(
     cluster: Cluster, reviewer: Reviewer, api_server: ControlPlane, role: str, allowed: str, denied: str
 ) -> None:
     user = f"tenant-{role}"
@@ -144,7 +146,7 @@ def test_a_tenant_has_its_own_namespace_alone(
         assert not reviewer.allows(user, "update", "coordination.k8s.io", "leases", SYSTEM, "msjob-controller")
 
 
-def test_with_these_rights_a_whole_life_works(
+def test_roles_suffice_for_a_whole_job(
     cluster: Cluster, api_server: ControlPlane, api_namespace: str, tmp_path: Path
 ) -> None:
     account = api_server.write_kubeconfig(OPERATOR, ["system:serviceaccounts", f"system:serviceaccounts:{SYSTEM}"])
@@ -170,7 +172,7 @@ def test_with_these_rights_a_whole_life_works(
         assert operator.read_metric("msjob_lost_events_total") == 0
 
 
-def test_the_deployment_fits_its_restricted_namespace(cluster: Cluster) -> None:
+def test_deployment_is_admitted_in_its_restricted_namespace(cluster: Cluster) -> None:
     """Pod Security admission judges pods when they are made: two are, and wait for a node."""
     labels = "app.kubernetes.io/name=msjob-controller"
     for pods in cluster.watch(PODS, SYSTEM, labels=labels, timeout=60):
@@ -179,7 +181,7 @@ def test_the_deployment_fits_its_restricted_namespace(cluster: Cluster) -> None:
     pytest.fail("the Deployment's pods are not made")
 
 
-def test_for_one_namespace_there_are_no_rights_outside(
+def test_single_namespace_has_no_permissions_outside(
     cluster: Cluster, reviewer: Reviewer, api_server: ControlPlane
 ) -> None:
     with api_server.make_namespace() as home, api_server.make_namespace() as own:
@@ -196,13 +198,13 @@ def test_for_one_namespace_there_are_no_rights_outside(
 
 
 @pytest.mark.parametrize("scheduler", ["volcano", "scheduler-plugins"])
-def test_the_api_server_takes_every_variant(cluster: Cluster, scheduler: str) -> None:
+def test_every_overlay_is_accepted(cluster: Cluster, scheduler: str) -> None:
     choices = InstallOptions(gang_scheduler=scheduler, istio_sidecar=True)  # type: ignore[arg-type]
     for document in [*build_objects(choices), *build_kueue_roles()]:
         cluster.apply(document, manager="kfp-mindspore-install", dry_run=True)
 
 
-def test_install_twice_changes_nothing(cluster: Cluster, api_server: ControlPlane) -> None:
+def test_second_install_changes_nothing(cluster: Cluster, api_server: ControlPlane) -> None:
     def read() -> dict[str, str]:
         versions = {}
         for document in build_objects(InstallOptions()):

@@ -34,7 +34,7 @@ def jobs(api_server: ControlPlane, operator: OperatorProcess) -> Jobs:
     return Jobs(api_server.kubeconfig, operator.flags[1])
 
 
-def test_a_job_comes_to_run_by_two_writes_and_to_its_end(jobs: Jobs, operator: OperatorProcess) -> None:
+def test_job_runs_with_two_status_writes_and_succeeds(jobs: Jobs, operator: OperatorProcess) -> None:
     before = operator.read_metric("msjob_api_requests_total", verb="update", code="200")
     jobs.create("plain", workers=2)
     jobs.patch("plain", {"metadata": {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"}}})
@@ -65,7 +65,7 @@ def test_a_job_comes_to_run_by_two_writes_and_to_its_end(jobs: Jobs, operator: O
     )
 
 
-def test_the_service_leads_to_the_scheduler_of_the_present_gang(jobs: Jobs, operator: OperatorProcess) -> None:
+def test_endpoint_follows_the_scheduler_of_the_current_gang(jobs: Jobs, operator: OperatorProcess) -> None:
     jobs.create("led", workers=2)
     for attempt in range(2):
         scheduler = jobs.launch("led", 3)["led-scheduler-0"]
@@ -89,7 +89,7 @@ def test_the_service_leads_to_the_scheduler_of_the_present_gang(jobs: Jobs, oper
     jobs.wait_gone("led-scheduler-0", ENDPOINT_SLICES)
 
 
-def test_one_worker_is_one_pod_without_variables(jobs: Jobs) -> None:
+def test_single_worker_is_one_pod_without_variables(jobs: Jobs) -> None:
     jobs.create("single", workers=1)
     (pod,) = jobs.launch("single", 1).values()
     assert not pod["spec"]["containers"][0].get("env")
@@ -98,7 +98,7 @@ def test_one_worker_is_one_pod_without_variables(jobs: Jobs) -> None:
     jobs.wait("single", "Succeeded")
 
 
-def test_a_failure_restarts_all_and_is_counted(jobs: Jobs, operator: OperatorProcess) -> None:
+def test_failure_restarts_the_gang_counted(jobs: Jobs, operator: OperatorProcess) -> None:
     before = operator.read_metric("msjob_restarts_total")
     jobs.create("again", workers=2, backoffLimit=2)
     old = jobs.launch("again", 3)
@@ -120,7 +120,7 @@ def test_a_failure_restarts_all_and_is_counted(jobs: Jobs, operator: OperatorPro
     assert operator.read_metric("msjob_restarts_total") - before == 1
 
 
-def test_no_more_restarts_than_the_limit(jobs: Jobs) -> None:
+def test_backoff_limit(jobs: Jobs) -> None:
     jobs.create("limit", workers=1, backoffLimit=1)
     for restarts in (0, 1):
         jobs.launch("limit", 1)
@@ -147,7 +147,7 @@ def test_restart_policies(jobs: Jobs, policy: str, code: int, condition: str) ->
 
 
 @pytest.mark.parametrize(("reason", "counted"), [("PreemptionByScheduler", 0), ("EvictionByEvictionAPI", 0), ("", 1)])
-def test_a_disruption_is_not_counted_and_a_deleted_pod_is(jobs: Jobs, reason: str, counted: int) -> None:
+def test_disruptions_are_not_counted_and_deletions_are(jobs: Jobs, reason: str, counted: int) -> None:
     name = f"gone-{reason[:4].lower() or 'deleted'}"
     jobs.create(name, workers=2)
     jobs.launch(name, 3)
@@ -162,7 +162,7 @@ def test_a_disruption_is_not_counted_and_a_deleted_pod_is(jobs: Jobs, reason: st
     jobs.launch(name, 3)
 
 
-def test_out_of_memory_is_named(jobs: Jobs) -> None:
+def test_oom_kill_is_reported(jobs: Jobs) -> None:
     jobs.create("hungry", workers=1, backoffLimit=0)
     jobs.launch("hungry", 1)
     jobs.end("hungry-worker-0", 137, reason="OOMKilled")
@@ -170,7 +170,7 @@ def test_out_of_memory_is_named(jobs: Jobs) -> None:
     assert failed["status"]["failure"]["reason"] == "OOMKilled"
 
 
-def test_the_deadline_needs_no_other_event(jobs: Jobs) -> None:
+def test_deadline_fires_without_events(jobs: Jobs) -> None:
     jobs.create("late", workers=1, activeDeadlineSeconds=2)
     failed = jobs.wait("late", "Failed")
     assert find(failed, "Failed")["reason"] == "DeadlineExceeded"
@@ -178,7 +178,7 @@ def test_the_deadline_needs_no_other_event(jobs: Jobs) -> None:
     jobs.wait_pods("late", lambda pods: not pods)
 
 
-def test_a_job_goes_after_its_time_with_all_that_it_owns(jobs: Jobs) -> None:
+def test_ttl_deletes_the_job_and_its_dependents(jobs: Jobs) -> None:
     jobs.create("brief", workers=2, ttlSecondsAfterFinished=1, cleanPodPolicy="None")
     jobs.launch("brief", 3)
     jobs.end("brief-worker-0", 0)
@@ -190,7 +190,7 @@ def test_a_job_goes_after_its_time_with_all_that_it_owns(jobs: Jobs) -> None:
     assert set(pods) <= {"brief-scheduler-0", "brief-worker-0", "brief-worker-1"}
 
 
-def test_a_deleted_job_takes_its_pods_along(jobs: Jobs) -> None:
+def test_deleting_a_job_deletes_its_pods(jobs: Jobs) -> None:
     jobs.create("deleted", workers=2)
     jobs.launch("deleted", 3)
     jobs.delete("deleted")
@@ -203,7 +203,7 @@ def test_a_deleted_job_takes_its_pods_along(jobs: Jobs) -> None:
     assert jobs.pods("deleted") == {}
 
 
-def test_suspended_it_has_no_pods_and_resumed_it_goes_on(jobs: Jobs) -> None:
+def test_suspend_and_resume(jobs: Jobs) -> None:
     jobs.create("held", workers=2, suspend=True)
     job = jobs.wait("held", "Suspended")
     assert jobs.pods("held") == {}
@@ -227,7 +227,7 @@ def test_suspended_it_has_no_pods_and_resumed_it_goes_on(jobs: Jobs) -> None:
     assert {pod["metadata"]["labels"][ATTEMPT] for pod in pods.values()} == {"2"}
 
 
-def test_a_job_of_another_manager_is_left_alone(jobs: Jobs) -> None:
+def test_jobs_of_another_manager_are_ignored(jobs: Jobs) -> None:
     jobs.create("foreign", workers=1, managedBy="kueue.x-k8s.io/multikueue")
     # Made after it and done, so the operator has seen the other, too.
     jobs.create("witness", workers=1)
@@ -236,7 +236,7 @@ def test_a_job_of_another_manager_is_left_alone(jobs: Jobs) -> None:
     assert jobs.pods("foreign") == {}
 
 
-def test_workers_are_scaled_by_the_subresource(jobs: Jobs) -> None:
+def test_scale_subresource_restarts_the_gang(jobs: Jobs) -> None:
     jobs.create("wide", workers=2)
     jobs.launch("wide", 3)
     jobs.scale("wide", 3)
@@ -255,7 +255,7 @@ def test_workers_are_scaled_by_the_subresource(jobs: Jobs) -> None:
 
 
 @pytest.mark.parametrize(("policy", "left"), [("All", set()), ("Running", {"0"}), ("None", {"scheduler", "0", "1"})])
-def test_what_is_left_of_a_job_that_is_over(jobs: Jobs, policy: str, left: set[str]) -> None:
+def test_clean_pod_policies(jobs: Jobs, policy: str, left: set[str]) -> None:
     name = f"clean-{policy.lower()}"
     jobs.create(name, workers=2, cleanPodPolicy=policy)
     jobs.launch(name, 3)
@@ -268,7 +268,7 @@ def test_what_is_left_of_a_job_that_is_over(jobs: Jobs, policy: str, left: set[s
         assert jobs.services(name) == [f"{name}-scheduler-0"]
 
 
-def test_all_workers_must_be_done_where_that_is_asked(jobs: Jobs) -> None:
+def test_success_policy_all_workers(jobs: Jobs) -> None:
     jobs.create("all", workers=2, success_policy="AllWorkers")
     jobs.launch("all", 3)
     jobs.end("all-worker-0", 0)
@@ -278,7 +278,7 @@ def test_all_workers_must_be_done_where_that_is_asked(jobs: Jobs) -> None:
     jobs.wait("all", "Succeeded")
 
 
-def test_a_name_that_is_taken_is_told_and_waited_for(jobs: Jobs) -> None:
+def test_taken_names_are_reported_and_waited_for(jobs: Jobs) -> None:
     pod: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -294,7 +294,7 @@ def test_a_name_that_is_taken_is_told_and_waited_for(jobs: Jobs) -> None:
     assert "waiting" not in jobs.get("taken")["status"]
 
 
-def test_what_the_api_server_refuses_is_told_in_the_status(jobs: Jobs) -> None:
+def test_refusals_are_reported_in_the_status(jobs: Jobs) -> None:
     """The definition leaves an image out, as Kubernetes' own templates do; the pod's own check does not."""
     jobs.create("imageless", workers=1, image=None)
     job = jobs.wait_until("imageless", lambda job: bool((job.get("status") or {}).get("waiting")), "waiting")

@@ -50,9 +50,7 @@ def _condition(kind: str) -> dict[str, str]:
     }
 
 
-def test_jobs_of_ms_operator_are_taken_over_and_none_is_touched_twice(
-    start_api_server: Callable[..., ApiServer], tmp_path: Path
-) -> None:
+def test_jobs_of_ms_operator_are_adopted(start_api_server: Callable[..., ApiServer], tmp_path: Path) -> None:
     if not PUBLISHED.is_file():
         pytest.skip(f"ms-operator's definition is not at {PUBLISHED}; put msjobs.mindspore.gitee.com.json there")
     server = start_api_server()

@@ -30,7 +30,7 @@ def operator(api_server: ControlPlane, jobs: Jobs, tmp_path: Path) -> Iterator[O
     process.stop()
 
 
-def test_killed_in_every_phase_it_takes_up_what_it_left(jobs: Jobs, operator: OperatorProcess) -> None:
+def test_operator_killed_in_every_phase_resumes(jobs: Jobs, operator: OperatorProcess) -> None:
     jobs.create("job", workers=2, backoffLimit=3)
     # Before it has ever seen the job, and while pods wait for nodes.
     operator.start()
@@ -87,7 +87,7 @@ def test_killed_in_every_phase_it_takes_up_what_it_left(jobs: Jobs, operator: Op
     assert jobs.get("job")["metadata"]["resourceVersion"] == version
 
 
-def test_a_deadline_and_a_time_to_live_pass_while_it_is_away(jobs: Jobs, operator: OperatorProcess) -> None:
+def test_deadlines_and_ttls_that_expire_during_downtime(jobs: Jobs, operator: OperatorProcess) -> None:
     jobs.create("deadline", workers=1, activeDeadlineSeconds=1)
     jobs.create("brief", workers=1, ttlSecondsAfterFinished=1)
     operator.start()
@@ -100,7 +100,7 @@ def test_a_deadline_and_a_time_to_live_pass_while_it_is_away(jobs: Jobs, operato
     jobs.wait_gone("brief")
 
 
-def test_told_to_end_it_ends_well_and_soon(jobs: Jobs, operator: OperatorProcess) -> None:
+def test_sigterm(jobs: Jobs, operator: OperatorProcess) -> None:
     operator.start()
     assert operator.stop(signal.SIGTERM) == 0
     operator.start()
@@ -118,9 +118,7 @@ def _start_two(jobs: Jobs, kubeconfig: Path, directory: Path) -> Iterator[tuple[
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_of_two_one_leads_and_the_other_takes_over(
-    jobs: Jobs, api_server: ControlPlane, tmp_path: Path, number: int
-) -> None:
+def test_leader_election_and_takeover(jobs: Jobs, api_server: ControlPlane, tmp_path: Path, number: int) -> None:
     with _start_two(jobs, api_server.kubeconfig, tmp_path) as (first, second):
         jobs.create("job", workers=2)
         before = jobs.launch("job", 3)
@@ -136,7 +134,7 @@ def test_of_two_one_leads_and_the_other_takes_over(
         assert not _uids(before) & _uids(after)
 
 
-def test_who_loses_the_lease_ends(jobs: Jobs, api_server: ControlPlane, tmp_path: Path) -> None:
+def test_lost_lease_ends_the_process(jobs: Jobs, api_server: ControlPlane, tmp_path: Path) -> None:
     with _start_two(jobs, api_server.kubeconfig, tmp_path) as (first, _):
         wait_for(lambda: first.read_metric("msjob_leading") == 1, first.read_log)
         stolen = {"spec": {"holderIdentity": "somebody-else", "leaseDurationSeconds": 3600}}
@@ -146,7 +144,7 @@ def test_who_loses_the_lease_ends(jobs: Jobs, api_server: ControlPlane, tmp_path
         assert "somebody-else" in first.read_log()
 
 
-def test_a_mistake_is_told_in_a_line(api_server: ControlPlane, tmp_path: Path) -> None:
+def test_configuration_errors_exit_with_one_line(api_server: ControlPlane, tmp_path: Path) -> None:
     stranger = api_server.write_kubeconfig("stranger", ["nobodies"])
     process = OperatorProcess(stranger, tmp_path / "log")
     process.start(wait=False)
@@ -157,7 +155,7 @@ def test_a_mistake_is_told_in_a_line(api_server: ControlPlane, tmp_path: Path) -
     assert "Traceback" not in process.read_log()
 
 
-def test_the_api_server_goes_and_comes_back(start_api_server: Callable[..., ApiServer], tmp_path: Path) -> None:
+def test_api_server_outage(start_api_server: Callable[..., ApiServer], tmp_path: Path) -> None:
     server = start_api_server()
     install_definition(server.kubeconfig)
     with (

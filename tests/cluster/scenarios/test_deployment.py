@@ -33,7 +33,7 @@ def image(
     own_cluster.remove_image(name)
 
 
-def test_a_replica_takes_over_from_one_that_is_killed(own_cluster: NodeCluster, image: str) -> None:
+def test_replica_takes_over_from_a_killed_leader(own_cluster: NodeCluster, image: str) -> None:
     with own_cluster.make_namespace("tenant") as tenant, own_cluster.make_namespace("system") as system:
         words = ["--image", image, "--operator-namespace", system, "--namespace", tenant]
         command = [sys.executable, "-m", "kfp_mindspore.cli.main", "operator", "install", *words]

@@ -14,7 +14,7 @@ from tests.cluster.infrastructure.resources import evict, set_schedulable
 from tests.support.node_jobs import CHECKPOINT_STEPS, LogReader, NodeJobs
 
 
-def test_a_killed_worker_restarts_the_gang_once(jobs: NodeJobs) -> None:
+def test_killed_worker_restarts_the_gang_once(jobs: NodeJobs) -> None:
     job = jobs.start("killed", workers=2)
     job.wait("Running")
     with LogReader(job) as log:
@@ -41,7 +41,7 @@ def test_a_killed_worker_restarts_the_gang_once(jobs: NodeJobs) -> None:
     job.delete()
 
 
-def test_a_killed_worker_beyond_the_limit_fails_the_job(jobs: NodeJobs) -> None:
+def test_killed_worker_beyond_the_limit_fails_the_job(jobs: NodeJobs) -> None:
     job = jobs.start("limited", workers=2, backoff_limit=0)
     job.wait("Running")
     job.wait_steps(2)
@@ -53,7 +53,7 @@ def test_a_killed_worker_beyond_the_limit_fails_the_job(jobs: NodeJobs) -> None:
     job.delete()
 
 
-def test_a_deleted_scheduler_restarts_the_gang(jobs: NodeJobs) -> None:
+def test_deleted_scheduler_restarts_the_gang(jobs: NodeJobs) -> None:
     job = jobs.start("headless", workers=2)
     job.wait("Running")
     job.wait_steps()
@@ -68,7 +68,7 @@ def test_a_deleted_scheduler_restarts_the_gang(jobs: NodeJobs) -> None:
     job.delete()
 
 
-def test_an_evicted_worker_waits_for_a_node_and_is_not_counted(jobs: NodeJobs) -> None:
+def test_evicted_worker_waits_for_a_node_uncounted(jobs: NodeJobs) -> None:
     job = jobs.start("drained", workers=2, backoff_limit=0)
     job.wait("Running")
     job.wait_steps()
@@ -93,7 +93,7 @@ def test_an_evicted_worker_waits_for_a_node_and_is_not_counted(jobs: NodeJobs) -
     job.delete()
 
 
-def test_a_worker_out_of_memory_is_told_apart(jobs: NodeJobs) -> None:
+def test_oom_killed_worker(jobs: NodeJobs) -> None:
     job = jobs.start("greedy", "--allocate", "20", workers=1, limits={"memory": "64Mi"}, backoff_limit=1)
     with pytest.raises(JobFailedError, match="OOMKilled"):
         job.wait("Succeeded")
@@ -107,7 +107,7 @@ def test_a_worker_out_of_memory_is_told_apart(jobs: NodeJobs) -> None:
     job.delete()
 
 
-def test_an_image_that_does_not_exist_is_named_until_the_deadline(jobs: NodeJobs) -> None:
+def test_missing_image_is_reported_until_the_deadline(jobs: NodeJobs) -> None:
     image = "kfp-mindspore.invalid/none:1"
     job = jobs.start("unpullable", image=image, workers=2)
     stuck = job.wait_until(lambda job: job.status and getattr(job.status, "waiting", None))
@@ -126,7 +126,7 @@ def test_an_image_that_does_not_exist_is_named_until_the_deadline(jobs: NodeJobs
     job.delete()
 
 
-def test_an_image_that_is_no_name_fails_the_job_at_once(jobs: NodeJobs) -> None:
+def test_invalid_image_name_fails_the_job(jobs: NodeJobs) -> None:
     job = jobs.start("misspelt", image="No/Image:At:All", workers=1)
     with pytest.raises(JobFailedError, match="InvalidImageName"):
         job.wait("Succeeded")

@@ -43,7 +43,7 @@ def jobs(own_cluster: NodeCluster, gang_scheduler: str, definition: None, tmp_pa
             yield NodeJobs(own_cluster, namespace)
 
 
-def test_a_job_that_finds_no_room_for_all_leaves_the_room_to_others(jobs: NodeJobs, gang_scheduler: Any) -> None:
+def test_gang_without_resources_holds_none(jobs: NodeJobs, gang_scheduler: Any) -> None:
     first = _start(jobs, "first", workers=2)
     first.wait("Running")
     large = _start(jobs, "large", workers=3)
@@ -73,7 +73,7 @@ def test_a_job_that_finds_no_room_for_all_leaves_the_room_to_others(jobs: NodeJo
     wait_for(lambda: not jobs.api.list(groups, jobs.namespace), lambda: "a PodGroup is left")
 
 
-def test_a_gang_that_restarts_gets_its_nodes_again(jobs: NodeJobs) -> None:
+def test_restarted_gang_is_scheduled_again(jobs: NodeJobs) -> None:
     job = _start(jobs, "again", workers=3)
     job.wait("Running")
     job.wait_steps()

@@ -10,7 +10,7 @@ from kfp_mindspore.msjob.manifest import now
 from tests.support.node_jobs import LogReader, NodeJobs
 
 
-def test_a_job_runs_to_its_end_and_its_log_is_followed(jobs: NodeJobs) -> None:
+def test_job_succeeds_and_its_log_is_followed(jobs: NodeJobs) -> None:
     job = jobs.start("plain", workers=2)
     job.wait("Running")
     assert {pod.name: pod.phase for pod in job.list_pods()} == {
@@ -39,7 +39,7 @@ def test_a_job_runs_to_its_end_and_its_log_is_followed(jobs: NodeJobs) -> None:
     job.delete()
 
 
-def test_a_job_past_its_deadline_is_told_to_save(jobs: NodeJobs) -> None:
+def test_deadline_sends_sigterm(jobs: NodeJobs) -> None:
     job = jobs.start("late", workers=2)
     running = job.wait("Running")
     job.wait_steps()
@@ -57,7 +57,7 @@ def test_a_job_past_its_deadline_is_told_to_save(jobs: NodeJobs) -> None:
     job.delete()
 
 
-def test_a_job_goes_with_its_pods_after_its_time(jobs: NodeJobs) -> None:
+def test_ttl_deletes_job_and_pods(jobs: NodeJobs) -> None:
     job = jobs.start("brief", workers=2, clean_pod_policy="None")
     job.wait("Running")
     job.finish()
@@ -70,7 +70,7 @@ def test_a_job_goes_with_its_pods_after_its_time(jobs: NodeJobs) -> None:
     job.check_gone()
 
 
-def test_a_suspended_job_frees_its_pods_and_loses_nothing(jobs: NodeJobs) -> None:
+def test_suspended_job_loses_no_steps(jobs: NodeJobs) -> None:
     job = jobs.start("paused", workers=2, backoff_limit=0)
     job.wait("Running")
     job.wait_steps()
@@ -91,7 +91,7 @@ def test_a_suspended_job_frees_its_pods_and_loses_nothing(jobs: NodeJobs) -> Non
     job.delete()
 
 
-def test_more_workers_are_a_new_gang_that_goes_on(jobs: NodeJobs) -> None:
+def test_scaled_gang_resumes(jobs: NodeJobs) -> None:
     job = jobs.start("scaled", workers=1, backoff_limit=0)
     job.wait("Running")
     job.wait_steps()
@@ -106,7 +106,7 @@ def test_more_workers_are_a_new_gang_that_goes_on(jobs: NodeJobs) -> None:
     job.delete()
 
 
-def test_a_running_job_is_deleted_with_all_that_it_has(jobs: NodeJobs) -> None:
+def test_deleting_a_running_job_leaves_nothing(jobs: NodeJobs) -> None:
     job = jobs.start("unwanted", workers=2)
     job.wait("Running")
     job.wait_steps()

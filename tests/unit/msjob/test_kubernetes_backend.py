@@ -94,7 +94,7 @@ def build(name: str = "job", **options: Any) -> Any:
     return build_msjob(name, command=["python", "train.py"], **{"image": "example.com/train:1", **options})
 
 
-def test_a_job_is_made_in_the_namespace_of_the_context(town: Town) -> None:
+def test_jobs_are_created_in_the_namespace_of_the_context(town: Town) -> None:
     town.client.create_job({**build().to_dict(), "metadata": {"name": "job", "resourceVersion": "9", "uid": "old"}})
     stored = town.server.find(JOBS_PATH, "job")
     assert stored is not None
@@ -108,13 +108,13 @@ def test_a_job_is_made_in_the_namespace_of_the_context(town: Town) -> None:
     assert "job delete job --backend kubernetes --kubeconfig" in refused.value.hint
 
 
-def test_a_dry_run_keeps_nothing(town: Town) -> None:
+def test_dry_run_stores_nothing(town: Town) -> None:
     town.client.create_job(build(namespace=NAMESPACE), dry_run=True)
     assert town.server.requests[-1].query["dryRun"] == "All"
     assert town.client.list_jobs() == []
 
 
-def test_a_creation_that_broke_off_is_found_again(town: Town) -> None:
+def test_interrupted_create_is_resolved(town: Town) -> None:
     town.server.faults.append(reset_once(method="POST", after=True))
     town.client.create_job(build(namespace=NAMESPACE))
     town.server.faults[:] = [reset_once(method="POST")]
@@ -127,7 +127,7 @@ def test_a_creation_that_broke_off_is_found_again(town: Town) -> None:
 
 
 @pytest.mark.parametrize("image", ["kfp-mindspore.invalid/python:placeholder", ""])
-def test_a_cluster_needs_an_image(town: Town, image: str) -> None:
+def test_jobs_need_an_image(town: Town, image: str) -> None:
     with pytest.raises(
         ValidationError,
         match=r"Worker.*'mindspore' must have an image on a cluster\nGive it one: in its YAML, or by --image",
@@ -136,7 +136,7 @@ def test_a_cluster_needs_an_image(town: Town, image: str) -> None:
     assert town.server.requests == []
 
 
-def test_waiting_watches(town: Town) -> None:
+def test_wait_uses_a_watch(town: Town) -> None:
     town.put_job()
     town.later(
         town.watches("msjobs"),
@@ -156,7 +156,7 @@ def test_waiting_watches(town: Town) -> None:
 
 
 @pytest.mark.parametrize("by", ["reset", "half", "error", "end"])
-def test_waiting_outlives_what_breaks(town: Town, by: str) -> None:
+def test_wait_survives_broken_watches(town: Town, by: str) -> None:
     town.put_job("Running")
     town.later(
         town.watches("msjobs"),
@@ -167,7 +167,7 @@ def test_waiting_outlives_what_breaks(town: Town, by: str) -> None:
     town.client.wait_for_job_conditions("job", wait_timeout=SECONDS)
 
 
-def test_waiting_for_what_does_not_come(town: Town) -> None:
+def test_wait_timeout(town: Town) -> None:
     town.put_job("Running")
     with pytest.raises(WaitTimeoutError, match=r"job job is Running, not Succeeded, after 0\.2 s"):
         town.client.wait_for_job_conditions("job", wait_timeout=0.2)
@@ -176,7 +176,7 @@ def test_waiting_for_what_does_not_come(town: Town) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_waiting_for_a_job_that_is_deleted(town: Town, again: bool) -> None:
+def test_wait_for_a_deleted_job(town: Town, again: bool) -> None:
     town.put_job("Running")
 
     def replace() -> None:
@@ -189,7 +189,7 @@ def test_waiting_for_a_job_that_is_deleted(town: Town, again: bool) -> None:
         town.client.wait_for_job_conditions("job", wait_timeout=SECONDS)
 
 
-def test_a_failure_is_told_with_the_first_pods_last_lines(town: Town) -> None:
+def test_failures_have_the_last_lines_of_the_first_pod(town: Town) -> None:
     failure = {"pod": "job-worker-1", "exitCode": 1, "reason": "Error", "message": "m", "log": ["kept"], "attempt": 0}
     town.put_job("Failed", failure=failure)
     with pytest.raises(JobFailedError, match=r"job job failed: It is Failed\.") as gone:
@@ -203,7 +203,7 @@ def test_a_failure_is_told_with_the_first_pods_last_lines(town: Town) -> None:
     assert "The whole log: kfp-mindspore job logs job --backend kubernetes" in there.value.hint
 
 
-def test_logs_are_followed_over_restarts_and_to_the_last_line(town: Town) -> None:
+def test_logs_are_followed_across_restarts(town: Town) -> None:
     town.put_job("Running")
     server = town.server
 
@@ -236,7 +236,7 @@ def test_logs_are_followed_over_restarts_and_to_the_last_line(town: Town) -> Non
         ]
 
 
-def test_logs_of_a_job_that_is_over_and_of_one_pod(town: Town) -> None:
+def test_logs_of_a_finished_job_and_of_one_pod(town: Town) -> None:
     town.put_job("Succeeded")
     for index in (0, 1):
         town.put_pod(index, f"uid-{index}", 0)
@@ -249,7 +249,7 @@ def test_logs_of_a_job_that_is_over_and_of_one_pod(town: Town) -> None:
     assert logs == {"job-worker-0": "0\n", "job-worker-1": "1\n"}
 
 
-def test_following_ends_in_time_with_the_job_and_when_nobody_reads(town: Town) -> None:
+def test_following_ends_with_the_job_the_timeout_and_the_reader(town: Town) -> None:
     town.put_job("Running")
     town.put_pod(0, "uid-0")
     town.server.write("job-worker-0", "2026-01-31T12:00:00Z one")
@@ -273,7 +273,7 @@ def test_following_ends_in_time_with_the_job_and_when_nobody_reads(town: Town) -
         list(follow("missing", NAMESPACE, lambda pod: True))
 
 
-def test_pods_are_told_in_order_with_what_holds_them(town: Town) -> None:
+def test_pods_are_listed_in_order_with_waiting_reasons(town: Town) -> None:
     town.put_job("Running")
     town.put_pod(10, "uid-10")
     town.put_pod(2, "uid-2", 137)
@@ -291,7 +291,7 @@ def test_pods_are_told_in_order_with_what_holds_them(town: Town) -> None:
     assert town.client.get_job_pod_names("job", replica_index=2) == ["job-worker-2"]
 
 
-def test_events_are_those_of_the_job_and_its_pods(town: Town) -> None:
+def test_events_of_the_job_and_its_pods(town: Town) -> None:
     town.put_job("Running")
     for number, (name, uid) in enumerate(
         [("job", UID), ("job", "before"), ("job-worker-0", "p"), ("job-worker-0-x", "q"), ("other", "o")]
@@ -306,7 +306,7 @@ def test_events_are_those_of_the_job_and_its_pods(town: Town) -> None:
     ]
 
 
-def test_an_update_is_a_patch_that_is_tried_again_on_conflict(town: Town) -> None:
+def test_updates_are_retried_on_conflict(town: Town) -> None:
     town.put_job("Running")
     town.server.faults.append(respond_once(409, method="PATCH", reason="Conflict", times=3))
     job = town.client.get_job("job")
@@ -324,7 +324,7 @@ def test_an_update_is_a_patch_that_is_tried_again_on_conflict(town: Town) -> Non
         town.client.update_job({"spec": {}}, "other")
 
 
-def test_an_update_spells_replica_types_as_they_are_stored(town: Town) -> None:
+def test_updates_use_the_stored_replica_keys(town: Town) -> None:
     document = build().to_dict()
     document["spec"]["msReplicaSpecs"] = {"worker": document["spec"]["msReplicaSpecs"]["Worker"]}
     town.server.put(JOBS_PATH, document)
@@ -335,7 +335,7 @@ def test_an_update_spells_replica_types_as_they_are_stored(town: Town) -> None:
     assert set(stored["spec"]["msReplicaSpecs"]) == {"worker"}
 
 
-def test_deletion_waits_until_the_pods_are_gone(town: Town) -> None:
+def test_deletion_waits_for_pods(town: Town) -> None:
     town.put_job("Running")
     town.put_pod(0, "uid-0")
     town.put_pod(1, "uid-1", ownerReferences=[{"uid": "another"}])
@@ -349,7 +349,7 @@ def test_deletion_waits_until_the_pods_are_gone(town: Town) -> None:
         town.client.delete_job("job")
 
 
-def test_deletion_in_a_hurry_shortens_the_pods_time(town: Town) -> None:
+def test_deletion_with_grace_period(town: Town) -> None:
     town.put_job("Running")
     town.put_pod(0, "uid-0")
     town.client.delete_job("job", delete_options={"gracePeriodSeconds": 2})
@@ -357,7 +357,7 @@ def test_deletion_in_a_hurry_shortens_the_pods_time(town: Town) -> None:
     assert (body["gracePeriodSeconds"], body["preconditions"]) == (2, {"uid": "uid-0"})
 
 
-def test_a_foreground_run_is_followed_and_taken_down(town: Town) -> None:
+def test_foreground_run_is_followed_and_deleted(town: Town) -> None:
     def play() -> None:
         while town.server.find(JOBS_PATH, "job") is None:
             time.sleep(0.005)
@@ -369,7 +369,7 @@ def test_a_foreground_run_is_followed_and_taken_down(town: Town) -> None:
     assert town.client.list_jobs() == []
 
 
-def test_commands_in_hints_can_be_pasted(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_in_hints_are_complete(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = KubernetesBackend("other", kubeconfig=town.client.backend.kubeconfig)  # type: ignore[attr-defined]
     words = f"kfp-mindspore job get a --backend kubernetes --kubeconfig {backend.kubeconfig}"
     assert backend.name_command("get", "a", namespace="other") == f"{words} --namespace other"
@@ -378,7 +378,7 @@ def test_commands_in_hints_can_be_pasted(town: Town, monkeypatch: pytest.MonkeyP
     assert "--backend" not in backend.name_command("get", "a")
 
 
-def test_a_server_that_is_not_there(tmp_path: Path, town: Town) -> None:
+def test_unreachable_server(tmp_path: Path, town: Town) -> None:
     town.server.stop()
     backend = KubernetesBackend(kubeconfig=town.client.backend.kubeconfig)  # type: ignore[attr-defined]
     with pytest.raises(UnreachableError, match="cannot be reached"):
@@ -387,7 +387,7 @@ def test_a_server_that_is_not_there(tmp_path: Path, town: Town) -> None:
         MSJobClient(KubernetesBackend(kubeconfig=tmp_path / "none")).list_jobs()
 
 
-def test_a_pipelines_step_launches_its_job_on_the_cluster(
+def test_pipeline_step_launches_its_job_on_the_cluster(
     town: Town, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from kfp_mindspore.steps.job import launch_job

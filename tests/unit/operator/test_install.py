@@ -50,11 +50,11 @@ def find(documents: list[Document], kind: str) -> Document:
         ("overlays/kueue", InstallOptions(), build_kueue_roles()),
     ],
 )
-def test_kustomize_builds_what_the_command_applies(name: str, choices: InstallOptions, extra: list[Document]) -> None:
+def test_kustomize_matches_operator_install(name: str, choices: InstallOptions, extra: list[Document]) -> None:
     assert by_name(build_kustomization(name)) == by_name([*build_objects(choices), *extra])
 
 
-def test_the_overlay_of_one_namespace_has_no_rights_outside() -> None:
+def test_single_namespace_overlay_has_no_cluster_roles() -> None:
     documents = build_kustomization("overlays/single-namespace")
     cluster_wide = {item["metadata"]["name"] for item in documents if item["kind"].startswith("ClusterRole")}
     assert cluster_wide == {"msjob-edit", "msjob-view"}
@@ -67,7 +67,7 @@ def test_the_overlay_of_one_namespace_has_no_rights_outside() -> None:
     assert "POD_NAMESPACE" in {item["name"] for item in container["env"]}
 
 
-def test_the_deployment_is_restricted() -> None:
+def test_deployment_meets_the_restricted_level() -> None:
     spec = find(build_objects(InstallOptions(image="a/b@sha256:1")), "Deployment")["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert container["image"] == "a/b@sha256:1"
@@ -81,7 +81,7 @@ def test_the_deployment_is_restricted() -> None:
     assert "volumes" not in spec
 
 
-def test_the_deployment_runs_what_the_command_line_takes() -> None:
+def test_deployment_arguments_are_valid() -> None:
     choices = InstallOptions(watched=("team-a", "team-b"), gang_scheduler="volcano", istio_sidecar=True)
     (container,) = find(build_objects(choices), "Deployment")["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["kfp-mindspore", "operator", "run"]
@@ -92,7 +92,7 @@ def test_the_deployment_runs_what_the_command_line_takes() -> None:
     assert context.params["istio_sidecar"] is True
 
 
-def test_no_role_holds_a_star_or_a_secret() -> None:
+def test_roles_have_no_wildcards_and_no_secrets() -> None:
     for document in build_objects(InstallOptions(gang_scheduler="volcano")):
         for rule in document.get("rules") or []:
             words = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
@@ -109,12 +109,12 @@ def test_no_role_holds_a_star_or_a_secret() -> None:
         ({"replicas": 0}, "replicas"),
     ],
 )
-def test_a_wrong_choice_is_named(values: dict[str, Any], field: str) -> None:
+def test_invalid_options_are_named(values: dict[str, Any], field: str) -> None:
     with pytest.raises(ValidationError, match=f"{field}: must be"):
         InstallOptions(**values)
 
 
-def test_a_dry_run_prints_the_objects_and_asks_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dry_run_prints_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     done = CliRunner().invoke(operator, ["install", "--dry-run", "-n", "team-a"], catch_exceptions=False)
     assert list(yaml.safe_load_all(done.stdout)) == build_objects(InstallOptions(watched=("team-a",)))
@@ -123,13 +123,13 @@ def test_a_dry_run_prints_the_objects_and_asks_no_cluster(monkeypatch: pytest.Mo
     assert definition["kind"] == "CustomResourceDefinition"
 
 
-def test_the_definition_alone_takes_nothing_that_is_for_an_operator() -> None:
+def test_definition_only_refuses_operator_options() -> None:
     words = ["install", "--definition-only", "--replicas", "2", "-n", "team-a"]
     with pytest.raises(UserError, match="--definition-only: installs no operator, which --namespace, --replicas would"):
         CliRunner().invoke(operator, words, catch_exceptions=False)
 
 
-def test_without_an_image_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_image_has_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     # That is the image of steps and jobs, which need not hold the operator.
     monkeypatch.setenv("KFP_MINDSPORE_IMAGE", "registry.example.com/steps")
     with pytest.raises(UserError, match="--image: is required"):
@@ -147,12 +147,12 @@ def test_without_an_image_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch
         (["run", "--scheduler-name", "volcano"], "--scheduler-name: is for --gang-scheduler, got 'volcano'"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_anything_is_done(words: list[str], message: str) -> None:
+def test_contradictory_options_are_refused(words: list[str], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         CliRunner().invoke(operator, words, catch_exceptions=False)
 
 
-def test_a_dry_run_without_an_image_says_so() -> None:
+def test_dry_run_without_image_warns() -> None:
     runner = CliRunner()
     for words, told in (([], True), (["--image", "a.example/x:1"], False), (["--definition-only"], False)):
         done = runner.invoke(operator, ["install", "--dry-run", *words], catch_exceptions=False)

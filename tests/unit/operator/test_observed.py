@@ -104,7 +104,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("status", "deleting", "code", "reason", "message"), ENDS)
-def test_ends(status: dict[str, Any], deleting: bool, code: int | None, reason: str, message: str) -> None:
+def test_terminations(status: dict[str, Any], deleting: bool, code: int | None, reason: str, message: str) -> None:
     view = view_pod(make_pod(status, deleting=deleting))
     assert (view.exit_code, view.reason, view.message) == (code, reason, message)
     assert view.deleting is deleting
@@ -122,7 +122,7 @@ def test_ends(status: dict[str, Any], deleting: bool, code: int | None, reason: 
     ],
 )
 @pytest.mark.parametrize("ended", [True, False])
-def test_disruptions_before_and_after_the_end(condition: str, reason: str, ended: bool) -> None:
+def test_disruptions_before_and_after_termination(condition: str, reason: str, ended: bool) -> None:
     status: dict[str, Any] = {"phase": "Running", "conditions": [disrupted(condition)]}
     if ended:
         status = {**status, "phase": "Failed", "containerStatuses": [terminated(143)]}
@@ -132,13 +132,13 @@ def test_disruptions_before_and_after_the_end(condition: str, reason: str, ended
 
 
 @pytest.mark.parametrize(("code", "reason"), [(0, "Completed"), (137, "OOMKilled"), (128, "StartError")])
-def test_a_disruption_does_not_hide_what_a_pod_did_itself(code: int, reason: str) -> None:
+def test_disruption_does_not_replace_oom_and_start_errors(code: int, reason: str) -> None:
     status = {"phase": "Failed", "conditions": [disrupted("TerminationByKubelet")]}
     view = view_pod(make_pod({**status, "containerStatuses": [terminated(code, reason)]}))
     assert view.reason == reason
 
 
-def test_the_last_lines_are_in_the_status() -> None:
+def test_last_lines_are_read_from_the_termination_message() -> None:
     status = {"phase": "Failed", "containerStatuses": [terminated(1, message="step 1\nstep 2\nValueError\n")]}
     assert view_pod(make_pod(status)).log == ("step 1", "step 2", "ValueError")
 
@@ -160,7 +160,7 @@ def test_labels_annotations_and_owner() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "-1", "x", "²", "1.5"])
-def test_numbers_that_somebody_spoilt(value: str) -> None:
+def test_invalid_annotations_count_as_missing(value: str) -> None:
     view = view_pod(make_pod({}, labels={"training.kubeflow.org/attempt": value}))
     assert view.attempt == 0
 
@@ -207,7 +207,7 @@ def test_addresses(replica_type: str, status: dict[str, Any], addresses: int) ->
         (["mindspore"], [], False),
     ],
 )
-def test_a_pod_has_stopped_when_its_containers_have(
+def test_pod_is_stopped_once_its_containers_are(
     containers: list[str], statuses: list[dict[str, Any]], stopped: bool
 ) -> None:
     pod = make_pod({"phase": "Running", "containerStatuses": statuses})

@@ -84,7 +84,7 @@ def test_ms_variables_names_and_labels() -> None:
     ]
 
 
-def test_one_worker_runs_plain_and_keeps_its_variables() -> None:
+def test_single_worker_keeps_its_variables() -> None:
     job = make_job(1)
     env = [{"name": "MS_WORKER_NUM", "value": "4"}]
     find_template(job)["spec"]["containers"][0]["env"] = env
@@ -93,7 +93,7 @@ def test_one_worker_runs_plain_and_keeps_its_variables() -> None:
     assert "mindspore.gitee.com/scheduler-host" not in pod["metadata"]["annotations"]
 
 
-def test_the_template_stays_what_it_was() -> None:
+def test_template_is_not_modified() -> None:
     job = make_job(2)
     template = find_template(job)
     template["metadata"] = {
@@ -115,12 +115,12 @@ def test_the_template_stays_what_it_was() -> None:
     assert pod["spec"]["containers"][0]["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
-def test_istio_is_let_in_by_an_option() -> None:
+def test_istio_option() -> None:
     metadata = make_pods(make_job(2), Options(istio_sidecar=True))["digits-worker-0"]["metadata"]
     assert "sidecar.istio.io/inject" not in {**metadata["labels"], **metadata["annotations"]}
 
 
-def test_a_scheduler_without_a_template_takes_no_device() -> None:
+def test_scheduler_from_the_worker_template_requests_no_devices() -> None:
     job = make_job(2)
     container = find_template(job)["spec"]["containers"][0]
     container["resources"] = {"limits": {"huawei.com/Ascend910": "8", "memory": "1Gi"}}
@@ -131,7 +131,7 @@ def test_a_scheduler_without_a_template_takes_no_device() -> None:
     assert make_pods(job)["digits-scheduler-0"]["spec"]["containers"][0]["resources"] == container["resources"]
 
 
-def test_a_topology_key_keeps_the_pods_together() -> None:
+def test_topology_key_adds_pod_affinity() -> None:
     job = make_job(2)
     job["spec"]["topologyKey"] = "topology.kubernetes.io/zone"
     required = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -154,7 +154,7 @@ def test_a_topology_key_keeps_the_pods_together() -> None:
         max_size=6,
     )
 )
-def test_env_holds_ours_once_and_first(theirs: list[dict[str, Any]]) -> None:
+def test_member_variables_are_first_and_unique(theirs: list[dict[str, Any]]) -> None:
     ours = {"MS_ROLE": "MS_SCHED", "MS_SCHED_HOST": "status.podIP", "MS_NODE_ID": "scheduler-0"}
     env = merge_env(ours, theirs)
     assert [item["name"] for item in env[:3]] == list(ours)
@@ -163,7 +163,7 @@ def test_env_holds_ours_once_and_first(theirs: list[dict[str, Any]]) -> None:
     assert merge_env({}, theirs) == theirs
 
 
-def test_the_service() -> None:
+def test_service_manifest() -> None:
     service = build_service(MSJob.from_dict(make_job(2)), 3333)
     assert service["metadata"]["name"] == "digits-scheduler-0"
     assert "clusterIP" not in service["spec"], "the API server gives one"
@@ -172,7 +172,7 @@ def test_the_service() -> None:
 
 
 @pytest.mark.parametrize(("address", "family"), [("10.244.0.5", "IPv4"), ("fd00::5", "IPv6")])
-def test_the_endpoint_slice(address: str, family: str) -> None:
+def test_endpoint_slice_manifest(address: str, family: str) -> None:
     job = MSJob.from_dict(make_job(2))
     service, scheduler = build_service(job, 3333), PodView("digits-scheduler-0", "pod-uid")
     made = build_endpoint_slice(job, scheduler, address, 3333)
@@ -197,7 +197,9 @@ def test_the_endpoint_slice(address: str, family: str) -> None:
         ("10.96.0.1", (), ""),
     ],
 )
-def test_the_address_of_the_services_family(cluster_ip: str, addresses: tuple[str, ...], found: str) -> None:
+def test_scheduler_address_has_the_family_of_the_service(
+    cluster_ip: str, addresses: tuple[str, ...], found: str
+) -> None:
     assert get_address(PodView("digits-scheduler-0", "u", addresses=addresses), cluster_ip) == found
 
 
@@ -249,7 +251,7 @@ def test_pod_groups(gang: Any, crd: str, spec: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("gang", ["volcano", "scheduler-plugins"])
-def test_a_gang_is_admitted_before_its_pods_are_made(gang: Any) -> None:
+def test_pods_wait_for_admission(gang: Any) -> None:
     cluster = Cluster(make_job(2), Options(gang_scheduler=gang))
     cluster.settle()
     assert cluster.pod_group is not None
@@ -263,7 +265,7 @@ def test_a_gang_is_admitted_before_its_pods_are_made(gang: Any) -> None:
     assert cluster.pod_group is None
 
 
-def test_everything_in_the_status_is_in_the_crd() -> None:
+def test_status_fields_are_in_the_crd() -> None:
     cluster = Cluster(make_job(2, backoffLimit=0)).start()
     cluster.exit("digits-worker-1", 1, message="ValueError")
     cluster.settle()
@@ -303,7 +305,7 @@ def test_quantities(text: Any, spelled: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "one", "1 Gi", "1Gb", None, [], "e3"])
-def test_what_is_no_quantity_counts_nothing(text: Any) -> None:
+def test_invalid_quantities_count_as_zero(text: Any) -> None:
     assert parse_quantity(text) is None
     assert sum_resources([{"cpu": text}, {"cpu": "1"}]) == {"cpu": "1"}
     assert max_resources([{"cpu": text}, {"cpu": "1"}]) == {"cpu": "1"}

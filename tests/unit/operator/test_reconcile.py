@@ -35,7 +35,7 @@ def reasons(cluster: Cluster) -> list[str]:
     return [event.reason for event in cluster.events]
 
 
-def test_a_job_comes_to_run_in_three_status_writes_at_most() -> None:
+def test_job_runs_after_at_most_three_status_writes() -> None:
     cluster = Cluster(make_job(2))
     assert list_actions(cluster) == ["create Service digits-scheduler-0"]
     assert cluster.has("Created")
@@ -56,12 +56,12 @@ def test_a_job_comes_to_run_in_three_status_writes_at_most() -> None:
     assert reasons(cluster) == ["JobCreated", "JobRunning"]
 
 
-def test_one_worker_needs_no_service() -> None:
+def test_single_worker_needs_no_service() -> None:
     cluster = Cluster(make_job(1))
     assert list_actions(cluster) == ["create Pod digits-worker-0"]
 
 
-def test_a_service_without_an_address_is_waited_for() -> None:
+def test_pods_wait_for_the_service_address() -> None:
     job = make_job(2)
     service = ServiceView("digits-scheduler-0", "s", "job-uid", port=2222)
     outcome = reconcile(Observed(job, services=(service,)), START)
@@ -81,7 +81,7 @@ def test_a_service_without_an_address_is_waited_for() -> None:
         ("OnFailure", "worker-0", (128, "StartError"), "Failed", "StartError", 0),
     ],
 )
-def test_a_failed_member(
+def test_failed_member(
     policy: str, name: str, end: tuple[int, str], condition: str, reason: str, restarts: int
 ) -> None:
     cluster = Cluster(make_job(2, restart_policy=policy)).start()
@@ -108,7 +108,7 @@ def test_a_failed_member(
         assert sentence.endswith("its last line: ValueError: nan")
 
 
-def test_the_next_gang_waits_for_the_last_pod_of_the_one_before() -> None:
+def test_next_gang_waits_for_pods_of_the_previous_attempt() -> None:
     cluster = Cluster(make_job(2)).start()
     cluster.exit("digits-worker-1", 1)
     list_actions(cluster)
@@ -124,7 +124,7 @@ def test_the_next_gang_waits_for_the_last_pod_of_the_one_before() -> None:
     assert not cluster.has("Restarting")
 
 
-def test_restarts_pause_longer_and_end_at_the_limit() -> None:
+def test_restart_delays_increase_up_to_the_backoff_limit() -> None:
     cluster = Cluster(make_job(1, backoffLimit=3)).start()
     pauses = []
     for _ in range(3):
@@ -152,7 +152,7 @@ def test_restarts_pause_longer_and_end_at_the_limit() -> None:
         ("DeletionByTaintManager", "NodeLost"),
     ],
 )
-def test_a_disruption_restarts_at_once_uncounted_and_lets_peers_save(reason: str, word: str) -> None:
+def test_disruption_restarts_uncounted_with_the_pods_grace_period(reason: str, word: str) -> None:
     cluster = Cluster(make_job(2, backoffLimit=0)).start()
     cluster.disrupt("digits-worker-1", reason)
     assert list_actions(cluster) == ["delete Pod digits-scheduler-0", "delete Pod digits-worker-0"]
@@ -164,7 +164,7 @@ def test_a_disruption_restarts_at_once_uncounted_and_lets_peers_save(reason: str
     assert cluster.has("Running")
 
 
-def test_a_pod_that_somebody_deletes_is_counted() -> None:
+def test_deleted_pod_counts_as_a_restart() -> None:
     cluster = Cluster(make_job(2)).start()
     cluster.delete_pod("digits-scheduler-0")
     assert len(list_actions(cluster)) == 2
@@ -177,7 +177,7 @@ def test_a_pod_that_somebody_deletes_is_counted() -> None:
     assert "its pod was deleted" in cluster.get_condition("Restarting")["message"]
 
 
-def test_a_pod_that_is_gone_before_all_ran_is_made_again() -> None:
+def test_pod_missing_before_all_ran_is_created_again() -> None:
     cluster = Cluster(make_job(2))
     cluster.settle()
     cluster.vanish("digits-worker-1")
@@ -185,7 +185,7 @@ def test_a_pod_that_is_gone_before_all_ran_is_made_again() -> None:
     assert cluster.status["attempt"] == 0
 
 
-def test_the_first_failure_decides_not_those_it_caused() -> None:
+def test_first_failure_decides() -> None:
     cluster = Cluster(make_job(2, restart_policy="ExitCode")).start()
     first = cluster.now
     cluster.wait(30)
@@ -232,7 +232,7 @@ def test_clean_pod_policy(policy: str, deleted: list[str], kept: int) -> None:
 
 
 @pytest.mark.parametrize("policy", ["Running", "None"])
-def test_nobody_is_led_to_a_scheduler_that_is_over(policy: str) -> None:
+def test_endpoint_of_a_terminated_scheduler_is_deleted(policy: str) -> None:
     cluster = Cluster(make_job(2, cleanPodPolicy=policy)).start()
     if policy == "None":
         cluster.exit("digits-worker-0", 0)
@@ -250,7 +250,7 @@ def test_nobody_is_led_to_a_scheduler_that_is_over(policy: str) -> None:
     assert cluster.status["replicaStatuses"]["Worker"]["succeeded"] == (2 if policy == "None" else 1)
 
 
-def test_an_end_stays_the_end() -> None:
+def test_finished_jobs_stay_finished() -> None:
     cluster = Cluster(make_job(2)).start()
     cluster.exit("digits-worker-0", 0)
     cluster.settle()
@@ -263,7 +263,7 @@ def test_an_end_stays_the_end() -> None:
     assert len(cluster.events) == events
 
 
-def test_ttl_deletes_the_job_by_its_uid() -> None:
+def test_ttl_deletes_the_job_by_uid() -> None:
     cluster = Cluster(make_job(1, ttlSecondsAfterFinished=60)).start()
     cluster.exit("digits-worker-0", 0)
     outcome = cluster.reconcile()
@@ -276,7 +276,7 @@ def test_ttl_deletes_the_job_by_its_uid() -> None:
     assert Delete(JOBS, "digits", "job-uid") in cluster.decide().actions
 
 
-def test_the_deadline_needs_no_other_event() -> None:
+def test_deadline_fires_without_events() -> None:
     cluster = Cluster(make_job(2, activeDeadlineSeconds=100)).start()
     times = [action.time for action in cluster.decide().actions if isinstance(action, RequeueAt)]
     assert [(time - START).total_seconds() for time in times] == [100]
@@ -288,7 +288,7 @@ def test_the_deadline_needs_no_other_event() -> None:
     assert cluster.get_condition("Failed")["message"] == "MSJob digits ran longer than 100 s"
 
 
-def test_suspend_frees_everything_and_resume_goes_on() -> None:
+def test_suspend_deletes_pods_and_resume_creates_them() -> None:
     cluster = Cluster(make_job(2, activeDeadlineSeconds=100)).start()
     cluster.exit("digits-worker-1", 1)
     cluster.settle()
@@ -313,7 +313,7 @@ def test_suspend_frees_everything_and_resume_goes_on() -> None:
     assert reasons(cluster)[-3:] == ["JobSuspended", "JobResumed", "JobRunning"]
 
 
-def test_a_job_that_is_made_suspended_gets_nothing() -> None:
+def test_job_created_suspended_gets_no_pods() -> None:
     cluster = Cluster(make_job(2, suspend=True))
     assert list_actions(cluster) == []
     assert cluster.status["state"] == "Suspended"
@@ -322,7 +322,7 @@ def test_a_job_that_is_made_suspended_gets_nothing() -> None:
     assert cluster.start().has("Running")
 
 
-def test_other_numbers_of_workers_restart_the_gang_uncounted() -> None:
+def test_scaling_restarts_the_gang_uncounted() -> None:
     cluster = Cluster(make_job(2, backoffLimit=0)).start()
     cluster.change_spec(workers=3)
     assert len(list_actions(cluster)) == 3
@@ -334,7 +334,7 @@ def test_other_numbers_of_workers_restart_the_gang_uncounted() -> None:
     assert cluster.status["observedGeneration"] == 2
 
 
-def test_a_replaced_service_before_all_run_restarts_the_gang() -> None:
+def test_service_replaced_before_all_run_restarts_the_gang() -> None:
     cluster = Cluster(make_job(2))
     cluster.settle()
     cluster.services.clear()
@@ -344,7 +344,7 @@ def test_a_replaced_service_before_all_run_restarts_the_gang() -> None:
     assert "Service was replaced" in cluster.get_condition("Restarting")["message"]
 
 
-def test_the_service_leads_to_the_scheduler_as_soon_as_it_has_an_address() -> None:
+def test_endpoint_is_created_once_the_scheduler_has_an_address() -> None:
     cluster = Cluster(make_job(2))
     cluster.settle()
     cluster.pods["digits-scheduler-0"]["status"]["podIPs"] = [{"ip": "fd00::7"}, {"ip": "10.244.1.7"}]
@@ -353,7 +353,7 @@ def test_the_service_leads_to_the_scheduler_as_soon_as_it_has_an_address() -> No
     assert list_actions(cluster) == []
 
 
-def test_who_follows_on_a_gang_does_not_meet_its_scheduler() -> None:
+def test_next_gang_waits_for_deletion_of_the_endpoint() -> None:
     cluster = Cluster(make_job(2)).start()
     before, late = cluster.endpoint_addresses, copy.deepcopy(cluster.endpoint_slices["digits-scheduler-0"])
     cluster.exit("digits-worker-1", 1)
@@ -382,7 +382,7 @@ def test_who_follows_on_a_gang_does_not_meet_its_scheduler() -> None:
         (lambda item: item.update(ports=None), "no port"),
     ],
 )
-def test_an_endpoint_slice_that_leads_elsewhere_is_made_anew(change: Callable[[Any], None], found: str) -> None:
+def test_stale_endpoint_is_replaced(change: Callable[[Any], None], found: str) -> None:
     cluster = Cluster(make_job(2)).start()
     before = copy.deepcopy(cluster.endpoint_slices["digits-scheduler-0"])
     change(cluster.endpoint_slices["digits-scheduler-0"])
@@ -402,14 +402,14 @@ def test_managed_by(manager: str, ours: bool) -> None:
     assert (outcome.status is None) is not ours
 
 
-def test_a_job_that_is_being_deleted_is_left_to_its_owner_references() -> None:
+def test_deleting_jobs_are_ignored() -> None:
     job = make_job(2)
     job["metadata"]["deletionTimestamp"] = "2026-01-31T12:00:00Z"
     assert reconcile(Observed(job), START) == Outcome((), None)
     assert reconcile(Observed(None), START) == Outcome((), None)
 
 
-def test_an_invalid_job_fails_in_words() -> None:
+def test_invalid_job_fails_with_its_errors() -> None:
     job = make_job(2)
     job["spec"]["msReplicaSpecs"]["Worker"]["replicas"] = 0
     job["spec"]["runPolicy"] = {"cleanPodPolicy": 3, "ttlSecondsAfterFinished": "soon"}
@@ -423,7 +423,7 @@ def test_an_invalid_job_fails_in_words() -> None:
     assert cluster.reconcile().actions == ()
 
 
-def test_names_that_are_taken_are_waited_for_in_words() -> None:
+def test_taken_names_are_reported_and_waited_for() -> None:
     job = make_job(2)
     pods = (PodView("digits-worker-0", "x", owner="somebody"),)
     services = (ServiceView("digits-scheduler-0", "y"),)
@@ -437,7 +437,7 @@ def test_names_that_are_taken_are_waited_for_in_words() -> None:
     assert [type(action) for action in again.actions] == [RequeueAt], "one event"
 
 
-def test_an_image_that_is_not_there_is_told_once() -> None:
+def test_image_pull_errors_emit_one_event() -> None:
     cluster = Cluster(make_job(1))
     cluster.settle()
     for reason in ("ErrImagePull", "ImagePullBackOff", "ErrImagePull"):
@@ -456,7 +456,7 @@ def test_an_image_that_is_not_there_is_told_once() -> None:
     assert "waiting" not in cluster.status
 
 
-def test_an_image_that_several_pods_miss_is_told_once_whoever_comes_first() -> None:
+def test_image_pull_errors_of_several_pods_emit_one_event() -> None:
     cluster = Cluster(make_job(2))
     cluster.settle()
     for name in ("digits-worker-1", "digits-worker-0", "digits-scheduler-0"):
@@ -472,7 +472,7 @@ def test_an_image_that_several_pods_miss_is_told_once_whoever_comes_first() -> N
 
 
 @pytest.mark.parametrize("status", [{}, {"conditions": 3}, {"failure": 3}])
-def test_counts_are_rebuilt_from_the_pods(status: dict[str, Any]) -> None:
+def test_counts_are_recovered_from_pods(status: dict[str, Any]) -> None:
     cluster = Cluster(make_job(2)).start()
     for _ in range(2):
         cluster.exit("digits-worker-1", 1)
@@ -487,7 +487,7 @@ def test_counts_are_rebuilt_from_the_pods(status: dict[str, Any]) -> None:
     assert cluster.has("Running")
 
 
-def test_pods_of_an_earlier_owner_of_the_name_do_not_count() -> None:
+def test_pods_of_an_earlier_job_of_the_name_are_ignored() -> None:
     old = PodView("digits-worker-0", "x", owner="uid-of-before", phase="Failed", deleting=True, restarts=2, exit_code=1)
     outcome = reconcile(Observed(make_job(1), (old,)), START)
     assert outcome.status is not None
@@ -495,7 +495,7 @@ def test_pods_of_an_earlier_owner_of_the_name_do_not_count() -> None:
     assert not [action for action in outcome.actions if isinstance(action, (Create, Delete))]
 
 
-def test_variables_that_tear_the_job_apart_are_refused_in_words() -> None:
+def test_conflicting_variables_are_replaced_with_an_event() -> None:
     job = make_job(2)
     job["spec"]["msReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["env"] = [
         {"name": "MS_NODE_ID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},

@@ -319,9 +319,7 @@ test_lives = Lives.TestCase
         max_size=6,
     ),
 )
-def test_each_restart_is_counted_once_wherever_the_operator_dies(
-    workers: int, deaths: list[tuple[str, int, list[int], bool]]
-) -> None:
+def test_restart_counts_survive_operator_crash(workers: int, deaths: list[tuple[str, int, list[int], bool]]) -> None:
     cluster = Cluster(make_job(workers, backoffLimit=100)).start()
     counted = 0
     for attempts, (kind, number, dies_after, late) in enumerate(deaths, start=1):

@@ -35,7 +35,7 @@ def make_pod(version: int, uid: str = "p1", phase: str = "Pending", name: str = 
     return {"metadata": metadata, "status": {"phase": phase}}
 
 
-def test_a_job_is_kept_without_what_others_note_in_it() -> None:
+def test_managed_fields_and_last_applied_are_not_stored() -> None:
     store = Store()
     assert store.put_job(make_job(5)) == KEY
     observed, version = store.observe(KEY)
@@ -46,7 +46,7 @@ def test_a_job_is_kept_without_what_others_note_in_it() -> None:
     assert observed.job["spec"] == {"version": 5}
 
 
-def test_what_is_known_already_is_no_news() -> None:
+def test_known_versions_and_views_are_not_reported() -> None:
     store = Store()
     store.put_job(make_job(5))
     assert store.put_job(make_job(5)) is None
@@ -60,7 +60,7 @@ def test_what_is_known_already_is_no_news() -> None:
     assert store.observe(KEY)[0].pods[0].phase == "Running"
 
 
-def test_an_answer_that_comes_after_the_news_of_the_end_brings_nothing_back() -> None:
+def test_late_responses_do_not_restore_deleted_objects() -> None:
     store = Store()
     store.put_job(make_job(1))
     store.put(PODS, make_pod(5))
@@ -73,7 +73,7 @@ def test_an_answer_that_comes_after_the_news_of_the_end_brings_nothing_back() ->
     assert len(store.observe(KEY)[0].pods) == 1
 
 
-def test_a_job_that_is_gone_leaves_nothing_when_its_pods_are_gone() -> None:
+def test_deleted_jobs_leave_no_entry() -> None:
     store = Store()
     store.put_job(make_job(1))
     store.put(PODS, make_pod(2))
@@ -94,7 +94,7 @@ def test_jobs_are_counted_by_state() -> None:
     assert +store.states == {"Failed": 1}
 
 
-def test_a_pod_told_to_go_is_seen_as_going_at_once() -> None:
+def test_deletion_responses_mark_pods_as_deleting() -> None:
     store = Store()
     store.put_job(make_job(1))
     store.put(PODS, make_pod(2))
@@ -104,7 +104,7 @@ def test_a_pod_told_to_go_is_seen_as_going_at_once() -> None:
     assert store.observe(KEY)[0].pods[0].deleting
 
 
-def test_a_foreign_object_is_seen_until_it_is_forgotten() -> None:
+def test_foreign_objects_are_observed_until_dropped() -> None:
     store = Store()
     store.put_job(make_job(1))
     store.put_foreign(KEY, PODS, make_pod(2, uid="other"))
@@ -116,7 +116,7 @@ def test_a_foreign_object_is_seen_until_it_is_forgotten() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.permutations(range(8)), st.lists(st.integers(0, 7), max_size=6))
-def test_any_order_and_any_repetition_end_at_the_newest(order: list[int], repeats: list[int]) -> None:
+def test_newest_version_wins_in_any_order(order: list[int], repeats: list[int]) -> None:
     """One pod's life and then its successor's, as watches and answers may bring them."""
     phases = ["Pending", "Pending", "Running", "Failed"]
     news = [make_pod(10 + i, uid="p1", phase=phases[i]) for i in range(4)]

@@ -15,7 +15,7 @@ A, B = Key("ns", "a"), Key("ns", "b")
 SECONDS = 30
 
 
-def test_a_key_waits_once_and_in_its_order() -> None:
+def test_keys_are_queued_once_and_in_order() -> None:
     async def run() -> list[Key]:
         queue = WorkQueue()
         for key in (A, B, A):
@@ -26,7 +26,7 @@ def test_a_key_waits_once_and_in_its_order() -> None:
     assert asyncio.run(run()) == [A, B]
 
 
-def test_what_is_added_while_a_worker_has_it_comes_back_when_that_is_done() -> None:
+def test_keys_added_while_active_are_queued_when_done() -> None:
     async def run() -> None:
         queue = WorkQueue()
         queue.add(A)
@@ -41,7 +41,7 @@ def test_what_is_added_while_a_worker_has_it_comes_back_when_that_is_done() -> N
     asyncio.run(run())
 
 
-def test_of_two_times_the_earlier_holds() -> None:
+def test_earliest_delay_holds() -> None:
     async def run() -> None:
         queue = WorkQueue()
         queue.add_later(A, 3600)
@@ -54,7 +54,7 @@ def test_of_two_times_the_earlier_holds() -> None:
     asyncio.run(run())
 
 
-def test_a_job_that_is_gone_leaves_no_timer() -> None:
+def test_forget_cancels_the_timer() -> None:
     async def run() -> None:
         queue = WorkQueue()
         queue.add_later(A, 3600)
@@ -64,7 +64,7 @@ def test_a_job_that_is_gone_leaves_no_timer() -> None:
     asyncio.run(run())
 
 
-def test_pauses_double_up_to_a_minute_and_begin_anew() -> None:
+def test_retry_delays_double_up_to_a_minute() -> None:
     async def run() -> list[float]:
         queue = WorkQueue()
         pauses = [queue.retry(A) for _ in range(10)]
@@ -76,7 +76,7 @@ def test_pauses_double_up_to_a_minute_and_begin_anew() -> None:
     assert pauses[8:] == [60.0, 60.0, 0.5]
 
 
-def test_closed_it_hands_out_nothing_and_waits_for_what_is_under_way() -> None:
+def test_close_and_drain() -> None:
     async def run() -> None:
         queue = WorkQueue()
         queue.add(A)
@@ -92,7 +92,7 @@ def test_closed_it_hands_out_nothing_and_waits_for_what_is_under_way() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_no_key_has_two_workers_and_none_that_was_added_is_lost(seed: int) -> None:
+def test_no_key_has_two_workers_or_is_lost(seed: int) -> None:
     """Workers that take random times, keys added at random: each addition is followed by a look."""
 
     async def run() -> None:
