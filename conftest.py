@@ -74,17 +74,21 @@ def lifecycle(tmp_path_factory: pytest.TempPathFactory) -> Lifecycle:
 
 
 @pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """Return a directory with `dataset`, `checkpoint` and model bundles, made once per session; copy before damaging.
 
     `free`, `fixed` (batch 8) and `transformed` (PNG and JPEG files to the three best classes) are classifiers of
     digits, and `encrypted` with the key bytes(range(32)); `pair` has two inputs and two outputs, `sequence` a free
     length of up to 64 tokens.
     """
-    from tests.support.model_servers import make_models
     from tests.support.shared import make_once
 
-    return make_once(tmp_path_factory, "models", make_models)
+    def make(root: Path) -> None:
+        script = Path(__file__).parent / "tests" / "support" / "make_models.py"
+        code, output = request.getfixturevalue("mindspore_processes").run([script, root], root)
+        assert code == 0, output
+
+    return make_once(tmp_path_factory, "models", make)
 
 
 @dataclass(frozen=True)
