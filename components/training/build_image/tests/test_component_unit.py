@@ -1,3 +1,5 @@
+from unittest import mock
+
 import pytest
 from kfp import dsl
 
@@ -16,12 +18,10 @@ def environment(monkeypatch) -> None:
 
 
 def test_arguments_are_passed_and_the_digest_returned(tmp_path, monkeypatch) -> None:
-    calls = []
-
-    def build(destination, **named):
-        calls.append((destination, named))
-        return BuildResult(REFERENCE, "tag", True, 10, 1, 2, 5, 0.1)
-
+    # An autospec refuses arguments that the real function does not have.
+    build = mock.create_autospec(
+        image_step.build_step_image, return_value=BuildResult(REFERENCE, "tag", True, 10, 1, 2, 5, 0.1)
+    )
     monkeypatch.setattr(image_step, "build_step_image", build)
     outputs = build_image.python_func(
         destination="registry.test/team/train",
@@ -34,7 +34,7 @@ def test_arguments_are_passed_and_the_digest_returned(tmp_path, monkeypatch) -> 
         registry={"push_secret": "login"},
     )
     assert outputs == (REFERENCE, "tag", True)
-    ((destination, named),) = calls
+    (destination,), named = build.call_args
     assert destination == "registry.test/team/train"
     assert named["sources"] == str(tmp_path)
     assert (named["base"], named["builder"]) == ("base", "cluster")
