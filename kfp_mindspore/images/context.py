@@ -17,7 +17,6 @@ class BuildContext:
 
     Args:
         entries: Files and links in any order.
-        origin: Where they come from, such as `folder train/` or `notebook lenet.ipynb`.
         requirements: pip requirements named by the sources, such as a notebook's `%pip install` lines.
         command: Command that runs the sources, such as `("python", "train.py")`; empty when unknown.
         notes: How the sources were collected, such as the local modules that were included, one sentence each.
@@ -30,13 +29,11 @@ class BuildContext:
         self,
         entries: Iterable[Entry],
         *,
-        origin: str = "",
         requirements: Iterable[str] = (),
         command: Iterable[str] = (),
         notes: Iterable[str] = (),
     ) -> None:
         self.entries: tuple[Entry, ...] = tuple(sorted(entries, key=lambda entry: entry.path.encode()))
-        self.origin = origin
         self.requirements = tuple(requirements)
         self.command = tuple(command)
         self.notes = tuple(notes)

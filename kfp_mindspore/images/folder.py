@@ -57,7 +57,7 @@ def collect_folder(root: Path | str, *, command: Sequence[str] = (), include: Se
         more = f" and {len(secrets) - _MAX_LISTED} more" if len(secrets) > _MAX_LISTED else ""
         listed = ", ".join(secrets[:_MAX_LISTED])
         notes.append(f"left out as likely secrets: {listed}{more}; include one with --include PATTERN")
-    return BuildContext(entries, origin=f"folder {root}", command=command, notes=notes)
+    return BuildContext(entries, command=command, notes=notes)
 
 
 def make_entry(root: Path, path: str) -> Entry:

@@ -45,9 +45,7 @@ def collect_function(function: Callable[..., Any], *, command: Sequence[str] = (
     imports = resolve_module_imports(module, root)
     if not command and not _needs_arguments(function):
         command = ("python3", "-c", f"from {module} import {name}; {name}()")
-    return _make_context(
-        imports, root, f"{'class' if inspect.isclass(function) else 'function'} {module}.{name}", command
-    )
+    return _make_context(imports, root, command)
 
 
 def collect_script(script: Path | str, *, command: Sequence[str] = ()) -> BuildContext:
@@ -67,12 +65,12 @@ def collect_script(script: Path | str, *, command: Sequence[str] = ()) -> BuildC
     root = file.resolve().parent
     imports = resolve_source_imports(file.read_text(encoding="utf-8"), root, name=str(file))
     imports.files[file.name] = file.stem
-    return _make_context(imports, root, f"script {file}", command or ("python3", file.name))
+    return _make_context(imports, root, command or ("python3", file.name))
 
 
-def _make_context(imports: LocalImports, root: Path, origin: str, command: Sequence[str]) -> BuildContext:
+def _make_context(imports: LocalImports, root: Path, command: Sequence[str]) -> BuildContext:
     entries = [make_entry(root, path) for path in imports.files]
-    return BuildContext(entries, origin=origin, command=command, notes=[*imports.describe(), _DYNAMIC])
+    return BuildContext(entries, command=command, notes=[*imports.describe(), _DYNAMIC])
 
 
 def _locate_module(module: str, file: Path) -> tuple[str, Path]:

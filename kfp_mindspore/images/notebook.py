@@ -58,7 +58,6 @@ def convert_notebook(notebook: Path | str, *, tags: Sequence[str] = (DEFAULT_TAG
     imports.external -= {path.partition("/")[0].removesuffix(".py") for path in files}
     return BuildContext(
         entries,
-        origin=f"notebook {file}, cells {', '.join(str(number) for number, _ in cells)}",
         requirements=requirements,
         command=("python3", name),
         notes=[*notes, *imports.describe()],

@@ -39,7 +39,6 @@ def make_runtime_context(wheel: Path | None = None, constraints: Path | None = N
     pinned = read_constraints(constraints)
     return BuildContext(
         [Entry.from_bytes(name, content), Entry.from_bytes(CONSTRAINTS_FILE, pinned.encode())],
-        origin=f"{DISTRIBUTION} {__version__}",
     )
 
 

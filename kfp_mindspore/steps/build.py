@@ -105,14 +105,14 @@ def _collect(sources: str, files: Mapping[str, str]) -> BuildContext:
     if path is not None and path.is_dir():
         folder, taken = collect_folder(path), {entry.path for entry in added}
         kept = [entry for entry in folder.entries if entry.path not in taken]
-        return BuildContext([*kept, *added], origin=folder.origin, notes=folder.notes)
+        return BuildContext([*kept, *added], notes=folder.notes)
     if path is not None and path.is_file():
         added.append(Entry(path.name, path.stat().st_size, source=path))
     elif path is not None:
         raise UserError(f"sources: {path}: no such folder or file")
     if not added:
         raise UserError("sources, files: one of them must name the files of the image")
-    return BuildContext(added, origin="the pipeline")
+    return BuildContext(added)
 
 
 def _make_registry(given: Mapping[str, Any]) -> RegistryConfig:

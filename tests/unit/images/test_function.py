@@ -62,7 +62,6 @@ def test_local_imports_are_resolved(project: Path) -> None:
 def test_function_runs_from_its_context_alone(train: ModuleType, tmp_path: Path) -> None:
     context = collect_function(train.main)
     assert context.command == ("python3", "-c", "from app.train import main; main()")
-    assert context.origin == "function app.train.main"
     assert any("app.train, plain.part, shared, shared.deep" in note for note in context.notes)
     assert any("numpy, yaml" in note for note in context.notes)
     root = tmp_path / "image"
@@ -75,7 +74,7 @@ def test_function_runs_from_its_context_alone(train: ModuleType, tmp_path: Path)
 
 
 def test_class_and_function_with_arguments(train: ModuleType) -> None:
-    assert collect_function(train.Job).origin == "class app.train.Job"
+    assert collect_function(train.Job).command == ("python3", "-c", "from app.train import Job; Job()")
     assert collect_function(train.needs).command == ()
     assert collect_function(train.needs, command=["python3", "-m", "x"]).command == ("python3", "-m", "x")
 

@@ -42,7 +42,6 @@ def test_tagged_cells_become_a_module(tmp_path: Path) -> None:
     assert [entry.path for entry in context.entries] == ["my_lenet.py"]
     assert _read(context, "my_lenet.py") == "EPOCHS = 3\n\nprint(EPOCHS)\n"
     assert context.command == ("python3", "my_lenet.py")
-    assert context.origin == f"notebook {file}, cells 2, 4"
     assert _read(convert_notebook(file, tags=["explore"]), "my_lenet.py") == "plot()\n\nprint(EPOCHS)\n"
     assert "plot()" in _read(convert_notebook(file, tags=["*"]), "my_lenet.py")
 
