@@ -44,7 +44,7 @@ class AsyncClient(Transport):
         kubeconfig: str | os.PathLike[str] | None = None,
         context: str | None = None,
         *,
-        field_manager: str = "",
+        field_manager: str = FIELD_MANAGER,
         retry_timeout: float = 300.0,
         count_response: Callable[[str, int], None] | None = None,
     ) -> None:

@@ -298,6 +298,9 @@ class _Handler(BaseHTTPRequestHandler):
         head, _, name = request.path.rpartition("/")
         if request.path.endswith("/log"):
             self._send_log(request, head.rpartition("/")[2])
+        elif request.path == "/apis/example.com/v1":
+            things = {"name": "things", "kind": "Thing", "namespaced": True}
+            send_json(self, 200, {"kind": "APIResourceList", "resources": [things]})
         elif request.path.rpartition("/")[2] in _COLLECTIONS:
             if request.method == "POST":
                 self._create(request)
@@ -314,7 +317,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _process_object(self, request: RecordedRequest, collection: str, name: str, subresource: str) -> None:
         state = self.server_state
         found = state.find(collection, name)
-        if found is None:
+        if self.headers.get("Content-Type") == "application/apply-patch+yaml":
+            if request.query.get("fieldManager"):
+                send_json(self, 200 if found else 201, state.put(collection, _merge(found or {}, request.body)))
+            else:
+                send_status(self, 422, "Invalid", "fieldManager: Required value: is required for apply patch")
+        elif found is None:
             send_status(self, 404, "NotFound", f'{name} "{name}" not found', details={"kind": "things", "name": name})
         elif request.method == "GET":
             send_json(self, 200, found)

@@ -71,6 +71,14 @@ def test_expired_continue_tokens_restart_the_list(server: FakeApiServer, cluster
     assert "limit" not in server.requests[-1].query
 
 
+def test_apply_creates_and_updates(server: FakeApiServer, cluster: Cluster) -> None:
+    thing = {"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "a"}, "spec": {"a": 1}}
+    assert cluster.apply(thing)["spec"] == {"a": 1}
+    assert cluster.apply({**thing, "spec": {"b": 2}}, manager="me")["spec"] == {"a": 1, "b": 2}
+    assert [item.query["fieldManager"] for item in server.requests if item.method == "PATCH"] == ["kfp-mindspore", "me"]
+    assert server.find(THINGS.get_path("team"), "a") is not None
+
+
 @pytest.mark.parametrize(
     ("status", "headers"), [(429, {"Retry-After": "0"}), (503, {}), (502, {}), (504, {}), (500, {"Retry-After": "0"})]
 )
