@@ -12,7 +12,7 @@ import struct
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ from tests.cluster.infrastructure.prerequisites import UnavailableError
 
 BUILDKIT_IMAGE = "kfp-mindspore.test/buildkit:1"
 _BUILDKIT_PACKAGES = ("rootlesskit", "runc", "uidmap", "ca-certificates")
-_USER = "builder"
-# Another word makes another image: change it when what is done to the root file system changes.
+_USER, _HOME, _RUNTIME = "builder", "/home/builder", "/run/user/1000"
+_STATE = f"{_HOME}/.local/share/buildkit"
+# Part of the cached archive's name: change it with the content of the root file system.
 _RECIPE = "1"
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DEVICES = {"null": 3, "zero": 5, "random": 8, "urandom": 9}
@@ -34,34 +35,35 @@ _CAPABILITIES = {"newgidmap": 1 << 6, "newuidmap": 1 << 7}
 
 
 def make_buildkit_archive() -> Path:
-    """Return the archive of an image with BuildKit, made once; variables and user are those of its image without root.
+    """Return the archive of an image like `moby/buildkit:rootless`, over Debian; created once (half a minute).
 
     Raises:
-        UnavailableError: BuildKit is not built yet.
+        UnavailableError: BuildKit's binaries are not built yet.
     """
     binaries = get_binaries(BUILDKIT)
-    home, runtime = "/home/builder", "/run/user/1000"
-    state = f"{home}/.local/share/buildkit"
-
-    def fill(root: Path) -> None:
-        _install(root, _BUILDKIT_PACKAGES)
-        _allow_namespaces(root)
-        for name in ("buildkitd", "buildctl", "buildctl-daemonless.sh"):
-            shutil.copy(binaries / name, root / "usr" / "bin" / name)
-        for name in (runtime, f"{home}/.local/tmp", state):
-            make_directory(root / name.lstrip("/"))
-        for path in [root / "home" / "builder", *(root / "home" / "builder").rglob("*"), root / runtime.lstrip("/")]:
-            os.chown(path, 1000, 1000)
-
-    variables = {"HOME": home, "USER": _USER, "XDG_RUNTIME_DIR": runtime, "TMPDIR": f"{home}/.local/tmp"}
-    config = {"Entrypoint": ["rootlesskit", "buildkitd"], "User": "1000:1000", "Volumes": {state: {}}}
-    recipe = compute_digest([], _RECIPE, binaries.name, *_BUILDKIT_PACKAGES)
-    environment = [f"{name}={value}" for name, value in variables.items()]
-    return _make_archive(BUILDKIT_IMAGE, f"buildkit-{recipe}", fill, {**config, "Env": environment})
+    name = f"buildkit-{compute_digest([], _RECIPE, binaries.name, *_BUILDKIT_PACKAGES)}"
+    archive = get_cache() / "images" / f"{name}.tar"
+    with lock(get_cache() / "images" / ".lock-buildkit"):
+        if not archive.exists():
+            with tempfile.TemporaryDirectory(dir=make_directory(archive.parent), prefix=f".{name}-") as folder:
+                root = Path(folder, "root")
+                _unpack(get_images()[PYTHON], root)
+                _install(root, _BUILDKIT_PACKAGES)
+                _allow_namespaces(root)
+                _add_buildkit(root, binaries)
+                variables = {"HOME": _HOME, "USER": _USER, "XDG_RUNTIME_DIR": _RUNTIME, "TMPDIR": f"{_HOME}/.local/tmp"}
+                config = {
+                    "Entrypoint": ["rootlesskit", "buildkitd"],
+                    "User": "1000:1000",
+                    "Volumes": {_STATE: {}},
+                    "Env": [_PATH, *(f"{key}={value}" for key, value in variables.items())],
+                }
+                _write_archive(BUILDKIT_IMAGE, root, archive, config)
+    return archive
 
 
 def push_archive(archive: Path, target: str) -> None:
-    """Push the image of an archive to a registry that speaks plain HTTP."""
+    """Push the image of an archive to a registry with plain HTTP."""
     if shutil.which("skopeo") is None:
         raise UnavailableError("skopeo is not installed: apt-get install skopeo")
     words = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false"]
@@ -88,17 +90,14 @@ def push_busybox(registry: str, folder: Path) -> str:
     return name
 
 
-def _make_archive(tag: str, name: str, fill: Callable[[Path], None], config: dict[str, Any]) -> Path:
-    """Return an archive of Debian with what `fill` puts into its root, made unless it is there."""
-    archive = get_cache() / "images" / f"{name}.tar"
-    with lock(get_cache() / "images" / f".lock-{name.partition('-')[0]}"):
-        if not archive.exists():
-            with tempfile.TemporaryDirectory(dir=make_directory(archive.parent), prefix=f".{name}-") as folder:
-                root = Path(folder, "root")
-                _unpack(get_images()[PYTHON], root)
-                fill(root)
-                _write_archive(tag, root, archive, config)
-    return archive
+def _add_buildkit(root: Path, binaries: Path) -> None:
+    for name in ("buildkitd", "buildctl", "buildctl-daemonless.sh"):
+        shutil.copy(binaries / name, root / "usr" / "bin" / name)
+    for name in (_RUNTIME, f"{_HOME}/.local/tmp", _STATE):
+        make_directory(root / name.lstrip("/"))
+    home = root / _HOME.lstrip("/")
+    for path in [home, *home.rglob("*"), root / _RUNTIME.lstrip("/")]:
+        os.chown(path, 1000, 1000)
 
 
 def _unpack(archive: Path, root: Path) -> None:
@@ -114,7 +113,7 @@ def _install(root: Path, packages: Sequence[str]) -> None:
     shutil.copy("/etc/resolv.conf", root / "etc" / "resolv.conf")
     for name in ("var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/log/apt"):
         make_directory(root / name)
-    # The archive has no devices; apt's own user writes to these.
+    # The archive has no devices, which apt needs.
     for name, minor in _DEVICES.items():
         os.mknod(root / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(1, minor))
         (root / "dev" / name).chmod(0o666)
@@ -148,7 +147,7 @@ def _allow_namespaces(root: Path) -> None:
 
 
 def _write_archive(tag: str, root: Path, archive: Path, config: Mapping[str, Any]) -> None:
-    """Write an archive as docker does, with the capabilities of files, which Python's tarfile leaves out."""
+    """Write a docker archive with file capabilities, which Python's tarfile does not support."""
     layer = root.with_name("layer.tar")
     words = ["tar", "--create", "--sort=name", "--numeric-owner", "--xattrs", "--xattrs-include=security.capability"]
     subprocess.run([*words, "--file", str(layer), "--directory", str(root), "."], check=True)
@@ -160,7 +159,7 @@ def _write_archive(tag: str, root: Path, archive: Path, config: Mapping[str, Any
         {
             "architecture": "amd64",
             "os": "linux",
-            "config": {**config, "Env": [_PATH, *config.get("Env", [])]},
+            "config": dict(config),
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest.hexdigest()}"]},
         }
     ).encode()
