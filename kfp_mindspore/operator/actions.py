@@ -6,7 +6,7 @@ import datetime
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from kfp_mindspore.kube import Resource
+from kfp_mindspore.kube.resources import Resource
 
 
 @dataclass(frozen=True)

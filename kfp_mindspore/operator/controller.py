@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, NotFoundError, ValidationError
-from kfp_mindspore.kube import ENDPOINT_SLICES, PODS, AsyncClient, ConflictError, ForbiddenError, Resource
+from kfp_mindspore.kube import AsyncClient, ConflictError, ForbiddenError
+from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, Resource
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import FAILED, RESTARTING, SUCCEEDED
 from kfp_mindspore.operator.actions import Action, Create, Delete, EmitEvent, RequeueAt

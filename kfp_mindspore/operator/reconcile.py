@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.kube import ENDPOINT_SLICES, PODS, SERVICES, Resource
+from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Resource
 from kfp_mindspore.msjob.names import (
     CLEAN_POD_POLICIES,
     CREATED,

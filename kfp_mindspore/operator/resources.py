@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kfp_mindspore.kube import Resource
+from kfp_mindspore.kube.resources import Resource
 from kfp_mindspore.msjob.names import GROUP, KIND, PLURAL
 from kfp_mindspore.operator.options import GangScheduler
 

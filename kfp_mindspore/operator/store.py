@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kfp_mindspore.kube import ENDPOINT_SLICES, PODS, SERVICES, Resource
+from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Resource
 from kfp_mindspore.msjob.names import JOB_LABEL
 from kfp_mindspore.operator.observed import (
     EndpointSliceView,

@@ -14,7 +14,9 @@ import pytest
 
 from kfp_mindspore.cli import main
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ValidationError
-from kfp_mindspore.kube import PODS, Cluster, ForbiddenError, NotInstalledError, Resource, UnauthorizedError
+from kfp_mindspore.kube import Cluster, ForbiddenError, NotInstalledError
+from kfp_mindspore.kube.errors import UnauthorizedError
+from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.msjob import KubernetesBackend, MSJob, MSJobClient, build_msjob
 from kfp_mindspore.msjob.backends.kubernetes import MSJOBS
 from tests.cluster.infrastructure.api_server import Api, ApiServer, ControlPlane

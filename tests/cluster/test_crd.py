@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.kube import DEFINITIONS, Cluster
+from kfp_mindspore.kube import Cluster
 from kfp_mindspore.kube.errors import Request
+from kfp_mindspore.kube.resources import DEFINITIONS
 from kfp_mindspore.msjob import MSJob
 from kfp_mindspore.msjob.backends.kubernetes import MSJOBS
 from kfp_mindspore.msjob.crd import build_crd

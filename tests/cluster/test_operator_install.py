@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kfp_mindspore.kube import NAMESPACES, PODS, Cluster
+from kfp_mindspore.kube import Cluster
 from kfp_mindspore.kube.errors import Request
+from kfp_mindspore.kube.resources import NAMESPACES, PODS
 from kfp_mindspore.operator.install import InstallOptions, build_objects
 from kfp_mindspore.operator.install.apply import apply_objects
 from kfp_mindspore.operator.install.roles import build_kueue_roles

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.kube import ENDPOINT_SLICES, PODS, SERVICES
 from kfp_mindspore.kube.errors import Request
+from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
 from kfp_mindspore.msjob.names import JOB_LABEL
 from tests.cluster.infrastructure.api_server import ControlPlane
 from tests.support.operators import Jobs, OperatorProcess, find, has, install_definition, is_deleting, wait_for

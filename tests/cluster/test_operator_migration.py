@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.kube import PODS, SERVICES
+from kfp_mindspore.kube.resources import PODS, SERVICES
 from kfp_mindspore.operator.install.apply import apply_objects
 from kfp_mindspore.operator.resources import JOBS
 from tests.cluster.infrastructure.api_server import ApiServer

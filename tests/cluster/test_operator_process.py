@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.kube import LEASES, PODS, SERVICES
+from kfp_mindspore.kube.resources import LEASES, PODS, SERVICES
 from tests.cluster.infrastructure.api_server import ApiServer, ControlPlane
 from tests.support.operators import SECONDS, Jobs, OperatorProcess, find, has, install_definition, is_deleting, wait_for
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.kube import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Cluster
+from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.msjob import MSJob, MSJobClient, build_msjob
 from kfp_mindspore.msjob.backends.base import Pod

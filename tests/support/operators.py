@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError
-from kfp_mindspore.kube import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Cluster, ConflictError, Resource
+from kfp_mindspore.kube import Cluster, ConflictError
+from kfp_mindspore.kube.resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Resource
 from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, JOB_LABEL
 from kfp_mindspore.operator.install.apply import apply_objects

@@ -8,7 +8,7 @@ import itertools
 from ipaddress import IPv4Address
 from typing import Any
 
-from kfp_mindspore.kube import ENDPOINT_SLICES, PODS, SERVICES
+from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
 from kfp_mindspore.msjob.manifest import format_time
 from kfp_mindspore.operator import (
     Observed,

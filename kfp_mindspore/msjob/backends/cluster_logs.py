@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import NotFoundError, WaitTimeoutError
-from kfp_mindspore.kube import PODS, CancellationToken
+from kfp_mindspore.kube import CancellationToken
+from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.msjob.backends.base import Pod
 from kfp_mindspore.msjob.backends.cluster_pods import has_started, is_owned, read_pods
 from kfp_mindspore.msjob.names import CONTAINER_NAME, JOB_LABEL

@@ -13,16 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ValidationError, WaitTimeoutError
-from kfp_mindspore.kube import (
-    EVENTS,
-    PODS,
-    CancellationToken,
-    Cluster,
-    ConflictError,
-    ForbiddenError,
-    Resource,
-    UncertainError,
-)
+from kfp_mindspore.kube import CancellationToken, Cluster, ConflictError, ForbiddenError
+from kfp_mindspore.kube.errors import UncertainError
+from kfp_mindspore.kube.resources import EVENTS, PODS, Resource
 from kfp_mindspore.msjob.backends.base import Event, JobBackend, Pod
 from kfp_mindspore.msjob.backends.cluster_logs import follow_pods
 from kfp_mindspore.msjob.backends.cluster_pods import is_owned, read_events, read_pods

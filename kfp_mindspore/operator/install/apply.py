@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kfp_mindspore.errors import WaitTimeoutError
-from kfp_mindspore.kube import DEFINITIONS, Cluster
+from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.resources import DEFINITIONS
 
 MANAGER = "kfp-mindspore-install"
 _ESTABLISH_SECONDS = 60.0

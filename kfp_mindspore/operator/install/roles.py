@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kfp_mindspore.kube import ENDPOINT_SLICES, LEASES
+from kfp_mindspore.kube.resources import ENDPOINT_SLICES, LEASES
 from kfp_mindspore.msjob.names import GROUP, PLURAL
 from kfp_mindspore.operator.install.options import LABELS, NAME, InstallOptions
 from kfp_mindspore.operator.options import GangScheduler

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kfp_mindspore.kube import PODS, Resource
+from kfp_mindspore.kube.resources import PODS, Resource
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.packages import PodPackages
 from tests.support.node_jobs import CHECKPOINT_STEPS, NodeJobs

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.kube import PODS
+from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.msjob.failure import JobFailedError
 from tests.cluster.infrastructure.node import NODE
 from tests.cluster.infrastructure.resources import evict, set_schedulable

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.kube import PODS, Cluster, Resource
+from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.msjob.names import JOB_LABEL
 from kfp_mindspore.operator.resources import get_pod_groups
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster

@@ -15,21 +15,24 @@ import yaml
 
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ValidationError
 from kfp_mindspore.kube import (
-    PODS,
     ApiError,
     AsyncClient,
     Cluster,
-    ConfigurationError,
     ConflictError,
     ForbiddenError,
     NotInstalledError,
-    Resource,
-    UnauthorizedError,
-    UncertainError,
     UnreachableError,
     config,
 )
-from kfp_mindspore.kube.errors import Request, explain_response, read_status
+from kfp_mindspore.kube.errors import (
+    ConfigurationError,
+    Request,
+    UnauthorizedError,
+    UncertainError,
+    explain_response,
+    read_status,
+)
+from kfp_mindspore.kube.resources import PODS, Resource
 from tests.support.fake_api_server import FakeApiServer, reset_once, respond_once
 
 THINGS = Resource("example.com", "v1", "things", "Thing")

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import KfpMindSporeError
-from kfp_mindspore.kube import ENDPOINT_SLICES, SERVICES, AsyncClient
+from kfp_mindspore.kube import AsyncClient
+from kfp_mindspore.kube.resources import ENDPOINT_SLICES, SERVICES
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.controller import Controller
 from kfp_mindspore.operator.metrics import Metrics

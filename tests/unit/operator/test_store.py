@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_mindspore.kube import PODS
+from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.operator.store import Key, Store
 
 KEY = Key("ns", "job")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import KfpMindSporeError
-from kfp_mindspore.kube import PODS, AsyncClient
+from kfp_mindspore.kube import AsyncClient
+from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.operator.resources import JOBS
 from kfp_mindspore.operator.store import Key, Store
 from kfp_mindspore.operator.watch import Watcher
