@@ -57,15 +57,15 @@ class NotReadyError(RequestError):
     """The model is known and not loaded yet.
 
     Args:
-        name: The model's name.
+        name: The model's name; empty for the server as a whole.
     """
 
     status = 503
     code = "UNAVAILABLE"
     reason = "not_ready"
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"Model with name {name} is not ready.")
+    def __init__(self, name: str = "") -> None:
+        super().__init__(f"Model with name {name} is not ready." if name else "Server is not ready.")
 
 
 class OverloadedError(RequestError):
@@ -105,6 +105,28 @@ class ClientGoneError(RequestError):
 
     def __init__(self) -> None:
         super().__init__("the client has gone")
+
+
+class ShuttingDownError(RequestError):
+    """The grace period of the shutdown ended before the request was computed."""
+
+    status = 503
+    code = "UNAVAILABLE"
+    reason = "cancelled"
+
+    def __init__(self) -> None:
+        super().__init__("the server is shutting down; try again on another connection")
+
+
+class FixedModelsError(RequestError):
+    """A client wants to load or unload a model of one of several processes."""
+
+    status = 409
+    code = "FAILED_PRECONDITION"
+    reason = "unsupported"
+
+    def __init__(self) -> None:
+        super().__init__("with --workers the models of a server are fixed: this process would differ from the others")
 
 
 class UnsupportedError(RequestError):

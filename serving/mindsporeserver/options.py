@@ -1,9 +1,11 @@
-"""What the command line says: kserve's own flags and ours."""
+"""The command line: the flags of kserve.ModelServer, defined here by the same names, and our own."""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,32 @@ from typing import Any
 
 from kfp_mindspore.errors import UserError, ValidationError
 
+_logger = logging.getLogger(__name__)
+
 DEFAULT_MODEL_DIR = "/mnt/models"
+# kserve's flags that only tune its own application.
+_WITHOUT_EFFECT = {
+    "max_threads": "one event loop serves gRPC",
+    "max_asyncio_workers": "one thread computes, see --max_batch",
+    "enable_latency_logging": "see --log_requests",
+}
+# kserve's flags that a user would miss if they were ignored.
+_REFUSED = {
+    "access_log_format": "--log_requests=all writes a line per request, --log_format=json as JSON",
+    "enable_docs_url": "there is no Swagger page",
+    **dict.fromkeys(
+        (
+            "protocol",
+            "predictor_host",
+            "predictor_protocol",
+            "predictor_use_ssl",
+            "predictor_request_timeout_seconds",
+            "predictor_request_retries",
+            "enable_predictor_health_check",
+        ),
+        "this server is a predictor, not a transformer",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -26,6 +53,10 @@ class Options:
     http_port: int
     grpc_port: int
     enable_grpc: bool
+    grpc_max_send_message_length: int | None
+    grpc_max_receive_message_length: int | None
+    event_loop: str
+    timeout_keep_alive: int
     workers: int
     model_dirs: Mapping[str, str]
     model_repository: Path | None
@@ -54,8 +85,47 @@ class Options:
     grace_period: int
 
 
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all flags."""
+    parser = argparse.ArgumentParser("python -m mindsporeserver", allow_abbrev=False)
+    _add_kserve_arguments(parser)
+    add_arguments(parser)
+    return parser
+
+
+def _add_kserve_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("KServe").add_argument
+    add("--http_port", default=8080, type=int, help="The HTTP port.")
+    add("--grpc_port", default=8081, type=int, help="The gRPC port.")
+    add("--enable_grpc", default=True, type=_read_bool, help="Whether gRPC is served.")
+    add("--workers", default=1, type=int, help="Processes that serve the same models on the same ports.")
+    add("--model_name", default="model", help="The name of the model in URLs.")
+    add("--event-loop", "--event_loop", default="auto", choices=["auto", "asyncio", "uvloop"], help="The event loop.")
+    add(
+        "--timeout-keep-alive",
+        "--timeout_keep_alive",
+        default=65,
+        type=int,
+        help="Seconds that an HTTP connection may wait for its next request.",
+    )
+    add("--grpc_max_send_message_length", type=int, metavar="BYTES", help="Most bytes of a gRPC response. [no limit]")
+    add(
+        "--grpc_max_receive_message_length",
+        type=int,
+        metavar="BYTES",
+        help="Most bytes of a gRPC request. [--max_request_bytes]",
+    )
+    add("--configure_logging", default=True, type=_read_bool, help="Whether the server sets up logging.")
+    add("--log_config_file", metavar="FILE", help="Configuration of Python's logging: JSON, YAML or its own format.")
+    variable = os.environ.get
+    add("--ssl_certfile", default=variable("KSERVE_TLS_CERT_FILE"), metavar="FILE", help="Certificate for HTTPS.")
+    add("--ssl_keyfile", default=variable("KSERVE_TLS_KEY_FILE"), metavar="FILE", help="Its private key.")
+    for flag in (*_WITHOUT_EFFECT, *_REFUSED):
+        add(f"--{flag}", nargs="?", const="true", help=argparse.SUPPRESS)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add our flags to kserve's."""
+    """Add the flags that kserve does not have."""
     add = parser.add_argument_group("MindSpore").add_argument
     add("--host", default="0.0.0.0", help="The address to listen on.")
     add(
@@ -138,11 +208,14 @@ def read_options(arguments: argparse.Namespace) -> Options:
     for flag in ("max_delay_ms", "request_timeout", "transform_timeout", "reload_interval"):
         if not (0 <= found[flag] < math.inf):
             errors.append(f"--{flag}: must be 0 or more, got {found[flag]}")
-    if found.get("access_log_format"):
-        # kserve hands it to a middleware of its own application, which the hot routes do not pass through.
-        errors.append(
-            "--access_log_format: is not offered; --log_requests=all writes a line a request, --log_format=json as JSON"
-        )
+    errors += [
+        f"--{flag}: is not supported: {reason}"
+        for flag, reason in _REFUSED.items()
+        if str(found[flag]).lower() not in ("none", "false")
+    ]
+    for flag, reason in _WITHOUT_EFFECT.items():
+        if found[flag] is not None:
+            _logger.warning("--%s has no effect: %s", flag, reason)
     ports = ["http_port", *(["grpc_port"] if found["enable_grpc"] else [])]
     for flag in ports:
         if not 0 < found[flag] < 65536:

@@ -1,4 +1,4 @@
-"""The ports that several workers share."""
+"""The server's ports, bound before anything is loaded: a port in use ends the start at once and by name."""
 
 from __future__ import annotations
 
@@ -7,50 +7,25 @@ import socket
 
 from kfp_mindspore.errors import UserError
 
-# As many as the kernel allows wait here for a worker.
-_BACKLOG = 4096
 
-
-def bind_http(host: str, port: int) -> socket.socket:
-    """Return a listening socket for all workers: what waits in it outlives any of them.
+def bind_port(flag: str, host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """Return a bound socket that does not listen yet.
 
     Args:
+        flag: The flag of the port, for messages.
         host: Address, or name, to listen on; one with a colon is IPv6.
-        port: 0 takes a free one.
+        port: The port.
+        shared: Whether other processes of this server bind the same port (SO_REUSEPORT).
 
     Raises:
         UserError: The port cannot be used.
     """
-    listener = _bind("--http_port", host, port)
-    listener.listen(_BACKLOG)
-    return listener
-
-
-def reserve_grpc(host: str, port: int) -> socket.socket:
-    """Return a bound socket that keeps others off a port on which workers listen with SO_REUSEPORT.
-
-    Args:
-        host: Address, or name, to listen on.
-        port: 0 takes a free one.
-
-    Raises:
-        UserError: The port cannot be used.
-    """
-    # Another server may share its port as we do ours, and would then get half of our clients: look without sharing.
-    if port:
-        _bind("--grpc_port", host, port).close()
-    return _bind("--grpc_port", host, port, shared=True)
-
-
-def _bind(flag: str, host: str, port: int, *, shared: bool = False) -> socket.socket:
-    if not 0 <= port < 65536:
-        raise UserError(f"{flag}: must be 1 to 65535, got {port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with contextlib.ExitStack() as stack:
         bound = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
-        # What shares its port does not also say REUSEADDR: others that say it could take the port while nobody listens.
+        # SO_REUSEADDR and SO_REUSEPORT together would let another server take the port while nobody listens.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT if shared else socket.SO_REUSEADDR, 1)
-        # Inherited by each connection. (asyncio sets it only where a socket names its protocol, uvloop always.)
+        # Inherited by connections. asyncio sets it only where a socket names its protocol, uvloop always.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             bound.bind((host, port))
@@ -61,3 +36,12 @@ def _bind(flag: str, host: str, port: int, *, shared: bool = False) -> socket.so
         bound.setblocking(False)
         stack.pop_all()
         return bound
+
+
+def check_port(flag: str, host: str, port: int) -> None:
+    """Check that no other server uses a port; gRPC and SO_REUSEPORT would share it without an error.
+
+    Raises:
+        UserError: The port cannot be used.
+    """
+    bind_port(flag, host, port).close()

@@ -1,188 +1,103 @@
-"""kserve.ModelServer with a thin layer for the hot routes, one event loop for HTTP and gRPC, and an orderly end."""
+"""One process: HTTP and gRPC in one event loop, loading, and the orderly shutdown."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gc
+import logging
 import signal
 import socket
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import uvicorn
-from fastapi import Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from kserve.errors import InvalidInput
-from kserve.logging import logger
-from kserve.model_server import ModelServer, app
-from kserve.protocol.dataplane import DataPlane
-from kserve.protocol.rest.server import RESTServer
-from starlette.exceptions import HTTPException
 
-from kfp_mindspore.errors import KfpMindSporeError
-from mindsporeserver.errors import RequestError
-from mindsporeserver.models.graphs import GraphThread
-from mindsporeserver.models.model import MindSporeModel
-from mindsporeserver.models.repository import Repository
+from mindsporeserver.app import Application
+from mindsporeserver.bodies import RequestLimits
+from mindsporeserver.connection import Connection
+from mindsporeserver.grpc import HealthService, InferenceService
 from mindsporeserver.models.watch import BundleWatch, follow
-from mindsporeserver.observability.logs import RequestLog
-from mindsporeserver.observability.metrics import Metrics
-from mindsporeserver.protocols.asgi import HotRoutes, RequestLimits
-from mindsporeserver.protocols.connection import GuardedProtocol
-from mindsporeserver.protocols.servicer import Servicer, build_handlers
-from mindsporeserver.tls import TLSOptions, build_grpc_credentials
+from mindsporeserver.state import ServerState
+from mindsporeserver.tls import TLSOptions
 
 if TYPE_CHECKING:
-    from mindsporeserver.observability.tracing import Tracer
-    from mindsporeserver.workers.attachment import Attachment
+    from mindsporeserver.workers import WorkerLink
+
+logger = logging.getLogger(__name__)
 
 _EXPIRE_SECONDS = 0.2
+# How long connections stay open at SIGTERM: requests on their way are answered with `Connection: close`.
+_DRAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Listening:
-    """Where a server listens.
+class ServerOptions:
+    """How one process serves.
 
     Args:
-        host: The address.
-        http_socket: Bound, and listening where several processes share it.
+        host: Address of the gRPC port.
+        http_socket: Bound to the HTTP port.
         grpc_port: None without gRPC.
-        rest_tls: Certificates of REST; None for plain text.
+        http_tls: Certificates of HTTP; None for plain text.
         grpc_tls: Certificates of gRPC; None for plain text.
+        limits: What a request may cost.
+        max_send_bytes: Most bytes of a gRPC response; -1 for no limit.
+        max_receive_bytes: Most bytes of a gRPC request; None for the limit of HTTP bodies.
+        event_loop: auto, uvloop or asyncio.
+        keep_alive_seconds: How long an HTTP connection may wait for its next request.
+        grace_period: Seconds that accepted requests have to finish at SIGTERM.
+        watch: What reports changed models, or None.
+        watch_seconds: How often.
     """
 
     host: str
     http_socket: socket.socket
     grpc_port: int | None
-    rest_tls: TLSOptions | None = None
+    http_tls: TLSOptions | None = None
     grpc_tls: TLSOptions | None = None
+    limits: RequestLimits = field(default_factory=RequestLimits)
+    max_send_bytes: int = -1
+    max_receive_bytes: int | None = None
+    event_loop: str = "auto"
+    keep_alive_seconds: int = 65
+    grace_period: int = 30
+    watch: BundleWatch | None = None
+    watch_seconds: float = 1.0
 
 
-class _DataPlane(DataPlane):  # type: ignore[misc]
-    def __init__(self, repository: Repository, graphs: GraphThread) -> None:
-        super().__init__(model_registry=repository)
-        self._repository = repository
-        self._graphs = graphs
-
-    async def live(self) -> dict[str, str]:
-        """Tell whether the graph thread is alive; without it every request would wait for ever."""
-        return {"status": "alive" if self._graphs.is_alive() else "dead"}
-
-    async def ready(self) -> bool:
-        """Tell whether the models of the start are loaded and warm; kserve's own says yes at once."""
-        return self._repository.loaded
-
-    def get_model_from_registry(self, name: str) -> MindSporeModel:
-        """Return a model; one that is loaded at this moment is not ready, rather than not there."""
-        return self._repository.find(name)
-
-    async def model_ready(self, model_name: str, disable_predictor_health_check: bool = False) -> bool:
-        """Tell whether a model answers."""
-        return self._repository.find(model_name).ready
-
-    async def model_metadata(self, model_name: str) -> dict[str, Any]:
-        """Describe a model from its signature."""
-        model = self.get_model_from_registry(model_name)
-        return {**model.describe(), "versions": self._repository.list_versions(model_name)}
-
-    def decode(self, *arguments: Any, **options: Any) -> Any:
-        """Decode as kserve does, but call what cannot be decoded the client's mistake."""
-        try:
-            return super().decode(*arguments, **options)
-        except KeyError as error:
-            raise InvalidInput(f"body: field {error.args[0]!r} is missing") from None
-        except (TypeError, ValueError, AttributeError) as error:
-            raise InvalidInput(f"body: {error}") from None
-
-
-class _UvicornServer(uvicorn.Server):  # type: ignore[misc]
-    """Leaves signals to whoever owns the process, and shares connections with other workers where there are any."""
-
-    def __init__(self, config: uvicorn.Config, attachment: Attachment | None) -> None:
-        super().__init__(config)
-        self._attachment = attachment
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept."""
-        if self._attachment is None:
-            await super().startup(sockets)
-            return
-
-        def make_protocol() -> GuardedProtocol:
-            protocol = GuardedProtocol(config=self.config, server_state=self.server_state, app_state={})
-            protocol.listener = listener
-            return protocol
-
-        connections = self.server_state.connections
-        listener = self._attachment.listen(make_protocol, count_open=lambda: len(connections), context=self.config.ssl)
-        self.servers, self.started = [listener], True
+class _HTTPServer(uvicorn.Server):  # type: ignore[misc]
+    """Leaves the signals to `Server`."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
 
-class Server(ModelServer):  # type: ignore[misc]
+class Server:
     """Serves a repository.
 
     Args:
-        repository: What is served.
-        graphs: The process' graph thread.
-        listening: Where.
-        limits: What a request may cost.
-        metrics: The process' metrics.
-        log: Writes a line a request.
-        tracer: Makes spans, or None.
-        attachment: This worker's place among others, or None.
-        watch: What is asked for changed models, or None.
-        watch_seconds: How often.
-        **options: kserve.ModelServer's own.
+        state: What is served.
+        options: See `ServerOptions`.
+        link: The connection to the parent of several workers, or None.
     """
 
-    def __init__(
-        self,
-        repository: Repository,
-        graphs: GraphThread,
-        listening: Listening,
-        *,
-        limits: RequestLimits,
-        metrics: Metrics,
-        log: RequestLog,
-        tracer: Tracer | None = None,
-        attachment: Attachment | None = None,
-        watch: BundleWatch | None = None,
-        watch_seconds: float = 1.0,
-        **options: Any,
-    ) -> None:
-        # A server of language models costs 0.6 s to import and is registered only when it can be imported.
-        sys.modules.setdefault("kserve.protocol.rest.openai.config", None)  # type: ignore[arg-type]
-        super().__init__(registered_models=repository, **options)
-        self._repository = repository
-        self._graphs = graphs
-        self._listening = listening
-        self._metrics = metrics
-        self._log = log
-        self._tracer = tracer
-        self._attachment = attachment
-        self._watch = watch
-        self._watch_seconds = watch_seconds
-        self._limits = limits
-        self._control = attachment.control if attachment is not None else repository
+    def __init__(self, state: ServerState, options: ServerOptions, link: WorkerLink | None = None) -> None:
+        self._state = state
+        self._options = options
+        self._link = link
         self._failure: BaseException | None = None
-        self.dataplane = _DataPlane(repository, graphs)
 
     def serve(self) -> None:
-        """Serve until a signal comes; requests get 503 until their model is loaded and warm.
+        """Serve until SIGTERM or SIGINT; requests get 503 until their model is loaded and warm.
 
         Raises:
             KfpMindSporeError: A model cannot be loaded at the start.
         """
-        if self.event_loop == "asyncio":
+        if self._options.event_loop == "asyncio":
             asyncio.run(self._run())
         else:
             import uvloop
@@ -193,154 +108,125 @@ class Server(ModelServer):  # type: ignore[misc]
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        self._http = _UvicornServer(self._configure(), self._attachment)
-        self._rpc: grpc.aio.Server | None = None
         self._ending = asyncio.Event()
+        self._http = _HTTPServer(self._configure_http())
+        self._service = InferenceService(self._state, self._options.limits.timeout_seconds)
+        self._health = HealthService()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
-            loop.add_signal_handler(number, self._take_signal)
-        tasks: list[asyncio.Task[Any]] = [loop.create_task(self._expire())]
-        if self._attachment is not None:
-            tasks.append(loop.create_task(self._attachment.serve(self._repository)))
+            loop.add_signal_handler(number, self._on_signal)
+        if self._link is not None:
+            self._link.on_parent_exit(self._ending.set)
+        expiring = loop.create_task(self._expire())
         loading = loop.create_task(self._load())
-        loading.add_done_callback(self._take_result)
-        if self._attachment is not None:
-            waiting = loop.create_task(self._attachment.wait_to_accept())
-            ending = loop.create_task(self._ending.wait())
-            await asyncio.wait([waiting, ending], return_when=asyncio.FIRST_COMPLETED)
-            tasks += [waiting, ending]
+        loading.add_done_callback(self._on_loaded)
+        if self._link is not None and not self._link.listens_early:
+            await self._wait_loaded()
         if not self._ending.is_set():
-            await self._start_grpc()
-            serving = loop.create_task(self._http.serve(sockets=[self._listening.http_socket]))
+            rpc = await self._start_grpc()
+            serving = loop.create_task(self._http.serve(sockets=[self._options.http_socket]))
             await self._ending.wait()
-            await asyncio.gather(serving, self._stop_grpc())
-        loading.cancel()
-        for task in tasks:
+            await self._drain(serving, rpc)
+        for task in (loading, expiring):
             task.cancel()
-        await asyncio.gather(loading, *tasks, return_exceptions=True)
-        await self._repository.close()
-        self._graphs.close()
-        if self._tracer is not None:
-            await asyncio.to_thread(self._tracer.close)
+        await asyncio.gather(loading, expiring, return_exceptions=True)
+        await self._state.repository.close()
+        self._state.close()
 
-    def _take_signal(self) -> None:
+    def _on_signal(self) -> None:
         if self._ending.is_set():
-            # The second one does not wait for what was accepted.
+            # The second signal does not wait for accepted requests.
             self._http.force_exit = True
-        self._end()
-
-    def _end(self) -> None:
-        self._http.should_exit = True
         self._ending.set()
 
-    def _take_result(self, loading: asyncio.Task[None]) -> None:
+    def _on_loaded(self, loading: asyncio.Task[None]) -> None:
         error = None if loading.cancelled() else loading.exception()
         if error is None:
             return
-        if self._repository.loaded:
-            # What is served is served on; only changes are not looked for any more.
+        if self._state.repository.loaded:
             logger.error("models are no longer watched: %s", error, exc_info=error)
             return
         self._failure = error
-        if self._attachment is not None and isinstance(error, KfpMindSporeError):
-            self._attachment.report_failure(error)
-        self._end()
+        self._ending.set()
+
+    async def _wait_loaded(self) -> None:
+        while not self._state.repository.loaded and not self._ending.is_set():
+            await asyncio.sleep(0.02)
 
     async def _load(self) -> None:
-        await self._repository.load_all()
-        # What is there now stays: looking through it again and again would hold up requests for a tenth of a second.
+        await self._state.repository.load_all()
+        # What exists now stays: a collection of all of it would delay requests by 0.1 s.
         gc.collect()
         gc.freeze()
-        if self._attachment is not None:
-            await self._attachment.report_ready()
-        elif self._watch is not None:
-            await follow(self._watch, self._watch_seconds, self._repository)
+        await self._health.set_serving(True)
+        if self._link is not None:
+            self._link.report_ready()
+        if self._options.watch is not None:
+            await follow(self._options.watch, self._options.watch_seconds, self._state.repository)
 
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(_EXPIRE_SECONDS)
-            self._repository.expire()
+            self._state.repository.expire()
+            for connection in tuple(self._http.server_state.connections):
+                connection.close_if_late()
 
-    def _configure(self) -> uvicorn.Config:
-        tls = self._listening.rest_tls
+    def _configure_http(self) -> uvicorn.Config:
+        options = self._options
         return uvicorn.Config(
-            HotRoutes(
-                self._build_application(),
-                self._repository,
-                self._control,
-                self._limits,
-                self._metrics,
-                self._log,
-                self._tracer,
-            ),
-            http=GuardedProtocol,
+            Application(self._state, options.limits),
+            interface="asgi3",
+            http=Connection,
             ws="none",
             lifespan="off",
-            # kserve's and our own configuration stays.
             log_config=None,
             access_log=False,
-            timeout_graceful_shutdown=self.grace_period,
-            timeout_keep_alive=self.timeout_keep_alive,
+            timeout_graceful_shutdown=options.grace_period,
+            timeout_keep_alive=options.keep_alive_seconds,
             server_header=False,
             proxy_headers=False,
-            backlog=2048,
-            **(tls.uvicorn_options() if tls is not None else {}),
+            **(options.http_tls.uvicorn_options() if options.http_tls is not None else {}),
         )
 
-    def _build_application(self) -> Any:
-        rest = RESTServer("kserve.model_server:app", self.dataplane, self.model_repository_extension, self.http_port)
-        # Not `create_application`: its middleware writes three log lines a request.
-        rest._register_endpoints(app)
-        rest._add_exception_handlers(app)
-        app.add_exception_handler(RequestValidationError, _refuse)
-        app.add_exception_handler(RequestError, _refuse_request)
-        app.add_exception_handler(HTTPException, _refuse_route)
-        return app
-
-    async def _start_grpc(self) -> None:
-        listening = self._listening
-        if listening.grpc_port is None:
-            return
-        limit = self._limits.max_bytes + (1 << 16)
-        self._rpc = grpc.aio.server(
+    async def _start_grpc(self) -> grpc.aio.Server | None:
+        options = self._options
+        if options.grpc_port is None:
+            return None
+        received = options.max_receive_bytes
+        if received is None:
+            received = options.limits.max_bytes + (1 << 16)
+        rpc = grpc.aio.server(
             options=[
-                ("grpc.max_send_message_length", -1),
-                ("grpc.max_receive_message_length", limit),
-                ("grpc.so_reuseport", 1 if self._attachment is not None else 0),
+                ("grpc.max_send_message_length", options.max_send_bytes),
+                ("grpc.max_receive_message_length", received),
+                ("grpc.so_reuseport", int(self._link is not None)),
             ]
         )
-        servicer = Servicer(self.dataplane, self._repository, self._control, self._log, self._tracer)
-        self._rpc.add_generic_rpc_handlers((build_handlers(servicer),))
-        host = f"[{listening.host}]" if ":" in listening.host else listening.host
-        address = f"{host}:{listening.grpc_port}"
-        if listening.grpc_tls is not None:
-            tls = listening.grpc_tls
-            self._rpc.add_secure_port(address, build_grpc_credentials(tls.certfile, tls.keyfile, tls.ca_certs))
+        rpc.add_generic_rpc_handlers((self._service.build_handlers(),))
+        await self._health.add_to(rpc, is_serving=self._state.is_ready())
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        address = f"{host}:{options.grpc_port}"
+        if options.grpc_tls is not None:
+            rpc.add_secure_port(address, options.grpc_tls.grpc_credentials())
         else:
-            self._rpc.add_insecure_port(address)
-        await self._rpc.start()
+            rpc.add_insecure_port(address)
+        await rpc.start()
+        return rpc
 
-    async def _stop_grpc(self) -> None:
-        if self._rpc is not None:
-            await self._rpc.stop(grace=self.grace_period)
+    async def _drain(self, serving: asyncio.Task[Any], rpc: grpc.aio.Server | None) -> None:
+        """Finish accepted requests: each response closes its connection, then the rest is closed."""
+        loop = asyncio.get_running_loop()
+        self._state.is_draining = True
+        await self._health.set_serving(False)
+        deadline = loop.time() + min(_DRAIN_SECONDS, self._options.grace_period)
+        while self._http.server_state.connections and loop.time() < deadline and not self._http.force_exit:
+            await asyncio.sleep(0.02)
+        self._http.should_exit = True
+        stopping = [serving] if rpc is None else [serving, loop.create_task(self._stop_grpc(rpc))]
+        await asyncio.gather(*stopping)
 
-
-async def _refuse(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
-    # A body may be JSON or bytes, and each form says what is wrong with it: only the JSON one is meant.
-    details = [detail for detail in error.errors() if "bytes" not in detail["loc"]] or error.errors()
-    texts = [
-        f"{'.'.join(str(part) for part in detail['loc'] if part != 'InferenceRequest')}: {detail['msg']}"
-        + (f", got {detail['input']!r:.80}" if detail["type"] != "missing" else "")
-        for detail in details
-    ]
-    return JSONResponse(status_code=400, content={"error": "; ".join(texts)})
-
-
-async def _refuse_route(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
-    return JSONResponse(status_code=error.status_code, content={"error": error.detail}, headers=error.headers)
-
-
-async def _refuse_request(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestError)
-    return JSONResponse(status_code=error.status, content={"error": error.message})
+    async def _stop_grpc(self, rpc: grpc.aio.Server) -> None:
+        # It refuses further calls; at the end of its own grace period it would end calls with CANCELLED.
+        stopping = asyncio.create_task(rpc.stop(self._options.grace_period + 5.0))
+        await self._service.drain(0 if self._http.force_exit else self._options.grace_period)
+        await rpc.stop(0.1)
+        await stopping

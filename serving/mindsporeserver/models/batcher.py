@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +65,6 @@ class Ticket:
         inner: What `Graph.get_row_shapes` says of them.
         rows: Number of rows; 1 for a model without a batch.
         deadline: `time.monotonic()` after which nobody waits for the answer, or None.
-        is_gone: Tells whether the client has gone; called in the graph thread.
     """
 
     __slots__ = (
@@ -75,19 +74,18 @@ class Ticket:
         "future",
         "inner",
         "inputs",
-        "is_gone",
+        "is_released",
         "queued_seconds",
         "rows",
     )
 
-    def __init__(
-        self, inputs: Arrays, inner: RowShapes, rows: int, deadline: float | None, is_gone: Callable[[], bool] | None
-    ) -> None:
+    def __init__(self, inputs: Arrays, inner: RowShapes, rows: int, deadline: float | None) -> None:
         self.inputs = inputs
         self.inner = inner
         self.rows = rows
         self.deadline = deadline
-        self.is_gone = is_gone
+        # Whether its rows count no longer as accepted.
+        self.is_released = False
         self.arrived = time.monotonic()
         self.queued_seconds = 0.0
         self.computed_seconds = 0.0
@@ -139,19 +137,12 @@ class Batcher:
         if self.rows >= self._limits.max_queue:
             raise OverloadedError(self.rows, self._limits.max_queue)
 
-    def submit(
-        self,
-        inputs: Arrays,
-        *,
-        deadline: float | None = None,
-        is_gone: Callable[[], bool] | None = None,
-    ) -> Ticket:
+    def submit(self, inputs: Arrays, *, deadline: float | None = None) -> Ticket:
         """Queue a request; its `future` gets the outputs. To be called in the event loop.
 
         Args:
             inputs: One array an input; not changed until the future is done.
             deadline: `time.monotonic()` after which nobody waits for the answer.
-            is_gone: Tells whether the client has gone.
 
         Raises:
             InvalidRequestError: The inputs do not fit the signature or their ranges, or have more rows than the queue
@@ -165,7 +156,7 @@ class Batcher:
         if self.rows + rows > limit:
             raise OverloadedError(self.rows, limit)
         self._loop = asyncio.get_running_loop()
-        ticket = Ticket(inputs, inner, rows, deadline, is_gone)
+        ticket = Ticket(inputs, inner, rows, deadline)
         ticket.future = self._loop.create_future()
         self.rows += rows
         self.requests += 1
@@ -177,6 +168,20 @@ class Batcher:
         if self._wanted and len(self._queue) >= self._wanted:
             self._arrival.set()
         return ticket
+
+    async def wait(self, ticket: Ticket) -> dict[str, NDArray[Any]]:
+        """Return the outputs of a request; its rows are released at once when the waiting task is cancelled.
+
+        Raises:
+            RequestError: The request was not computed.
+        """
+        try:
+            return await ticket.future
+        except asyncio.CancelledError:
+            self._release(ticket)
+            self._metrics.set_in_flight(self.requests)
+            self._check_drained()
+            raise
 
     def expire(self) -> None:
         """Answer those in the queue whose time is over, although the graph is busy. To be called in the event loop."""
@@ -304,7 +309,7 @@ class Batcher:
             queue.popleft()
             if ticket.deadline is not None and now > ticket.deadline:
                 refused.append((ticket, DeadlineExceededError()))
-            elif ticket.future.done() or (ticket.is_gone is not None and ticket.is_gone()):
+            elif ticket.future.done():
                 refused.append((ticket, ClientGoneError()))
             elif batch and ticket.inner != batch[0].inner:
                 others.append(ticket)
@@ -338,9 +343,8 @@ class Batcher:
 
     def _deliver(self, finished: Sequence[tuple[Ticket, Any]], batch: Sequence[Ticket], seconds: float) -> None:
         self._crowd += (self.requests - self._crowd) * _FOLLOWS
-        rows = 0
         for ticket, result in finished:
-            rows += ticket.rows
+            self._release(ticket)
             future = ticket.future
             if future.done():  # cancelled by its client, or expired
                 continue
@@ -348,13 +352,20 @@ class Batcher:
                 future.set_exception(result)
             else:
                 future.set_result(result)
-        self.rows -= rows
-        self.requests -= len(finished)
         self._metrics.set_in_flight(self.requests)
         if batch:
             self._metrics.observe_batch(
                 sum(ticket.rows for ticket in batch), seconds, [ticket.queued_seconds for ticket in batch]
             )
+        self._check_drained()
+
+    def _release(self, ticket: Ticket) -> None:
+        if not ticket.is_released:
+            ticket.is_released = True
+            self.rows -= ticket.rows
+            self.requests -= 1
+
+    def _check_drained(self) -> None:
         if not self.requests and self._drained is not None:
             self._drained.set_result(None)
             self._drained = None

@@ -1,8 +1,9 @@
-"""A model bundle, loaded and warm, as a kserve.Model."""
+"""A model bundle, loaded and warm."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,37 +11,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import orjson
-from kserve.errors import InvalidInput
-from kserve.logging import logger
-from kserve.model import Model
-from kserve.protocol.infer_type import InferOutput, InferRequest, InferResponse
-
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.bundle import ModelBundle, Signature, TensorSpec
 from kfp_mindspore.mindir.graph import Graph
 from kfp_mindspore.transform.base import TransformFailedError, TransformInputError
 from kfp_mindspore.transform.bound import BoundTransform
 from kfp_mindspore.transform.load import load_transform
-from mindsporeserver.errors import (
-    GraphError,
-    InvalidRequestError,
-    NotReadyError,
-    OverloadedError,
-    UnsupportedError,
-)
+from mindsporeserver.errors import GraphError, InvalidRequestError, NotReadyError, OverloadedError
 from mindsporeserver.models.batcher import Batcher, Limits, Ticket
 from mindsporeserver.models.code import CodeThreads, CodeTimeoutError
 from mindsporeserver.models.graphs import GraphThread
 from mindsporeserver.observability.metrics import Metrics, ModelMetrics
-from mindsporeserver.protocols import v1
-from mindsporeserver.protocols.tensors import InputReader, check_names, describe, name_array
+from mindsporeserver.protocols.tensors import InputReader, describe
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Arrays = dict[str, NDArray[Any]]
+
+logger = logging.getLogger(__name__)
 
 PLATFORM = "mindspore_mindir"
 
@@ -68,7 +57,7 @@ class ModelSettings:
     key: bytes | None = field(default=None, repr=False)
 
 
-class MindSporeModel(Model):  # type: ignore[misc]
+class MindSporeModel:
     """Serves one bundle. It is loaded once; another bundle under the same name is another object.
 
     Args:
@@ -95,7 +84,8 @@ class MindSporeModel(Model):  # type: ignore[misc]
         metrics: Metrics | None = None,
         code: CodeThreads | None = None,
     ) -> None:
-        super().__init__(name)
+        self.name = name
+        self.ready = False
         self.bundle = bundle if isinstance(bundle, ModelBundle) else ModelBundle.open(bundle, verify=False)
         self.version = version
         self.settings = _adapt(settings or ModelSettings(), self.bundle.signature)
@@ -150,10 +140,6 @@ class MindSporeModel(Model):  # type: ignore[misc]
         self._thread.call(self._graph.release)
         self._thread.call(self._thread.cores.forget, self._graph)
 
-    def stop(self) -> None:
-        """Take no further request."""
-        self.ready = False
-
     def admit(self) -> None:
         """Refuse before the body is read when nothing can be accepted.
 
@@ -169,15 +155,12 @@ class MindSporeModel(Model):  # type: ignore[misc]
         """Answer the requests in the queue whose time is over."""
         self._batcher.expire()
 
-    async def infer(
-        self, inputs: Arrays, *, deadline: float | None = None, is_gone: Callable[[], bool] | None = None
-    ) -> tuple[Arrays, Ticket]:
-        """Compute the outputs of a request.
+    async def infer(self, inputs: Arrays, *, deadline: float | None = None) -> tuple[Arrays, Ticket]:
+        """Compute the outputs of a request; a task that is cancelled gives up its place in the queue at once.
 
         Args:
             inputs: What `readers` made, by name.
             deadline: `time.monotonic()` after which nobody waits for the answer.
-            is_gone: Tells whether the client has gone; called in another thread.
 
         Returns:
             Outputs by name, and the ticket with the times that it took.
@@ -187,23 +170,15 @@ class MindSporeModel(Model):  # type: ignore[misc]
         """
         transform = self._transform
         if transform is None:
-            ticket = self._batcher.submit(inputs, deadline=deadline, is_gone=is_gone)
-            return await ticket.future, ticket
+            ticket = self._batcher.submit(inputs, deadline=deadline)
+            return await self._batcher.wait(ticket), ticket
         if transform.preprocesses:
             inputs = await self._run_code(transform.run_preprocess, inputs)
-        ticket = self._batcher.submit(inputs, deadline=deadline, is_gone=is_gone)
-        outputs = await ticket.future
+        ticket = self._batcher.submit(inputs, deadline=deadline)
+        outputs = await self._batcher.wait(ticket)
         if transform.postprocesses:
             outputs = await self._run_code(transform.run_postprocess, outputs)
         return outputs, ticket
-
-    def get_input_types(self) -> list[dict[str, Any]]:
-        """Return V2's metadata of the inputs, from the signature."""
-        return describe(self.inputs)
-
-    def get_output_types(self) -> list[dict[str, Any]]:
-        """Return V2's metadata of the outputs, from the signature."""
-        return describe(self.outputs)
 
     def describe(self) -> dict[str, Any]:
         """Return V2's metadata of the model."""
@@ -211,52 +186,9 @@ class MindSporeModel(Model):  # type: ignore[misc]
             "name": self.name,
             "versions": [self.version],
             "platform": PLATFORM,
-            "inputs": self.get_input_types(),
-            "outputs": self.get_output_types(),
+            "inputs": describe(self.inputs),
+            "outputs": describe(self.outputs),
         }
-
-    def validate(self, payload: Any) -> Any:
-        """Leave it to `predict`, which says what was expected and what was found."""
-        return payload
-
-    async def predict(
-        self,
-        payload: Any,
-        headers: dict[str, str] | None = None,
-        response_headers: dict[str, str] | None = None,
-    ) -> dict[str, Any] | InferResponse:
-        """Compute the outputs of a V1 body or a V2 request that came through kserve's own application.
-
-        Raises:
-            InvalidInput: The request does not fit the signature; kserve answers 400 or INVALID_ARGUMENT.
-        """
-        try:
-            self.admit()
-            if isinstance(payload, InferRequest):
-                return _encode(await self._infer_v2(payload), payload, self)
-            outputs, _ = await self.infer(v1.decode(payload, self.readers))
-        except (InvalidRequestError, UnsupportedError) as error:
-            raise InvalidInput(error.message) from None
-        return {"predictions": orjson.loads(v1.encode(outputs))["predictions"]}
-
-    async def _infer_v2(self, request: InferRequest) -> Arrays:
-        inputs: Arrays = {}
-        for tensor in request.inputs:
-            reader = self.readers.get(tensor.name)
-            if reader is None or tensor.name in inputs:
-                check_names([*inputs, tensor.name], self.readers)
-                raise InvalidRequestError(f"input {tensor.name!r}: given twice")
-            reader.check_datatype(tensor.datatype)
-            shape = list(tensor.shape)
-            if tensor._raw_data is not None:
-                inputs[tensor.name] = reader.read_raw(tensor._raw_data, shape)
-            else:
-                inputs[tensor.name] = reader.read_flat(tensor.data, shape)
-        check_names(inputs, self.readers)
-        for output in request.request_outputs or ():
-            if output.name not in self.output_names:
-                raise InvalidRequestError(f"output {output.name!r}: unknown, expected {', '.join(self.output_names)}")
-        return (await self.infer(inputs))[0]
 
     async def _run_code(self, function: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
         limit = self.settings.limits.max_queue
@@ -336,24 +268,3 @@ def _identify(file: Path) -> tuple[int, ...]:
     except OSError:
         return ()
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-def _encode(outputs: Arrays, request: InferRequest, model: MindSporeModel) -> InferResponse:
-    wanted = {output.name for output in request.request_outputs or ()} or set(outputs)
-    return InferResponse(
-        response_id=request.id or "",
-        model_name=model.name,
-        model_version=model.version,
-        infer_outputs=[_make_output(name, array, request) for name, array in outputs.items() if name in wanted],
-        use_binary_outputs=request.use_binary_outputs,
-        requested_outputs=request.request_outputs,
-    )
-
-
-def _make_output(name: str, array: NDArray[Any], request: InferRequest) -> InferOutput:
-    output = InferOutput(name=name, shape=list(array.shape), datatype=name_array(array), data=array)
-    if request.from_grpc:
-        # A gRPC client gets back the form that it sent: raw bytes, or typed contents, which do not exist for float16.
-        # (kserve 0.21 cannot turn an array into bytes itself here; over HTTP it can.)
-        output.set_data_from_numpy(array, binary_data=request.use_binary_outputs or array.dtype == np.float16)
-    return output

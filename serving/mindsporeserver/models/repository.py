@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from kserve.logging import logger
-from kserve.model_repository import ModelRepository
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
 from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
 from mindsporeserver.errors import NotReadyError, UnknownModelError
 from mindsporeserver.models.model import BundleReplacedError, MindSporeModel
 from mindsporeserver.observability.metrics import Metrics
+
+logger = logging.getLogger(__name__)
 
 # What stands in a URL and in a directory's name without escapes.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -83,7 +83,7 @@ class Sources:
         return {version: path / version for version in (versions if self.all_versions else versions[-1:])}
 
 
-class Repository(ModelRepository):  # type: ignore[misc]
+class Repository:
     """Loads from `Sources`, and answers whom a name or a path means.
 
     Args:
@@ -94,8 +94,8 @@ class Repository(ModelRepository):  # type: ignore[misc]
     """
 
     def __init__(self, sources: Sources, opener: Opener, metrics: Metrics, *, keeps: bool = False) -> None:
-        super().__init__()
         self.sources = sources
+        self.models: dict[str, MindSporeModel] = {}
         self.routes: dict[str, tuple[str, MindSporeModel]] = {}
         self.loaded = False
         self._opener = opener
@@ -213,7 +213,6 @@ class Repository(ModelRepository):  # type: ignore[misc]
             raise NotReadyError(name)
         if model is None:
             raise UnknownModelError(name, version if name in self.models else "")
-        assert isinstance(model, MindSporeModel)
         return model
 
     def list_versions(self, name: str) -> list[str]:

@@ -29,7 +29,6 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.registry import Collector
 
 from kfp_mindspore.errors import UserError
-from mindsporeserver.workers.shared import read_metrics
 
 DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 CREATED_VARIABLE = "PROMETHEUS_DISABLE_CREATED_SERIES"
@@ -294,9 +293,8 @@ class _AllProcesses(Collector):
             yield metric
 
     def _merge(self) -> Iterable[Metric]:
-        with read_metrics(self._directory):
-            files = [str(file) for file in self._directory.glob("*.db") if _measure(file)]
-            merged: Iterable[Metric] = MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
+        files = [str(file) for file in self._directory.glob("*.db") if _measure(file)]
+        merged: Iterable[Metric] = MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
         return merged
 
 

@@ -5,7 +5,7 @@ Source: https://github.com/kserve/open-inference-protocol and Triton's binary te
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +29,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Arrays = dict[str, NDArray[Any]]
+
+
+# Of Triton's extensions for classification and shared memory.
+_REFUSED_PARAMETERS = (
+    "classification",
+    "class_count",
+    "shared_memory_region",
+    "shared_memory_offset",
+    "shared_memory_byte_size",
+)
 
 
 @dataclass(frozen=True)
@@ -126,6 +136,7 @@ def decode(
     if request_id and not request_id.isascii():
         _check_unicode("id", request_id)
     parameters = _read_parameters(payload, "parameters")
+    refuse_extensions(parameters, "parameters")
     binary = _read_flag(parameters, "binary_data_output", False, "parameters")
     return Inference(request_id or "", inputs, _read_outputs(payload.get("outputs"), outputs, binary), binary)
 
@@ -148,7 +159,6 @@ def encode(outputs: Mapping[str, NDArray[Any]], request: Inference, model_name: 
             "name": name,
             "shape": array.shape,
             "datatype": name_array(array),
-            "parameters": None,
         }
         if request.binary if request.outputs is None else request.outputs[name]:
             content = to_bytes(array)
@@ -162,7 +172,6 @@ def encode(outputs: Mapping[str, NDArray[Any]], request: Inference, model_name: 
             "model_name": model_name,
             "model_version": model_version,
             "id": request.id,
-            "parameters": None,
             "outputs": described,
         },
         default=to_json,
@@ -179,6 +188,21 @@ def to_bytes(array: NDArray[Any]) -> bytes:
         return encode_texts(array)
     content: bytes = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
     return content
+
+
+def refuse_extensions(parameters: Container[str], where: str) -> None:
+    """Refuse parameters of protocol extensions that change what a request means and are not implemented.
+
+    Args:
+        parameters: The parameters of a request, an input or an output.
+        where: Their field, for the message.
+
+    Raises:
+        InvalidRequestError: Naming the first of them.
+    """
+    for name in _REFUSED_PARAMETERS:
+        if name in parameters:
+            raise InvalidRequestError(f"{where}.{name}: this protocol extension is not supported")
 
 
 def _check_unicode(field: str, text: str) -> None:
@@ -204,6 +228,7 @@ def _read_size(tensor: Mapping[str, Any], name: str) -> int | None:
         return None
     if not isinstance(parameters, dict):
         raise InvalidRequestError(f"input {name!r}: parameters must be an object, got {name_type(parameters)}")
+    refuse_extensions(parameters, f"input {name!r}: parameters")
     size = parameters.get("binary_data_size")
     if size is None:
         return None
@@ -243,7 +268,9 @@ def _read_outputs(value: Any, names: Sequence[str], binary: bool) -> Mapping[str
         if name in wanted:
             raise InvalidRequestError(f"output {name!r}: asked for twice")
         where = f"outputs[{index}].parameters"
-        wanted[name] = _read_flag(_read_parameters(output, where), "binary_data", binary, where)
+        parameters = _read_parameters(output, where)
+        refuse_extensions(parameters, where)
+        wanted[name] = _read_flag(parameters, "binary_data", binary, where)
     return wanted
 
 

@@ -1,0 +1,354 @@
+"""KServe's HTTP contract as one ASGI application: V1, V2, the model repository, health and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
+from mindsporeserver.bodies import BodyReader, Message, Receive, Receiver, RequestLimits
+from mindsporeserver.connection import EXTENSION, Connection
+from mindsporeserver.errors import (
+    ClientGoneError,
+    InvalidRequestError,
+    NotReadyError,
+    RequestError,
+    ShuttingDownError,
+    UnsupportedError,
+)
+from mindsporeserver.events import Event, is_event
+from mindsporeserver.protocols import v1, v2
+from mindsporeserver.state import ServerState, read_deadline
+
+if TYPE_CHECKING:
+    from mindsporeserver.models.model import MindSporeModel
+    from mindsporeserver.telemetry import RequestRecord
+
+Scope = dict[str, Any]
+Send = Callable[[Message], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+_JSON = (b"content-type", b"application/json")
+_BINARY = (b"content-type", b"application/octet-stream")
+_CLOSE = (b"connection", b"close")
+_RETRY = (b"retry-after", b"1")
+_JSON_LENGTH = b"inference-header-content-length"
+_TIMEOUT = b"x-envoy-expected-rq-timeout-ms"
+_READ = frozenset({b"content-type", b"content-encoding", b"x-request-id", _JSON_LENGTH, _TIMEOUT, b"ce-id", b"expect"})
+# Bytes of a body above which it is decoded in a thread: the event loop would answer nobody in the meantime.
+_LARGE = 256 << 10
+
+
+class Reply(NamedTuple):
+    """A response.
+
+    Args:
+        value: What its body holds as JSON; bytes are the body itself.
+        headers: Headers; Content-Length is added.
+    """
+
+    value: Any
+    headers: tuple[tuple[bytes, bytes], ...] = (_JSON,)
+
+
+class _Request(NamedTuple):
+    scope: Scope
+    receive: Receiver
+    send: Send
+    groups: dict[str, str]
+
+
+class Application:
+    """Answers the requests of one process.
+
+    Args:
+        state: What is served, and whether it is served any more.
+        limits: See `RequestLimits`.
+    """
+
+    def __init__(self, state: ServerState, limits: RequestLimits) -> None:
+        self._state = state
+        self._limits = limits
+        self.bodies = BodyReader(limits)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        receiver = Receiver(receive)
+        if scope["method"] == "POST":
+            route = self._state.repository.routes.get(scope["path"])
+            if route is not None:
+                await self._infer(route[0], route[1], scope, receiver, send)
+                return
+        path = scope["path"].rstrip("/") or "/"
+        allowed: list[str] = []
+        for methods, pattern, handle in _ROUTES:
+            if (match := pattern.fullmatch(path)) is None:
+                continue
+            if scope["method"] in methods:
+                await self._respond(handle, _Request(scope, receiver, send, match.groupdict("")))
+                return
+            allowed += methods
+        if allowed:
+            headers = [_JSON, (b"allow", ", ".join(allowed).encode())]
+            await self._refuse(405, "Method Not Allowed", headers, scope, receiver, send)
+        else:
+            await self._refuse(404, "Not Found", [_JSON], scope, receiver, send)
+
+    async def _respond(self, handle: _Handler, request: _Request) -> None:
+        try:
+            reply = await handle(self, request)
+        except RequestError as error:
+            status, message = error.status, error.message
+        except KfpMindSporeError as error:
+            # A model that cannot be loaded: 503, like kserve for a model that is not ready.
+            status, message = (404 if isinstance(error, NotFoundError) else 503), error.message
+        else:
+            if reply is not None:
+                body = reply.value if isinstance(reply.value, bytes) else orjson.dumps(reply.value)
+                await self._send(request.send, 200, body, list(reply.headers))
+            return
+        headers = [_JSON, _RETRY] if status == 503 else [_JSON]
+        await self._refuse(status, message, headers, request.scope, request.receive, request.send)
+
+    async def _infer(self, protocol: str, model: MindSporeModel, scope: Scope, receive: Receiver, send: Send) -> None:
+        headers = {name: value for name, value in scope["headers"] if name in _READ}
+        is_binary = protocol == "v2" and _JSON_LENGTH in headers
+        record = self._state.telemetry.start("v2-binary" if is_binary else protocol, model, scope["headers"])
+        reply: Headers = []
+        if (request_id := headers.get(b"x-request-id")) is not None:
+            record.request_id = request_id.decode("latin-1")
+            reply.append((b"x-request-id", request_id))
+        connection: Connection | None = scope.get("extensions", {}).get(EXTENSION)
+        size = 0
+        try:
+            model.admit()
+            body = await self.bodies.read(receive)
+            size = len(body)
+            encoding = headers.get(b"content-encoding", b"identity")
+            if encoding not in (b"identity", b""):
+                body = await self.bodies.inflate(body, encoding.decode("latin-1"))
+                size = len(body)
+            if connection is not None:
+                connection.task = asyncio.current_task()
+                if connection.is_lost:
+                    raise ClientGoneError
+            deadline = read_deadline(record.started, self._limits.timeout_seconds, headers.get(_TIMEOUT))
+            answer = self._answer_v1 if protocol == "v1" else self._answer_v2
+            content = await answer(model, body, headers, scope["headers"], deadline, record, reply)
+        except asyncio.CancelledError:
+            # The client has disconnected, or the grace period of the shutdown is over.
+            gone = connection is not None and connection.is_lost
+            error: RequestError = ClientGoneError() if gone else ShuttingDownError()
+        except RequestError as refused:
+            error = refused
+        except Exception as crash:
+            record.crash(crash)
+            raise
+        else:
+            await self._send(send, 200, content, reply)
+            record.finish()
+            return
+        finally:
+            self.bodies.release(size)
+            if connection is not None:
+                connection.task = None
+        record.fail(error)
+        if isinstance(error, ClientGoneError):
+            return
+        reply = [_JSON, *reply[: request_id is not None]]
+        if error.status == 503:
+            reply.append(_RETRY)
+        await self._refuse(error.status, error.message, reply, scope, receive, send)
+
+    async def _answer_v1(
+        self,
+        model: MindSporeModel,
+        body: bytes,
+        headers: dict[bytes, bytes],
+        all_headers: Headers,
+        deadline: float | None,
+        record: RequestRecord,
+        reply: Headers,
+    ) -> bytes:
+        event = Event(all_headers, body) if is_event(headers) else None
+        if event is not None:
+            inputs = v1.decode(event.payload, model.readers)
+        elif len(body) <= _LARGE:
+            inputs = v1.decode(v1.parse_json(body), model.readers)
+        else:
+            inputs = await asyncio.to_thread(lambda: v1.decode(v1.parse_json(body), model.readers))
+        outputs, record.ticket = await model.infer(inputs, deadline=deadline)
+        content = v1.encode(outputs)
+        if event is None:
+            reply.append(_JSON)
+            return content
+        event_headers, content = event.encode(model.name, content)
+        reply += event_headers
+        return content
+
+    async def _answer_v2(
+        self,
+        model: MindSporeModel,
+        body: bytes,
+        headers: dict[bytes, bytes],
+        _: Headers,
+        deadline: float | None,
+        record: RequestRecord,
+        reply: Headers,
+    ) -> bytes:
+        arguments = (body, headers.get(_JSON_LENGTH), model.readers, model.output_names)
+        request = v2.decode(*arguments) if len(body) <= _LARGE else await asyncio.to_thread(v2.decode, *arguments)
+        record.request_id = record.request_id or request.id
+        outputs, record.ticket = await model.infer(request.inputs, deadline=deadline)
+        content, json_length = v2.encode(outputs, request, model.name, model.version)
+        if json_length is None:
+            reply.append(_JSON)
+        else:
+            reply += (_BINARY, (_JSON_LENGTH, b"%d" % json_length))
+        return content
+
+    async def _send(self, send: Send, status: int, body: bytes, headers: Headers, *, more: bool = False) -> None:
+        headers.append((b"content-length", b"%d" % len(body)))
+        if self._state.is_draining and _CLOSE not in headers:
+            headers.append(_CLOSE)
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _refuse(
+        self, status: int, message: str, headers: Headers, scope: Scope, receive: Receiver, send: Send
+    ) -> None:
+        """Refuse a request whose body may still be arriving.
+
+        The response is written first and completed when the rest of the body has been discarded: a connection closed
+        with unread data is reset, and a client that sends everything before it reads would lose the response.
+        """
+        body = orjson.dumps({"error": message})
+        if receive.is_complete:
+            await self._send(send, status, body, headers)
+            return
+        expects = any(name == b"expect" for name, _ in scope["headers"])
+        if expects or status in (408, 413):
+            # After a refused `Expect: 100-continue` the client may or may not send the body.
+            headers.append(_CLOSE)
+        await self._send(send, status, body, headers, more=True)
+        if not expects:
+            await self.bodies.discard(receive)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _infer_unrouted(self, request: _Request) -> None:
+        """Answer for a model without a route: one that is unknown, is loading or was loaded just now."""
+        groups = request.groups
+        protocol, name = ("v1", groups["v1"]) if groups.get("v1") else ("v2", groups["v2"])
+        try:
+            model = self._state.repository.find(name, groups.get("version", ""))
+            if not model.ready:
+                raise NotReadyError(name)
+        except RequestError as error:
+            record = self._state.telemetry.start(protocol, name, ())
+            headers: Headers = [_JSON, _RETRY] if error.status == 503 else [_JSON]
+            for key, value in request.scope["headers"]:
+                if key == b"x-request-id":
+                    record.request_id = value.decode("latin-1")
+                    headers.append((key, value))
+            record.fail(error)
+            await self._refuse(error.status, error.message, headers, *request[:3])
+        else:
+            await self._infer(protocol, model, *request[:3])
+
+    async def _explain(self, request: _Request) -> None:
+        self._get_model(request)
+        raise UnsupportedError("explain: is not supported by this model")
+
+    async def _get_root(self, _: _Request) -> Reply:
+        return Reply({"status": "alive" if self._state.is_alive() else "dead"})
+
+    async def _get_live(self, _: _Request) -> Reply:
+        if not self._state.is_alive():
+            raise RequestError("Server is not live.")
+        return Reply({"live": True})
+
+    async def _get_ready(self, _: _Request) -> Reply:
+        if not self._state.is_ready():
+            raise NotReadyError()
+        return Reply({"ready": True})
+
+    async def _get_server(self, _: _Request) -> Reply:
+        return Reply(self._state.describe())
+
+    async def _list_models(self, _: _Request) -> Reply:
+        return Reply({"models": list(self._state.repository.models)})
+
+    async def _get_model_ready(self, request: _Request) -> Reply:
+        model = self._get_model(request)
+        if not model.ready:
+            raise NotReadyError(model.name)
+        return Reply({"name": model.name, "ready": True})
+
+    async def _get_model_metadata(self, request: _Request) -> Reply:
+        return Reply(self._state.describe_model(request.groups["name"], request.groups.get("version", "")))
+
+    async def _get_metrics(self, request: _Request) -> Reply:
+        accept = next((value for name, value in request.scope["headers"] if name == b"accept"), b"")
+        body, kind = await asyncio.to_thread(self._state.metrics.render, accept.decode("latin-1"))
+        return Reply(body, ((b"content-type", kind.encode()),))
+
+    async def _list_repository(self, request: _Request) -> Reply:
+        options = await self._read_object(request.receive)
+        wanted = options.get("ready", False)
+        if not isinstance(wanted, bool):
+            raise InvalidRequestError(f"ready: must be true or false, got {wanted!r:.80}")
+        entries = await self._state.repository.index()
+        return Reply([entry for entry in entries if not wanted or entry["state"] == "READY"])
+
+    async def _load(self, request: _Request) -> Reply:
+        parameters = (await self._read_object(request.receive)).get("parameters")
+        if parameters:
+            found = next(iter(parameters)) if isinstance(parameters, dict) else parameters
+            raise InvalidRequestError(f"parameters: a model is loaded as it is on disk; not supported: {found!r:.80}")
+        await self._state.load(request.groups["name"])
+        return Reply({"name": request.groups["name"], "load": True})
+
+    async def _unload(self, request: _Request) -> Reply:
+        await self._state.unload(request.groups["name"])
+        return Reply({"name": request.groups["name"], "unload": True})
+
+    def _get_model(self, request: _Request) -> MindSporeModel:
+        return self._state.repository.find(request.groups["name"], request.groups.get("version", ""))
+
+    async def _read_object(self, receive: Receiver) -> dict[str, Any]:
+        body = await self.bodies.read(receive)
+        self.bodies.release(len(body))
+        value = v1.parse_json(body) if body.strip() else {}
+        if not isinstance(value, dict):
+            raise InvalidRequestError(f"body: must be a JSON object, got {type(value).__name__}")
+        return value
+
+
+_Handler = Callable[[Application, _Request], Awaitable[Reply | None]]
+_NAME = r"(?P<name>[^/]+)"
+_VERSION = r"(/versions/(?P<version>[^/]+))?"
+_ROUTES: tuple[tuple[tuple[str, ...], re.Pattern[str], _Handler], ...] = tuple(
+    (methods, re.compile(pattern), handler)
+    for methods, pattern, handler in (
+        (("POST",), r"/v1/models/(?P<v1>[^/]+):predict", Application._infer_unrouted),
+        (("POST",), rf"/v2/models/(?P<v2>[^/]+){_VERSION}/infer", Application._infer_unrouted),
+        (("POST",), rf"/v1/models/{_NAME}:explain", Application._explain),
+        (("GET",), r"/", Application._get_root),
+        (("GET",), r"/metrics", Application._get_metrics),
+        (("GET",), r"/v1/models", Application._list_models),
+        (("GET",), rf"/v1/models/{_NAME}", Application._get_model_ready),
+        (("GET",), r"/v2", Application._get_server),
+        (("GET",), r"/v2/health/live", Application._get_live),
+        (("GET",), r"/v2/health/ready", Application._get_ready),
+        (("GET",), r"/v2/models", Application._list_models),
+        (("GET",), rf"/v2/models/{_NAME}{_VERSION}", Application._get_model_metadata),
+        (("GET",), rf"/v2/models/{_NAME}{_VERSION}/ready", Application._get_model_ready),
+        (("GET", "POST"), r"/v2/repository/index", Application._list_repository),
+        (("POST",), rf"/v2/repository/models/{_NAME}/load", Application._load),
+        (("POST",), rf"/v2/repository/models/{_NAME}/unload", Application._unload),
+    )
+)

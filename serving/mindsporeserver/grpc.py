@@ -1,0 +1,276 @@
+"""The Open Inference Protocol (V2) over gRPC, with kserve's messages and the standard health service."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from kfp_mindspore.compat.protobuf import load_generated
+from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
+from mindsporeserver.errors import ClientGoneError, InvalidRequestError, RequestError, ShuttingDownError
+from mindsporeserver.protocols.tensors import InputReader, check_names, join, name_array, shorten
+from mindsporeserver.protocols.v2 import refuse_extensions, to_bytes
+from mindsporeserver.state import ServerState, read_deadline
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mindsporeserver.models.model import MindSporeModel
+
+    Arrays = dict[str, NDArray[Any]]
+
+pb: Any = load_generated("kserve.protocol.grpc.grpc_predict_v2_pb2", "serving")
+_SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+# The protocol has no typed contents for FP16.
+_CONTENTS = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    "INT64": "int64_contents",
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+_Method = Callable[[Any, Any], Awaitable[Any]]
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class InferenceService:
+    """The methods of `inference.GRPCInferenceService`.
+
+    Args:
+        state: What is served.
+        timeout_seconds: How long a request may wait for the graph; 0 for no limit.
+    """
+
+    def __init__(self, state: ServerState, timeout_seconds: float = 0.0) -> None:
+        self._state = state
+        self._timeout_seconds = timeout_seconds
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._is_over = False
+
+    async def drain(self, seconds: float) -> None:
+        """Wait for the calls in flight, and end those that take longer with UNAVAILABLE.
+
+        Args:
+            seconds: How long to wait.
+        """
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=seconds)
+        self._is_over = True
+        for call in self._calls:
+            call.cancel()
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=1.0)
+
+    def build_handlers(self) -> grpc.GenericRpcHandler:
+        """Return the handlers of all methods; bytes that are no message are answered with INVALID_ARGUMENT."""
+        handlers = {
+            method.name: grpc.unary_unary_rpc_method_handler(
+                self._wrap(getattr(self, method.name), getattr(pb, method.input_type.name)),
+                response_serializer=getattr(pb, method.output_type.name).SerializeToString,
+            )
+            for method in _SERVICE.methods
+        }
+        return grpc.method_handlers_generic_handler(_SERVICE.full_name, handlers)
+
+    def _wrap(self, function: _Method, kind: Any) -> _Method:
+        parse = kind.FromString
+
+        async def handle(content: bytes, context: Any) -> Any:
+            call = asyncio.current_task()
+            assert call is not None
+            self._calls.add(call)
+            try:
+                return await function(parse(content), context)
+            except DecodeError:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"not a valid {kind.DESCRIPTOR.name} message")
+            except RequestError as error:
+                await context.abort(grpc.StatusCode[error.code], error.message)
+            except KfpMindSporeError as error:
+                missing = isinstance(error, NotFoundError)
+                code = grpc.StatusCode.NOT_FOUND if missing else grpc.StatusCode.FAILED_PRECONDITION
+                await context.abort(code, error.message)
+            finally:
+                self._calls.discard(call)
+
+        return handle
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:
+        """Compute the outputs of a request; they have the form of the inputs, FP16 is always raw."""
+        telemetry, started = self._state.telemetry, time.monotonic()
+        try:
+            model = self._state.repository.find(request.model_name, request.model_version)
+        except RequestError as error:
+            telemetry.start("grpc", request.model_name, ()).fail(error)
+            raise
+        record = telemetry.start("grpc", model, context.invocation_metadata() or ())
+        record.request_id = request.id
+        try:
+            model.admit()
+            inputs = decode(request, model.readers)
+            names = _read_outputs(request, model.output_names)
+            remaining = context.time_remaining()
+            deadline = read_deadline(started, self._timeout_seconds, None)
+            if remaining is not None:
+                deadline = min(started + remaining, deadline or started + remaining)
+            outputs, record.ticket = await model.infer(inputs, deadline=deadline)
+            response = encode(request, outputs, names, model)
+        except asyncio.CancelledError:
+            if self._is_over:
+                record.fail(ShuttingDownError())
+                raise ShuttingDownError from None
+            # The client has cancelled the call, or its deadline is over.
+            record.fail(ClientGoneError())
+            raise
+        except RequestError as error:
+            record.fail(error)
+            raise
+        except Exception as error:
+            record.crash(error)
+            raise
+        record.finish()
+        return response
+
+    async def ServerLive(self, request: Any, context: Any) -> Any:
+        """Return whether the graph thread runs."""
+        return pb.ServerLiveResponse(live=self._state.is_alive())
+
+    async def ServerReady(self, request: Any, context: Any) -> Any:
+        """Return whether the models of the start are loaded."""
+        return pb.ServerReadyResponse(ready=self._state.is_ready())
+
+    async def ServerMetadata(self, request: Any, context: Any) -> Any:
+        """Return name, version and extensions of the server."""
+        return pb.ServerMetadataResponse(**self._state.describe())
+
+    async def ModelReady(self, request: Any, context: Any) -> Any:
+        """Return whether a model, or a version of it, is served."""
+        model = self._state.repository.find(request.name, request.version)
+        return pb.ModelReadyResponse(ready=model.ready)
+
+    async def ModelMetadata(self, request: Any, context: Any) -> Any:
+        """Return a model's inputs and outputs, from its signature."""
+        return pb.ModelMetadataResponse(**self._state.describe_model(request.name, request.version))
+
+    async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:
+        """Load a model, or load it again."""
+        await self._state.load(request.model_name)
+        return pb.RepositoryModelLoadResponse(model_name=request.model_name, isLoaded=True)
+
+    async def RepositoryModelUnload(self, request: Any, context: Any) -> Any:
+        """Unload a model."""
+        await self._state.unload(request.model_name)
+        return pb.RepositoryModelUnloadResponse(model_name=request.model_name, isUnloaded=True)
+
+
+class HealthService:
+    """`grpc.health.v1`: NOT_SERVING until the models are loaded, and from the begin of a shutdown."""
+
+    def __init__(self) -> None:
+        self._servicer = health.aio.HealthServicer()
+
+    async def add_to(self, server: grpc.aio.Server, *, is_serving: bool) -> None:
+        """Register the service with its first status."""
+        await self.set_serving(is_serving)
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+
+    async def set_serving(self, is_serving: bool) -> None:
+        """Set the status of the server and of the inference service."""
+        for service in (health.OVERALL_HEALTH, _SERVICE.full_name):
+            await self._servicer.set(service, _SERVING if is_serving else _NOT_SERVING)
+
+
+def decode(request: Any, readers: Mapping[str, InputReader]) -> Arrays:
+    """Read the inputs of a ModelInferRequest, raw or typed.
+
+    Raises:
+        InvalidRequestError: Naming the input, what was expected and what was found.
+    """
+    raw = request.raw_input_contents
+    if raw and len(raw) != len(request.inputs):
+        raise InvalidRequestError(
+            f"raw_input_contents: must be as many as inputs, {len(request.inputs)}, got {len(raw)}"
+        )
+    refuse_extensions(request.parameters, "parameters")
+    inputs: Arrays = {}
+    for index, tensor in enumerate(request.inputs):
+        name = tensor.name
+        reader = readers.get(name)
+        if reader is None:
+            raise InvalidRequestError(f"input {shorten(name)}: unknown, expected {join(readers)}")
+        if name in inputs:
+            raise InvalidRequestError(f"input {name!r}: given twice")
+        reader.check_datatype(tensor.datatype)
+        refuse_extensions(tensor.parameters, f"input {name!r}: parameters")
+        shape = list(tensor.shape)
+        if raw:
+            if tensor.HasField("contents"):
+                raise InvalidRequestError(f"input {name!r}: has both contents and raw_input_contents")
+            inputs[name] = reader.read_raw(raw[index], shape)
+        else:
+            inputs[name] = reader.read_flat(_list_contents(tensor, name), shape)
+    if len(inputs) != len(readers):
+        check_names(inputs, readers)
+    return inputs
+
+
+def encode(request: Any, outputs: Arrays, names: tuple[str, ...], model: MindSporeModel) -> Any:
+    """Return a ModelInferResponse.
+
+    Args:
+        request: The request.
+        outputs: By name.
+        names: Which of them are sent.
+        model: What computed them.
+    """
+    response = pb.ModelInferResponse(model_name=model.name, model_version=model.version, id=request.id)
+    # One form for all outputs: a response with raw contents has no others.
+    raw = bool(request.raw_input_contents) or any(name_array(outputs[name]) == "FP16" for name in names)
+    for name in names:
+        array = outputs[name]
+        datatype = name_array(array)
+        tensor = response.outputs.add(name=name, datatype=datatype, shape=array.shape)
+        if raw:
+            response.raw_output_contents.append(to_bytes(array))
+        elif datatype == "BYTES":
+            texts = array.ravel().tolist()
+            tensor.contents.bytes_contents.extend(
+                text if isinstance(text, bytes) else str(text).encode() for text in texts
+            )
+        else:
+            getattr(tensor.contents, _CONTENTS[datatype]).extend(array.ravel().tolist())
+    return response
+
+
+def _list_contents(tensor: Any, name: str) -> list[Any]:
+    field = _CONTENTS.get(tensor.datatype)
+    if field is None:
+        raise InvalidRequestError(
+            f"input {name!r}: {tensor.datatype} has no typed contents in this protocol; send raw_input_contents"
+        )
+    others = [found.name for found, _ in tensor.contents.ListFields() if found.name != field]
+    if others:
+        raise InvalidRequestError(f"input {name!r}: {tensor.datatype} must be in {field}, got {', '.join(others)}")
+    return list(getattr(tensor.contents, field))
+
+
+def _read_outputs(request: Any, names: tuple[str, ...]) -> tuple[str, ...]:
+    if not request.outputs:
+        return names
+    wanted = tuple(output.name for output in request.outputs)
+    for output in request.outputs:
+        if output.name not in names:
+            raise InvalidRequestError(f"output {shorten(output.name)}: unknown, expected {join(names)}")
+        refuse_extensions(output.parameters, f"output {output.name!r}: parameters")
+    if len(set(wanted)) < len(wanted):
+        raise InvalidRequestError(f"outputs: each may be requested once, got {join(wanted)}")
+    return wanted

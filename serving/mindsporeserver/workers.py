@@ -1,0 +1,222 @@
+"""`--workers N`: identical server processes that share the ports by SO_REUSEPORT, restarted when they die.
+
+The parent imports neither MindSpore nor NumPy. It starts each worker with its own command line and one end of a socket
+pair: a worker writes a byte when its models are loaded, and shuts down when the parent's end is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mindsporeserver.ports import bind_port, check_port
+
+logger = logging.getLogger(__name__)
+
+_VARIABLE = "MINDSPORESERVER_WORKER"
+# Each of these libraries starts a thread per core of the machine, in every worker.
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_DELAYS = (0.1, 30.0)
+# A worker that ran this long was no failed start: the next delay is the shortest again.
+_STABLE_SECONDS = 60.0
+_MOST_FAILURES = 5
+# What a worker may take longer than its grace period.
+_MARGIN_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class WorkerLink:
+    """A worker's end of its connection to the parent.
+
+    Args:
+        connection: Readable when the parent has ended.
+        listens_early: Whether to listen before the models are loaded, as one process must for liveness probes.
+    """
+
+    connection: socket.socket
+    listens_early: bool
+
+    @classmethod
+    def from_environment(cls) -> WorkerLink | None:
+        """Return the link of this process, or None when it is no worker."""
+        descriptor, _, early = os.environ.pop(_VARIABLE, "").partition(":")
+        return cls(socket.socket(fileno=int(descriptor)), early == "1") if descriptor else None
+
+    def report_ready(self) -> None:
+        """Report to the parent that the models are loaded."""
+        with contextlib.suppress(OSError):
+            self.connection.send(b"r")
+
+    def on_parent_exit(self, callback: Callable[[], None]) -> None:
+        """Call `callback` in the running event loop when the parent has ended."""
+        loop = asyncio.get_running_loop()
+
+        def notify() -> None:
+            loop.remove_reader(self.connection)
+            callback()
+
+        loop.add_reader(self.connection, notify)
+
+
+def run_workers(
+    argv: Sequence[str],
+    *,
+    workers: int,
+    host: str,
+    http_port: int,
+    grpc_port: int | None,
+    grace_period: float,
+    command: Sequence[str] = (sys.executable, "-m", "mindsporeserver"),
+) -> int:
+    """Serve by several processes until SIGTERM or SIGINT; a second signal kills them.
+
+    Args:
+        argv: The flags of every worker.
+        workers: Number of processes.
+        host: Address to listen on.
+        http_port: The HTTP port.
+        grpc_port: The gRPC port, or None without gRPC.
+        grace_period: Seconds that a worker has to finish accepted requests.
+        command: The program of a worker.
+
+    Returns:
+        0 when all workers ended in order; the exit code of the first one when none was ever ready; else 1.
+
+    Raises:
+        UserError: A port cannot be used.
+    """
+    with contextlib.ExitStack() as stack:
+        for flag, port in (("--http_port", http_port), ("--grpc_port", grpc_port)):
+            if port is not None:
+                check_port(flag, host, port)
+                # Bound and not listening: it keeps other servers off the port while no worker runs.
+                stack.enter_context(bind_port(flag, host, port, shared=True))
+        environment = {**os.environ, **share_cores(workers, os.environ)}
+        return asyncio.run(_Pool([*command, *argv], environment, grace_period).run(workers))
+
+
+class _Pool:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], grace_period: float) -> None:
+        self._command = command
+        self._environment = environment
+        self._grace_period = grace_period
+        self._processes: dict[int, asyncio.subprocess.Process] = {}
+        self._ready: set[int] = set()
+        self._was_ready = False
+        self._stopping = asyncio.Event()
+        self._is_killing = False
+
+    async def run(self, workers: int) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        keepers = [loop.create_task(self._keep(index)) for index in range(workers)]
+        await asyncio.wait(keepers, return_when=asyncio.FIRST_COMPLETED)
+        if not self._stopping.is_set():
+            self._stop()
+        _, late = await asyncio.wait(keepers, timeout=self._grace_period + _MARGIN_SECONDS)
+        if late:
+            logger.error("%d workers did not end within %g s: killed", len(late), self._grace_period)
+            self._stop()
+            await asyncio.wait(late)
+        codes = [keeper.result() for keeper in keepers]
+        return next((code if code > 0 else 1 for code in codes if code not in (0, -signal.SIGTERM)), 0)
+
+    async def _keep(self, index: int) -> int:
+        """Keep one worker running; return its exit code when the server ends or the worker cannot start."""
+        delay, failures = _DELAYS[0], 0
+        listens_early = index == 0
+        while True:
+            began = time.monotonic()
+            code = await self._run_worker(index, listens_early)
+            was_ready = index in self._ready
+            self._ready.discard(index)
+            if self._stopping.is_set():
+                return code
+            if not self._was_ready:
+                return code or 1
+            failures = 0 if was_ready else failures + 1
+            if failures == _MOST_FAILURES and not self._ready:
+                logger.error("worker %d ended %d times before it was ready, and no other is", index, failures)
+                return 1
+            delay = _DELAYS[0] if time.monotonic() - began > _STABLE_SECONDS else delay
+            logger.error("worker %d ended with exit code %d; it is started again in %.1f s", index, code, delay)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), delay)
+                return 0
+            delay, listens_early = min(2 * delay, _DELAYS[1]), False
+
+    async def _run_worker(self, index: int, listens_early: bool) -> int:
+        ours, theirs = socket.socketpair()
+        loop = asyncio.get_running_loop()
+        with ours:
+            with theirs:
+                process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    env={**self._environment, _VARIABLE: f"{theirs.fileno()}:{int(listens_early)}"},
+                    pass_fds=[theirs.fileno()],
+                    # A terminal's Ctrl-C reaches the parent only, which forwards it once.
+                    start_new_session=True,
+                )
+            self._processes[index] = process
+            if self._stopping.is_set():
+                self._signal(process)
+            ours.setblocking(False)
+            loop.add_reader(ours, self._read, index, ours)
+            try:
+                return await process.wait()
+            finally:
+                loop.remove_reader(ours)
+                del self._processes[index]
+
+    def _read(self, index: int, connection: socket.socket) -> None:
+        if connection.recv(1):
+            self._ready.add(index)
+            self._was_ready = True
+        else:
+            asyncio.get_running_loop().remove_reader(connection)
+
+    def _stop(self) -> None:
+        self._is_killing = self._stopping.is_set()
+        self._stopping.set()
+        for process in self._processes.values():
+            self._signal(process)
+
+    def _signal(self, process: asyncio.subprocess.Process) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGKILL if self._is_killing else signal.SIGTERM)
+
+
+def share_cores(workers: int, environment: Mapping[str, str], cores: float | None = None) -> dict[str, str]:
+    """Return the variables that give each worker its share of the cores, without those that are set already.
+
+    Args:
+        workers: Number of workers.
+        environment: The variables that are set.
+        cores: Number of cores; default those that this process may use.
+    """
+    share = max(1, int((count_cores() if cores is None else cores) / workers))
+    return {name: str(share) for name in _THREADS if name not in environment}
+
+
+def count_cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> float:
+    """Return how many cores this process may use: by its affinity and by the quota of its container.
+
+    Args:
+        limit: The control group's file, `QUOTA PERIOD` in microseconds or `max PERIOD`.
+    """
+    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    try:
+        quota, period = limit.read_text().split()
+        return cores if quota == "max" else min(cores, int(quota) / int(period))
+    except (OSError, ValueError):
+        return cores

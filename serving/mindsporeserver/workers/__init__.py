@@ -1,1 +1,0 @@
-"""`--workers N`: several processes on the same ports that serve the same models."""
