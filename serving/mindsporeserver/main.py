@@ -12,11 +12,11 @@ from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.mindir.encryption import read_model_key
 from mindsporeserver.bodies import RequestLimits
 from mindsporeserver.models.batcher import Limits
-from mindsporeserver.models.code import CodeThreads
-from mindsporeserver.models.graphs import GraphThread
+from mindsporeserver.models.inference_executor import InferenceExecutor
 from mindsporeserver.models.model import MindSporeModel, ModelSettings
 from mindsporeserver.models.repository import Repository, Sources
 from mindsporeserver.models.storage import resolve_model
+from mindsporeserver.models.transform_executor import TransformExecutor
 from mindsporeserver.models.watch import BundleWatch
 from mindsporeserver.observability.logs import RequestLog
 from mindsporeserver.observability.metrics import Metrics
@@ -58,9 +58,9 @@ def run_server(options: Options, link: WorkerLink | None) -> None:
     # The event loop and the graph thread switch for every batch: with Python's 5 ms the graph waited for the loop
     # longer than it computed.
     sys.setswitchinterval(_SWITCH_SECONDS)
-    metrics, graphs = Metrics(), GraphThread()
+    metrics, graphs = Metrics(), InferenceExecutor()
     # As many transforms at once as there are cores: one of them may decode hundreds of megabytes.
-    code = CodeThreads(os.cpu_count() or 1, options.transform_timeout)
+    code = TransformExecutor(os.cpu_count() or 1, options.transform_timeout)
 
     def open_model(name: str, bundle: ModelBundle, version: str) -> MindSporeModel:
         return MindSporeModel(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mindsporeserver.errors import FixedModelsError
 
 if TYPE_CHECKING:
-    from mindsporeserver.models.graphs import GraphThread
+    from mindsporeserver.models.inference_executor import InferenceExecutor
     from mindsporeserver.models.repository import Repository
     from mindsporeserver.observability.metrics import Metrics
     from mindsporeserver.telemetry import Telemetry
@@ -32,7 +32,7 @@ class ServerState:
     def __init__(
         self,
         repository: Repository,
-        graphs: GraphThread,
+        graphs: InferenceExecutor,
         metrics: Metrics,
         telemetry: Telemetry,
         *,

@@ -1,32 +1,26 @@
-"""Batches: what queues while the graph runs is the next batch.
+"""Dynamic batching: the requests that queue while the graph runs are the next batch.
 
-Requests are put by the event loop and taken by the graph thread; everything that both could change is changed in the
-event loop only. A batch of one waits for nobody: with `max_delay_seconds` a batch waits only while fewer requests are
-queued than were lately in flight at once.
+The event loop queues requests and the inference executor's thread dequeues them; counters and futures are changed in
+the event loop only. A batch is delayed, by `Limits.max_delay_seconds` at most, only while fewer requests are queued
+than were recently in flight.
 """
 
 from __future__ import annotations
 
 import asyncio
-import bisect
+import contextlib
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.mindir.graph import KERNEL_ERRORS
-from mindsporeserver.errors import (
-    ClientGoneError,
-    DeadlineExceededError,
-    GraphError,
-    InvalidRequestError,
-    OverloadedError,
-)
-from mindsporeserver.models.graphs import GraphThread
+from mindsporeserver.errors import DeadlineExceededError, InvalidRequestError, OverloadedError
+from mindsporeserver.models.batch_computation import compute_batch
+from mindsporeserver.models.inference_executor import InferenceExecutor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,100 +30,77 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[Any]]
 
-# How many combinations of names, dtypes and shapes are remembered as right.
-_KNOWN = 1024
-# How fast the number of requests that are expected at once follows what is seen: half of the change in a batch.
-_FOLLOWS = 0.5
-# How much of what was known of a size's duration stays when it is measured again.
-_REMEMBERS = 0.8
+# Weight of the latest batch in the moving average of the requests in flight.
+_CONCURRENCY_EMA = 0.5
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a batcher holds at most.
+    """Limits of a batcher.
 
     Args:
-        max_queue: Rows that are accepted and not yet answered; over it requests are refused.
-        max_delay_seconds: How long a batch waits for more requests when more were in flight lately; 0 never waits.
+        max_queue: Rows that are accepted and not yet answered; further requests are refused.
+        max_delay_seconds: How long a batch is delayed at most to fill it; 0 disables the delay.
     """
 
     max_queue: int = 1024
     max_delay_seconds: float = 0.0
 
 
+@dataclass(slots=True, eq=False)
 class Ticket:
-    """A request in the queue.
+    """A queued request.
 
     Args:
         inputs: Validated arrays.
-        inner: What `Graph.get_row_shapes` says of them.
+        row_shapes: Result of `Graph.get_row_shapes`.
         rows: Number of rows; 1 for a model without a batch.
-        deadline: `time.monotonic()` after which nobody waits for the answer, or None.
+        deadline: `time.monotonic()` after which the request is refused, or None.
+        future: Gets the outputs; cancelled when the client has disconnected.
+        arrived: `time.monotonic()` when it was queued.
+        queued_seconds: How long it was queued.
+        computed_seconds: How long its batch took.
     """
 
-    __slots__ = (
-        "arrived",
-        "computed_seconds",
-        "deadline",
-        "future",
-        "inner",
-        "inputs",
-        "is_released",
-        "queued_seconds",
-        "rows",
-    )
-
-    def __init__(self, inputs: Arrays, inner: RowShapes, rows: int, deadline: float | None) -> None:
-        self.inputs = inputs
-        self.inner = inner
-        self.rows = rows
-        self.deadline = deadline
-        # Whether its rows count no longer as accepted.
-        self.is_released = False
-        self.arrived = time.monotonic()
-        self.queued_seconds = 0.0
-        self.computed_seconds = 0.0
-        self.future: asyncio.Future[dict[str, NDArray[Any]]]
+    inputs: Arrays
+    row_shapes: RowShapes
+    rows: int
+    deadline: float | None
+    future: asyncio.Future[Any]
+    arrived: float = field(default_factory=time.monotonic)
+    queued_seconds: float = 0.0
+    computed_seconds: float = 0.0
+    is_dequeued: bool = False
 
 
 class Batcher:
-    """Computes the requests of one graph.
+    """The queue of one graph.
 
     Args:
         graph: Loaded and warm.
-        thread: The process' graph thread.
+        executor: The process' inference executor.
         limits: See `Limits`.
-        metrics: The model's.
+        metrics: The model's metrics.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        thread: GraphThread,
-        limits: Limits,
-        metrics: ModelMetrics,
-    ) -> None:
+    def __init__(self, graph: Graph, executor: InferenceExecutor, limits: Limits, metrics: ModelMetrics) -> None:
         self.graph = graph
-        self._thread = thread
-        self._loop: asyncio.AbstractEventLoop
-        self._limits = limits
-        self._metrics = metrics
-        self._queue: deque[Ticket] = deque()
-        self._scheduled = False
-        self._noticing = False
-        self._crowd = 1.0
-        # What was validated before: most requests are like another.
-        self._known: dict[tuple[Any, ...], tuple[RowShapes, int]] = {}
-        # How long a batch of each size took lately.
-        self._seconds: dict[int, float] = {}
-        self._arrival = threading.Event()
-        self._wanted = 0
         self.rows = 0
         self.requests = 0
+        self._executor = executor
+        self._limits = limits
+        self._metrics = metrics
+        self._loop: asyncio.AbstractEventLoop
+        self._queue: deque[Ticket] = deque()
+        self._is_submitted = False
+        self._is_scheduling = False
+        self._expected_concurrency = 1.0
+        self._filled = threading.Event()
+        self._wanted = 0
         self._drained: asyncio.Future[None] | None = None
 
     def admit(self) -> None:
-        """Refuse before the body is read when there is no room for a single row.
+        """Refuse a request before its body is read when not even one row is left in the queue.
 
         Raises:
             OverloadedError: The queue is full.
@@ -138,234 +109,158 @@ class Batcher:
             raise OverloadedError(self.rows, self._limits.max_queue)
 
     def submit(self, inputs: Arrays, *, deadline: float | None = None) -> Ticket:
-        """Queue a request; its `future` gets the outputs. To be called in the event loop.
+        """Queue a request; called in the event loop.
+
+        A request whose future is cancelled no longer counts as queued, and is not computed unless that has begun.
 
         Args:
-            inputs: One array an input; not changed until the future is done.
-            deadline: `time.monotonic()` after which nobody waits for the answer.
+            inputs: One array per input; not modified until the future is done.
+            deadline: `time.monotonic()` after which the request is refused.
 
         Raises:
-            InvalidRequestError: The inputs do not fit the signature or their ranges, or have more rows than the queue
-                holds.
+            InvalidRequestError: The inputs do not fit the signature or their ranges, or have more rows than the queue.
             OverloadedError: The queue is full.
         """
-        inner, rows = self._examine(inputs)
-        limit = self._limits.max_queue
+        graph, limit = self.graph, self._limits.max_queue
+        try:
+            graph.validate(inputs)
+            graph.check_ranges(inputs)
+            row_shapes = graph.get_row_shapes(inputs)
+        except ValidationError as error:
+            raise InvalidRequestError(error.message) from None
+        rows = len(next(iter(inputs.values()))) if graph.batch else 1
         if rows > limit:
             raise InvalidRequestError(f"a request may have at most {limit} rows, got {rows}", status=413)
         if self.rows + rows > limit:
             raise OverloadedError(self.rows, limit)
         self._loop = asyncio.get_running_loop()
-        ticket = Ticket(inputs, inner, rows, deadline)
-        ticket.future = self._loop.create_future()
+        ticket = Ticket(inputs, row_shapes, rows, deadline, self._loop.create_future())
+        ticket.future.add_done_callback(lambda _: self._release(ticket))
         self.rows += rows
         self.requests += 1
         self._queue.append(ticket)
-        if not self._noticing:
-            # After what this turn of the loop still submits: it came at the same time, and costs little in one batch.
-            self._noticing = True
-            self._loop.call_soon(self._notice)
+        if not self._is_scheduling:
+            # Scheduled after all requests of this iteration of the event loop, so that they share a batch.
+            self._is_scheduling = True
+            self._loop.call_soon(self._schedule)
         if self._wanted and len(self._queue) >= self._wanted:
-            self._arrival.set()
+            self._filled.set()
         return ticket
 
-    async def wait(self, ticket: Ticket) -> dict[str, NDArray[Any]]:
-        """Return the outputs of a request; its rows are released at once when the waiting task is cancelled.
-
-        Raises:
-            RequestError: The request was not computed.
-        """
-        try:
-            return await ticket.future
-        except asyncio.CancelledError:
-            self._release(ticket)
-            self._metrics.set_in_flight(self.requests)
-            self._check_drained()
-            raise
-
     def expire(self) -> None:
-        """Answer those in the queue whose time is over, although the graph is busy. To be called in the event loop."""
+        """Refuse queued requests whose deadline has passed; called in the event loop, also while the graph is busy."""
         now = time.monotonic()
         for ticket in tuple(self._queue):
             if ticket.deadline is not None and now > ticket.deadline and not ticket.future.done():
                 ticket.future.set_exception(DeadlineExceededError())
 
     async def drain(self) -> None:
-        """Return when everything that was submitted is answered."""
+        """Return when all submitted requests are answered."""
         if self.requests:
             self._drained = self._drained or self._loop.create_future()
             await asyncio.shield(self._drained)
 
-    def _examine(self, inputs: Arrays) -> tuple[RowShapes, int]:
-        """Return the inputs' inner shapes and the number of their rows."""
-        kind = tuple([(name, array.dtype, array.shape) for name, array in inputs.items()])
-        found = self._known.get(kind)
-        if found is None:
-            try:
-                self.graph.validate(inputs)
-                inner = self.graph.get_row_shapes(inputs)
-            except ValidationError as error:
-                raise InvalidRequestError(error.message) from None
-            found = inner, len(next(iter(inputs.values()))) if self.graph.batch else 1
-            if len(self._known) < _KNOWN:
-                self._known[kind] = found
-        try:
-            self.graph.check_ranges(inputs)
-        except ValidationError as error:
-            raise InvalidRequestError(error.message) from None
-        return found
-
-    def _notice(self) -> None:
-        self._noticing = False
-        self._metrics.set_in_flight(self.requests)
-        if self._queue and not self._scheduled:
-            self._scheduled = True
-            self._thread.put(self._run)
-
-    def _run(self) -> None:
-        if self._limits.max_delay_seconds > 0:
-            self._wait_for_more()
-        batch, refused = self._take()
-        finished: list[tuple[Ticket, Any]] = [(ticket, error) for ticket, error in refused]
-        seconds = 0.0
-        if batch:
-            start = time.monotonic()
-            computed = self._compute(batch)
-            seconds = time.monotonic() - start
-            if not any(isinstance(result, Exception) for _, result in computed):
-                self._learn(sum(ticket.rows for ticket in batch), seconds)
-            finished += computed
-            for ticket in batch:
-                ticket.queued_seconds = start - ticket.arrived
-                ticket.computed_seconds = seconds
-        if finished:
-            try:
-                self._loop.call_soon_threadsafe(self._deliver, finished, batch, seconds)
-            except RuntimeError:  # the loop has ended, and with it everyone who waited
-                return
-        # In this order: what is appended after the look is noticed when the flag is down.
-        self._scheduled = False
-        if self._queue and not self._scheduled:
-            self._scheduled = True
-            self._thread.put(self._run)
-
-    def _wait_for_more(self) -> None:
-        queue = self._queue.copy()
-        if not queue or self._thread.is_busy():
-            return
-        # More than a batch holds need not be there, and without a batch nobody is computed with others.
-        room = math.ceil(self.graph.max_batch * len(queue) / sum(ticket.rows for ticket in queue))
-        wanted = min(int(self._crowd + 0.5), room)
-        if len(queue) >= wanted:
-            return
-        rest = self._limits.max_delay_seconds - (time.monotonic() - queue[0].arrived)
-        if rest <= 0:
-            return
-        self._arrival.clear()
-        self._wanted = wanted
-        if len(self._queue) < wanted:
-            self._arrival.wait(rest)
-        self._wanted = 0
-
-    def _choose_room(self) -> int:
-        """Return how many rows to take at most.
-
-        20 rows are padded to 32, which a large graph takes twice as long for as for 16: then 16 are taken, and the
-        rest begin the next batch. A small graph costs the same for both, and takes all.
-        """
-        sizes, largest = self.graph.sizes, self.graph.max_batch
-        if len(sizes) < 2 or self.graph.varies:
-            return largest
-        waiting = 0
-        for ticket in self._queue.copy():
-            waiting += ticket.rows
-            if waiting >= largest:
-                return largest
-        index = bisect.bisect_left(sizes, waiting)
-        if index == 0 or sizes[index] == waiting:
-            return largest
-        whole, part = self._seconds.get(sizes[index]), self._seconds.get(sizes[index - 1])
-        if whole is None or part is None or waiting * part >= sizes[index - 1] * whole:
-            return largest
-        return sizes[index - 1]
-
-    def _learn(self, rows: int, seconds: float) -> None:
-        sizes = self.graph.sizes
-        if sizes and rows <= sizes[-1]:
-            size = sizes[bisect.bisect_left(sizes, rows)]
-            self._seconds[size] = seconds + (self._seconds.get(size, seconds) - seconds) * _REMEMBERS
-
-    def _take(self) -> tuple[list[Ticket], list[tuple[Ticket, Exception]]]:
-        """Take the oldest request and those that can be computed with it, in order, up to the largest batch."""
-        queue, room = self._queue, self._choose_room()
-        batch: list[Ticket] = []
-        refused: list[tuple[Ticket, Exception]] = []
-        others: list[Ticket] = []
-        now = time.monotonic()
-        while queue:
-            ticket = queue[0]
-            if batch and (ticket.rows > room or not self.graph.batch):
-                break
-            queue.popleft()
-            if ticket.deadline is not None and now > ticket.deadline:
-                refused.append((ticket, DeadlineExceededError()))
-            elif ticket.future.done():
-                refused.append((ticket, ClientGoneError()))
-            elif batch and ticket.inner != batch[0].inner:
-                others.append(ticket)
-            else:
-                batch.append(ticket)
-                room -= ticket.rows
-                if room <= 0:
-                    break
-        queue.extendleft(reversed(others))
-        return batch, refused
-
-    def _compute(self, batch: Sequence[Ticket]) -> list[tuple[Ticket, Any]]:
-        try:
-            return list(zip(batch, self.graph.run([ticket.inputs for ticket in batch], batch[0].inner), strict=True))
-        except ValidationError as error:
-            return [(ticket, InvalidRequestError(error.message)) for ticket in batch]
-        except KERNEL_ERRORS as error:
-            # One request of a batch must not spoil the others' answers.
-            if len(batch) > 1:
-                return [result for ticket in batch for result in self._compute([ticket])]
-            return [(batch[0], self._explain(error))]
-
-    def _explain(self, error: Exception) -> Exception:
-        lines = [line.strip() for line in str(error).splitlines()]
-        text = next((line for line in lines if line.strip("-")), type(error).__name__)[:300]
-        # The signature may leave dimensions free that the graph does not, and some operators refuse values, such as
-        # an index out of range: nothing but a run can tell.
-        if self.graph.varies or self.graph.is_sound():
-            return InvalidRequestError(f"inputs: the graph cannot compute these: {text}")
-        return GraphError(text)
-
-    def _deliver(self, finished: Sequence[tuple[Ticket, Any]], batch: Sequence[Ticket], seconds: float) -> None:
-        self._crowd += (self.requests - self._crowd) * _FOLLOWS
-        for ticket, result in finished:
-            self._release(ticket)
-            future = ticket.future
-            if future.done():  # cancelled by its client, or expired
-                continue
-            if isinstance(result, Exception):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-        self._metrics.set_in_flight(self.requests)
-        if batch:
-            self._metrics.observe_batch(
-                sum(ticket.rows for ticket in batch), seconds, [ticket.queued_seconds for ticket in batch]
-            )
-        self._check_drained()
-
     def _release(self, ticket: Ticket) -> None:
-        if not ticket.is_released:
-            ticket.is_released = True
-            self.rows -= ticket.rows
-            self.requests -= 1
-
-    def _check_drained(self) -> None:
+        self.rows -= ticket.rows
+        self.requests -= 1
+        self._metrics.set_in_flight(self.requests)
+        if not ticket.is_dequeued:
+            with contextlib.suppress(ValueError):  # dequeued in the meantime
+                self._queue.remove(ticket)
         if not self.requests and self._drained is not None:
             self._drained.set_result(None)
             self._drained = None
+
+    def _schedule(self) -> None:
+        self._is_scheduling = False
+        self._metrics.set_in_flight(self.requests)
+        self._submit_batch()
+
+    def _submit_batch(self) -> None:
+        if self._queue and not self._is_submitted:
+            self._is_submitted = True
+            self._executor.put(self._run_batch)
+
+    # The methods below run in the inference executor's thread, except `_deliver`.
+
+    def _run_batch(self) -> None:
+        self._delay_batch()
+        batch, expired = self._dequeue_batch()
+        results: list[tuple[Ticket, Any]] = [(ticket, DeadlineExceededError()) for ticket in expired]
+        seconds = 0.0
+        if batch:
+            start = time.monotonic()
+            computed = compute_batch(self.graph, [ticket.inputs for ticket in batch], batch[0].row_shapes)
+            results += zip(batch, computed, strict=True)
+            seconds = time.monotonic() - start
+            for ticket in batch:
+                ticket.queued_seconds = start - ticket.arrived
+                ticket.computed_seconds = seconds
+        if results:
+            try:
+                self._loop.call_soon_threadsafe(self._deliver, results, batch, seconds)
+            except RuntimeError:  # the event loop is closed
+                return
+        # In this order: `_schedule` submits a batch for requests that are queued once the flag is reset.
+        self._is_submitted = False
+        self._submit_batch()
+
+    def _delay_batch(self) -> None:
+        queue = self._queue.copy()
+        if not queue or self._limits.max_delay_seconds <= 0 or self._executor.is_busy():
+            return
+        capacity = math.ceil(self.graph.max_batch * len(queue) / sum(ticket.rows for ticket in queue))
+        wanted = min(int(self._expected_concurrency + 0.5), capacity)
+        seconds = self._limits.max_delay_seconds - (time.monotonic() - queue[0].arrived)
+        if len(queue) >= wanted or seconds <= 0:
+            return
+        self._filled.clear()
+        self._wanted = wanted
+        if len(self._queue) < wanted:
+            self._filled.wait(seconds)
+        self._wanted = 0
+
+    def _dequeue_batch(self) -> tuple[list[Ticket], list[Ticket]]:
+        """Dequeue the oldest request and those that fit into one batch with it, in order.
+
+        Returns:
+            The batch, and dequeued requests whose deadline has passed.
+        """
+        batch: list[Ticket] = []
+        expired: list[Ticket] = []
+        others: list[Ticket] = []
+        capacity = self.graph.max_batch
+        now = time.monotonic()
+        while self._queue and not (batch and (capacity <= 0 or not self.graph.batch)):
+            try:
+                ticket = self._queue.popleft()
+            except IndexError:  # cancelled and removed in the meantime
+                break
+            if ticket.future.done():
+                continue
+            if ticket.deadline is not None and now > ticket.deadline:
+                expired.append(ticket)
+            elif batch and ticket.rows > capacity:
+                others.append(ticket)
+                break
+            elif batch and ticket.row_shapes != batch[0].row_shapes:
+                others.append(ticket)
+            else:
+                ticket.is_dequeued = True
+                batch.append(ticket)
+                capacity -= ticket.rows
+        self._queue.extendleft(reversed(others))
+        return batch, expired
+
+    def _deliver(self, results: Sequence[tuple[Ticket, Any]], batch: Sequence[Ticket], seconds: float) -> None:
+        self._expected_concurrency += (self.requests - self._expected_concurrency) * _CONCURRENCY_EMA
+        for ticket, result in results:
+            if ticket.future.done():  # cancelled or expired
+                continue
+            if isinstance(result, Exception):
+                ticket.future.set_exception(result)
+            else:
+                ticket.future.set_result(result)
+        if batch:
+            queued = [ticket.queued_seconds for ticket in batch]
+            self._metrics.observe_batch(sum(ticket.rows for ticket in batch), seconds, queued)

@@ -19,8 +19,8 @@ from kfp_mindspore.transform.bound import BoundTransform
 from kfp_mindspore.transform.load import load_transform
 from mindsporeserver.errors import GraphError, InvalidRequestError, NotReadyError, OverloadedError
 from mindsporeserver.models.batcher import Batcher, Limits, Ticket
-from mindsporeserver.models.code import CodeThreads, CodeTimeoutError
-from mindsporeserver.models.graphs import GraphThread
+from mindsporeserver.models.inference_executor import InferenceExecutor
+from mindsporeserver.models.transform_executor import TransformExecutor, TransformTimeoutError
 from mindsporeserver.observability.metrics import Metrics, ModelMetrics
 from mindsporeserver.protocols.tensors import InputReader, describe
 
@@ -80,9 +80,9 @@ class MindSporeModel:
         *,
         version: str = "1",
         settings: ModelSettings | None = None,
-        thread: GraphThread | None = None,
+        thread: InferenceExecutor | None = None,
         metrics: Metrics | None = None,
-        code: CodeThreads | None = None,
+        code: TransformExecutor | None = None,
     ) -> None:
         self.name = name
         self.ready = False
@@ -90,8 +90,8 @@ class MindSporeModel:
         self.version = version
         self.settings = _adapt(settings or ModelSettings(), self.bundle.signature)
         self.metrics: ModelMetrics = (metrics or Metrics()).for_model(name)
-        self._thread = thread or GraphThread()
-        self._code = code or CodeThreads(os.cpu_count() or 1)
+        self._thread = thread or InferenceExecutor()
+        self._code = code or TransformExecutor(os.cpu_count() or 1)
         self._graph = Graph(self.bundle, max_batch=self.settings.max_batch, key=self.settings.key)
         self._batcher = Batcher(self._graph, self._thread, self.settings.limits, self.metrics)
         self._transform: BoundTransform | None = None
@@ -171,11 +171,11 @@ class MindSporeModel:
         transform = self._transform
         if transform is None:
             ticket = self._batcher.submit(inputs, deadline=deadline)
-            return await self._batcher.wait(ticket), ticket
+            return await ticket.future, ticket
         if transform.preprocesses:
             inputs = await self._run_code(transform.run_preprocess, inputs)
         ticket = self._batcher.submit(inputs, deadline=deadline)
-        outputs = await self._batcher.wait(ticket)
+        outputs = await ticket.future
         if transform.postprocesses:
             outputs = await self._run_code(transform.run_postprocess, outputs)
         return outputs, ticket
@@ -200,7 +200,7 @@ class MindSporeModel:
         try:
             outputs: Arrays = await self._code.run(function, arrays)
             return outputs
-        except CodeTimeoutError:
+        except TransformTimeoutError:
             seconds = self._code.seconds
             logger.error(
                 "model %s: %s did not return in %g s; its thread is lost", self.name, function.__name__, seconds

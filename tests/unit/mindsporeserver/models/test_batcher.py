@@ -19,15 +19,16 @@ from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.mindir.graph import Graph
 from mindsporeserver.errors import (
-    ClientGoneError,
     DeadlineExceededError,
     GraphError,
     InvalidRequestError,
     OverloadedError,
     RequestError,
 )
+from mindsporeserver.models import batch_computation
+from mindsporeserver.models.batch_computation import MAX_FAILURES
 from mindsporeserver.models.batcher import Batcher, Limits, Ticket
-from mindsporeserver.models.graphs import GraphThread
+from mindsporeserver.models.inference_executor import InferenceExecutor
 from mindsporeserver.observability.metrics import Metrics
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
@@ -42,9 +43,6 @@ class HeldGraph:
 
     def __init__(self, max_batch: int = 4, batch: int = -1) -> None:
         self.max_batch, self.batch = max_batch, batch
-        self.sizes: tuple[int, ...] = (max_batch,)
-        # How long a batch that is padded to a size takes.
-        self.seconds: Callable[[int], float] = lambda size: 0.0
         self.runs: list[list[float]] = []
         self.error: Exception = RuntimeError("----\nkernel: index 13 is out of range\n----")
         self.sound = True
@@ -72,8 +70,6 @@ class HeldGraph:
         assert len(parts) == 1 or sum(len(part["x"]) for part in parts) <= self.max_batch
         if any((part["x"] == POISON).any() for part in parts):
             raise self.error
-        rows = sum(len(part["x"]) for part in parts)
-        time.sleep(self.seconds(next((size for size in self.sizes if size >= rows), rows)))
         return [{"y": part["x"] * 2} for part in parts]
 
     def is_sound(self) -> bool:
@@ -83,7 +79,7 @@ class HeldGraph:
 class Stage:
     """A batcher over such a graph, and the series that it wrote."""
 
-    def __init__(self, graph: Any, thread: GraphThread, **limits: Any) -> None:
+    def __init__(self, graph: Any, thread: InferenceExecutor, **limits: Any) -> None:
         self.graph, self.thread, self.registry = graph, thread, CollectorRegistry()
         self.batcher = Batcher(graph, thread, Limits(**limits), Metrics(self.registry).for_model("m"))
 
@@ -120,14 +116,14 @@ async def fail(ticket: Ticket) -> RequestError:
 
 
 @pytest.fixture
-def thread() -> Iterator[GraphThread]:
-    thread = GraphThread()
+def thread() -> Iterator[InferenceExecutor]:
+    thread = InferenceExecutor()
     yield thread
     thread.close()
 
 
 @pytest.fixture
-def play(thread: GraphThread) -> Callable[..., HeldGraph]:
+def play(thread: InferenceExecutor) -> Callable[..., HeldGraph]:
     """Return what runs a story on a new stage, and gives back its graph."""
 
     def play(story: Callable[[Stage], Awaitable[None]], graph: HeldGraph | None = None, **limits: Any) -> HeldGraph:
@@ -266,20 +262,23 @@ def test_what_is_computed_already_does_not_expire(play: Any) -> None:
     assert play(story).runs == [[0]]
 
 
-def test_work_whose_client_has_gone_is_not_done(play: Any) -> None:
+def test_request_of_a_disconnected_client_is_not_computed_and_leaves_the_queue_at_once(play: Any) -> None:
     async def story(stage: Stage) -> None:
         await stage.hold()
-        gone = stage.submit(1, is_gone=lambda: True)
-        there = stage.submit(2, is_gone=lambda: False)
-        cancelled = stage.submit(3)
-        cancelled.future.cancel()
+        cancelled = [stage.submit(value) for value in (1, 2, 3)]
+        kept = stage.submit(4)
+        with pytest.raises(OverloadedError):
+            stage.batcher.admit()
+        for ticket in cancelled:
+            ticket.future.cancel()
+        await asyncio.sleep(0)
+        # The graph is still busy.
+        assert (stage.batcher.rows, stage.batcher.requests, stage.read("in_flight")) == (2, 2, 2)
+        stage.batcher.admit()
         stage.release()
-        assert isinstance(await fail(gone), ClientGoneError)
-        assert await get(there) == 4
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled.future
+        assert await get(kept) == 8
 
-    assert play(story).runs == [[0], [2]]
+    assert play(story, max_queue=5).runs == [[0], [4]]
 
 
 def test_a_client_that_goes_while_it_is_computed_hurts_nobody(play: Any) -> None:
@@ -311,26 +310,38 @@ def test_one_request_that_fails_spoils_no_other_of_its_batch(play: Any, kind: ty
         assert await get(stage.submit(3)) == 6
         assert stage.thread.is_alive()
 
-    assert play(story).runs == [[0], [1, POISON, 2], [1], [POISON], [2], [3]]
+    assert play(story).runs == [[0], [1, POISON, 2], [1], [POISON, 2], [POISON], [2], [3]]
 
 
-@pytest.mark.parametrize(
-    ("cost", "batches"),
-    [("of each row", [[1.0, 2.0], [3.0]]), ("of a call", [[1.0, 2.0, 3.0]])],
-)
-def test_a_batch_is_padded_only_where_that_costs_less(play: Any, cost: str, batches: list[list[float]]) -> None:
+def test_search_for_the_request_at_fault_ends_after_a_number_of_failures(play: Any) -> None:
     async def story(stage: Stage) -> None:
-        graph = stage.graph
-        graph.sizes = (1, 2, 4)
-        graph.seconds = (lambda size: 0.02 * size) if cost == "of each row" else (lambda size: 0.02)
-        for rows in (1, 2, 4):
-            await get(stage.submit(7, rows=rows))
-        held = await stage.hold()
-        tickets = [stage.submit(value) for value in (1, 2, 3)]
+        await stage.hold()
+        tickets = [stage.submit(POISON) for _ in range(16)]
         stage.release()
-        await asyncio.gather(*map(get, [held, *tickets]))
+        errors = [await fail(ticket) for ticket in tickets]
+        assert {type(error) for error in errors} == {GraphError}
+        assert "another request of the same batch" in errors[0].message
+        assert "index 13 is out of range" in errors[0].message
+        assert await get(stage.submit(3)) == 6
 
-    assert play(story).runs[4:] == batches
+    runs = play(story, HeldGraph(16)).runs
+    # 1 + 2 + 4 halves, and the first quarter's half.
+    assert [len(run) for run in runs[1:-1]] == [16, 8, 8, 4, 4, 4, 4, 2]
+    assert len(runs) - 2 == MAX_FAILURES
+
+
+def test_search_for_the_request_at_fault_ends_when_failures_take_long(
+    play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_computation, "MAX_FAILURE_SECONDS", 0.0)
+
+    async def story(stage: Stage) -> None:
+        await stage.hold()
+        tickets = [stage.submit(value) for value in (1, POISON)]
+        stage.release()
+        assert [(await fail(ticket)).status for ticket in tickets] == [500, 500]
+
+    assert play(story).runs == [[0], [1, POISON]]
 
 
 @pytest.mark.parametrize(("sound", "varies", "kind"), [(False, False, GraphError), (False, True, InvalidRequestError)])
@@ -461,7 +472,7 @@ def test_drain_returns_when_all_is_answered(play: Any) -> None:
     play(story)
 
 
-def test_a_loop_that_ended_does_not_end_the_graph_thread(thread: GraphThread) -> None:
+def test_a_loop_that_ended_does_not_end_the_graph_thread(thread: InferenceExecutor) -> None:
     graph = HeldGraph()
 
     async def leave() -> None:
@@ -494,13 +505,13 @@ REQUESTS = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(REQUESTS, st.integers(1, 5), st.booleans())
+@given(REQUESTS, st.integers(1, 4), st.booleans())
 def test_everybody_gets_his_own_answer_whatever_the_others_are(
     requests: list[tuple[int, int, str]], max_batch: int, pause: bool
 ) -> None:
-    thread = GraphThread()
-    options: dict[str, dict[str, Any]] = {"late": {"deadline": 0.0}, "gone": {"is_gone": lambda: True}}
-    kinds = {"poison": InvalidRequestError, "late": DeadlineExceededError, "gone": ClientGoneError}
+    thread = InferenceExecutor()
+    options: dict[str, dict[str, Any]] = {"late": {"deadline": 0.0}}
+    kinds = {"poison": (InvalidRequestError, GraphError), "late": (DeadlineExceededError,)}
 
     async def run() -> list[list[float]]:
         graph = HeldGraph(max_batch)
@@ -508,8 +519,10 @@ def test_everybody_gets_his_own_answer_whatever_the_others_are(
 
         async def ask(index: int, rows: int, width: int, fate: str) -> None:
             ticket = stage.submit(POISON if fate == "poison" else 100 + index, rows, width, **options.get(fate, {}))
-            if fate in kinds:
-                assert type(await fail(ticket)) is kinds[fate]
+            if fate == "gone":
+                ticket.future.cancel()
+            elif fate in kinds:
+                assert type(await fail(ticket)) in kinds[fate]
             else:
                 found = await asyncio.wait_for(ticket.future, SECONDS)
                 assert found["y"].tolist() == [[2 * (100 + index)] * width] * rows
@@ -532,7 +545,7 @@ def test_everybody_gets_his_own_answer_whatever_the_others_are(
 
 
 @pytest.mark.mindspore
-def test_the_real_graph(models: Path, thread: GraphThread) -> None:
+def test_the_real_graph(models: Path, thread: InferenceExecutor) -> None:
     bundle = ModelBundle.open(models / "free")
     verified = bundle.read_verified()
     inputs, outputs = np.asarray(verified.inputs["image"]), np.asarray(verified.outputs["output"])

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from kfp_mindspore.errors import CorruptBundleError, KfpMindSporeError, NotFoundError, UserError
 from kfp_mindspore.formats.bundle import MODEL_FILE, SIGNATURE_FILE, ModelBundle, write_bundle
 from mindsporeserver.errors import InvalidRequestError, NotReadyError, UnknownModelError
-from mindsporeserver.models.graphs import GraphThread
+from mindsporeserver.models.inference_executor import InferenceExecutor
 from mindsporeserver.models.model import BundleReplacedError, MindSporeModel, ModelSettings
 from mindsporeserver.models.repository import Repository, Sources
 from mindsporeserver.observability.metrics import Metrics
@@ -28,8 +28,8 @@ SETTINGS = ModelSettings(max_batch=1)
 
 
 @pytest.fixture(scope="module")
-def thread() -> Iterator[GraphThread]:
-    thread = GraphThread()
+def thread() -> Iterator[InferenceExecutor]:
+    thread = InferenceExecutor()
     yield thread
     thread.close()
 
@@ -51,7 +51,7 @@ def put(models: Path) -> Callable[[Path, str], Path]:
 
 
 @pytest.fixture
-def make(thread: GraphThread) -> Callable[..., Repository]:
+def make(thread: InferenceExecutor) -> Callable[..., Repository]:
     """Return what makes a repository, and keeps the models that it opened in `opened`."""
 
     def make(sources: Sources, *, keeps: bool = False, kind: type[MindSporeModel] = MindSporeModel) -> Any:

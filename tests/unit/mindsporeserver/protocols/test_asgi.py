@@ -39,7 +39,7 @@ class Hall:
     def __init__(self, models: Path) -> None:
         from kserve.model_server import ModelServer  # noqa: F401  before ours: it reads sys.argv
 
-        from mindsporeserver.models.graphs import GraphThread
+        from mindsporeserver.models.inference_executor import InferenceExecutor
         from mindsporeserver.models.model import MindSporeModel, ModelSettings
         from mindsporeserver.models.repository import Repository, Sources
         from mindsporeserver.observability.logs import RequestLog
@@ -49,7 +49,7 @@ class Hall:
 
         self.loop = asyncio.new_event_loop()
         self.registry = CollectorRegistry()
-        self.graphs = GraphThread()
+        self.graphs = InferenceExecutor()
         metrics = Metrics(self.registry)
         log = RequestLog("none")
         settings = ModelSettings(max_batch=4)

@@ -167,7 +167,7 @@ class Post:
 
     def __init__(self, models: Path, scratch: Path) -> None:
         from mindsporeserver.models.batcher import Limits
-        from mindsporeserver.models.graphs import GraphThread
+        from mindsporeserver.models.inference_executor import InferenceExecutor
         from mindsporeserver.models.model import MindSporeModel, ModelSettings
         from mindsporeserver.models.repository import Repository, Sources
         from mindsporeserver.observability.logs import RequestLog
@@ -178,7 +178,7 @@ class Post:
         for name in ("free", "pair"):
             shutil.copytree(models / name, scratch / name)
         self.loop = asyncio.new_event_loop()
-        self.registry, self.graphs = CollectorRegistry(), GraphThread()
+        self.registry, self.graphs = CollectorRegistry(), InferenceExecutor()
         metrics = Metrics(self.registry)
         model_settings = ModelSettings(max_batch=4, limits=Limits(max_queue=8))
 

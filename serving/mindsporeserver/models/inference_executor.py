@@ -13,7 +13,7 @@ from mindsporeserver.models.cores import Cores
 Result = TypeVar("Result")
 
 
-class GraphThread:
+class InferenceExecutor:
     """Runs what is put, in order. Long work is put in pieces, so that models take turns.
 
     The thread starts with the first piece, and does not keep the process alive.

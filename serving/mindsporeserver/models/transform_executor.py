@@ -11,11 +11,11 @@ from typing import Any
 _MOST_LOST = 8
 
 
-class CodeTimeoutError(Exception):
+class TransformTimeoutError(Exception):
     """A call did not return in time; its thread was given up, and another takes its place."""
 
 
-class CodeThreads:
+class TransformExecutor:
     """Runs functions, each in a daemon thread, so that one that never returns holds up neither others nor the end.
 
     All methods are called in the event loop.
@@ -39,7 +39,7 @@ class CodeThreads:
         """Return what a function returns.
 
         Raises:
-            CodeTimeoutError: It has not returned in time.
+            TransformTimeoutError: It has not returned in time.
             Exception: What it raises.
         """
         await self._slots.acquire()
@@ -48,7 +48,7 @@ class CodeThreads:
         call = _Call(future, self._slots.release)
 
         def expire() -> None:
-            if call.finish(error=CodeTimeoutError()):
+            if call.finish(error=TransformTimeoutError()):
                 self._lost += 1
                 call.ended = self._find_again
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mindsporeserver.models import code
-from mindsporeserver.models.code import CodeThreads, CodeTimeoutError
+from mindsporeserver.models import transform_executor
+from mindsporeserver.models.transform_executor import TransformExecutor, TransformTimeoutError
 
 WAIT = 60.0
 
@@ -21,7 +21,7 @@ def play(story: Callable[[], Awaitable[None]]) -> None:
 
 def test_results_and_errors_are_handed_on() -> None:
     async def story() -> None:
-        threads = CodeThreads(2, 30)
+        threads = TransformExecutor(2, 30)
         assert await asyncio.gather(*(threads.run(pow, 2, power) for power in range(20))) == [
             2**power for power in range(20)
         ]
@@ -34,7 +34,7 @@ def test_results_and_errors_are_handed_on() -> None:
 
 def test_only_so_many_run_at_once() -> None:
     async def story() -> None:
-        threads, lock, running, most = CodeThreads(3), threading.Lock(), 0, 0
+        threads, lock, running, most = TransformExecutor(3), threading.Lock(), 0, 0
         barrier = threading.Barrier(3)
 
         def work() -> None:
@@ -53,13 +53,13 @@ def test_only_so_many_run_at_once() -> None:
 
 
 def test_what_never_returns_is_given_up_and_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code, "_MOST_LOST", 2)
+    monkeypatch.setattr(transform_executor, "_MOST_LOST", 2)
     end = threading.Event()
 
     async def story() -> None:
-        threads = CodeThreads(1, 0.2)
+        threads = TransformExecutor(1, 0.2)
         for lost in (1, 2):
-            with pytest.raises(CodeTimeoutError):
+            with pytest.raises(TransformTimeoutError):
                 await threads.run(end.wait, WAIT)
             assert threads.exhausted == (lost == 2)
         threads.seconds = WAIT
@@ -82,7 +82,7 @@ def test_a_call_that_nobody_waits_for_keeps_its_place_until_it_returns() -> None
         end.wait(WAIT)
 
     async def story() -> None:
-        threads = CodeThreads(1)
+        threads = TransformExecutor(1)
         task: asyncio.Task[Any] = asyncio.create_task(threads.run(work))
         await asyncio.to_thread(started.wait, WAIT)
         task.cancel()
