@@ -17,7 +17,6 @@ from mindsporeserver.models.model import MindSporeModel, ModelSettings
 from mindsporeserver.models.repository import Repository, Sources
 from mindsporeserver.models.storage import resolve_model
 from mindsporeserver.models.transform_executor import TransformExecutor
-from mindsporeserver.models.watch import BundleWatch
 from mindsporeserver.observability.logs import RequestLog
 from mindsporeserver.observability.metrics import Metrics
 from mindsporeserver.options import Options
@@ -47,7 +46,7 @@ def run_server(options: Options, link: WorkerLink | None) -> None:
     if options.model_repository is not None or len(sources.models) > 1:
         # The instruction set is chosen once a process, and the first model may have no convolutions.
         avoid_slow_convolutions()
-    server_options = _build_options(options, sources, link)
+    server_options = _build_options(options, link)
     settings = ModelSettings(
         max_batch=options.max_batch,
         limits=Limits(max_queue=options.max_queue, max_delay_seconds=options.max_delay_ms / 1000),
@@ -84,12 +83,12 @@ def _list_sources(options: Options) -> Sources:
     # A mistake is reported before anything else starts.
     sources.list_names()
     for name in models:
-        for path in sources.find_bundles(name).values():
+        for path in sources.list_bundles(name).values():
             ModelBundle.open(path, verify=False)
     return sources
 
 
-def _build_options(options: Options, sources: Sources, link: WorkerLink | None) -> ServerOptions:
+def _build_options(options: Options, link: WorkerLink | None) -> ServerOptions:
     http_tls = check_certificates(options.ssl_certfile, options.ssl_keyfile, options.ssl_ca_certs)
     grpc_tls = check_certificates(
         options.grpc_ssl_certfile, options.grpc_ssl_keyfile, options.grpc_ssl_ca_certs, prefix="grpc_ssl"
@@ -98,7 +97,6 @@ def _build_options(options: Options, sources: Sources, link: WorkerLink | None) 
     grpc_port = options.grpc_port if options.enable_grpc else None
     if grpc_port is not None and link is None:
         check_port("--grpc_port", options.host, grpc_port)
-    is_watched = options.reload_interval > 0 and link is None
     send, receive = options.grpc_max_send_message_length, options.grpc_max_receive_message_length
     return ServerOptions(
         options.host,
@@ -112,6 +110,5 @@ def _build_options(options: Options, sources: Sources, link: WorkerLink | None) 
         event_loop=options.event_loop,
         keep_alive_seconds=options.timeout_keep_alive,
         grace_period=options.grace_period,
-        watch=BundleWatch(sources.models, sources.repository) if is_watched else None,
-        watch_seconds=options.reload_interval,
+        watch_seconds=options.reload_interval if link is None else 0.0,
     )

@@ -19,7 +19,7 @@ from mindsporeserver.app import Application
 from mindsporeserver.bodies import RequestLimits
 from mindsporeserver.connection import Connection
 from mindsporeserver.grpc import HealthService, InferenceService
-from mindsporeserver.models.watch import BundleWatch, follow
+from mindsporeserver.models.watch import ModelWatcher
 from mindsporeserver.state import ServerState
 from mindsporeserver.tls import TLSOptions
 
@@ -49,8 +49,7 @@ class ServerOptions:
         event_loop: auto, uvloop or asyncio.
         keep_alive_seconds: How long an HTTP connection may wait for its next request.
         grace_period: Seconds that accepted requests have to finish at SIGTERM.
-        watch: What reports changed models, or None.
-        watch_seconds: How often.
+        watch_seconds: Interval between two polls of the models' files; 0 disables them.
     """
 
     host: str
@@ -64,8 +63,7 @@ class ServerOptions:
     event_loop: str = "auto"
     keep_alive_seconds: int = 65
     grace_period: int = 30
-    watch: BundleWatch | None = None
-    watch_seconds: float = 1.0
+    watch_seconds: float = 0.0
 
 
 class _HTTPServer(uvicorn.Server):  # type: ignore[misc]
@@ -153,15 +151,17 @@ class Server:
             await asyncio.sleep(0.02)
 
     async def _load(self) -> None:
-        await self._state.repository.load_all()
+        repository, seconds = self._state.repository, self._options.watch_seconds
+        watcher = ModelWatcher(repository, seconds) if seconds > 0 else None
+        await repository.load_all()
         # What exists now stays: a collection of all of it would delay requests by 0.1 s.
         gc.collect()
         gc.freeze()
         await self._health.set_serving(True)
         if self._link is not None:
             self._link.report_ready()
-        if self._options.watch is not None:
-            await follow(self._options.watch, self._options.watch_seconds, self._state.repository)
+        if watcher is not None:
+            await watcher.run()
 
     async def _expire(self) -> None:
         while True:

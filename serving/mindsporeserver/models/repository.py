@@ -1,4 +1,4 @@
-"""The models that are served, by name and version: loaded, replaced and unloaded while requests are answered."""
+"""The served models by name and version: loaded, replaced and unloaded while requests are answered."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mindsporeserver.observability.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-# What stands in a URL and in a directory's name without escapes.
+# Valid in a URL and in a directory's name without escapes.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 DEFAULT_VERSION = "1"
-# A bundle that is replaced while it is loaded is loaded again.
+# Retries of a load whose bundle was replaced in the meantime.
 _ATTEMPTS = 5
 
 Opener = Callable[[str, ModelBundle, str], MindSporeModel]
@@ -29,11 +29,11 @@ Opener = Callable[[str, ModelBundle, str], MindSporeModel]
 
 @dataclass(frozen=True)
 class Sources:
-    """Where models are.
+    """Directories of models.
 
     Args:
         models: Directory by name: a bundle, or numbered directories of bundles, the versions.
-        repository: A directory of such directories, each of which is a model; None without one.
+        repository: Model repository: a directory with a directory per model; None without one.
         all_versions: Whether all versions are served; else the highest only.
     """
 
@@ -42,10 +42,10 @@ class Sources:
     all_versions: bool = False
 
     def list_names(self) -> list[str]:
-        """Return the names of the models that are there now.
+        """Return the names of the models that exist now.
 
         Raises:
-            UserError: The repository is no directory.
+            UserError: The repository cannot be read.
         """
         names = list(self.models)
         if self.repository is not None:
@@ -59,8 +59,8 @@ class Sources:
             names += [name for name in found if _NAME.fullmatch(name) and name not in self.models]
         return names
 
-    def find_bundles(self, name: str) -> dict[str, Path]:
-        """Return the directory of each version that is to be served, the lowest first.
+    def list_bundles(self, name: str) -> dict[str, Path]:
+        """Return the directory of each version to serve, in ascending order.
 
         Raises:
             NotFoundError: There is no such model.
@@ -78,43 +78,40 @@ class Sources:
             (entry.name for entry in path.iterdir() if _VERSION.fullmatch(entry.name) and entry.is_dir()), key=int
         )
         if not versions:
-            # Opening it says best what is missing.
+            # The error of opening it names what is missing.
             return {DEFAULT_VERSION: path}
         return {version: path / version for version in (versions if self.all_versions else versions[-1:])}
 
 
 class Repository:
-    """Loads from `Sources`, and answers whom a name or a path means.
+    """The models of one process.
 
     Args:
-        sources: Where models are.
-        opener: Makes a model of name, bundle and version, not loaded yet.
+        sources: Directories of the models.
+        opener: Returns a model, not loaded yet, from name, bundle and version.
         metrics: The process' metrics.
-        keeps: Whether what a load replaced is kept until `settle` or `revert`, as other processes may fail.
     """
 
-    def __init__(self, sources: Sources, opener: Opener, metrics: Metrics, *, keeps: bool = False) -> None:
+    def __init__(self, sources: Sources, opener: Opener, metrics: Metrics) -> None:
         self.sources = sources
         self.models: dict[str, MindSporeModel] = {}
         self.routes: dict[str, tuple[str, MindSporeModel]] = {}
         self.loaded = False
         self._opener = opener
         self._metrics = metrics
-        self._keeps = keeps
         self._versions: dict[str, dict[str, MindSporeModel]] = {}
-        self._replaced: dict[str, dict[str, MindSporeModel]] = {}
         self._failures: dict[str, str] = {}
         self._unloaded: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        # Known from the command line and not loaded yet.
+        # Loaded at startup and not ready yet.
         self._awaited = set(sources.models)
 
     async def load_all(self) -> None:
-        """Load what is there at the start.
+        """Load all models at startup.
 
         Raises:
-            UserError: A model that was named cannot be loaded, or none of a repository's can.
+            UserError: A model given by its directory cannot be loaded, or no model of the repository.
         """
         failures: list[KfpMindSporeError] = []
         names = self.sources.list_names()
@@ -134,34 +131,32 @@ class Repository:
         self.loaded = True
 
     async def load(self, name: str) -> None:
-        """Load a model, or load it again; requests are answered by what was there until the new one is ready.
+        """Load or reload a model; the previous one answers until the new one is ready.
+
+        A version whose bundle has not changed is kept as it is.
 
         Raises:
-            UserError: It cannot be loaded; what was served is untouched.
+            UserError: It cannot be loaded; the previous one stays.
         """
         async with self._lock(name):
             self._unloaded.discard(name)
             await self._load(name)
 
-    async def reload(self, name: str, version: str = "") -> None:
-        """Load what changed in a model's directory.
-
-        Args:
-            name: The model; one that was unloaded by `unload` stays so.
-            version: The version that changed; default all of them.
+    async def reload(self, name: str) -> None:
+        """Load a model as `load` does, unless it was unloaded by `unload`.
 
         Raises:
-            UserError: It cannot be loaded; what was served is untouched.
+            UserError: It cannot be loaded; the previous one stays.
         """
         async with self._lock(name):
             if name not in self._unloaded:
                 await self._load(name)
 
     async def unload(self, name: str) -> None:
-        """Serve a model no longer; requests that were accepted are answered.
+        """Unload a model; accepted requests are answered.
 
         Raises:
-            NotFoundError: It is not served.
+            NotFoundError: It is not loaded.
         """
         async with self._lock(name):
             if name not in self._versions:
@@ -172,7 +167,7 @@ class Repository:
             self._metrics.forget_model(name)
 
     async def index(self) -> list[dict[str, str]]:
-        """Return name, version, state (READY, UNAVAILABLE) and reason of each model that is loaded or could be."""
+        """Return name, version, state (READY, UNAVAILABLE) and reason of each model, loaded or not."""
         entries = []
         for name in sorted({*self.sources.list_names(), *self._versions}):
             reason = self._failures.get(name, "")
@@ -183,30 +178,12 @@ class Repository:
                 entries.append({"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason})
         return entries
 
-    async def settle(self, name: str) -> None:
-        """Let go what the last load of a model replaced."""
-        for model in self._replaced.pop(name, {}).values():
-            self._close(model)
-
-    async def revert(self, name: str) -> None:
-        """Serve again what the last load of a model replaced; nothing when it replaced nothing."""
-        previous = self._replaced.pop(name, None)
-        if previous is None:
-            return
-        current = self._versions.get(name, {})
-        for model in previous.values():
-            model.ready = True
-        self._set(name, previous)
-        for model in current.values():
-            if model not in previous.values():
-                self._close(model)
-
     def find(self, name: str, version: str = "") -> MindSporeModel:
         """Return a model.
 
         Raises:
-            UnknownModelError: It is not served.
-            NotReadyError: It is loaded at this moment, for the first time.
+            UnknownModelError: There is no such model or version.
+            NotReadyError: It is still being loaded at startup.
         """
         model = self._versions.get(name, {}).get(version) if version else self.models.get(name)
         if model is None and name in self._awaited:
@@ -216,17 +193,17 @@ class Repository:
         return model
 
     def list_versions(self, name: str) -> list[str]:
-        """Return the versions of a model that are served, the lowest first."""
+        """Return the served versions of a model, in ascending order."""
         return list(self._versions.get(name, {}))
 
     def expire(self) -> None:
-        """Answer the requests in all queues whose time is over."""
-        for versions in (*self._versions.values(), *self._replaced.values()):
+        """Refuse all queued requests whose deadline has passed."""
+        for versions in self._versions.values():
             for model in versions.values():
                 model.expire()
 
     async def close(self) -> None:
-        """Answer what was accepted."""
+        """Return when all accepted requests are answered."""
         await asyncio.gather(*(model.close() for versions in self._versions.values() for model in versions.values()))
 
     async def _load(self, name: str) -> None:
@@ -240,7 +217,7 @@ class Repository:
                 else:
                     break
         except KfpMindSporeError as error:
-            # No name that a client makes up is remembered or becomes a label.
+            # A name that only a client has sent is neither stored nor used as a label.
             if not isinstance(error, NotFoundError) or name in self._versions or name in self.sources.models:
                 self._failures[name] = error.message
                 self._metrics.for_model(name).count_load("failed")
@@ -251,35 +228,33 @@ class Repository:
 
     async def _open(self, name: str) -> dict[str, MindSporeModel]:
         bundles = await asyncio.to_thread(self._read, name)
-        models = {}
-        for version, bundle in bundles.items():
-            held = self._versions.get(name, {}).get(version)
-            if held is not None and _is_same(held.bundle, bundle):
-                models[version] = held
-            else:
-                models[version] = self._opener(name, bundle, version)
-                await models[version].open()
+        served = self._versions.get(name, {})
+        models: dict[str, MindSporeModel] = {}
+        try:
+            for version, bundle in bundles.items():
+                current = served.get(version)
+                if current is not None and _is_same(current.bundle, bundle):
+                    models[version] = current
+                else:
+                    models[version] = self._opener(name, bundle, version)
+                    await models[version].open()
+        except BaseException:
+            for version, model in models.items():
+                if model is not served.get(version):
+                    self._close(model)
+            raise
         return models
 
     def _read(self, name: str) -> dict[str, ModelBundle]:
         return {
-            version: ModelBundle.open(path, verify=False) for version, path in self.sources.find_bundles(name).items()
+            version: ModelBundle.open(path, verify=False) for version, path in self.sources.list_bundles(name).items()
         }
 
     def _replace(self, name: str, models: dict[str, MindSporeModel]) -> None:
-        previous = self._versions.get(name, {})
-        self._set(name, models)
-        gone = {version: model for version, model in previous.items() if model not in models.values()}
-        if not self._keeps:
-            for model in gone.values():
+        """Route requests to these versions from now on, and close the models that none of them is."""
+        for model in self._versions.get(name, {}).values():
+            if model not in models.values():
                 self._close(model)
-            return
-        for model in self._replaced.pop(name, {}).values():
-            if model not in previous.values():
-                self._close(model)
-        self._replaced[name] = previous
-
-    def _set(self, name: str, models: dict[str, MindSporeModel]) -> None:
         self.routes = {path: route for path, route in self.routes.items() if route[1].name != name}
         if not models:
             self._versions.pop(name, None)

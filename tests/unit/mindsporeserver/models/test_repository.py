@@ -54,7 +54,7 @@ def put(models: Path) -> Callable[[Path, str], Path]:
 def make(thread: InferenceExecutor) -> Callable[..., Repository]:
     """Return what makes a repository, and keeps the models that it opened in `opened`."""
 
-    def make(sources: Sources, *, keeps: bool = False, kind: type[MindSporeModel] = MindSporeModel) -> Any:
+    def make(sources: Sources, *, kind: type[MindSporeModel] = MindSporeModel) -> Any:
         metrics = Metrics(CollectorRegistry())
         opened: list[MindSporeModel] = []
 
@@ -62,7 +62,7 @@ def make(thread: InferenceExecutor) -> Callable[..., Repository]:
             opened.append(kind(name, bundle, version=version, settings=SETTINGS, thread=thread, metrics=metrics))
             return opened[-1]
 
-        repository: Any = Repository(sources, open_model, metrics, keeps=keeps)
+        repository: Any = Repository(sources, open_model, metrics)
         repository.opened = opened
         return repository
 
@@ -96,16 +96,16 @@ def test_which_versions_are_found(tmp_path: Path) -> None:
     for name in ("1", "2", "10", "02", "0", "-1", "1.5", "latest", "\u0661", "9" * 19):
         touch_bundle(tmp_path / "digits" / name)
     (tmp_path / "digits" / "11").write_text("no directory")
-    found = Sources({"digits": tmp_path / "digits"}).find_bundles("digits")
+    found = Sources({"digits": tmp_path / "digits"}).list_bundles("digits")
     assert found == {"10": tmp_path / "digits" / "10"}
     sources = Sources({"digits": tmp_path / "digits"}, all_versions=True)
-    assert list(sources.find_bundles("digits")) == ["1", "2", "10"]
+    assert list(sources.list_bundles("digits")) == ["1", "2", "10"]
     plain = touch_bundle(tmp_path / "plain")
     touch_bundle(plain / "7")
-    assert Sources({"plain": plain}, all_versions=True).find_bundles("plain") == {"1": plain}
+    assert Sources({"plain": plain}, all_versions=True).list_bundles("plain") == {"1": plain}
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert Sources({"empty": empty}).find_bundles("empty") == {"1": empty}
+    assert Sources({"empty": empty}).list_bundles("empty") == {"1": empty}
 
 
 BAD_NAMES = [
@@ -134,7 +134,7 @@ def test_no_name_leads_out_of_the_repository(tmp_path: Path, make: Any, name: st
     sources = Sources(repository=tmp_path / "models")
     assert sources.list_names() == ["a"]
     with pytest.raises(NotFoundError):
-        sources.find_bundles(name)
+        sources.list_bundles(name)
     repository = make(sources)
 
     async def story() -> None:
@@ -155,7 +155,7 @@ def test_a_named_directory_hides_the_repositorys(tmp_path: Path) -> None:
     (tmp_path / "models" / "file").write_text("")
     sources = Sources({"a": touch_bundle(tmp_path / "other")}, tmp_path / "models")
     assert sources.list_names() == ["a", "b"]
-    assert sources.find_bundles("a") == {"1": tmp_path / "other"}
+    assert sources.list_bundles("a") == {"1": tmp_path / "other"}
 
 
 def test_a_repository_that_is_none(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_all_versions_and_the_latest(tmp_path: Path, put: Any, make: Any) -> Non
         kept = repository.find("digits", "1")
         shutil.rmtree(tmp_path / "digits" / "10")
         put(tmp_path / "digits" / "3", "v3")
-        await repository.reload("digits", "3")
+        await repository.reload("digits")
         assert repository.list_versions("digits") == ["1", "2", "3"]
         assert read_note(repository) == "v3"
         assert repository.find("digits", "1") is kept
@@ -379,48 +379,30 @@ def test_what_a_start_does_with_bad_models(tmp_path: Path, put: Any, make: Any) 
     play(story)
 
 
-def test_revert_brings_back_what_a_load_replaced(tmp_path: Path, put: Any, make: Any) -> None:
-    path = put(tmp_path / "digits", "first")
-    repository = make(Sources({"digits": path}), keeps=True)
+def test_load_of_a_loaded_model_and_of_an_added_version_leaves_each_version_ready(
+    tmp_path: Path, put: Any, make: Any
+) -> None:
+    put(tmp_path / "digits" / "1", "v1")
+    repository = make(Sources({"digits": tmp_path / "digits"}, all_versions=True))
 
     async def story() -> None:
+        await repository.load_all()
+        first = repository.find("digits", "1")
         await repository.load("digits")
-        # Nothing was served before the first load, so nothing is after it was reverted.
-        await repository.revert("digits")
-        with pytest.raises(NotReadyError):
-            repository.find("digits")
-        await repository.load("digits")
-        await repository.settle("digits")
-        first = repository.find("digits")
-        put(path, "second")
-        await repository.load("digits")
-        second = repository.find("digits")
-        assert first.ready
-        await repository.revert("digits")
-        assert repository.find("digits") is first
-        await ask(first)
-        await repository.revert("digits")
-        assert repository.find("digits") is first
-        while second.ready:
+        put(tmp_path / "digits" / "2", "v2")
+        await repository.reload("digits")
+        # What a load replaces is closed by a task of its own.
+        for _ in range(10):
             await asyncio.sleep(0)
-        await repository.load("digits")
-        await repository.settle("digits")
-        while first.ready:
-            await asyncio.sleep(0)
-        await repository.revert("digits")
-        assert read_note(repository) == "second"
-        await ask(repository.find("digits"))
-        # An unloaded model comes back too.
-        await repository.unload("digits")
-        await repository.revert("digits")
-        await ask(repository.find("digits"))
-        # Loading what did not change is reverted to the same, which goes on.
-        await repository.load("digits")
-        await repository.revert("digits")
-        await ask(repository.find("digits"))
-        await repository.load("digits")
-        await repository.settle("digits")
-        await ask(repository.find("digits"))
+        assert repository.find("digits", "1") is first
+        assert {(entry["version"], entry["state"]) for entry in await repository.index()} == {
+            ("1", "READY"),
+            ("2", "READY"),
+        }
+        for version in ("", "1", "2"):
+            model = repository.find("digits", version)
+            model.admit()
+            await ask(model)
         await repository.close()
 
     play(story)
