@@ -117,7 +117,7 @@ class Application:
     async def _infer(self, protocol: str, model: MindSporeModel, scope: Scope, receive: Receiver, send: Send) -> None:
         headers = {name: value for name, value in scope["headers"] if name in _READ}
         is_binary = protocol == "v2" and _JSON_LENGTH in headers
-        record = self._state.telemetry.start("v2-binary" if is_binary else protocol, model, scope["headers"])
+        record = self._state.telemetry.start("v2-binary" if is_binary else protocol, model)
         reply: Headers = []
         if (request_id := headers.get(b"x-request-id")) is not None:
             record.request_id = request_id.decode("latin-1")
@@ -149,8 +149,9 @@ class Application:
             record.crash(crash)
             raise
         else:
-            await self._send(send, 200, content, reply)
+            # The span of the request ends with the response.
             record.finish()
+            await self._send(send, 200, content, reply)
             return
         finally:
             self.bodies.release(size)
@@ -248,7 +249,7 @@ class Application:
             if not model.ready:
                 raise NotReadyError(name)
         except RequestError as error:
-            record = self._state.telemetry.start(protocol, name, ())
+            record = self._state.telemetry.start(protocol, name)
             headers: Headers = [_JSON, _RETRY] if error.status == 503 else [_JSON]
             for key, value in request.scope["headers"]:
                 if key == b"x-request-id":

@@ -110,9 +110,9 @@ class InferenceService:
         try:
             model = self._state.repository.find(request.model_name, request.model_version)
         except RequestError as error:
-            telemetry.start("grpc", request.model_name, ()).fail(error)
+            telemetry.start("grpc", request.model_name).fail(error)
             raise
-        record = telemetry.start("grpc", model, context.invocation_metadata() or ())
+        record = telemetry.start("grpc", model)
         record.request_id = request.id
         try:
             model.admit()

@@ -66,13 +66,13 @@ def run_server(options: Options, link: WorkerLink | None) -> None:
             name, bundle, version=version, settings=settings, thread=graphs, metrics=metrics, code=code
         )
 
-    tracer = None
+    tracing = None
     if options.tracing:
-        from mindsporeserver.observability.tracing import build_tracer
+        from mindsporeserver.observability.tracing import Tracing
 
-        tracer = build_tracer("mindsporeserver")
+        tracing = Tracing("mindsporeserver")
     repository = Repository(sources, open_model, metrics)
-    telemetry = Telemetry(RequestLog(options.log_requests), tracer)
+    telemetry = Telemetry(RequestLog(options.log_requests), metrics, tracing)
     Server(ServerState(repository, graphs, metrics, telemetry, is_fixed=link is not None), server_options, link).serve()
 
 

@@ -172,8 +172,10 @@ class Server:
 
     def _configure_http(self) -> uvicorn.Config:
         options = self._options
+        application: Any = Application(self._state, options.limits)
+        tracing = self._state.telemetry.tracing
         return uvicorn.Config(
-            Application(self._state, options.limits),
+            application if tracing is None else tracing.wrap(application),
             interface="asgi3",
             http=Connection,
             ws="none",
@@ -194,12 +196,14 @@ class Server:
         received = options.max_receive_bytes
         if received is None:
             received = options.limits.max_bytes + (1 << 16)
+        tracing = self._state.telemetry.tracing
         rpc = grpc.aio.server(
+            interceptors=[] if tracing is None else [tracing.build_interceptor()],
             options=[
                 ("grpc.max_send_message_length", options.max_send_bytes),
                 ("grpc.max_receive_message_length", received),
                 ("grpc.so_reuseport", int(self._link is not None)),
-            ]
+            ],
         )
         rpc.add_generic_rpc_handlers((self._service.build_handlers(),))
         await self._health.add_to(rpc, is_serving=self._state.is_ready())

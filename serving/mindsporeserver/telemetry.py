@@ -1,130 +1,109 @@
-"""What is counted, logged and traced of an inference request, the same for HTTP and gRPC."""
+"""Metrics, log line and span of an inference request, the same for HTTP and gRPC."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mindsporeserver.errors import RequestError
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
     from mindsporeserver.models.batcher import Ticket
     from mindsporeserver.models.model import MindSporeModel
     from mindsporeserver.observability.logs import RequestLog
-    from mindsporeserver.observability.tracing import Span, Tracer
+    from mindsporeserver.observability.metrics import Metrics
+    from mindsporeserver.observability.tracing import Tracing
 
 
 class Telemetry:
-    """Makes the record of each request.
+    """Records requests.
 
     Args:
         log: Writes a line per request.
-        tracer: Makes spans, or None.
+        metrics: Count requests for models that are not served.
+        tracing: Adds spans, or None.
     """
 
-    def __init__(self, log: RequestLog, tracer: Tracer | None = None) -> None:
+    def __init__(self, log: RequestLog, metrics: Metrics, tracing: Tracing | None = None) -> None:
         self.log = log
-        self._tracer = tracer
+        self.metrics = metrics
+        self.tracing = tracing
 
-    def start(
-        self, protocol: str, model: MindSporeModel | str, headers: Iterable[tuple[bytes | str, bytes | str]]
-    ) -> RequestRecord:
-        """Return the record of a request that begins.
+    def start(self, protocol: str, model: MindSporeModel | str) -> RequestRecord:
+        """Return the record of a new request.
 
         Args:
             protocol: v1, v2, v2-binary or grpc.
             model: The model, or the name of one that is not served.
-            headers: The HTTP headers or the gRPC metadata, for the caller's trace.
         """
-        if isinstance(model, str):
-            return RequestRecord(self.log, protocol, model, None, None)
-        model.metrics.count_request(protocol)
-        span = None
-        if self._tracer is not None:
-            found = {_to_text(name): _to_text(value) for name, value in headers}
-            span = self._tracer.start(f"infer {model.name}", found)
-        return RequestRecord(self.log, protocol, model.name, model, span)
+        if not isinstance(model, str):
+            model.metrics.count_request(protocol)
+        return RequestRecord(self, protocol, model, self.tracing.get_span() if self.tracing is not None else None)
 
     def close(self) -> None:
         """Send the last spans."""
-        if self._tracer is not None:
-            self._tracer.close()
+        if self.tracing is not None:
+            self.tracing.close()
 
 
 class RequestRecord:
-    """One request; `finish` or `fail` is called once, with its outcome."""
+    """One request; `finish`, `fail` or `crash` is called once, with its outcome."""
 
-    __slots__ = ("_log", "_model", "_name", "_protocol", "_span", "request_id", "started", "ticket")
+    __slots__ = ("_model", "_protocol", "_span", "_telemetry", "request_id", "started", "ticket")
 
-    def __init__(
-        self, log: RequestLog, protocol: str, name: str, model: MindSporeModel | None, span: Span | None
-    ) -> None:
-        self._log = log
+    def __init__(self, telemetry: Telemetry, protocol: str, model: MindSporeModel | str, span: Span | None) -> None:
+        self._telemetry = telemetry
         self._protocol = protocol
-        self._name = name
         self._model = model
         self._span = span
         self.started = time.monotonic()
         self.request_id = ""
         self.ticket: Ticket | None = None
 
+    def finish(self) -> None:
+        """Record a request that was answered with outputs."""
+        if not isinstance(self._model, str):
+            self._model.metrics.observe_latency(time.monotonic() - self.started)
+        self._record(200)
+
     def fail(self, error: RequestError) -> None:
         """Record a request that was refused or failed."""
-        self._count(error.reason)
-        self.finish(error.status, error.code, error.message)
+        self._count_failure(error.reason)
+        self._record(error.status, error.message)
 
     def crash(self, error: BaseException) -> None:
-        """Record a request that a defect of this server ended."""
-        self._count("error")
-        self.finish(500, "INTERNAL", type(error).__name__)
+        """Record a request that failed by a defect of this server."""
+        self._count_failure("error")
+        self._record(500, type(error).__name__)
 
-    def finish(self, status: int = 200, code: str = "OK", reason: str = "") -> None:
-        """Log the request and end its span.
-
-        Args:
-            status: The HTTP status; for gRPC its equivalent.
-            code: The gRPC code.
-            reason: Why it failed.
-        """
-        span = self._span
-        if span is None and not self._log.wants(status):
-            return
-        ticket = self.ticket
-        queued_at, rows, queue_seconds, compute_seconds = 0, 0, 0.0, 0.0
-        if ticket is not None:
-            queued_at = time.time_ns() - int((time.monotonic() - ticket.arrived) * 1e9)
-            rows, queue_seconds, compute_seconds = ticket.rows, ticket.queued_seconds, ticket.computed_seconds
-        self._log.write(
-            request_id=self.request_id,
-            protocol=self._protocol,
-            model=self._name,
-            status=status,
-            seconds=time.monotonic() - self.started,
-            rows=rows,
-            queue_seconds=queue_seconds,
-            compute_seconds=compute_seconds,
-            reason=reason,
-            trace_id=span.trace_id if span is not None else "",
-        )
-        if span is not None:
-            attributes = {"grpc_status": code} if self._protocol == "grpc" else {}
-            span.finish(
-                status,
-                queued_at=queued_at,
-                protocol=self._protocol,
-                model=self._name,
-                rows=rows,
-                queue_seconds=queue_seconds,
-                compute_seconds=compute_seconds,
-                request_id=self.request_id,
-                **attributes,
-            )
-
-    def _count(self, reason: str) -> None:
-        if self._model is not None:
+    def _count_failure(self, reason: str) -> None:
+        if isinstance(self._model, str):
+            self._telemetry.metrics.count_unknown(self._protocol, reason)
+        else:
             self._model.metrics.count_failure(reason)
 
-
-def _to_text(value: bytes | str) -> str:
-    return value if isinstance(value, str) else value.decode("latin-1")
+    def _record(self, status: int, reason: str = "") -> None:
+        span, log, ticket = self._span, self._telemetry.log, self.ticket
+        is_logged = log.is_enabled(status)
+        if span is None and not is_logged:
+            return
+        fields: dict[str, str | float] = {
+            "request_id": self.request_id[:128],
+            "protocol": self._protocol,
+            "model": self._model[:128] if isinstance(self._model, str) else self._model.name,
+            "status": status,
+            "seconds": round(time.monotonic() - self.started, 6),
+            "queue_seconds": round(ticket.queued_seconds, 6) if ticket is not None else 0,
+            "compute_seconds": round(ticket.computed_seconds, 6) if ticket is not None else 0,
+            "rows": ticket.rows if ticket is not None else 0,
+        }
+        if span is not None and self._telemetry.tracing is not None:
+            span.set_attributes({f"mindsporeserver.{name}": value for name, value in fields.items()})
+            if ticket is not None:
+                stages = {"queue": ticket.queued_seconds, "compute": ticket.computed_seconds}
+                self._telemetry.tracing.add_stages(span, ticket.arrived, **stages)
+        if is_logged:
+            trace_id = {} if span is None else {"trace_id": f"{span.get_span_context().trace_id:032x}"}
+            log.write(status, {**fields, "reason": reason, **trace_id})

@@ -1,227 +1,206 @@
-"""What the server logs: one handler on stderr for kserve, uvicorn and this package, and one line a request at most."""
+"""Logging of the server: every logger to stderr by a thread of its own, and at most one line per request."""
 
 from __future__ import annotations
 
+import atexit
 import configparser
+import contextlib
 import json
 import logging
 import logging.config
+import logging.handlers
 import os
+import queue
+import select
 import sys
+import threading
 import time
 from pathlib import Path
 
 import yaml
 
 from kfp_mindspore.errors import UserError
-from mindsporeserver.observability.log_output import JsonFormatter, LineHandler, TextFormatter
+from mindsporeserver.observability.log_format import JsonFormatter, TextFormatter
 
-FORMATS = ("text", "json")
 POLICIES = ("none", "failed", "all")
 # kserve's own variable.
 LEVEL_VARIABLE = "KSERVE_LOGLEVEL"
-LINES_A_SECOND = 100
+LINES_PER_SECOND = 100
 
-_OURS = "mindsporeserver"
+_FORMATTERS = {"text": TextFormatter, "json": JsonFormatter}
+# Lines that may be queued; more are dropped and counted.
+_CAPACITY = 10_000
+_FLUSH_SECONDS = 2.0
 
 
 def configure_logging(log_format: str, *, config_file: str | None = None, configure: bool = True) -> None:
-    """Set up the loggers of kserve, uvicorn and this package; call it before kserve.ModelServer is made.
-
-    kserve configures its loggers only when nobody else did, so after this it leaves them alone. Its three lines of
-    timing and uvicorn's access line for each request are off: `RequestLog` writes one instead. A configuration file
-    decides about everything, those lines included.
+    """Configure the loggers of this package, uvicorn and the root.
 
     Args:
         log_format: text or json.
-        config_file: kserve's --log_config_file: JSON, YAML or logging's own format. It wins over `log_format`.
-        configure: kserve's --configure_logging; when false, no handler and no level is touched.
+        config_file: --log_config_file: JSON, YAML or logging's own format. It has precedence over `log_format`.
+        configure: --configure_logging; when false, no handler and no level is changed.
 
     Raises:
-        UserError: The format, the level or the file is wrong.
+        UserError: The format, the level or the file is invalid.
     """
-    if log_format not in FORMATS:
-        raise UserError(f"--log_format: must be one of {', '.join(FORMATS)}, got {log_format!r}")
+    if log_format not in _FORMATTERS:
+        raise UserError(f"--log_format: must be one of {', '.join(_FORMATTERS)}, got {log_format!r}")
     if configure and config_file is not None:
         _apply_file(config_file)
     elif configure:
-        _apply_defaults(log_format)
-    # On the logger, not on a handler: it holds whatever handlers a file or an application chose.
-    kserve = logging.getLogger("kserve")
-    if not any(isinstance(known, _ClientMistakes) for known in kserve.filters):
-        kserve.addFilter(_ClientMistakes())
+        level = os.environ.get(LEVEL_VARIABLE, "INFO").upper()
+        if not isinstance(logging.getLevelName(level), int):
+            raise UserError(f"{LEVEL_VARIABLE}: must be DEBUG, INFO, WARNING, ERROR or CRITICAL, got {level!r}")
+        handler = _build_handler(_FORMATTERS[log_format]())
+        root = logging.getLogger()
+        if not root.handlers or isinstance(root.handlers[0], _DroppingHandler):
+            _set_handler(root, handler, logging.WARNING)
+        _set_handler(logging.getLogger("uvicorn"), handler, logging.INFO)
+        _set_handler(logging.getLogger("mindsporeserver"), handler, level)
+        logging.captureWarnings(True)
 
 
 class RequestLog:
-    """Writes the line of a request.
+    """Logs requests.
 
     Args:
         policy: Which requests: none, failed (a status of 400 or more) or all.
-        lines_a_second: With `failed`, most lines a second for each status; the rest is counted and told in one line.
+        lines_per_second: With `failed`, most lines per second and status; the rest is counted in one line.
 
     Raises:
         UserError: There is no such policy.
     """
 
-    def __init__(self, policy: str, *, lines_a_second: int = LINES_A_SECOND) -> None:
+    def __init__(self, policy: str, *, lines_per_second: int = LINES_PER_SECOND) -> None:
         if policy not in POLICIES:
             raise UserError(f"--log_requests: must be one of {', '.join(POLICIES)}, got {policy!r}")
-        self._least = {"none": 1000, "failed": 400, "all": 0}[policy]
-        self._limit = lines_a_second if policy == "failed" else 0
-        self._logger = logging.getLogger(f"{_OURS}.requests")
+        self._least_status = {"none": 1000, "failed": 400, "all": 0}[policy]
+        self._limit = lines_per_second if policy == "failed" else 0
+        self._logger = logging.getLogger("mindsporeserver.requests")
         self._second = 0
-        self._written: dict[int, int] = {}
+        self._counts: dict[int, int] = {}
         self._excess: dict[int, int] = {}
 
-    def wants(self, status: int) -> bool:
-        """Tell whether a request that is answered so gets a line; ask before putting its fields together.
+    def is_enabled(self, status: int) -> bool:
+        """Return whether a request with this HTTP status is logged; call it for every request.
 
         Args:
-            status: The HTTP status; for gRPC the one that means the same.
+            status: The HTTP status; for gRPC its equivalent.
         """
-        if self._excess:
-            self._report_excess()
-        return status >= self._least
+        if self._excess and int(time.monotonic()) != self._second:
+            excess, self._excess = self._excess, {}
+            for failed, count in excess.items():
+                self._logger.log(_get_level(failed), "%d more requests failed with status %d", count, failed)
+        return status >= self._least_status
 
-    def write(
-        self,
-        *,
-        request_id: str,
-        protocol: str,
-        model: str,
-        status: int,
-        seconds: float,
-        rows: int = 0,
-        queue_seconds: float = 0.0,
-        compute_seconds: float = 0.0,
-        reason: str = "",
-        trace_id: str = "",
-    ) -> None:
-        """Write a request's line, if the policy wants it.
+    def write(self, status: int, fields: dict[str, str | float]) -> None:
+        """Log a request, if the policy includes it.
 
         Args:
-            request_id: The client's or ours; at most 128 characters of it are written.
-            protocol: v1, v2, v2-binary or grpc.
-            model: The model's name as the client gave it.
-            status: The HTTP status; for gRPC the one that means the same.
-            seconds: From the request's arrival to its answer.
-            rows: Rows of the batch that were this request's.
-            queue_seconds: How long it waited for the graph.
-            compute_seconds: How long the graph took for its batch.
-            reason: Why it failed, for a person.
-            trace_id: The trace that holds its span.
+            status: The HTTP status; for gRPC its equivalent.
+            fields: Fields of the line; texts are cut to 500 characters.
         """
-        level = _choose_level(status)
-        if not self.wants(status) or not self._logger.isEnabledFor(level) or not self._admit(status):
+        level = _get_level(status)
+        if not self.is_enabled(status) or not self._logger.isEnabledFor(level) or not self._admit(status):
             return
-        fields: dict[str, str | int | float] = {
-            "request_id": request_id[:128],
-            "protocol": protocol,
-            "model": model[:128],
-            "status": status,
-            "seconds": round(seconds, 6),
-            "queue_seconds": round(queue_seconds, 6),
-            "compute_seconds": round(compute_seconds, 6),
-            "rows": rows,
-            "reason": reason[:500],
-        }
-        if trace_id:
-            fields["trace_id"] = trace_id
-        self._log(level, "request answered" if status < 400 else "request failed", fields)
-
-    def _log(self, level: int, message: str, fields: dict[str, str | int | float] | None) -> None:
-        # Logger.log would walk the stack to find the caller, half of a line's price.
-        record = logging.LogRecord(self._logger.name, level, __file__, 0, message, None, None)
-        record.fields = fields
-        self._logger.handle(record)
+        shortened = {name: value[:500] if isinstance(value, str) else value for name, value in fields.items()}
+        self._logger.log(level, "request answered" if status < 400 else "request failed", extra={"fields": shortened})
 
     def _admit(self, status: int) -> bool:
         if not self._limit:
             return True
         second = int(time.monotonic())
         if second != self._second:
-            self._second = second
-            self._written.clear()
-        count = self._written[status] = self._written.get(status, 0) + 1
-        if count > self._limit:
-            self._excess[status] = self._excess.get(status, 0) + 1
-        return count <= self._limit
-
-    def _report_excess(self) -> None:
-        if int(time.monotonic()) == self._second:
-            return
-        excess, self._excess = self._excess, {}
-        for status, count in excess.items():
-            self._log(_choose_level(status), f"{count} more requests failed with status {status}", None)
-
-
-class _ClientMistakes(logging.Filter):
-    """Logs what a client did wrong as one line, not as a stack trace of the server, and early questions not at all."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        if error is None:
+            self._second, self._counts = second, {}
+        self._counts[status] = self._counts.get(status, 0) + 1
+        if self._counts[status] <= self._limit:
             return True
-        # It was kserve that raised, so this import costs nothing.
-        from kserve.errors import InvalidInput, ModelNotFound, ModelNotReady, ServerNotReady, UnsupportedProtocol
-
-        if isinstance(error, ServerNotReady | ModelNotReady):
-            return False
-        if isinstance(error, InvalidInput | ModelNotFound | UnsupportedProtocol | NotImplementedError):
-            record.msg, record.args, record.exc_info, record.exc_text = f"refused: {error}", None, None, None
-            record.levelno, record.levelname = logging.WARNING, "WARNING"
-        return True
+        self._excess[status] = self._excess.get(status, 0) + 1
+        return False
 
 
-def _apply_defaults(log_format: str) -> None:
-    level = os.environ.get(LEVEL_VARIABLE, "INFO").upper()
-    if not isinstance(logging.getLevelName(level), int):
-        raise UserError(f"{LEVEL_VARIABLE}: must be DEBUG, INFO, WARNING, ERROR or CRITICAL, got {level!r}")
-    handler = _make_handler(JsonFormatter() if log_format == "json" else TextFormatter())
-    root = logging.getLogger()
-    if not root.handlers or any(isinstance(known, LineHandler) for known in root.handlers):
-        # What other libraries warn about: the whole of stderr is to have one form.
-        _give(root, handler, logging.WARNING)
-    _give(logging.getLogger("kserve"), handler, level)
-    _give(logging.getLogger("uvicorn"), handler, logging.INFO)
-    _give(logging.getLogger(_OURS), handler, level)
-    _give(logging.getLogger("kserve.trace"), handler, logging.WARNING)
-    # uvicorn asks whether this logger has handlers, and without any does not even format its line.
-    _give(logging.getLogger("uvicorn.access"), None, logging.WARNING)
-    logging.captureWarnings(True)
+class _DroppingHandler(logging.handlers.QueueHandler):
+    """Formats and queues records; drops them while the queue is full, as requests must not wait for a log reader."""
+
+    def __init__(self, lines: queue.Queue[logging.LogRecord]) -> None:
+        super().__init__(lines)
+        self._dropped = 0
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        try:
+            self.queue.put_nowait(record)
+        except queue.Full:
+            self._dropped += 1
+            return
+        if dropped := self._dropped:
+            self._dropped = 0
+            text = f"{dropped} log lines were dropped: the log is read too slowly"
+            self.emit(logging.LogRecord("mindsporeserver", logging.WARNING, __file__, 0, text, None, None))
 
 
-def _make_handler(formatter: logging.Formatter) -> logging.Handler:
-    if sys.stderr is None:
-        # It was closed: its descriptor may be anything by now, even a client's connection.
-        return logging.NullHandler()
+class _Writer(logging.handlers.QueueListener):
+    """Writes lines to a file descriptor.
+
+    Not by a StreamHandler: its lock, held by a thread that waits for a slow reader, would block the process at its end.
+    """
+
+    def __init__(self, lines: queue.Queue[logging.LogRecord], descriptor: int) -> None:
+        super().__init__(lines)
+        self._descriptor = descriptor
+
+    def handle(self, record: logging.LogRecord) -> None:
+        view = memoryview(f"{record.getMessage()}\n".encode("utf-8", "backslashreplace"))
+        while view:
+            try:
+                view = view[os.write(self._descriptor, view) :]
+            except BlockingIOError:  # another process that shares the pipe has made it non-blocking
+                select.select([], [self._descriptor], [], 1.0)
+            except OSError:  # closed by its reader, or the disk is full: the line is lost
+                return
+
+    def flush_and_stop(self) -> None:
+        """Write the queued lines, for 2 s at most."""
+
+        def stop() -> None:
+            with contextlib.suppress(queue.Full):
+                self.stop()
+
+        thread = threading.Thread(target=stop, daemon=True)
+        thread.start()
+        thread.join(_FLUSH_SECONDS)
+
+
+def _build_handler(formatter: logging.Formatter) -> logging.Handler:
+    handler: logging.Handler
     try:
-        return LineHandler(sys.stderr.fileno(), formatter)
-    except OSError:
-        # A notebook's or a test's, which is no file.
+        # A closed stderr is None: its descriptor may belong to a client's connection by now.
+        descriptor = sys.stderr.fileno() if sys.stderr is not None else None
+    except OSError:  # replaced by an object without a file, in a notebook or a test
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(formatter)
-        return handler
+    else:
+        if descriptor is None:
+            return logging.NullHandler()
+        lines: queue.Queue[logging.LogRecord] = queue.Queue(_CAPACITY)
+        handler, writer = _DroppingHandler(lines), _Writer(lines, descriptor)
+        writer.start()
+        atexit.register(writer.flush_and_stop)
+    handler.setFormatter(formatter)
+    return handler
 
 
-def _give(logger: logging.Logger, handler: logging.Handler | None, level: int | str) -> None:
-    for known in logger.handlers[:]:
-        logger.removeHandler(known)
-        if isinstance(known, LineHandler):
-            known.close()
-    if handler is not None:
-        logger.addHandler(handler)
+def _set_handler(logger: logging.Logger, handler: logging.Handler, level: int | str) -> None:
+    logger.handlers = [handler]
     logger.setLevel(level)
     logger.propagate = False
 
 
 def _apply_file(config_file: str) -> None:
-    # As kserve does it, without its import: the parent of workers reads the file too.
     try:
         if config_file.endswith((".json", ".yaml", ".yml")):
             with Path(config_file).open(encoding="utf-8") as file:
                 value = json.load(file) if config_file.endswith(".json") else yaml.safe_load(file)
-            # A file written for kserve knows nothing of us, and logging's default is to silence what it does not name.
+            # A file for kserve does not name our loggers, and logging's default disables all that a file does not name.
             logging.config.dictConfig({"disable_existing_loggers": False, **value})
         else:
             logging.config.fileConfig(config_file, disable_existing_loggers=False)
@@ -231,20 +210,16 @@ def _apply_file(config_file: str) -> None:
         detail = f"{error} ({error.__cause__})" if error.__cause__ else str(error)
         raise UserError(
             f"--log_config_file: {config_file} is no logging configuration: {detail}",
-            hint="https://docs.python.org/3/library/logging.config.html tells what one holds.",
+            hint="See https://docs.python.org/3/library/logging.config.html.",
         ) from None
-    ours, kserve = logging.getLogger(_OURS), logging.getLogger("kserve")
-    if not ours.hasHandlers():
-        for handler in kserve.handlers:
-            ours.addHandler(handler)
-        ours.setLevel(kserve.level)
-    if not kserve.handlers:
-        # Without any, kserve would apply the file again, and in its own way.
-        kserve.addHandler(logging.NullHandler())
+    logger, kserve = logging.getLogger("mindsporeserver"), logging.getLogger("kserve")
+    if not logger.hasHandlers():
+        logger.handlers = kserve.handlers[:]
+        logger.setLevel(kserve.level)
 
 
-def _choose_level(status: int) -> int:
+def _get_level(status: int) -> int:
     if status < 400:
         return logging.INFO
-    # Refused, not offered, overloaded or late: the server works as it should.
+    # Refused, overloaded or late: no defect of the server.
     return logging.WARNING if status < 500 or status in (501, 503, 504) else logging.ERROR
