@@ -1,4 +1,4 @@
-"""The one thread that all graphs of a process share: GraphCell is not thread-safe, and compiling is global."""
+"""The one thread of all graphs of a process: GraphCell is not thread-safe, and compiling is global."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Result = TypeVar("Result")
 
 
 class InferenceExecutor:
-    """Runs what is put, in order. Long work is put in pieces, so that models take turns.
+    """Runs calls in order, in a daemon thread that starts with the first one.
 
-    The thread starts with the first piece, and does not keep the process alive.
+    Long work, such as loading, is queued in pieces, between which other models compute.
 
     Args:
         cores: Where the thread and MindSpore's own run.
@@ -28,7 +28,7 @@ class InferenceExecutor:
         self._thread: threading.Thread | None = None
 
     def put(self, work: Callable[[], None]) -> None:
-        """Queue work that raises nothing; from one thread only, and from within work."""
+        """Queue a function that raises nothing; called in one thread, and by queued functions."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="graph", daemon=True)
             self._thread.start()
@@ -43,7 +43,7 @@ class InferenceExecutor:
                 return
             try:
                 result = function(*arguments)
-            except BaseException as error:  # noqa: BLE001  whoever waits for the future decides
+            except BaseException as error:  # noqa: BLE001  raised again by the future
                 future.set_exception(error)
             else:
                 future.set_result(result)
@@ -52,15 +52,15 @@ class InferenceExecutor:
         return future
 
     def is_busy(self) -> bool:
-        """Tell whether more work is waiting."""
+        """Return whether more calls are queued."""
         return not self._queue.empty()
 
     def is_alive(self) -> bool:
-        """Tell whether work is done, or could be."""
+        """Return whether calls are run, or would be."""
         return self._thread is None or self._thread.is_alive()
 
     def close(self, timeout_seconds: float = 10.0) -> None:
-        """End the thread once what is queued is done."""
+        """End the thread once all queued calls are done."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(timeout_seconds)

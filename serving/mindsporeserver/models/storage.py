@@ -1,4 +1,4 @@
-"""From what `--model_dir` says to a bundle on this machine: paths as they are, URIs through KServe's own downloader."""
+"""Resolution of `--model_dir`: local paths as they are, URIs by KServe's storage library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import importlib.util
 import logging
 import os
 import re
-import sys
 import tempfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -17,43 +16,34 @@ from kfp_mindspore.errors import MissingExtraError, UserError
 from kfp_mindspore.files import digest_file
 from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
 
-# What kserve-storage downloads. `pvc://` is not among them: KServe mounts the volume into the pod instead.
+# Schemes of kserve-storage. Not `pvc://`: KServe mounts the volume into the pod instead.
 SCHEMES = ("s3", "gs", "hf", "http", "https", "hdfs", "webhdfs", "oci", "modelscope")
 _LIBRARY = "kserve_storage"
 _EXTRA = "storage"
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _ARCHIVE = re.compile(r"\.(tar|tgz|tar\.gz|zip)$", re.IGNORECASE)
-# Roots of the exceptions of the clouds' libraries, which kserve-storage lets through in places.
-_CLOUD_ERRORS = (
-    ("botocore.exceptions", "BotoCoreError"),
-    ("botocore.exceptions", "ClientError"),
-    ("google.api_core.exceptions", "GoogleAPIError"),
-    ("google.auth.exceptions", "GoogleAuthError"),
-    ("azure.core.exceptions", "AzureError"),
-)
-
 _logger = logging.getLogger(__name__)
 
 
 def resolve_model(uri_or_path: str | Path, cache_dir: Path) -> Path:
-    """Return the directory of a model on this machine, downloaded when it is elsewhere.
+    """Return the local directory of a model; download it from a URI.
 
-    A download is checked by its digests and appears under `cache_dir` whole or not at all, in a directory that is named
-    by what is in it: several processes may ask for the same model at once, and none sees its directory change. It uses
-    processes of its own, so call it before the first thread is started.
+    The digests of a download are verified, and it is moved to a directory of `cache_dir` named by its content: several
+    processes can download the same model, and no directory changes once it exists. kserve-storage starts processes, so
+    call this before the first thread is started.
 
     Args:
         uri_or_path: A directory; `file:///directory`; or a URI of a directory or archive (tar, tar.gz, zip) that
             kserve-storage reads, with the credentials of the environment.
-        cache_dir: Where downloads go; made when missing.
+        cache_dir: Directory of downloads; created if missing.
 
     Returns:
-        The directory. A path is not looked at.
+        The directory; a path is returned unchecked.
 
     Raises:
-        MissingExtraError: It is elsewhere and kserve-storage is not installed.
-        UserError: The URI is malformed, cannot be read or holds no model bundle.
-        CorruptBundleError: What was downloaded does not have the digests of its signature.
+        MissingExtraError: It is a URI and kserve-storage is not installed.
+        UserError: The URI is malformed, cannot be downloaded or holds no model bundle.
+        CorruptBundleError: The downloaded files do not have the digests of the signature.
     """
     text = str(uri_or_path)
     match = _URI.match(text)
@@ -77,7 +67,7 @@ def resolve_model(uri_or_path: str | Path, cache_dir: Path) -> Path:
 
 
 def hide_secrets(uri: str) -> str:
-    """Return a URI without user, password, query and fragment, where secrets and signatures are."""
+    """Return a URI without user, password, query and fragment, which may hold credentials and signatures."""
     parts = urlsplit(uri)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
@@ -100,7 +90,7 @@ def _download(uri: str, scheme: str, cache_dir: Path) -> Path:
             hint="Give the container an emptyDir there, or let KServe download: storageUri in the InferenceService.",
         ) from None
     with scratch:
-        # Below a directory that everybody may write to, somebody else may have been here first.
+        # In a world-writable parent, another user may have created the directory.
         if cache_dir.stat().st_uid != os.geteuid():
             raise UserError(f"--model_dir: {shown}: the directory for downloads {cache_dir} belongs to another user")
         directory = Path(scratch.name, "model")
@@ -115,7 +105,7 @@ def _download(uri: str, scheme: str, cache_dir: Path) -> Path:
         try:
             found.rename(target)
         except OSError:
-            # Another process was first, or an earlier one left it: the same content.
+            # It exists: the same content from another process, or an earlier one.
             if not _is_intact(target, signature):
                 raise
     _logger.info("%s: downloaded to %s", shown, target)
@@ -123,22 +113,22 @@ def _download(uri: str, scheme: str, cache_dir: Path) -> Path:
 
 
 def _fetch(uri: str, scheme: str, directory: Path) -> None:
-    """Let kserve-storage fill `directory`.
+    """Download to `directory` by kserve-storage.
 
     Raises:
-        UserError: It could not.
+        UserError: The download failed.
     """
     library = importlib.import_module(_LIBRARY)
-    # Objects are found by prefix: `s3://bucket/model` would bring `s3://bucket/model2` too.
+    # Objects are listed by prefix: `s3://bucket/model` would download `s3://bucket/model2` too.
     if scheme == "s3" and not uri.endswith("/") and not _ARCHIVE.search(uri):
         uri += "/"
     shown = hide_secrets(uri)
-    # It writes whole URIs to its log.
+    # Its log lines contain the whole URI.
     was_disabled = library.logger.disabled
     library.logger.disabled = was_disabled or shown != uri
     try:
         library.Storage.download(uri, str(directory))
-    except _list_errors() as error:
+    except Exception as error:  # noqa: BLE001  kserve-storage 0.21 lets the exceptions of each cloud's library through
         text = str(error).strip().replace(uri, shown)
         if shown != uri and (query := urlsplit(uri).query):
             text = text.replace(query, "…")
@@ -147,14 +137,8 @@ def _fetch(uri: str, scheme: str, directory: Path) -> None:
         library.logger.disabled = was_disabled
 
 
-def _list_errors() -> tuple[type[Exception], ...]:
-    """Return what a failed download raises: kserve-storage's own, and those of the clouds' libraries it imported."""
-    clouds = (getattr(sys.modules[module], name) for module, name in _CLOUD_ERRORS if module in sys.modules)
-    return (RuntimeError, ValueError, OSError, *clouds)
-
-
 def _find_bundle(directory: Path, shown: str) -> Path:
-    """Return the bundle in what was downloaded: all of it, or its only folder that is one."""
+    """Return the bundle of a download: its root, or its only folder that is a bundle."""
     if (directory / SIGNATURE_FILE).is_file():
         return directory
     folders = sorted(file.parent for file in directory.glob(f"*/{SIGNATURE_FILE}"))
@@ -168,7 +152,7 @@ def _find_bundle(directory: Path, shown: str) -> Path:
 
 
 def _is_intact(path: Path, signature: str) -> bool:
-    """Tell whether a directory holds the bundle whose signature file has this digest."""
+    """Return whether a directory holds the bundle whose signature file has this digest."""
     try:
         ModelBundle.open(path)
     except UserError:
@@ -177,7 +161,7 @@ def _is_intact(path: Path, signature: str) -> bool:
 
 
 def _name(uri: str) -> str:
-    """Return a name for a URI's directory that a person recognises and no other URI has."""
+    """Return a readable and unique name for the directory of a URI."""
     last = _ARCHIVE.sub("", urlsplit(uri).path.rstrip("/").rpartition("/")[2])
     label = re.sub(r"[^A-Za-z0-9_.-]+", "-", last).strip(".-")[:40] or "model"
     return f"{label}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
