@@ -1,4 +1,4 @@
-"""Real bundles that are loaded, replaced, damaged and unloaded while they are asked."""
+"""Real bundles that are loaded, replaced, damaged and unloaded while requests are answered."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def read_note(repository: Repository, name: str = "digits", version: str = "") -
     return repository.find(name, version).bundle.signature.metadata["note"]
 
 
-async def ask(model: MindSporeModel) -> None:
+async def infer(model: MindSporeModel) -> None:
     outputs, _ = await model.infer({"image": IMAGES})
     assert outputs["output"].shape == (2, 10)
 
 
-def play(story: Callable[[], Awaitable[None]]) -> None:
+def run_scenario(scenario: Callable[[], Awaitable[None]]) -> None:
     async def run() -> None:
-        await asyncio.wait_for(story(), 60)
+        await asyncio.wait_for(scenario(), 60)
 
     asyncio.run(run())
 
@@ -92,7 +92,7 @@ def touch_bundle(path: Path) -> Path:
     return path
 
 
-def test_which_versions_are_found(tmp_path: Path) -> None:
+def test_list_bundles_of_a_model(tmp_path: Path) -> None:
     for name in ("1", "2", "10", "02", "0", "-1", "1.5", "latest", "\u0661", "9" * 19):
         touch_bundle(tmp_path / "digits" / name)
     (tmp_path / "digits" / "11").write_text("no directory")
@@ -126,7 +126,7 @@ BAD_NAMES = [
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-def test_no_name_leads_out_of_the_repository(tmp_path: Path, make: Any, name: str) -> None:
+def test_name_outside_the_repository_is_not_found(tmp_path: Path, make: Any, name: str) -> None:
     touch_bundle(tmp_path / "secret")
     touch_bundle(tmp_path / "models" / "a" / "b")
     touch_bundle(tmp_path / "models" / ".hidden")
@@ -137,7 +137,7 @@ def test_no_name_leads_out_of_the_repository(tmp_path: Path, make: Any, name: st
         sources.list_bundles(name)
     repository = make(sources)
 
-    async def story() -> None:
+    async def scenario() -> None:
         for action in (repository.load, repository.reload, repository.unload):
             with pytest.raises(NotFoundError):
                 await action(name)
@@ -146,10 +146,10 @@ def test_no_name_leads_out_of_the_repository(tmp_path: Path, make: Any, name: st
         # Whatever clients make up is not remembered.
         assert (repository._failures, repository._unloaded) == ({}, set())
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_named_directory_hides_the_repositorys(tmp_path: Path) -> None:
+def test_model_directory_has_precedence_over_the_repository(tmp_path: Path) -> None:
     touch_bundle(tmp_path / "models" / "a")
     touch_bundle(tmp_path / "models" / "b")
     (tmp_path / "models" / "file").write_text("")
@@ -158,7 +158,7 @@ def test_a_named_directory_hides_the_repositorys(tmp_path: Path) -> None:
     assert sources.list_bundles("a") == {"1": tmp_path / "other"}
 
 
-def test_a_repository_that_is_none(tmp_path: Path) -> None:
+def test_missing_repository(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--model_repository: .* cannot be read: No such file or directory"):
         Sources(repository=tmp_path / "none").list_names()
 
@@ -169,7 +169,7 @@ def test_all_versions_and_the_latest(tmp_path: Path, put: Any, make: Any) -> Non
     repository = make(Sources({"digits": tmp_path / "digits"}, all_versions=True))
     latest = make(Sources({"digits": tmp_path / "digits"}))
 
-    async def story() -> None:
+    async def scenario() -> None:
         with pytest.raises(NotReadyError):
             repository.find("digits")
         with pytest.raises(NotReadyError):
@@ -202,19 +202,19 @@ def test_all_versions_and_the_latest(tmp_path: Path, put: Any, make: Any) -> Non
         assert repository.find("digits", "1") is kept
         assert sorted(repository.routes)[-1] == "/v2/models/digits/versions/3/infer"
         for version in ("1", "2", "3"):
-            await ask(repository.find("digits", version))
+            await infer(repository.find("digits", version))
         assert [entry["version"] for entry in await repository.index()] == ["1", "2", "3"]
         await repository.close()
         await latest.close()
 
-    play(story)
+    run_scenario(scenario)
 
 
 def test_load_unload_and_load_again(tmp_path: Path, put: Any, make: Any) -> None:
     put(tmp_path / "models" / "digits", "first")
     repository = make(Sources(repository=tmp_path / "models"))
 
-    async def story() -> None:
+    async def scenario() -> None:
         await repository.load_all()
         put(tmp_path / "models" / "wine", "new")
         unavailable = {"name": "wine", "version": "", "state": "UNAVAILABLE", "reason": ""}
@@ -223,10 +223,10 @@ def test_load_unload_and_load_again(tmp_path: Path, put: Any, make: Any) -> None
         await repository.load("wine")
         assert read_note(repository, "wine") == "new"
         model = repository.find("digits")
-        asked = [asyncio.create_task(ask(model)) for _ in range(20)]
+        requests = [asyncio.create_task(infer(model)) for _ in range(20)]
         await asyncio.sleep(0)
         await repository.unload("digits")
-        await asyncio.gather(*asked)
+        await asyncio.gather(*requests)
         with pytest.raises(UnknownModelError):
             repository.find("digits")
         assert not [path for path in repository.routes if "digits" in path]
@@ -239,21 +239,21 @@ def test_load_unload_and_load_again(tmp_path: Path, put: Any, make: Any) -> None
             repository.find("digits")
         await repository.load("digits")
         await repository.reload("digits")
-        await ask(repository.find("digits"))
+        await infer(repository.find("digits"))
         shutil.rmtree(tmp_path / "models" / "wine")
         with pytest.raises(NotFoundError, match="model 'wine': no such directory"):
             await repository.load("wine")
-        await ask(repository.find("wine"))
+        await infer(repository.find("wine"))
         await repository.close()
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_what_did_not_change_is_kept_and_what_did_is_replaced_under_load(tmp_path: Path, put: Any, make: Any) -> None:
+def test_unchanged_model_is_kept_and_changed_one_replaced_under_load(tmp_path: Path, put: Any, make: Any) -> None:
     path = put(tmp_path / "digits", "first")
     repository = make(Sources({"digits": path}))
 
-    async def story() -> None:
+    async def scenario() -> None:
         await repository.load_all()
         first = repository.find("digits")
         for again in (repository.load, repository.reload):
@@ -262,13 +262,13 @@ def test_what_did_not_change_is_kept_and_what_did_is_replaced_under_load(tmp_pat
         assert len(repository.opened) == 1
         changing, count = True, 0
 
-        async def keep_asking() -> None:
+        async def send_requests() -> None:
             nonlocal count
             while changing:
-                await ask(repository.find("digits"))
+                await infer(repository.find("digits"))
                 count += 1
 
-        clients = [asyncio.create_task(keep_asking()) for _ in range(4)]
+        clients = [asyncio.create_task(send_requests()) for _ in range(4)]
         for note in ("second", "third"):
             put(path, note)
             before = count
@@ -280,7 +280,7 @@ def test_what_did_not_change_is_kept_and_what_did_is_replaced_under_load(tmp_pat
         assert not first.ready
         await repository.close()
 
-    play(story)
+    run_scenario(scenario)
 
 
 def flip(path: Path) -> None:
@@ -307,13 +307,13 @@ def cut(path: Path) -> None:
     ],
     ids=["signature", "file", "directory", "graph"],
 )
-def test_a_load_that_fails_leaves_what_was_served(
+def test_failed_load_leaves_the_previous_model(
     tmp_path: Path, put: Any, make: Any, damage: Any, kind: type[Exception], message: str
 ) -> None:
     path = put(tmp_path / "digits", "first")
     repository = make(Sources({"digits": path}))
 
-    async def story() -> None:
+    async def scenario() -> None:
         await repository.load_all()
         first = repository.find("digits")
         put(path, "second")
@@ -323,7 +323,7 @@ def test_a_load_that_fails_leaves_what_was_served(
                 await again("digits")
             assert message in str(caught.value)
         assert repository.find("digits") is first
-        await ask(first)
+        await infer(first)
         ((entry),) = await repository.index()
         assert (entry["state"], message in entry["reason"]) == ("READY", True)
         put(path, "third")
@@ -332,14 +332,14 @@ def test_a_load_that_fails_leaves_what_was_served(
         assert (await repository.index())[0]["reason"] == ""
         await repository.close()
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_flipped_bit_is_seen_by_a_load_of_a_new_signature(tmp_path: Path, put: Any, make: Any) -> None:
+def test_load_verifies_the_digests_of_a_new_signature(tmp_path: Path, put: Any, make: Any) -> None:
     path = put(tmp_path / "digits", "first")
     repository = make(Sources({"digits": path}))
 
-    async def story() -> None:
+    async def scenario() -> None:
         await repository.load_all()
         put(path, "second")
         flip(path)
@@ -348,15 +348,15 @@ def test_a_flipped_bit_is_seen_by_a_load_of_a_new_signature(tmp_path: Path, put:
         assert read_note(repository) == "first"
         await repository.close()
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_what_a_start_does_with_bad_models(tmp_path: Path, put: Any, make: Any) -> None:
+def test_invalid_models_at_startup(tmp_path: Path, put: Any, make: Any) -> None:
     put(tmp_path / "models" / "good", "good")
     (tmp_path / "models" / "bad").mkdir()
     (tmp_path / "bad" / "empty").mkdir(parents=True)
 
-    async def story() -> None:
+    async def scenario() -> None:
         repository = make(Sources(repository=tmp_path / "models"))
         await repository.load_all()
         assert repository.loaded
@@ -376,7 +376,7 @@ def test_what_a_start_does_with_bad_models(tmp_path: Path, put: Any, make: Any) 
         await make(Sources(repository=tmp_path / "bad")).load_all()
         await repository.close()
 
-    play(story)
+    run_scenario(scenario)
 
 
 def test_load_of_a_loaded_model_and_of_an_added_version_leaves_each_version_ready(
@@ -385,7 +385,7 @@ def test_load_of_a_loaded_model_and_of_an_added_version_leaves_each_version_read
     put(tmp_path / "digits" / "1", "v1")
     repository = make(Sources({"digits": tmp_path / "digits"}, all_versions=True))
 
-    async def story() -> None:
+    async def scenario() -> None:
         await repository.load_all()
         first = repository.find("digits", "1")
         await repository.load("digits")
@@ -402,14 +402,14 @@ def test_load_of_a_loaded_model_and_of_an_added_version_leaves_each_version_read
         for version in ("", "1", "2"):
             model = repository.find("digits", version)
             model.admit()
-            await ask(model)
+            await infer(model)
         await repository.close()
 
-    play(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("times", [1, 5])
-def test_a_bundle_that_is_replaced_while_it_is_loaded(tmp_path: Path, put: Any, make: Any, times: int) -> None:
+def test_bundle_replaced_during_its_load_is_loaded_again(tmp_path: Path, put: Any, make: Any, times: int) -> None:
     path = put(tmp_path / "digits", "0")
     rest = list(range(1, times + 1))
 
@@ -421,25 +421,25 @@ def test_a_bundle_that_is_replaced_while_it_is_loaded(tmp_path: Path, put: Any, 
 
     repository = make(Sources({"digits": path}), kind=Meddled)
 
-    async def story() -> None:
+    async def scenario() -> None:
         if times < 5:
             await repository.load("digits")
             assert read_note(repository) == str(times)
-            await ask(repository.find("digits"))
+            await infer(repository.find("digits"))
         else:
             with pytest.raises(BundleReplacedError, match="was replaced while it was being loaded"):
                 await repository.load("digits")
         assert len(repository.opened) == min(times + 1, 5)
         await repository.close()
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_loads_at_once_are_one_after_the_other(tmp_path: Path, put: Any, make: Any) -> None:
+def test_concurrent_loads_are_serialised(tmp_path: Path, put: Any, make: Any) -> None:
     path = put(tmp_path / "digits", "first")
     repository = make(Sources({"digits": path}))
 
-    async def story() -> None:
+    async def scenario() -> None:
         await asyncio.gather(repository.load_all(), *(repository.load("digits") for _ in range(10)))
         assert len(repository.opened) == 1
         results = await asyncio.gather(
@@ -450,13 +450,13 @@ def test_loads_at_once_are_one_after_the_other(tmp_path: Path, put: Any, make: A
         with pytest.raises(UnknownModelError):
             repository.find("digits")
         await repository.load("digits")
-        await ask(repository.find("digits"))
+        await infer(repository.find("digits"))
         await repository.close()
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_model_has_limits_of_its_own(
+def test_signature_overrides_the_limits(
     put: Callable[[Path, str], Path], make: Callable[..., Any], tmp_path: Path
 ) -> None:
     own = put(tmp_path / "own", "own")
