@@ -63,7 +63,7 @@ def run_server(options: Options, link: WorkerLink | None) -> None:
 
     def open_model(name: str, bundle: ModelBundle, version: str) -> MindSporeModel:
         return MindSporeModel(
-            name, bundle, version=version, settings=settings, thread=graphs, metrics=metrics, code=code
+            name, bundle, version=version, settings=settings, executor=graphs, metrics=metrics, transforms=code
         )
 
     tracing = None

@@ -1,8 +1,9 @@
-"""A model bundle, loaded and warm."""
+"""A served model: one bundle, loaded and warm."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import time
@@ -35,19 +36,19 @@ PLATFORM = "mindspore_mindir"
 
 
 class BundleReplacedError(UserError):
-    """The directory was replaced between the check of its digests and the end of its loading."""
+    """The bundle was replaced between the verification of its digests and the end of its load."""
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """How models are served.
+    """Settings of all models of a server.
 
     Args:
-        max_batch: Most rows that are computed at once.
-        limits: Of the queue.
+        max_batch: Most rows per batch.
+        limits: Limits of the queue.
         finite: Whether NaN and infinities are refused.
-        allow_code: Whether a `transform.py` in a model directory may be run.
-        key: What encrypted models are decrypted with.
+        allow_code: Whether a `transform.py` of a bundle may be run.
+        key: Decrypts encrypted models: 16, 24 or 32 bytes.
     """
 
     max_batch: int = 64
@@ -58,19 +59,19 @@ class ModelSettings:
 
 
 class MindSporeModel:
-    """Serves one bundle. It is loaded once; another bundle under the same name is another object.
+    """Serves one bundle. It is loaded once: another bundle under the same name is another object.
 
     Args:
-        name: The name in the URL.
-        bundle: A bundle that was opened, or its directory.
-        version: The version in the URL.
+        name: Name in the URL.
+        bundle: An opened bundle, or its directory.
+        version: Version in the URL.
         settings: See `ModelSettings`.
-        thread: The process' graph thread; by default a new one, right when there is one model only.
-        metrics: The process' metrics; by default new ones.
-        code: Where transforms run; default threads of its own, without a time limit.
+        executor: The process' inference executor; the default, a new one, is right for a single model only.
+        metrics: The process' metrics; default new ones.
+        transforms: The process' transform executor; default a new one, without a timeout.
 
     Raises:
-        UserError: It is no bundle.
+        UserError: The directory holds no bundle.
     """
 
     def __init__(
@@ -80,9 +81,9 @@ class MindSporeModel:
         *,
         version: str = "1",
         settings: ModelSettings | None = None,
-        thread: InferenceExecutor | None = None,
+        executor: InferenceExecutor | None = None,
         metrics: Metrics | None = None,
-        code: TransformExecutor | None = None,
+        transforms: TransformExecutor | None = None,
     ) -> None:
         self.name = name
         self.ready = False
@@ -90,10 +91,10 @@ class MindSporeModel:
         self.version = version
         self.settings = _adapt(settings or ModelSettings(), self.bundle.signature)
         self.metrics: ModelMetrics = (metrics or Metrics()).for_model(name)
-        self._thread = thread or InferenceExecutor()
-        self._code = code or TransformExecutor(os.cpu_count() or 1)
+        self._executor = executor or InferenceExecutor()
+        self._transforms = transforms or TransformExecutor(os.cpu_count() or 1)
         self._graph = Graph(self.bundle, max_batch=self.settings.max_batch, key=self.settings.key)
-        self._batcher = Batcher(self._graph, self._thread, self.settings.limits, self.metrics)
+        self._batcher = Batcher(self._graph, self._executor, self.settings.limits, self.metrics)
         self._transform: BoundTransform | None = None
         self._transforming = 0
         self._identity: tuple[int, ...] = ()
@@ -102,49 +103,49 @@ class MindSporeModel:
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """What clients send."""
+        """Specs of the tensors that clients send."""
         return self._transform.inputs if self._transform is not None else self._graph.inputs
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """What clients get."""
+        """Specs of the tensors in responses."""
         return self._transform.outputs if self._transform is not None else self.bundle.signature.outputs
 
     def load(self) -> bool:
-        """Load, and return when the model is ready: its digests checked, its graph loaded, its shapes compiled.
+        """Verify the digests, load the graph and compile its shapes; return when the model is ready.
 
         Raises:
-            UserError: The bundle was changed, is not loadable, or has code that is not allowed.
+            UserError: The bundle is damaged, cannot be loaded, or has code that is not allowed.
         """
         self._read()
         for step in self._list_steps():
-            self._thread.call(step).result()
+            self._executor.call(step).result()
         self._finish()
         return True
 
     async def open(self) -> None:
-        """Load as `load` does, without blocking the event loop; other models answer between two shapes."""
+        """Load as `load` does, without blocking the event loop; other models compute between two shapes."""
         start = time.perf_counter()
         await asyncio.to_thread(self._read)
         for step in self._list_steps():
-            await asyncio.wrap_future(self._thread.call(step))
+            await asyncio.wrap_future(self._executor.call(step))
         self._finish()
         seconds, sizes = time.perf_counter() - start, self._graph.sizes
         logger.info("model %s version %s: ready in %.2f s, batch sizes %s", self.name, self.version, seconds, sizes)
 
     async def close(self) -> None:
-        """Answer what was submitted, then let the graph go."""
+        """Return when submitted requests are answered, and release the graph."""
         self.ready = False
         await self._batcher.drain()
-        # A graph must not be destroyed while the graph thread runs another.
-        self._thread.call(self._graph.release)
-        self._thread.call(self._thread.cores.forget, self._graph)
+        # MindSpore crashes when a graph is freed while another thread computes.
+        self._executor.call(self._graph.release)
+        self._executor.call(self._executor.cores.forget, self._graph)
 
     def admit(self) -> None:
-        """Refuse before the body is read when nothing can be accepted.
+        """Refuse a request before its body is read if no request can be accepted.
 
         Raises:
-            NotReadyError: The model is loading or gone.
+            NotReadyError: The model is loading or unloaded.
             OverloadedError: The queue is full.
         """
         if not self.ready:
@@ -152,18 +153,18 @@ class MindSporeModel:
         self._batcher.admit()
 
     def expire(self) -> None:
-        """Answer the requests in the queue whose time is over."""
+        """Refuse queued requests whose deadline has passed."""
         self._batcher.expire()
 
     async def infer(self, inputs: Arrays, *, deadline: float | None = None) -> tuple[Arrays, Ticket]:
-        """Compute the outputs of a request; a task that is cancelled gives up its place in the queue at once.
+        """Compute the outputs of a request; when cancelled, it leaves the queue at once.
 
         Args:
-            inputs: What `readers` made, by name.
-            deadline: `time.monotonic()` after which nobody waits for the answer.
+            inputs: Arrays by name, read by `readers`.
+            deadline: `time.monotonic()` after which the request is refused.
 
         Returns:
-            Outputs by name, and the ticket with the times that it took.
+            Outputs by name, and the ticket with its times in the queue and in computation.
 
         Raises:
             RequestError: See its subclasses.
@@ -173,11 +174,11 @@ class MindSporeModel:
             ticket = self._batcher.submit(inputs, deadline=deadline)
             return await ticket.future, ticket
         if transform.preprocesses:
-            inputs = await self._run_code(transform.run_preprocess, inputs)
+            inputs = await self._run_transform(transform.run_preprocess, inputs)
         ticket = self._batcher.submit(inputs, deadline=deadline)
         outputs = await ticket.future
         if transform.postprocesses:
-            outputs = await self._run_code(transform.run_postprocess, outputs)
+            outputs = await self._run_transform(transform.run_postprocess, outputs)
         return outputs, ticket
 
     def describe(self) -> dict[str, Any]:
@@ -190,20 +191,20 @@ class MindSporeModel:
             "outputs": describe(self.outputs),
         }
 
-    async def _run_code(self, function: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
+    async def _run_transform(self, function: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
         limit = self.settings.limits.max_queue
         if self._transforming >= limit:
             raise OverloadedError(self._transforming, limit)
-        if self._code.exhausted:
+        if self._transforms.exhausted:
             raise NotReadyError(self.name)
         self._transforming += 1
         try:
-            outputs: Arrays = await self._code.run(function, arrays)
+            outputs: Arrays = await self._transforms.run(function, arrays)
             return outputs
         except TransformTimeoutError:
-            seconds = self._code.seconds
+            seconds = self._transforms.seconds
             logger.error(
-                "model %s: %s did not return in %g s; its thread is lost", self.name, function.__name__, seconds
+                "model %s: %s did not return in %g s; its thread is abandoned", self.name, function.__name__, seconds
             )
             raise GraphError(f"its transform did not return in {seconds:g} s") from None
         except TransformInputError as error:
@@ -227,18 +228,18 @@ class MindSporeModel:
     def _list_steps(self) -> Iterator[Callable[[], None]]:
         graph = self._graph
         yield graph.load
-        for inner in graph.list_shapes():
+        for row_shapes in graph.list_shapes():
             for size in graph.sizes or (0,):
-                yield lambda inner=inner, size=size: graph.warm(inner, size)  # type: ignore[misc]
+                yield functools.partial(graph.warm, row_shapes, size)
         yield self._place
 
     def _place(self) -> None:
         if shapes := self._graph.list_shapes():
-            self._thread.cores.place(self._graph, lambda: self._graph.warm(shapes[-1], self._graph.max_batch))
+            self._executor.cores.place(self._graph, lambda: self._graph.warm(shapes[-1], self._graph.max_batch))
 
     def _finish(self) -> None:
         if _identify(self.bundle.mindir) != self._identity:
-            raise BundleReplacedError(f"{self.bundle.path}: was replaced while it was being loaded")
+            raise BundleReplacedError(f"{self.bundle.path}: was replaced during its load")
         self.readers = {spec.name: InputReader(spec, finite=self.settings.finite) for spec in self.inputs}
         self.output_names = tuple(spec.name for spec in self.outputs)
         self.metrics.set_warm_shapes(len(self._graph.list_shapes()) * max(1, len(self._graph.sizes)))
@@ -247,7 +248,7 @@ class MindSporeModel:
 
 
 def _adapt(settings: ModelSettings, signature: Signature) -> ModelSettings:
-    """Return the settings with what a model's own signature says instead."""
+    """Return the settings with those of the signature's metadata, which have precedence."""
     own = signature.serving
     if not own:
         return settings

@@ -59,7 +59,7 @@ def make(thread: InferenceExecutor) -> Callable[..., Repository]:
         opened: list[MindSporeModel] = []
 
         def open_model(name: str, bundle: ModelBundle, version: str) -> MindSporeModel:
-            opened.append(kind(name, bundle, version=version, settings=SETTINGS, thread=thread, metrics=metrics))
+            opened.append(kind(name, bundle, version=version, settings=SETTINGS, executor=thread, metrics=metrics))
             return opened[-1]
 
         repository: Any = Repository(sources, open_model, metrics)
