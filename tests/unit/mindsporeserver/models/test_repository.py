@@ -427,7 +427,7 @@ def test_bundle_replaced_during_its_load_is_loaded_again(tmp_path: Path, put: An
             assert read_note(repository) == str(times)
             await infer(repository.find("digits"))
         else:
-            with pytest.raises(BundleReplacedError, match="was replaced while it was being loaded"):
+            with pytest.raises(BundleReplacedError, match="was replaced during its load"):
                 await repository.load("digits")
         assert len(repository.opened) == min(times + 1, 5)
         await repository.close()

@@ -84,13 +84,13 @@ def encode(image: Any) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["transformed", "encrypted", "sequence", "free"])
-def test_each_answers_what_it_was_exported_with(served: Any, models: Path, name: str) -> None:
+def test_outputs_equal_those_of_the_export(served: Any, models: Path, name: str) -> None:
     samples = 6 if name == "sequence" else 32
     report = run_smoke_test(f"http://127.0.0.1:{served.port}", name, models / name, samples=samples)
     assert report.max_abs_diff <= 1e-5
 
 
-def test_metadata_tells_what_clients_send(served: Any) -> None:
+def test_metadata_describes_the_transform(served: Any) -> None:
     _, found, _ = served.request("/v2/models/transformed")
     assert [(spec["name"], spec["datatype"], spec["shape"]) for spec in found["inputs"]] == [("image", "BYTES", [-1])]
     assert [(spec["name"], spec["datatype"], spec["shape"]) for spec in found["outputs"]] == [
@@ -123,19 +123,19 @@ def test_files_by_each_protocol(served: Any, models: Path) -> None:
     assert outputs["classes"]["data"][::3] == best
 
 
-def ask(served: Any, name: str, text: str) -> tuple[int, str]:
+def infer(served: Any, name: str, text: str) -> tuple[int, str]:
     tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [text]}
     status, found, _ = served.request(f"/v2/models/{name}/infer", {"inputs": [tensor]})
     return status, str(found)
 
 
-def test_whose_fault_it_is(served: Any) -> None:
+def test_failures_of_a_transform_and_of_its_client(served: Any) -> None:
     status, found, _ = served.request("/v1/models/transformed:predict", {"instances": ["no image"]})
     assert (status, "must be a whole PNG or JPEG file, got 8 bytes" in str(found)) == (400, True)
-    status, text = ask(served, "broken", "bad")
+    status, text = infer(served, "broken", "bad")
     assert (status, "text: must not be 'bad'" in text) == (400, True)
     for cause, kind in (("anything", "KeyError"), ("exit", "SystemExit")):
-        status, text = ask(served, "broken", cause)
+        status, text = infer(served, "broken", cause)
         assert status == 500
         assert f"transform.py: preprocess failed with {kind}" in text
         assert "secret" not in text
@@ -144,22 +144,30 @@ def test_whose_fault_it_is(served: Any) -> None:
     assert served.request("/v2/health/ready")[0] == 200
 
 
-def test_a_transform_that_never_returns_holds_up_nobody(served: Any) -> None:
+def test_transform_that_never_returns_delays_no_other_request(served: Any) -> None:
     with ThreadPoolExecutor(3) as pool:
-        stuck = [pool.submit(ask, served, "broken", "sleep") for _ in range(3)]
+        stuck = [pool.submit(infer, served, "broken", "sleep") for _ in range(3)]
         for answer in stuck:
             status, text = answer.result()
             assert (status, "its transform did not return in 5 s" in text) == (500, True)
-    assert ask(served, "broken", "bad")[0] == 400
-    assert "model broken: run_preprocess did not return in 5 s; its thread is lost" in served.log.read_text()
+    assert infer(served, "broken", "bad")[0] == 400
+    assert "model broken: run_preprocess did not return in 5 s; its thread is abandoned" in served.log.read_text()
 
 
-def test_a_length_over_the_largest_size_is_refused(served: Any) -> None:
+def test_length_over_the_largest_size_gets_400(served: Any) -> None:
     for length, expected in ((64, 200), (65, 400)):
         row = {"ids": [1] * length, "mask": [1.0] * length}
         status, found, _ = served.request("/v1/models/sequence:predict", {"instances": [row]})
         assert status == expected
     assert "dimension 'tokens': must be at most 64, got 65" in str(found)
+
+
+def test_index_outside_its_table_gets_400(served: Any) -> None:
+    for value, expected in ((49, 200), (50, 400)):
+        row = {"ids": [1, value], "mask": [1.0, 1.0]}
+        status, found, _ = served.request("/v1/models/sequence:predict", {"instances": [row]})
+        assert status == expected
+    assert "input 'ids': values must be -50 to 49, got 50" in str(found)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +177,7 @@ def test_a_length_over_the_largest_size_is_refused(served: Any) -> None:
         ("encrypted", "encrypted"),
     ],
 )
-def test_a_server_without_permission_or_key_says_so(
+def test_server_without_permission_or_key_exits_with_the_reason(
     models: Path, start_server: Callable[..., Any], name: str, message: str
 ) -> None:
     assert "MINDSPORE_MODEL_KEY" not in os.environ

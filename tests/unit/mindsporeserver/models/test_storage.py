@@ -137,7 +137,7 @@ def list_cache(cache: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", ["/mnt/models", "models/digits", "models:digits", "s3:/not/a/uri", "."])
-def test_paths_are_left_alone(path: str, cache: Path) -> None:
+def test_path_is_returned_unchanged(path: str, cache: Path) -> None:
     assert resolve_model(path, cache) == Path(path)
     assert resolve_model(Path(path), cache) == Path(path)
     assert not cache.exists()
@@ -165,7 +165,7 @@ def test_file_uris_need_no_library(uri: str, path: str, cache: Path, monkeypatch
         ("ftp://user:secret@host/model?sig=secret", "ftp://host/model: must be a directory"),
     ],
 )
-def test_other_uris_are_refused(uri: str, expected: str, cache: Path) -> None:
+def test_invalid_uris(uri: str, expected: str, cache: Path) -> None:
     with pytest.raises(UserError) as caught:
         resolve_model(uri, cache)
     assert expected in str(caught.value)
@@ -173,7 +173,7 @@ def test_other_uris_are_refused(uri: str, expected: str, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", storage.SCHEMES)
-def test_a_missing_library_is_named(scheme: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library(scheme: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(MissingExtraError) as caught:
         resolve_model(f"{scheme}://bucket/model", cache)
@@ -190,7 +190,7 @@ def test_a_missing_library_is_named(scheme: str, cache: Path, monkeypatch: pytes
         ("https://a@b@host/x", "https://host/x"),
     ],
 )
-def test_secrets_are_hidden(uri: str, shown: str) -> None:
+def test_hide_secrets(uri: str, shown: str) -> None:
     assert hide_secrets(uri) == shown
 
 
@@ -204,7 +204,7 @@ def test_secrets_are_hidden(uri: str, shown: str) -> None:
         ("digits.zip", pack_zip, "digits-v1/"),
     ],
 )
-def test_an_archive_over_http(
+def test_download_of_an_archive(
     store: Store, bundle: Path, cache: Path, file: str, pack: Callable[[Path, str], bytes], prefix: str
 ) -> None:
     store.files[f"/models/{file}"] = pack(bundle, prefix)
@@ -222,7 +222,7 @@ def test_an_archive_over_http(
 
 
 @needs_storage
-def test_a_new_model_leaves_the_old_one(store: Store, shop: Any, cache: Path) -> None:
+def test_new_model_leaves_the_previous_download(store: Store, shop: Any, cache: Path) -> None:
     uri = f"{store.url}/digits.zip"
     first, second = shop.make_bundle("first"), shop.make_bundle("second", samples=20)
     store.files["/digits.zip"] = pack_zip(first)
@@ -235,7 +235,7 @@ def test_a_new_model_leaves_the_old_one(store: Store, shop: Any, cache: Path) ->
 
 
 @needs_storage
-def test_a_damaged_download_is_made_again(store: Store, bundle: Path, cache: Path) -> None:
+def test_damaged_download_is_replaced(store: Store, bundle: Path, cache: Path) -> None:
     store.files["/digits.zip"] = pack_zip(bundle)
     path = resolve_model(f"{store.url}/digits.zip", cache)
     (path / "model.mindir").write_bytes(b"x" * (path / "model.mindir").stat().st_size)
@@ -245,7 +245,7 @@ def test_a_damaged_download_is_made_again(store: Store, bundle: Path, cache: Pat
 
 
 @needs_storage
-def test_another_model_in_its_place_is_not_taken(store: Store, shop: Any, cache: Path) -> None:
+def test_other_model_at_the_target_is_replaced(store: Store, shop: Any, cache: Path) -> None:
     store.files["/digits.zip"] = pack_zip(shop.make_bundle("right"))
     path = resolve_model(f"{store.url}/digits.zip", cache)
     right = ModelBundle.open(path).signature
@@ -257,7 +257,7 @@ def test_another_model_in_its_place_is_not_taken(store: Store, shop: Any, cache:
 
 @needs_storage
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_directory_of_somebody_else_is_not_used(store: Store, bundle: Path, cache: Path) -> None:
+def test_directory_of_another_user_is_refused(store: Store, bundle: Path, cache: Path) -> None:
     store.files["/digits.zip"] = pack_zip(bundle)
     cache.mkdir()
     os.chown(cache, 1234, 1234)
@@ -266,7 +266,7 @@ def test_a_directory_of_somebody_else_is_not_used(store: Store, bundle: Path, ca
 
 
 @needs_storage
-def test_several_processes_at_once(store: Store, bundle: Path, cache: Path) -> None:
+def test_concurrent_downloads(store: Store, bundle: Path, cache: Path) -> None:
     store.files["/digits.zip"] = pack_zip(bundle)
     code = (
         "import sys; from pathlib import Path; from mindsporeserver.models.storage import resolve_model;"
@@ -316,7 +316,7 @@ def pack_other(_: Path) -> bytes:
         pytest.param(None, UserError, "cannot be downloaded: ", id="404"),
     ],
 )
-def test_what_is_no_model_is_refused(
+def test_download_without_a_valid_bundle(
     store: Store,
     bundle: Path,
     cache: Path,
@@ -333,7 +333,7 @@ def test_what_is_no_model_is_refused(
 
 
 @needs_storage
-def test_a_failure_leaves_what_is_there(store: Store, bundle: Path, cache: Path) -> None:
+def test_failure_leaves_the_previous_download(store: Store, bundle: Path, cache: Path) -> None:
     store.files["/digits.zip"] = pack_zip(bundle)
     path = resolve_model(f"{store.url}/digits.zip", cache)
     store.files["/digits.zip"] = flip(bundle)
@@ -344,7 +344,7 @@ def test_a_failure_leaves_what_is_there(store: Store, bundle: Path, cache: Path)
 
 
 @needs_storage
-def test_signatures_of_uris_are_never_shown(
+def test_query_of_a_uri_is_never_logged(
     store: Store, cache: Path, free_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     logger = logging.getLogger("storage.initializer")
@@ -358,7 +358,7 @@ def test_signatures_of_uris_are_never_shown(
 
 
 @needs_storage
-def test_an_unwritable_cache_is_named(store: Store, tmp_path: Path) -> None:
+def test_unwritable_cache(store: Store, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"the directory for downloads .*file/cache cannot be written: Not a directory"):
         resolve_model(f"{store.url}/digits.zip", tmp_path / "file" / "cache")
@@ -378,7 +378,7 @@ def configure_s3(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 @needs_storage
-def test_a_folder_of_a_bucket(store: Store, bundle: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_of_a_bucket_folder(store: Store, bundle: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for file in bundle.iterdir():
         store.files[f"/bucket/models/digits/{file.name}"] = file.read_bytes()
         store.files[f"/bucket/models/digits2/{file.name}"] = b"another model's"
@@ -391,7 +391,7 @@ def test_a_folder_of_a_bucket(store: Store, bundle: Path, cache: Path, monkeypat
 
 @needs_storage
 @pytest.mark.parametrize("uri", ["s3://bucket/models/none", "s3://other/models/digits"])
-def test_a_missing_folder_of_a_bucket(store: Store, cache: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_bucket_folder(store: Store, cache: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with configure_s3(store, monkeypatch), pytest.raises(UserError, match=f"{uri}/: cannot be downloaded: "):
         resolve_model(uri, cache)
     assert list_cache(cache) == []
@@ -399,7 +399,7 @@ def test_a_missing_folder_of_a_bucket(store: Store, cache: Path, uri: str, monke
 
 @needs_storage
 @pytest.mark.mindspore
-def test_the_server_of_a_uri(store: Store, models: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+def test_server_of_a_uri(store: Store, models: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
     store.files["/digits.tar.gz"] = pack_tar(models / "free", "free/")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(tmp_path))
@@ -411,7 +411,7 @@ def test_the_server_of_a_uri(store: Store, models: Path, start_server: Callable[
 
 
 @needs_storage
-def test_the_server_says_what_cannot_be_downloaded(store: Store, start_server: Callable[..., Any]) -> None:
+def test_server_exits_when_the_download_fails(store: Store, start_server: Callable[..., Any]) -> None:
     server = start_server(f"{store.url}/none.zip")
     assert server.process.wait(60) == 2
     assert f"Error: --model_dir: {store.url}/none.zip: cannot be downloaded: " in server.log.read_text()
