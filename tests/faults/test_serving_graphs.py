@@ -75,6 +75,27 @@ def test_index_outside_its_table_is_refused_before_the_graph(server: ModelServer
     assert server.is_alive()
 
 
+def test_value_on_which_the_graph_raises_fails_only_its_own_request(server: ModelServer, hard_models: Path) -> None:
+    verified = ModelBundle.open(hard_models / "unranged").read_verified()
+    good, expected = {"ids": np.asarray(verified.inputs["ids"])[:2]}, verified.outputs["output"][:2]
+    bad = {"ids": np.array([[1, 2, 1_000_000]], np.int32)}
+
+    async def run() -> None:
+        async with Client(server.port, server.grpc_port, "unranged", timeout=60) as client:
+            # All in one batch: it fails after 3 s, then the half of it with the bad request.
+            requests = [client.ask("v1", inputs) for inputs in (good, bad, good)]
+            (_, first), (refused, _), (_, last) = await asyncio.gather(*requests)
+            for found in (first, last):
+                assert found is not None
+                np.testing.assert_allclose(found["output"], expected, atol=1e-5)
+            assert refused.status == 400, refused
+            assert "the graph cannot compute" in refused.json()["error"]
+            _, found = await client.ask("grpc", good)
+            assert found is not None
+
+    asyncio.run(run())
+
+
 def test_lengths_that_only_the_signature_allows(server: ModelServer, hard_models: Path) -> None:
     verified = ModelBundle.open(hard_models / "loose").read_verified()
     good, expected = {"values": np.asarray(verified.inputs["values"])[:1]}, verified.outputs["output"][:1]

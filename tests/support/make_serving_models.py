@@ -1,7 +1,8 @@
 """Makes bundles that servers have a hard time with: `python make_serving_models.py DIRECTORY`.
 
 a, b      the digits' classifier with other weights: what stands at a path before and after a reload
-lookup    ids (-1, 3) into a table of ten rows: the graph raises when an id is not 0 to 9
+lookup    ids (-1, 3) into a table of ten rows: the graph raises when an id is not -10 to 9
+unranged  the same, exported by version 0.1: the signature does not say so
 loose     values (-1, -1): the signature says that any length will do, the graph takes 4 only
 slow      the digits' images to ten numbers, with some milliseconds of work for each
 endless   values (-1, -1) of any length, summed: a graph is compiled for each
@@ -10,6 +11,8 @@ tokens    values (-1, -1) padded to 4, 8 or 16 and summed
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ import numpy as np
 import small_networks
 from mindspore import nn, ops
 
-from kfp_mindspore.formats.bundle import Signature, TensorSpec, VerifiedSamples, write_bundle
+from kfp_mindspore.formats.bundle import ModelBundle, Signature, TensorSpec, VerifiedSamples, write_bundle
 from kfp_mindspore.formats.checkpoint import NetworkSpec, write_checkpoint
 from kfp_mindspore.mindir import export_mindir
 
@@ -82,6 +85,12 @@ def main(root: Path) -> None:
         network.dense.weight.set_data(mindspore.Tensor(random.standard_normal((10, 64)).astype(np.float32)))
         _export(root, name, network, {"image": images})
     _export(root, "lookup", Lookup(), {"ids": random.integers(0, 10, (16, 3), np.int32)})
+    lookup = ModelBundle.open(root / "lookup")
+    with write_bundle(root / "unranged") as writer:
+        for name in ("model.mindir", "verified.npz"):
+            shutil.copy(lookup.path / name, writer.directory)
+        inputs = tuple(dataclasses.replace(spec, range=None) for spec in lookup.signature.inputs)
+        writer.sign(dataclasses.replace(lookup.signature, inputs=inputs))
     _export(root, "slow", Slow(), {"image": images})
     tokens = {"tokens": {"inputs": {"values": 1}, "outputs": {"output_1": 1}, "sizes": [4, 8, 16]}}
     _export(root, "tokens", Summed(), {"values": random.random((6, 7), np.float32)}, dimensions=tokens)
