@@ -161,7 +161,8 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             self.transport.close()
 
     def _refuse_headers(self) -> None:
-        what, status = ("headers", 431) if self.headers or self._headers_due is None else ("URL", 414)
+        is_url = self._headers_due is not None and len(self.url) > self.max_header_bytes // 2
+        what, status = ("URL", 414) if is_url else ("headers", 431)
         self.refuse(status, f"{what}: must have at most {self.max_header_bytes} bytes")
 
     def _check_peer(self) -> None:

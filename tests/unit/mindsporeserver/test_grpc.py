@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -24,7 +25,7 @@ from prometheus_client import CollectorRegistry
 
 from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle, TensorSpec
 from mindsporeserver.errors import InvalidRequestError
-from mindsporeserver.protocols.servicer import build_handlers, decode, encode
+from mindsporeserver.grpc import HealthService, InferenceService, decode, encode
 from mindsporeserver.protocols.tensors import InputReader
 
 # The protocol's own table: FP16 has no typed contents.
@@ -162,7 +163,7 @@ def test_float16_has_no_typed_contents() -> None:
     assert found.tolist() == [[1, 2]]
 
 
-class Post:
+class GrpcWorld:
     """A server of real models on a port of its own, and a channel to it, in one event loop."""
 
     def __init__(self, models: Path, scratch: Path) -> None:
@@ -172,8 +173,8 @@ class Post:
         from mindsporeserver.models.repository import Repository, Sources
         from mindsporeserver.observability.logs import RequestLog
         from mindsporeserver.observability.metrics import Metrics
-        from mindsporeserver.protocols.servicer import Servicer
-        from mindsporeserver.server import _DataPlane
+        from mindsporeserver.state import ServerState
+        from mindsporeserver.telemetry import Telemetry
 
         for name in ("free", "pair"):
             shutil.copytree(models / name, scratch / name)
@@ -184,7 +185,7 @@ class Post:
 
         def open_model(name: str, bundle: ModelBundle, version: str) -> MindSporeModel:
             return MindSporeModel(
-                name, bundle, version=version, settings=model_settings, thread=self.graphs, metrics=metrics
+                name, bundle, version=version, settings=model_settings, executor=self.graphs, metrics=metrics
             )
 
         self.directory = scratch
@@ -195,9 +196,10 @@ class Post:
 
         async def start() -> None:
             self.server = grpc.aio.server()
-            dataplane = _DataPlane(self.repository, self.graphs)
-            servicer = Servicer(dataplane, self.repository, self.repository, RequestLog("none"))
-            self.server.add_generic_rpc_handlers((build_handlers(servicer),))
+            state = ServerState(self.repository, self.graphs, metrics, Telemetry(RequestLog("none"), metrics))
+            self.service, self.health = InferenceService(state), HealthService()
+            self.server.add_generic_rpc_handlers((self.service.build_handlers(),))
+            await self.health.add_to(self.server, is_serving=False)
             port = self.server.add_insecure_port("127.0.0.1:0")
             await self.server.start()
             self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
@@ -238,13 +240,13 @@ class Post:
 
 
 @pytest.fixture(scope="module")
-def post(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Post]:
+def world(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrpcWorld]:
     with pytest.MonkeyPatch.context() as patch:
         # kserve reads the command line when it is imported.
         patch.setattr(sys, "argv", ["server"])
-        post = Post(models, tmp_path_factory.mktemp("post"))
-    yield post
-    post.close()
+        world = GrpcWorld(models, tmp_path_factory.mktemp("grpc"))
+    yield world
+    world.close()
 
 
 IMAGE = np.linspace(0, 1, 128, dtype=np.float32).reshape(2, 1, 8, 8)
@@ -259,9 +261,9 @@ def ask_digits(*, raw: bool = False, **fields: Any) -> Any:
 
 
 @pytest.mark.mindspore
-def test_typed_and_raw_requests_get_the_same_in_their_own_form(post: Post) -> None:
-    typed = post.call("ModelInfer", ask_digits(id="42"))
-    raw = post.call("ModelInfer", ask_digits(raw=True, model_version="1"))
+def test_typed_and_raw_requests_get_the_same_in_their_own_form(world: GrpcWorld) -> None:
+    typed = world.call("ModelInfer", ask_digits(id="42"))
+    raw = world.call("ModelInfer", ask_digits(raw=True, model_version="1"))
     assert (typed.id, typed.model_name, typed.model_version, raw.id) == ("42", "free", "1", "")
     assert not typed.raw_output_contents
     assert not raw.outputs[0].HasField("contents")
@@ -274,21 +276,21 @@ def test_typed_and_raw_requests_get_the_same_in_their_own_form(post: Post) -> No
 
 
 @pytest.mark.mindspore
-def test_outputs_are_those_that_were_asked_for(post: Post) -> None:
+def test_outputs_are_those_that_were_asked_for(world: GrpcWorld) -> None:
     tensors = [
         make_tensor("index", [1], "INT32", int_contents=[7]),
         make_tensor("values", [1, 3], fp32_contents=[1, 2, 3]),
     ]
     wanted = [pb.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in ("output_1", "output_0")]
     for count in (1, 2):
-        answer = post.call("ModelInfer", make_request(*tensors, model_name="pair", outputs=wanted[:count]))
+        answer = world.call("ModelInfer", make_request(*tensors, model_name="pair", outputs=wanted[:count]))
         assert [output.name for output in answer.outputs] == ["output_1", "output_0"][:count]
         assert list(answer.outputs[0].contents.int_contents) == [8]
     for outputs, message in (
-        ([wanted[0], wanted[0]], "outputs: each may be asked for once"),
+        ([wanted[0], wanted[0]], "outputs: each may be requested once"),
         ([pb.ModelInferRequest.InferRequestedOutputTensor(name="x")], "output 'x': unknown, expected 'output_0'"),
     ):
-        code, details = post.refuse("ModelInfer", make_request(*tensors, model_name="pair", outputs=outputs))
+        code, details = world.refuse("ModelInfer", make_request(*tensors, model_name="pair", outputs=outputs))
         assert (code, message in details) == ("INVALID_ARGUMENT", True)
 
 
@@ -303,54 +305,59 @@ def test_outputs_are_those_that_were_asked_for(post: Post) -> None:
         ({"inputs": [DIGIT]}, "INVALID_ARGUMENT", "given twice"),
     ],
 )
-def test_codes(post: Post, fields: dict[str, Any], code: str, message: str) -> None:
+def test_codes(world: GrpcWorld, fields: dict[str, Any], code: str, message: str) -> None:
     request = make_request(DIGIT, model_name="free")
     request.MergeFrom(pb.ModelInferRequest(**fields))
-    found, details = post.refuse("ModelInfer", request)
+    found, details = world.refuse("ModelInfer", request)
     assert (found, message in details) == (code, True), details
 
 
 @pytest.mark.mindspore
-def test_a_full_queue_a_deadline_and_a_client_that_goes(post: Post, eventually: Any) -> None:
+def test_a_full_queue_a_deadline_and_a_client_that_goes(world: GrpcWorld, eventually: Any) -> None:
     held = threading.Event()
-    post.graphs.put(lambda: (held.wait(30), None)[1])
-    before = {reason: post.count(reason) for reason in ("overload", "cancelled")}
+    world.graphs.put(lambda: (held.wait(30), None)[1])
+    before = {reason: world.count(reason) for reason in ("overload", "cancelled")}
 
     async def story() -> None:
         loop = asyncio.get_running_loop()
-        calls = [post.stub.ModelInfer(ask_digits()) for _ in range(3)]
+        calls = [world.stub.ModelInfer(ask_digits()) for _ in range(3)]
         tasks = [asyncio.ensure_future(call) for call in calls]
-        model = post.repository.find("free")
+        model = world.repository.find("free")
         while model._batcher.rows < 6:
             await asyncio.sleep(0.001)
-        late = post.stub.ModelInfer(ask_digits(), timeout=0.2)
+        late = world.stub.ModelInfer(ask_digits(), timeout=0.2)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await late
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        # It holds its place until the graph looks.
-        assert model._batcher.rows == 8
+        # Its rows are released at once, before the graph is free.
+        while model._batcher.rows > 6:
+            await asyncio.sleep(0.001)
+        calls.append(world.stub.ModelInfer(ask_digits()))
+        tasks.append(asyncio.ensure_future(calls[-1]))
+        while model._batcher.rows < 8:
+            await asyncio.sleep(0.001)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await post.stub.ModelInfer(ask_digits())
+            await world.stub.ModelInfer(ask_digits())
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "8 rows are waiting and the limit is 8" in (caught.value.details() or "")
         calls[0].cancel()
         await loop.run_in_executor(None, lambda: None)
-        while post.count("cancelled") < before["cancelled"] + 2:
+        while world.count("cancelled") < before["cancelled"] + 2:
             await asyncio.sleep(0.001)
         held.set()
-        for answer in (await tasks[1], await tasks[2]):
+        for answer in [await task for task in tasks[1:]]:
             assert list(answer.outputs[0].shape) == [2, 10]
         with pytest.raises(asyncio.CancelledError):
             await tasks[0]
-        answer = await post.stub.ModelInfer(ask_digits())
+        answer = await world.stub.ModelInfer(ask_digits())
         assert answer.outputs[0].name == "output"
         assert model._batcher.rows == 0
 
     try:
-        post.run(story())
+        world.run(story())
     finally:
         held.set()
-    assert post.count("overload") == before["overload"] + 1
+    assert world.count("overload") == before["overload"] + 1
 
 
 METHODS = [method.name for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods]
@@ -358,67 +365,121 @@ METHODS = [method.name for method in pb.DESCRIPTOR.services_by_name["GRPCInferen
 
 @pytest.mark.mindspore
 @pytest.mark.parametrize("method", METHODS)
-def test_bytes_that_are_no_message_are_the_clients_mistake(post: Post, method: str) -> None:
+def test_bytes_that_are_no_message_are_the_clients_mistake(world: GrpcWorld, method: str) -> None:
     async def call(content: bytes) -> Any:
-        return await post.channel.unary_unary(f"/inference.GRPCInferenceService/{method}")(content)
+        return await world.channel.unary_unary(f"/inference.GRPCInferenceService/{method}")(content)
 
     for content in (b"\xff", b"\x0a\xff\xff\xff\xff\x0f", b"\x07" * 50, ask_digits().SerializeToString()[:-3]):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            post.run(call(content))
+            world.run(call(content))
         assert caught.value.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND), caught.value
         if content == b"\xff":
             assert "is not a valid" in (caught.value.details() or "") or "not a valid" in (caught.value.details() or "")
-    assert post.call("ModelInfer", ask_digits()).outputs[0].name == "output"
+    assert world.call("ModelInfer", ask_digits()).outputs[0].name == "output"
 
 
 @pytest.mark.mindspore
-def test_a_method_that_is_none(post: Post) -> None:
+def test_a_method_that_is_none(world: GrpcWorld) -> None:
     async def call() -> Any:
-        return await post.channel.unary_unary("/inference.GRPCInferenceService/ModelExplain")(b"")
+        return await world.channel.unary_unary("/inference.GRPCInferenceService/ModelExplain")(b"")
 
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        post.run(call())
+        world.run(call())
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 @pytest.mark.mindspore
-def test_health_and_metadata(post: Post) -> None:
-    assert post.call("ServerLive", pb.ServerLiveRequest()).live
-    assert post.call("ServerReady", pb.ServerReadyRequest()).ready
-    assert "model_repository_extension" in post.call("ServerMetadata", pb.ServerMetadataRequest()).extensions
+def test_health_and_metadata(world: GrpcWorld) -> None:
+    assert world.call("ServerLive", pb.ServerLiveRequest()).live
+    assert world.call("ServerReady", pb.ServerReadyRequest()).ready
+    metadata = world.call("ServerMetadata", pb.ServerMetadataRequest())
+    assert (metadata.name, "model_repository_extension" in metadata.extensions) == ("mindsporeserver", True)
     for version in ("", "1"):
-        assert post.call("ModelReady", pb.ModelReadyRequest(name="pair", version=version)).ready
-        found = post.call("ModelMetadata", pb.ModelMetadataRequest(name="pair", version=version))
+        assert world.call("ModelReady", pb.ModelReadyRequest(name="pair", version=version)).ready
+        found = world.call("ModelMetadata", pb.ModelMetadataRequest(name="pair", version=version))
         assert (found.name, list(found.versions), found.platform) == ("pair", ["1"], "mindspore_mindir")
         assert [(spec.name, spec.datatype, list(spec.shape)) for spec in found.inputs] == [
             ("values", "FP32", [-1, 3]),
             ("index", "INT32", [-1]),
         ]
     for method, kind in (("ModelReady", pb.ModelReadyRequest), ("ModelMetadata", pb.ModelMetadataRequest)):
-        assert post.refuse(method, kind(name="cats"))[0] == "NOT_FOUND"
-        assert post.refuse(method, kind(name="pair", version="2"))[0] == "NOT_FOUND"
-        assert post.refuse(method, kind(name="late"))[0] == "UNAVAILABLE"
-    post.repository.loaded = False
+        assert world.refuse(method, kind(name="cats"))[0] == "NOT_FOUND"
+        assert world.refuse(method, kind(name="pair", version="2"))[0] == "NOT_FOUND"
+        assert world.refuse(method, kind(name="late"))[0] == "UNAVAILABLE"
+    world.repository.loaded = False
     try:
-        assert not post.call("ServerReady", pb.ServerReadyRequest()).ready
+        assert not world.call("ServerReady", pb.ServerReadyRequest()).ready
     finally:
-        post.repository.loaded = True
+        world.repository.loaded = True
 
 
 @pytest.mark.mindspore
-def test_loading_and_unloading(post: Post, models: Path) -> None:
+def test_loading_and_unloading(world: GrpcWorld, models: Path) -> None:
     for name in ("nowhere", "../free", ""):
-        code, details = post.refuse("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name=name))
+        code, details = world.refuse("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name=name))
         assert (code, "no such directory" in details) == ("NOT_FOUND", True)
-    code, details = post.refuse("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name="nowhere"))
+    code, details = world.refuse("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name="nowhere"))
     assert (code, "not loaded" in details) == ("NOT_FOUND", True)
-    broken = Path(shutil.copytree(models / "free", post.directory / "broken"))
+    broken = Path(shutil.copytree(models / "free", world.directory / "broken"))
     (broken / MODEL_FILE).write_bytes(b"")
-    code, details = post.refuse("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="broken"))
+    code, details = world.refuse("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="broken"))
     assert (code, MODEL_FILE in details) == ("FAILED_PRECONDITION", True)
-    unloaded = post.call("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name="pair"))
+    unloaded = world.call("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name="pair"))
     assert (unloaded.model_name, unloaded.isUnloaded) == ("pair", True)
-    assert post.refuse("ModelReady", pb.ModelReadyRequest(name="pair"))[0] == "NOT_FOUND"
-    loaded = post.call("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="pair"))
+    assert world.refuse("ModelReady", pb.ModelReadyRequest(name="pair"))[0] == "NOT_FOUND"
+    loaded = world.call("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="pair"))
     assert (loaded.model_name, loaded.isLoaded) == ("pair", True)
-    assert post.call("ModelReady", pb.ModelReadyRequest(name="pair")).ready
+    assert world.call("ModelReady", pb.ModelReadyRequest(name="pair")).ready
+
+
+@pytest.mark.mindspore
+@pytest.mark.parametrize("field", ["classification", "shared_memory_region"])
+def test_parameters_of_unsupported_extensions_are_refused(world: GrpcWorld, field: str) -> None:
+    parameters = {field: pb.InferParameter(int64_param=3)}
+    tensor = make_tensor("image", (2, 1, 8, 8), fp32_contents=IMAGE.ravel().tolist())
+    tensor.parameters[field].CopyFrom(parameters[field])
+    output = pb.ModelInferRequest.InferRequestedOutputTensor(name="output", parameters=parameters)
+    for request in (
+        ask_digits(parameters=parameters),
+        ask_digits(outputs=[output]),
+        make_request(tensor, model_name="free"),
+    ):
+        code, details = world.refuse("ModelInfer", request)
+        assert (code, f"{field}: this protocol extension" in details) == ("INVALID_ARGUMENT", True)
+
+
+@pytest.mark.mindspore
+def test_the_standard_health_service(world: GrpcWorld) -> None:
+    stub = health_pb2_grpc.HealthStub(world.channel)
+
+    async def check(service: str) -> str:
+        answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
+        return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+
+    for is_serving, status in ((False, "NOT_SERVING"), (True, "SERVING")):
+        world.run(world.health.set_serving(is_serving))
+        assert [world.run(check(name)) for name in ("", "inference.GRPCInferenceService")] == [status] * 2
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        world.run(check("unknown"))
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.mindspore
+def test_calls_that_outlive_a_shutdown_end_unavailable(world: GrpcWorld) -> None:
+    """Last: the service answers nothing afterwards."""
+    held = threading.Event()
+    world.graphs.put(lambda: (held.wait(30), None)[1])
+
+    async def run() -> None:
+        task = asyncio.ensure_future(world.stub.ModelInfer(ask_digits()))
+        while not world.service._calls:
+            await asyncio.sleep(0.001)
+        await world.service.drain(0.05)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await task
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+    try:
+        world.run(run())
+    finally:
+        held.set()
