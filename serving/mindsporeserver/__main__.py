@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -37,6 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_workers(argv: Sequence[str], options: Options) -> int:
+    if options.reload_interval > 0:
+        logging.getLogger("mindsporeserver").warning(
+            "--reload_interval is 0 with --workers: every process serves the models of its start"
+        )
     return run_workers(
         argv,
         workers=options.workers,

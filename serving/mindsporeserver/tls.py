@@ -94,7 +94,7 @@ def check_certificates(
             f"found: {getattr(error, 'reason', None) or error}"
         ) from None
     if options.ca_certs is not None:
-        _check_certificates(f"--{prefix}_ca_certs", options.ca_certs)
+        _check_certificates(f"--{prefix}_ca_certs", options.ca_certs, is_bundle=True)
     return options
 
 
@@ -113,13 +113,13 @@ def _read(flag: str, path: Path) -> bytes:
         raise UserError(f"{flag}: {path}: must be a readable PEM file, found: {error.strerror}") from None
 
 
-def _check_certificates(flag: str, path: Path) -> None:
-    """Check that a file holds certificates, and that the first one is valid now."""
+def _check_certificates(flag: str, path: Path, *, is_bundle: bool = False) -> None:
+    """Check that a file holds certificates, and that the server's own, or one of the authorities, is valid now."""
     from cryptography import x509
 
     data = _read(flag, path)
     try:
-        certificate = x509.load_pem_x509_certificates(data)[0]
+        certificates = x509.load_pem_x509_certificates(data)
     except ValueError:
         # Without showing what may be a secret.
         found = "an empty file" if not data.strip() else "no certificate"
@@ -127,6 +127,10 @@ def _check_certificates(flag: str, path: Path) -> None:
             f"{flag}: {path}: must hold certificates as PEM (-----BEGIN CERTIFICATE-----), found {found}"
         ) from None
     now = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
+    certificate = certificates[0]
+    if is_bundle:
+        # During a change of authority the file holds an expired one, too.
+        certificate = max(certificates, key=lambda entry: entry.not_valid_after_utc)
     first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not first <= now <= last:
         raise UserError(

@@ -55,7 +55,9 @@ class World:
         settings = ModelSettings(max_batch=4)
 
         def open_model(name: str, bundle: ModelBundle, version: str) -> MindSporeModel:
-            return MindSporeModel(name, bundle, version=version, settings=settings, executor=self.graphs, metrics=metrics)
+            return MindSporeModel(
+                name, bundle, version=version, settings=settings, executor=self.graphs, metrics=metrics
+            )
 
         def make_repository() -> Repository:
             return Repository(

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kfp_mindspore.errors import KfpMindSporeError, UserError, ValidationError
-from mindsporeserver.options import DEFAULT_MODEL_DIR, Options, add_arguments, read_options
+from mindsporeserver.options import DEFAULT_MODEL_DIR, Options, add_arguments, build_parser, read_options
 
 DOCS = Path(__file__).parents[3] / "docs" / "serving.md"
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return a parser of our flags and of those of kserve's that are looked at."""
-    parser = argparse.ArgumentParser("server", exit_on_error=True)
-    parser.add_argument("--http_port", type=int, default=8080)
-    parser.add_argument("--grpc_port", type=int, default=8081)
-    parser.add_argument("--enable_grpc", type=lambda text: text.lower() == "true", default=True)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--model_name", default="model")
-    parser.add_argument("--configure_logging", type=bool, default=True)
-    for name in ("log_config_file", "ssl_certfile", "ssl_keyfile", "access_log_format"):
-        parser.add_argument(f"--{name}")
-    add_arguments(parser)
-    return parser
-
-
 def read(*flags: str) -> Options:
-    return read_options(make_parser().parse_args(flags))
+    return read_options(build_parser().parse_args(flags))
 
 
 def test_defaults() -> None:
@@ -46,9 +34,46 @@ def test_defaults() -> None:
     assert (options.log_requests, options.log_format, options.tracing) == ("failed", "text", False)
 
 
-def test_kserves_format_of_its_access_log_is_refused_in_words() -> None:
-    with pytest.raises(ValidationError, match="--access_log_format: is not offered; --log_requests=all"):
-        read("--access_log_format=%s")
+KSERVE = """
+import json, sys
+sys.argv = ["server"]
+from kserve.model_server import parser
+print(json.dumps([option for action in parser._actions for option in action.option_strings]))
+"""
+
+
+def test_every_flag_of_kserve_is_known() -> None:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", KSERVE], capture_output=True, check=True, timeout=60)
+    known = {option for action in build_parser()._actions for option in action.option_strings}
+    assert set(json.loads(done.stdout.splitlines()[-1])) <= known
+
+
+@pytest.mark.parametrize(
+    ("flag", "reason"),
+    [
+        ("--access_log_format=%s", "--access_log_format: is not supported: --log_requests=all"),
+        ("--predictor_host=a", "--predictor_host: is not supported: this server is a predictor"),
+        ("--enable_predictor_health_check", "--enable_predictor_health_check: is not supported"),
+        ("--enable_docs_url=true", "--enable_docs_url: is not supported: there is no Swagger page"),
+    ],
+)
+def test_flags_of_kserve_that_are_refused(flag: str, reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        read(flag)
+
+
+def test_flags_of_kserve_without_effect_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    read("--max_threads=2", "--enable_latency_logging=false", "--enable_docs_url=false")
+    assert caplog.messages == [
+        "--max_threads has no effect: one event loop serves gRPC",
+        "--enable_latency_logging has no effect: see --log_requests",
+    ]
+
+
+def test_certificates_of_kserves_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KSERVE_TLS_CERT_FILE", "a.crt")
+    monkeypatch.setenv("KSERVE_TLS_KEY_FILE", "a.key")
+    assert (read().ssl_certfile, read().ssl_keyfile) == ("a.crt", "a.key")
 
 
 def test_the_docs_name_each_flag_with_its_default() -> None:
