@@ -8,8 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from mindsporeserver.models.cores import Cores
-
 Result = TypeVar("Result")
 
 
@@ -17,13 +15,9 @@ class InferenceExecutor:
     """Runs calls in order, in a daemon thread that starts with the first one.
 
     Long work, such as loading, is queued in pieces, between which other models compute.
-
-    Args:
-        cores: Where the thread and MindSpore's own run.
     """
 
-    def __init__(self, cores: Cores | None = None) -> None:
-        self.cores = cores or Cores()
+    def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -68,4 +62,3 @@ class InferenceExecutor:
     def _work(self) -> None:
         while (work := self._queue.get()) is not None:
             work()
-            self.cores.follow_load()

@@ -139,7 +139,6 @@ class MindSporeModel:
         await self._batcher.drain()
         # MindSpore crashes when a graph is freed while another thread computes.
         self._executor.call(self._graph.release)
-        self._executor.call(self._executor.cores.forget, self._graph)
 
     def admit(self) -> None:
         """Refuse a request before its body is read if no request can be accepted.
@@ -231,11 +230,6 @@ class MindSporeModel:
         for row_shapes in graph.list_shapes():
             for size in graph.sizes or (0,):
                 yield functools.partial(graph.warm, row_shapes, size)
-        yield self._place
-
-    def _place(self) -> None:
-        if shapes := self._graph.list_shapes():
-            self._executor.cores.place(self._graph, lambda: self._graph.warm(shapes[-1], self._graph.max_batch))
 
     def _finish(self) -> None:
         if _identify(self.bundle.mindir) != self._identity:
