@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import datetime
-import ipaddress
 import json
 import os
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
-from cryptography.x509.oid import NameOID
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.images import AppendBuilder, ImageOptions, RegistryConfig, build_image
@@ -29,52 +27,35 @@ from kfp_mindspore.images.context import BuildContext
 from kfp_mindspore.images.registry.credentials import get_credentials
 from kfp_mindspore.images.registry.errors import CredentialsError, PermissionDeniedError
 from kfp_mindspore.images.result import BuildResult
+from tests.cluster.infrastructure.certificates import Authority
 from tests.support import base_images, registries
 
 Build = Callable[..., BuildResult]
 
 
-class Authority:
-    """A certificate authority of the test, and what it signed for 127.0.0.1."""
+@dataclass(frozen=True)
+class Certificates:
+    """A certificate authority's file, and a server certificate of 127.0.0.1 with its key."""
 
-    def __init__(self, folder: Path) -> None:
-        self.ca_file, self.cert_file, self.key_file = (folder / name for name in ("ca.pem", "cert.pem", "key.pem"))
-        self.key = ec.generate_private_key(ec.SECP256R1())
-        ca_key = ec.generate_private_key(ec.SECP256R1())
-        authority = self._sign("CA of the test", ca_key, "CA of the test", ca_key, is_ca=True)
-        self.certificate = self._sign("registry", self.key, "CA of the test", ca_key, is_ca=False)
-        encoding = serialization.Encoding.PEM
-        self.ca_file.write_bytes(authority.public_bytes(encoding))
-        self.cert_file.write_bytes(self.certificate.public_bytes(encoding))
-        self.key_file.write_bytes(
-            self.key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        )
+    ca_file: Path
+    cert_file: Path
+    key_file: Path
 
-    @staticmethod
-    def _sign(subject: str, key: Any, issuer: str, issuer_key: Any, *, is_ca: bool) -> x509.Certificate:
-        now = datetime.datetime.now(datetime.timezone.utc)
-        names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        return (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
-            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.BasicConstraints(is_ca, None), critical=True)
-            .add_extension(x509.SubjectAlternativeName(names), critical=False)
-            .sign(issuer_key, hashes.SHA256())
-        )
+    def load_key(self) -> Any:
+        return serialization.load_pem_private_key(self.key_file.read_bytes(), password=None)
+
+    def load_certificate(self) -> x509.Certificate:
+        return x509.load_pem_x509_certificate(self.cert_file.read_bytes())
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    made = Authority(tmp_path_factory.mktemp("authority"))
+    return Certificates(made.certificate, *made.issue("registry", "registry", hosts=["127.0.0.1"]))
 
 
 @pytest.fixture(scope="module")
-def closed(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[registries.Registry]:
+def closed(authority: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[registries.Registry]:
     """Run a registry with TLS and a login."""
     registries.require_binary()
     tls = (authority.cert_file, authority.key_file)
@@ -91,7 +72,7 @@ def build(context: BuildContext) -> Build:
 
 
 def test_build_with_a_private_ca_and_a_login(
-    closed: registries.Registry, authority: Authority, build: Build, tmp_path: Path
+    closed: registries.Registry, authority: Certificates, build: Build, tmp_path: Path
 ) -> None:
     file = registries.write_login(tmp_path / "config.json", closed.host)
     config = RegistryConfig(ca_file=authority.ca_file, docker_config=file)
@@ -109,7 +90,7 @@ def test_untrusted_certificate_is_refused(closed: registries.Registry, build: Bu
 
 @pytest.mark.parametrize("login", ["none", "wrong"])
 def test_missing_and_wrong_credentials_differ(
-    closed: registries.Registry, authority: Authority, build: Build, tmp_path: Path, login: str
+    closed: registries.Registry, authority: Certificates, build: Build, tmp_path: Path, login: str
 ) -> None:
     file = tmp_path / "config.json"
     file.write_text("{}")
@@ -137,11 +118,11 @@ def test_login_over_plain_http_needs_insecure(tmp_path: Path, build: Build) -> N
 
 
 class TokenServer(ThreadingHTTPServer):
-    """Gives tokens as registries' own servers do: whoever has no password may read only."""
+    """A token server: anonymous clients get pull permission only."""
 
     daemon_threads = True
 
-    def __init__(self, authority: Authority) -> None:
+    def __init__(self, authority: Certificates) -> None:
         super().__init__(("127.0.0.1", 0), _TokenHandler)
         self.authority = authority
         self.asked: list[str] = []
@@ -172,7 +153,7 @@ class _TokenHandler(BaseHTTPRequestHandler):
         given = self.headers.get("Authorization", "")
         expected = f"Basic {base64.b64encode(f'{registries.USER}:{registries.PASSWORD}'.encode()).decode()}"
         if given not in ("", expected):
-            self._answer(401, {"errors": [{"code": "UNAUTHORIZED", "message": "who are you"}]})
+            self._answer(401, {"errors": [{"code": "UNAUTHORIZED", "message": "unauthorized"}]})
             return
         self._grant(query.get("scope", []), may_push=bool(given))
 
@@ -192,11 +173,11 @@ class _TokenHandler(BaseHTTPRequestHandler):
 
     def _make_token(self, access: list[dict[str, Any]]) -> str:
         authority, now = self.server.authority, int(time.time())
-        chain = base64.b64encode(authority.certificate.public_bytes(serialization.Encoding.DER)).decode()
+        chain = base64.b64encode(authority.load_certificate().public_bytes(serialization.Encoding.DER)).decode()
         header = {"typ": "JWT", "alg": "ES256", "x5c": [chain]}
         claims = {"iss": "test", "sub": "", "aud": "registry", "nbf": now - 60, "exp": now + 600, "iat": now}
         parts = [_encode(json.dumps(part).encode()) for part in (header, {**claims, "jti": "1", "access": access})]
-        signature = authority.key.sign(".".join(parts).encode(), ec.ECDSA(hashes.SHA256()))
+        signature = authority.load_key().sign(".".join(parts).encode(), ec.ECDSA(hashes.SHA256()))
         r, s = decode_dss_signature(signature)
         return ".".join([*parts, _encode(r.to_bytes(32, "big") + s.to_bytes(32, "big"))])
 
@@ -214,9 +195,9 @@ def _encode(data: bytes) -> str:
 
 @pytest.fixture(scope="module")
 def issued(
-    authority: Authority, tmp_path_factory: pytest.TempPathFactory
+    authority: Certificates, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[registries.Registry, TokenServer]]:
-    """Run a registry that wants tokens, and the server that gives them."""
+    """Run a registry with token authentication, and its token server."""
     registries.require_binary()
     server = TokenServer(authority)
     token = {"realm": server.url, "service": "registry", "issuer": "test", "rootcertbundle": str(authority.ca_file)}
@@ -228,7 +209,7 @@ def issued(
 
 @pytest.mark.parametrize("kind", ["password", "identity token"])
 def test_build_with_bearer_tokens(
-    issued: tuple[registries.Registry, TokenServer], authority: Authority, build: Build, tmp_path: Path, kind: str
+    issued: tuple[registries.Registry, TokenServer], authority: Certificates, build: Build, tmp_path: Path, kind: str
 ) -> None:
     registry, server = issued
     file = registries.write_login(tmp_path / "config.json", registry.host)
@@ -243,7 +224,7 @@ def test_build_with_bearer_tokens(
 
 
 def test_missing_push_permission_is_reported(
-    issued: tuple[registries.Registry, TokenServer], authority: Authority, build: Build, tmp_path: Path
+    issued: tuple[registries.Registry, TokenServer], authority: Certificates, build: Build, tmp_path: Path
 ) -> None:
     registry, _ = issued
     file = registries.write_login(tmp_path / "config.json", registry.host)
