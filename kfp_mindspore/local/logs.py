@@ -1,13 +1,8 @@
-"""Log files that are still written: their last lines, what is new, and following them to the end.
-
-Only the standard library is imported here, as in `process`, for the sake of supervisors' start.
-"""
+"""Log files that are still being written: their last lines, and the lines added since the last read."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _BLOCK_BYTES = 1 << 16
@@ -26,7 +21,7 @@ def read_last_lines(path: Path | str, count: int) -> list[str]:
         with Path(path).open("rb") as file:
             position = file.seek(0, os.SEEK_END)
             data = b""
-            # What stands before the first end may be part of a line only.
+            # The first piece may be the rest of a line.
             while position > 0 and sum(map(bool, data.split(b"\n")[1:])) < count:
                 size = min(_BLOCK_BYTES, position)
                 position = file.seek(position - size)
@@ -37,13 +32,13 @@ def read_last_lines(path: Path | str, count: int) -> list[str]:
 
 
 class LogReader:
-    """Reads the lines that were added to a log since the last call; the file may not exist yet.
+    """Reads the lines added to a log since the last call; the file may not exist yet.
 
-    A file that was emptied, or replaced by another, is read from its start.
+    A truncated or replaced file is read from its start.
 
     Args:
         path: The file.
-        limit: Longest line in bytes; a longer one is handed out in pieces.
+        limit: Longest line in bytes; a longer one is returned in pieces.
     """
 
     def __init__(self, path: Path | str, *, limit: int = 1 << 20) -> None:
@@ -57,14 +52,14 @@ class LogReader:
         """Return the new lines, without their ends.
 
         Args:
-            final: Nobody writes any more: also return a last line that has no end.
+            final: Also return a last line without line end, since the file is complete.
         """
         try:
             with self.path.open("rb") as file:
                 status = os.fstat(file.fileno())
                 identity = (status.st_dev, status.st_ino)
                 if self._file not in (None, identity) or status.st_size < self._position:
-                    # A line that was cut off here has no other end.
+                    # The rest of a truncated line counts as a line.
                     self._position, self._rest = 0, self._rest and self._rest + b"\n"
                 self._file = identity
                 file.seek(self._position)
@@ -79,23 +74,6 @@ class LogReader:
         return [_decode(line) for line in lines]
 
 
-def follow_lines(path: Path | str, is_over: Callable[[], bool], *, poll_seconds: float = 0.05) -> Iterator[str]:
-    """Yield the lines of a log as they are written.
-
-    Args:
-        path: The file; it may not exist yet.
-        is_over: Tells that nobody writes any more; what was written until then is still yielded.
-        poll_seconds: Pause between looks, in seconds.
-    """
-    reader = LogReader(path)
-    while True:
-        over = is_over()
-        yield from reader.read(final=over)
-        if over:
-            return
-        time.sleep(poll_seconds)
-
-
 def _decode(line: bytes) -> str:
-    # A progress bar rewrites its line: what a terminal would show is what follows the last carriage return.
+    # A progress bar rewrites its line: a terminal shows the text after the last carriage return.
     return line.decode(errors="replace").rstrip("\r").rsplit("\r", 1)[-1]

@@ -8,27 +8,28 @@ from typing import Any
 
 from kfp_mindspore.errors import UserError, WaitTimeoutError
 from kfp_mindspore.msjob import names
-from kfp_mindspore.msjob.backends.base import Event, JobBackend, Pod
+from kfp_mindspore.msjob.backends.base import JobBackend, Pod
 from kfp_mindspore.msjob.backends.default_backend import create_backend
+from kfp_mindspore.msjob.build import build_msjob, to_env_vars
+from kfp_mindspore.msjob.commands import build_directory_variables, build_function_command, build_training_command
 from kfp_mindspore.msjob.failure import JobFailedError, explain_failure
 from kfp_mindspore.msjob.manifest import serialize
 from kfp_mindspore.msjob.pod_filter import build_pod_filter
 from kfp_mindspore.msjob.status import JobCondition
-from kfp_mindspore.msjob.submission import build_function_job, build_training_job, copy_job
 from kfp_mindspore.msjob.types import MSJob
+from kfp_mindspore.settings import PLACEHOLDER_IMAGE, get_image
 
 
 class MSJobClient:
-    """Submits, follows and deletes training jobs; its methods have the names and meanings of TrainingClient's.
+    """A client for MSJobs with the methods of kubeflow-training's TrainingClient.
 
-    Errors are this package's: `NotFoundError`, `AlreadyExistsError`, `ValidationError` for mistakes, `WaitTimeoutError`
-    (a TimeoutError) and `JobFailedError` (a RuntimeError); on a cluster also those of `kfp_mindspore.kube`. Parameters
-    `job_kind` and `timeout` of TrainingClient are gone: there is one kind, and a server that does not answer is waited
-    for as long as it makes sense.
+    Errors are those of this package: `NotFoundError`, `AlreadyExistsError`, `ValidationError`, `WaitTimeoutError` (a
+    TimeoutError) and `JobFailedError` (a RuntimeError); on a cluster also those of `kfp_mindspore.kube`. The parameters
+    `job_kind` and `timeout` of TrainingClient do not exist here.
 
     Args:
-        backend: Where jobs run; by default what KFP_MINDSPORE_BACKEND says.
-        namespace: Namespace of the jobs, unless a call names another; default the backend's.
+        backend: Where jobs run; default the one that KFP_MINDSPORE_BACKEND names.
+        namespace: Default namespace of calls; default the backend's.
     """
 
     def __init__(self, backend: JobBackend | None = None, namespace: str | None = None) -> None:
@@ -37,7 +38,7 @@ class MSJobClient:
 
     @property
     def namespace(self) -> str:
-        """Namespace of the jobs, unless a call names another."""
+        """Default namespace of calls."""
         return self._namespace or self.backend.default_namespace
 
     def train(
@@ -61,8 +62,8 @@ class MSJobClient:
     ) -> None:
         """Train a network, or run a training script, on a dataset.
 
-        A network is trained by `kfp_mindspore.training.fit`: it resumes from its checkpoints when the job restarts,
-        and trains data parallel with more than one worker.
+        A network is trained by `kfp_mindspore.training.fit`: it resumes from checkpoints after a restart and trains
+        data parallel with more than one worker.
 
         Args:
             name: Name of the job.
@@ -78,8 +79,8 @@ class MSJobClient:
                 required with a network.
             trainer_parameters: Of a network: `epochs`, `batch_size`, `seed`, `loss`, `optimizer` (names in
                 mindspore.nn), `learning_rate`, `metrics`; of a script: its command-line options by name.
-            output_dir: Where metrics.jsonl and the final checkpoint go; required with a network.
-            checkpoint_dir: Where checkpoints go; default `checkpoints` in `output_dir`.
+            output_dir: Directory for metrics.jsonl and the final checkpoint; required with a network.
+            checkpoint_dir: Directory for checkpoints; default `checkpoints` in `output_dir`.
             env_vars: Variables by name, or Kubernetes EnvVars.
             queue_name: Kueue queue of the job; ignored on this machine.
             base_image: Image of the workers.
@@ -87,20 +88,19 @@ class MSJobClient:
         Raises:
             UserError: Not exactly one of network and script is given, or an argument is wrong.
         """
-        job = build_training_job(
+        command = build_training_command(network, network_arguments, script, dataset, output_dir, trainer_parameters)
+        job = build_msjob(
             name,
-            namespace=namespace or self.namespace,
+            command=command,
+            image=get_image(base_image or "") or PLACEHOLDER_IMAGE,
             workers=num_workers,
+            namespace=namespace or self.namespace,
+            env=[
+                *to_env_vars(build_directory_variables(dataset, output_dir, checkpoint_dir)),
+                *to_env_vars(env_vars or {}),
+            ],
+            restart_policy="ExitCode",
             resources=resources_per_worker,
-            network=network,
-            network_arguments=network_arguments,
-            script=script,
-            dataset=dataset,
-            trainer_parameters=trainer_parameters,
-            output_dir=output_dir,
-            checkpoint_dir=checkpoint_dir,
-            env=env_vars,
-            image=base_image,
         )
         self.create_job(job, labels=labels, annotations=annotations, queue_name=queue_name)
 
@@ -124,26 +124,26 @@ class MSJobClient:
         volume_mounts: Sequence[Any] | None = None,
         dry_run: bool = False,
     ) -> None:
-        """Submit a job: a whole one, or one that runs a Python function in each worker.
+        """Submit a job: a manifest, or a Python function that runs in each worker.
 
         Args:
-            job: The job; with it only namespace, labels, annotations and queue_name may be given.
+            job: The manifest; besides it only namespace, labels, annotations and queue_name are allowed.
             name: Name of a function's job.
             namespace: Namespace of the job; default its own, or the client's.
             labels: Labels to add.
             annotations: Annotations to add.
             base_image: Image of a function's workers.
-            train_func: The function; it imports what it needs, and may take one argument.
-            parameters: That argument.
+            train_func: The function, of no or one argument; it imports what it needs itself.
+            parameters: Its argument.
             num_workers: Number of workers.
             resources_per_worker: ResourceRequirements, or resources by name.
             packages_to_install: Installed by pip before the function runs.
-            pip_index_url: Where pip takes them from.
+            pip_index_url: Package index of pip.
             env_vars: Variables by name, or Kubernetes EnvVars.
             queue_name: Kueue queue of the job; ignored on this machine.
             volumes: Volumes of each worker.
-            volume_mounts: Where they are mounted.
-            dry_run: Only let the backend judge it; on a cluster that is the API server.
+            volume_mounts: Their mounts.
+            dry_run: Only validate it: on a cluster by the API server.
 
         Raises:
             ValidationError: The job is invalid; the message names the fields.
@@ -165,25 +165,31 @@ class MSJobClient:
             given = [key for key, value in others.items() if value is not None]
             if given:
                 raise UserError(f"create_job: {given[0]} must be absent when job is given")
-            new = copy_job(job)
+            document = serialize(job) if isinstance(job, Mapping) else job.to_dict()
+            new = MSJob.from_dict(document, validate=isinstance(job, Mapping))
             new.metadata["namespace"] = namespace or new.metadata.get("namespace") or self.namespace
         else:
             if name is None or train_func is None:
                 raise UserError("create_job: must have job, or name and train_func")
-            new = build_function_job(
+            new = build_msjob(
                 name,
-                train_func,
-                parameters,
-                namespace=namespace or self.namespace,
+                command=build_function_command(
+                    train_func,
+                    parameters,
+                    packages_to_install=packages_to_install or (),
+                    pip_index_url=pip_index_url,
+                ),
+                image=get_image(base_image or "") or PLACEHOLDER_IMAGE,
                 workers=num_workers,
-                resources=resources_per_worker,
-                packages_to_install=packages_to_install,
-                pip_index_url=pip_index_url,
+                namespace=namespace or self.namespace,
                 env=env_vars,
-                image=base_image,
-                volumes=volumes,
-                volume_mounts=volume_mounts,
+                resources=resources_per_worker,
             )
+            pod = new.ms_replica_specs[names.WORKER].template["spec"]
+            if volumes:
+                pod["volumes"] = serialize(list(volumes))
+            if volume_mounts:
+                pod["containers"][0]["volumeMounts"] = serialize(list(volume_mounts))
         queue = {names.QUEUE_LABEL: queue_name} if queue_name else {}
         for key, entries in (("labels", {**(labels or {}), **queue}), ("annotations", annotations or {})):
             if entries:
@@ -194,7 +200,7 @@ class MSJobClient:
         """Return a job with its status.
 
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: The job does not exist.
         """
         return self.backend.get(name, namespace or self.namespace)
 
@@ -205,9 +211,9 @@ class MSJobClient:
     def get_job_conditions(
         self, name: str | None = None, namespace: str | None = None, job: MSJob | None = None
     ) -> list[JobCondition]:
-        """Return the conditions of a job that is given, or named.
+        """Return the conditions of a job, given by name or as an object.
 
-        A job is in a condition when one of that type has the status `True`; their order means nothing.
+        A job is in a condition when one of that type has the status `True`; their order has no meaning.
         """
         if job is None:
             if name is None:
@@ -216,25 +222,25 @@ class MSJobClient:
         return list(job.status.conditions) if job.status is not None else []
 
     def is_job_created(self, name: str | None = None, namespace: str | None = None, job: MSJob | None = None) -> bool:
-        """Tell whether a job is Created."""
+        """Return whether a job is Created."""
         return self._is_job(names.CREATED, name, namespace, job)
 
     def is_job_running(self, name: str | None = None, namespace: str | None = None, job: MSJob | None = None) -> bool:
-        """Tell whether a job is Running."""
+        """Return whether a job is Running."""
         return self._is_job(names.RUNNING, name, namespace, job)
 
     def is_job_restarting(
         self, name: str | None = None, namespace: str | None = None, job: MSJob | None = None
     ) -> bool:
-        """Tell whether a job is Restarting."""
+        """Return whether a job is Restarting."""
         return self._is_job(names.RESTARTING, name, namespace, job)
 
     def is_job_succeeded(self, name: str | None = None, namespace: str | None = None, job: MSJob | None = None) -> bool:
-        """Tell whether a job has Succeeded."""
+        """Return whether a job has Succeeded."""
         return self._is_job(names.SUCCEEDED, name, namespace, job)
 
     def is_job_failed(self, name: str | None = None, namespace: str | None = None, job: MSJob | None = None) -> bool:
-        """Tell whether a job has Failed."""
+        """Return whether a job has Failed."""
         return self._is_job(names.FAILED, name, namespace, job)
 
     def wait_for_job_conditions(
@@ -246,22 +252,22 @@ class MSJobClient:
         polling_interval: float = 0.1,
         callback: Callable[[MSJob], Any] | None = None,
     ) -> MSJob:
-        """Wait until a job is in any of the expected conditions.
+        """Wait until a job is in one of the expected conditions.
 
         Args:
             name: The job.
             namespace: Its namespace.
             expected_conditions: Condition types.
             wait_timeout: Seconds at most.
-            polling_interval: Pause between looks, in seconds; on a cluster changes are watched instead.
-            callback: Called with the job after each look.
+            polling_interval: Polling interval in seconds; a cluster is watched instead.
+            callback: Called with the job after each poll or change.
 
         Returns:
-            The job as it was then.
+            The job.
 
         Raises:
-            WaitTimeoutError: It took longer; a TimeoutError.
-            JobFailedError: The job failed, and that was not expected; a RuntimeError.
+            WaitTimeoutError: The timeout has passed; a TimeoutError.
+            JobFailedError: The job failed unexpectedly; a RuntimeError.
             NotFoundError: It does not exist, or was deleted meanwhile.
         """
         if unknown := set(expected_conditions) - set(names.CONDITIONS):
@@ -297,7 +303,7 @@ class MSJobClient:
             name: The job.
             namespace: Its namespace.
             is_master: Only worker 0.
-            replica_type: Only this type, in whatever case.
+            replica_type: Only this type, case-insensitive.
             replica_index: Only this index.
         """
         choose = build_pod_filter(is_master, replica_type, replica_index)
@@ -324,15 +330,15 @@ class MSJobClient:
         follow: bool = False,
         verbose: bool = False,
     ) -> tuple[dict[str, str], dict[str, list[str]]]:
-        """Return what a job's pods wrote.
+        """Return the logs of a job's pods.
 
         Args:
             name: The job.
             namespace: Its namespace.
             is_master: Only worker 0; unless a type or index is given.
-            replica_type: Only this type, in whatever case.
+            replica_type: Only this type, case-insensitive.
             replica_index: Only this index.
-            follow: Print each line as `[Pod name]: line` while the job runs, and return when it has ended.
+            follow: Print each line as `[Pod name]: line` until the job has finished.
             verbose: Also return events.
 
         Returns:
@@ -353,45 +359,41 @@ class MSJobClient:
         events: dict[str, list[str]] = {}
         if verbose:
             for event in self.backend.list_events(name, namespace):
-                events.setdefault(event.object, []).append(_spell_event(event))
+                events.setdefault(event.object, []).append(f"{event.time} {event.reason}: {event.message}")
         return logs, events
 
     def update_job(self, job: MSJob | Mapping[str, Any], name: str, namespace: str | None = None) -> None:
-        """Merge a job, or the part of one that is to change, into the stored one.
+        """Apply a merge patch to a job.
 
         Args:
-            job: Its wire form as a merge patch, such as `{"spec": {"runPolicy": {"suspend": True}}}`, or an MSJob.
+            job: The patch, such as `{"spec": {"runPolicy": {"suspend": True}}}`, or an MSJob.
             name: The job.
             namespace: Its namespace.
 
         Raises:
-            ValidationError: The result is invalid, or changes what cannot be changed.
+            ValidationError: The result is invalid, or an immutable field changes.
         """
         patch = serialize(dict(job)) if isinstance(job, Mapping) else job.to_dict()
         self.backend.update(name, namespace or self.namespace, patch)
 
     def delete_job(self, name: str, namespace: str | None = None, delete_options: Any = None) -> None:
-        """End a job's processes, remove it, and return when both are done.
+        """Delete a job and wait until its processes are gone.
 
         Args:
             name: The job.
             namespace: Its namespace.
-            delete_options: A V1DeleteOptions or its wire form; its grace period counts.
+            delete_options: A V1DeleteOptions or its manifest; only the grace period is used.
 
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: The job does not exist.
         """
         grace = (serialize(delete_options) or {}).get("gracePeriodSeconds")
         self.backend.delete(name, namespace or self.namespace, grace_seconds=grace)
 
     def explain_failure(self, job: MSJob, lines: int = 20) -> JobFailedError:
-        """Return the error that tells why a job has failed, with the last lines of the pod that failed first."""
+        """Return the error of a failed job, with the last lines of the pod that failed first."""
         return explain_failure(self.backend, job, lines)
 
     def _is_job(self, condition: str, name: str | None, namespace: str | None, job: MSJob | None) -> bool:
         conditions = self.get_job_conditions(name, namespace, job)
         return any(item.type == condition and item.status == "True" for item in conditions)
-
-
-def _spell_event(event: Event) -> str:
-    return f"{event.time} {event.reason}: {event.message}"

@@ -86,10 +86,10 @@ def build_job_schema() -> Schema:
     fields = job["properties"]
     status = fields.pop("status")
     summary = describe_class(StatusSummary)
-    status["properties"] = {**summary["properties"], **status["properties"]}
-    # Without a bound the API server takes the cost of comparing it for unlimited.
-    status["properties"]["state"]["maxLength"] = 64
-    status["description"] = "What the job has come to; written by the operator."
+    # Without maxLength the API server estimates an unlimited cost of comparing it.
+    state = {"description": "The condition of highest precedence.", "type": "string", "maxLength": 64}
+    status["properties"] = {"state": state, **summary["properties"], **status["properties"]}
+    status["description"] = "Observed state of the job, written by the operator."
     head = {name: fields.pop(name) for name in ("apiVersion", "kind", "metadata")}
     spec = {
         "description": "What the job is to be.",

@@ -179,19 +179,17 @@ class Failure:
 
 @dataclass
 class StatusSummary:
-    """What a cluster's status says beyond `JobStatus`: for tables, and what the operator must not forget.
+    """The fields that the operator adds to `JobStatus`.
 
     Attributes:
-        state: The condition that says most.
-        workers: Workers that run or are done, of those wanted, such as `1/2`.
-        restarts: How often all processes were started again because a member failed; backoffLimit is its bound.
-        attempt: The number of the present gang, from 0: restarts, disruptions, suspensions and scalings all raise it.
+        workers: Workers that run or have succeeded, of all, such as `1/2`.
+        restarts: Number of gang restarts after failures; bounded by backoffLimit.
+        attempt: Number of the present gang, from 0: restarts, disruptions, suspensions and scalings raise it.
         failure: The first failure of the newest attempt that failed.
-        waiting: What keeps the present attempt from running, in a sentence; absent when nothing is wrong.
-        observed_generation: The generation of the spec that the status is about.
+        waiting: Reason why the present attempt does not run, in a sentence; absent when nothing is wrong.
+        observed_generation: Generation of the spec that the status describes.
     """
 
-    state: str | None = None
     workers: str | None = None
     restarts: int | None = None
     attempt: int | None = None
@@ -201,15 +199,8 @@ class StatusSummary:
 
 
 @dataclass
-class DetailedStatus(JobStatus):
-    """A job's status as a cluster holds it: `JobStatus` with the fields of `StatusSummary` beside its state."""
-
-    workers: str | None = None
-    restarts: int | None = None
-    attempt: int | None = None
-    failure: Failure | None = None
-    waiting: str | None = None
-    observed_generation: int | None = None
+class DetailedStatus(JobStatus, StatusSummary):
+    """The status of a job on a cluster: `JobStatus`, `StatusSummary` and the state."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -217,7 +208,7 @@ class DetailedStatus(JobStatus):
             self.failure = _parse(Failure, self.failure)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the wire form, with the state in one word."""
+        """Return the manifest, with the state."""
         return {"state": self.state, **super().to_dict()}
 
 

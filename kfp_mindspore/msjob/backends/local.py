@@ -221,10 +221,6 @@ class LocalBackend(JobBackend):
                 raise WaitTimeoutError(f"job {name} has not ended after {timeout:g} s")
             time.sleep(_POLL_SECONDS)
 
-    def read_supervisor_log(self, name: str, namespace: str, count: int = 20) -> list[str]:
-        """Return the last lines that a job's supervisor wrote; there are some only if it failed itself."""
-        return read_last_lines(self._open(name, namespace).supervisor_log, count)
-
     def get_supervisor(self, name: str, namespace: str) -> ProcessIdentity | None:
         """Return the identity of a job's supervisor, which may have ended; None before it was started."""
         return self._open(name, namespace).read_supervisor()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.local import logs as log_files
-from kfp_mindspore.local.logs import LogReader, follow_lines, read_last_lines
+from kfp_mindspore.local.logs import LogReader, read_last_lines
 
 
 class TestReadLastLines:
@@ -110,32 +109,3 @@ class TestLogReader:
             lines += reader.read(final=True)
         *whole, rest = b"".join(pieces).split(b"\n")
         assert lines == [log_files._decode(line) for line in [*whole, *([rest] if rest else [])]]
-
-
-class TestFollowLines:
-    def test_lines_come_as_they_are_written(self, tmp_path: Path) -> None:
-        log = tmp_path / "log"
-        with log.open("ab") as output, subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=output) as writer:
-            assert writer.stdin is not None
-            lines = follow_lines(log, lambda: writer.poll() is not None, poll_seconds=0.005)
-            for word in ("one", "two"):
-                writer.stdin.write(f"{word}\n".encode())
-                writer.stdin.flush()
-                assert next(lines) == word
-                assert writer.poll() is None
-            writer.stdin.write(b"three\nunfinished")
-            writer.stdin.close()
-            assert list(lines) == ["three", "unfinished"]
-
-    def test_a_log_that_is_never_written(self, tmp_path: Path) -> None:
-        answers = iter([False, False, True])
-        assert list(follow_lines(tmp_path / "log", lambda: next(answers), poll_seconds=0.001)) == []
-
-    def test_what_was_written_before_the_end_is_not_lost(self, tmp_path: Path) -> None:
-        log = tmp_path / "log"
-
-        def is_over() -> bool:
-            log.write_text("last words\n")
-            return True
-
-        assert list(follow_lines(log, is_over)) == ["last words"]

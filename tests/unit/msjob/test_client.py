@@ -13,9 +13,8 @@ import pytest
 
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.msjob import MSJobClient
-from kfp_mindspore.msjob.function import build_function_command
+from kfp_mindspore.msjob.commands import build_function_command, build_network_command, build_script_command
 from kfp_mindspore.msjob.pod_filter import build_pod_filter
-from kfp_mindspore.msjob.trainer import build_network_command, build_script_command
 
 # Of TrainingClient's parameters: those of other kinds of job, of a server, and of a language model's fine-tuning.
 NOT_OURS = {
@@ -68,7 +67,7 @@ def test_functions_that_cannot_travel() -> None:
     def closure() -> str:
         return outer
 
-    with pytest.raises(UserError, match="closure uses outer of the function around it"):
+    with pytest.raises(UserError, match="closure uses outer of its enclosing function"):
         build_function_command(closure)
     with pytest.raises(UserError, match="with a name of its own"):
         build_function_command(lambda: None)

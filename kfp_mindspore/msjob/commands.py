@@ -1,0 +1,148 @@
+"""The commands that MSJobClient's jobs run: a Python function, a network or a script."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE
+
+NETWORK_PARAMETERS = ("epochs", "batch_size", "seed", "loss", "optimizer", "learning_rate", "metrics")
+
+
+def build_function_command(
+    function: Callable[..., Any],
+    parameters: dict[str, Any] | None = None,
+    *,
+    packages_to_install: Sequence[str] = (),
+    pip_index_url: str | None = None,
+) -> list[str]:
+    """Return the command that runs a Python function, as TrainingClient's `train_func` does.
+
+    Args:
+        function: A function of no or one argument. Only its source is sent, without decorators: it imports what it
+            needs itself.
+        parameters: The argument; None calls the function without one.
+        packages_to_install: Installed by pip before the call.
+        pip_index_url: Package index; default pip's own configuration.
+
+    Raises:
+        UserError: The source is not available, or the function is a lambda or a closure.
+    """
+    if not callable(function):
+        raise UserError(f"train_func: must be a function, got {function!r}")
+    name = getattr(function, "__name__", "")
+    if not name.isidentifier():
+        raise UserError(f"train_func: must be a function with a name of its own, got {name or function!r}")
+    if names := getattr(getattr(function, "__code__", None), "co_freevars", ()):
+        raise UserError(
+            f"train_func: {name} uses {', '.join(names)} of its enclosing function, which is not sent",
+            hint="Pass it in parameters.",
+        )
+    try:
+        lines = inspect.getsource(function)
+    except (OSError, TypeError):
+        raise UserError(
+            f"train_func: the source of {name} cannot be found",
+            hint="Define it in a file or a notebook's cell.",
+        ) from None
+    source = textwrap.dedent(lines)
+    # Decorators may need names of the function's module.
+    source = source[source.index(f"def {name}") :]
+    call = f"{name}({parameters!r})" if parameters is not None else f"{name}()"
+    program = f"{source.rstrip()}\n\n{call}\n"
+    if packages_to_install:
+        index = ["-i", pip_index_url] if pip_index_url else []
+        command = ["-m", "pip", "install", "--quiet", *index, *packages_to_install]
+        program = f"import subprocess, sys\nsubprocess.run([sys.executable, *{command!r}], check=True)\n{program}"
+    # Not evaluated: annotations may need names of the function's module.
+    program = f"from __future__ import annotations\n\n{program}"
+    # Kubernetes reads `$(NAME)` in a command as a variable; doubled, a dollar sign is one.
+    return ["python", "-u", "-c", program.replace("$", "$$")]
+
+
+def build_training_command(
+    network: str | None,
+    network_arguments: Mapping[str, Any] | None,
+    script: str | Path | None,
+    dataset: str | Path | None,
+    output_dir: str | Path | None,
+    parameters: Mapping[str, Any] | None,
+) -> list[str]:
+    """Return the command that trains a network or runs a script; the arguments are those of `MSJobClient.train`.
+
+    Raises:
+        UserError: Not exactly one of network and script is given, or an argument is wrong.
+    """
+    if network is not None and script is not None:
+        raise UserError("train: must have either network or script, got both")
+    if script is not None:
+        return build_script_command(str(script), parameters or {})
+    if network is None:
+        raise UserError("train: must have network ('module:factory') or script, got neither")
+    command = build_network_command(network, network_arguments or {}, parameters or {})
+    if dataset is None or output_dir is None:
+        raise UserError(f"train: {'dataset' if dataset is None else 'output_dir'} is required with a network")
+    return command
+
+
+def build_directory_variables(
+    dataset: str | Path | None, output_dir: str | Path | None, checkpoint_dir: str | Path | None
+) -> dict[str, str]:
+    """Return the variables that name a training process's directories; checkpoints are in the output by default."""
+    if output_dir is not None and checkpoint_dir is None:
+        checkpoint_dir = Path(output_dir) / "checkpoints"
+    directories = {DATASET_VARIABLE: dataset, OUTPUT_VARIABLE: output_dir, CHECKPOINT_VARIABLE: checkpoint_dir}
+    return {name: str(Path(path).absolute()) for name, path in directories.items() if path is not None}
+
+
+def build_network_command(network: str, arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> list[str]:
+    """Return the command that trains a network with `kfp_mindspore.training`.
+
+    Args:
+        network: `module:factory`.
+        arguments: The factory's keyword arguments.
+        parameters: Of NETWORK_PARAMETERS.
+
+    Raises:
+        ValidationError: An argument is wrong.
+    """
+    errors = []
+    module, colon, factory = network.partition(":")
+    if not colon or not factory.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+        errors.append(f"network: must be 'module:factory', got {network!r}")
+    errors += [
+        f"trainer_parameters.{name}: unknown, must be one of {', '.join(NETWORK_PARAMETERS)}"
+        for name in parameters
+        if name not in NETWORK_PARAMETERS
+    ]
+    try:
+        text = json.dumps(dict(arguments))
+    except TypeError as error:
+        errors.append(f"network_arguments: must be JSON types ({error})")
+    if errors:
+        raise ValidationError(errors, subject="train")
+    metrics = parameters.get("metrics", ())
+    options = {**parameters, "metrics": metrics if isinstance(metrics, str) else ",".join(metrics) or None}
+    return ["python", "-m", "kfp_mindspore.training", network, "--network-arguments", text, *_spell_options(options)]
+
+
+def build_script_command(script: str, parameters: Mapping[str, Any]) -> list[str]:
+    """Return the command that runs a script with options by name: `{"epochs": 5}` becomes `--epochs 5`."""
+    return ["python", script, *_spell_options(parameters)]
+
+
+def _spell_options(options: Mapping[str, Any]) -> list[str]:
+    words: list[str] = []
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            words.append(flag)
+        elif value is not None and value is not False:
+            words += [flag, str(value)]
+    return words
