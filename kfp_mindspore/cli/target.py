@@ -1,4 +1,4 @@
-"""Where a command's jobs are: the options that name a backend, and the client that they ask for."""
+"""The options that select a backend of jobs, and their client."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Target:
-    """What `--backend`, `--namespace`, `--context` and `--kubeconfig` say.
+    """The values of `--backend`, `--namespace`, `--context` and `--kubeconfig`.
 
     Attributes:
-        backend: `local`, `kubernetes`, or None for what the environment says.
+        backend: `local`, `kubernetes`, or None for the environment's.
         namespace: Namespace of the jobs; None for the backend's.
         context: Context of the kubeconfig.
         kubeconfig: The kubeconfig.
@@ -47,7 +47,7 @@ class Target:
         """Return the client.
 
         Raises:
-            UserError: The options contradict each other, or the namespace is none.
+            UserError: The options contradict each other, or the namespace is invalid.
         """
         if self.namespace is not None and (errors := list_namespace_errors("--namespace", self.namespace)):
             raise UserError(errors[0])

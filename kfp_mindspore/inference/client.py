@@ -1,4 +1,4 @@
-"""The client of services: the same methods whatever the backend."""
+"""The client of services, with the same methods for all backends."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _POLL_SECONDS = 0.1
 
 
 class InferenceClient:
-    """Deploys, watches and ends services.
+    """A client for services.
 
     Args:
         backend: Where they run: `local`, `kubernetes` or a backend's configuration, such as `LocalServing()`; default
             `KFP_MINDSPORE_BACKEND`, else `kubernetes` in a pod and `local` anywhere else.
-        namespace: Namespace of the services that are named without one.
+        namespace: Default namespace of calls.
     """
 
     def __init__(self, backend: ServingBackend | str | None = None, namespace: str = "default") -> None:
@@ -32,35 +32,35 @@ class InferenceClient:
     def deploy(self, service: Service, wait_seconds: float = 120, lease: Lease | None = None) -> ServiceStatus:
         """Start a service, or its new version, and return when it is ready.
 
-        A new version takes the old one's place only once it is ready; when it fails, the old one is untouched.
+        A new version replaces the old one once it is ready; when it fails, the old one keeps running.
 
         Args:
-            service: What to serve.
+            service: The service.
             wait_seconds: Seconds to wait until it is ready.
-            lease: The service ends when this lease is no longer held; default the one of the run that this process is a
-                step of, if any.
+            lease: The service is terminated when this lease is released; default the lease of the enclosing run, if
+                any.
 
         Returns:
             Its status, with its addresses.
 
         Raises:
-            UserError: The model or a field is wrong, or a port is taken; nothing was changed.
-            ProcessFailedError: Its server died; the last lines of its log are in the message.
-            WaitTimeoutError: It was not ready in time.
+            UserError: The model or a field is wrong, or a port is taken; nothing has changed.
+            ProcessFailedError: Its server terminated; the message has the last lines of its log.
+            WaitTimeoutError: It was not ready before the timeout.
         """
         service.validate()
-        # No span of work: nearly all of it is a server's imports and start-up, which a run counts as overhead.
+        # No span: nearly all of the time is the server's start-up, which a run counts as overhead.
         return self.backend.deploy(service, wait_seconds=wait_seconds, lease=lease)
 
     def get(self, name: str, namespace: str | None = None) -> ServiceStatus:
-        """Return how a service is.
+        """Return the status of a service.
 
         Args:
             name: Name of the service.
             namespace: Its namespace; default the client's.
 
         Raises:
-            NotFoundError: There is none of this name.
+            NotFoundError: The service does not exist.
         """
         return self.backend.get(*self._check(name, namespace))
 
@@ -69,7 +69,7 @@ class InferenceClient:
 
         Args:
             namespace: Default the client's.
-            all_namespaces: Return those of every namespace instead.
+            all_namespaces: Whether to return the services of every namespace.
         """
         return self.backend.list(None if all_namespaces else namespace or self.namespace)
 
@@ -82,17 +82,16 @@ class InferenceClient:
             namespace: Its namespace; default the client's.
 
         Raises:
-            NotFoundError: There is none of this name.
-            ProcessFailedError: It stopped or failed; the last lines of its log are in the message.
-            WaitTimeoutError: It was not ready in time.
+            NotFoundError: The service does not exist.
+            ProcessFailedError: It stopped or failed; the message has the last lines of its log.
+            WaitTimeoutError: It was not ready before the timeout.
         """
         deadline = time.monotonic() + timeout
         while not (status := self.get(name, namespace)).ready:
-            over = status.is_finished
-            if over or time.monotonic() >= deadline:
+            if status.is_finished or time.monotonic() >= deadline:
                 lines = builtins.list(self.logs(name, lines=_LAST_LINES, namespace=namespace))
                 why = f": {status.message}" if status.message else ""
-                if over:
+                if status.is_finished:
                     raise ProcessFailedError(f"service {name}: {status.state}{why}", log=lines)
                 raise WaitTimeoutError(
                     f"service {name}: not ready within {timeout:g} s, {status.state}{why}", log=lines
@@ -103,40 +102,40 @@ class InferenceClient:
     def logs(
         self, name: str, *, follow: bool = False, lines: int | None = None, namespace: str | None = None
     ) -> Iterator[str]:
-        """Yield the lines that the server of a service printed.
+        """Yield the log lines of a service.
 
         Args:
             name: Name of the service.
-            follow: Whether to go on until the service is over.
-            lines: How many of the lines so far at most; default all.
+            follow: Whether to continue until the service is finished.
+            lines: Maximum number of existing lines; default all.
             namespace: Its namespace; default the client's.
 
         Raises:
-            NotFoundError: There is none of this name.
+            NotFoundError: The service does not exist.
         """
         return self.backend.read_logs(*self._check(name, namespace), follow=follow, lines=lines)
 
     def stop(self, name: str, namespace: str | None = None) -> ServiceStatus:
-        """End a service and wait until its processes are gone; it can still be described. Idempotent.
+        """Stop a service and wait until its processes are gone; its status and log are kept. Idempotent.
 
         Args:
             name: Name of the service.
             namespace: Its namespace; default the client's.
 
         Raises:
-            NotFoundError: There is none of this name.
+            NotFoundError: The service does not exist.
         """
         return self.backend.stop(*self._check(name, namespace))
 
     def delete(self, name: str, namespace: str | None = None) -> None:
-        """Stop a service and forget it.
+        """Stop a service and delete its state.
 
         Args:
             name: Name of the service.
             namespace: Its namespace; default the client's.
 
         Raises:
-            NotFoundError: There is none of this name.
+            NotFoundError: The service does not exist.
         """
         self.backend.delete(*self._check(name, namespace))
 
@@ -155,7 +154,7 @@ def create_backend(name: str | None = None) -> ServingBackend:
             anywhere else.
 
     Raises:
-        UserError: There is no backend of this name.
+        UserError: The name is unknown.
     """
     name = name or get_backend_name()
     if name == LOCAL:

@@ -1,4 +1,4 @@
-"""The InferenceService that a service is on a cluster."""
+"""The InferenceService of a service."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from kfp_mindspore.inference.service import Service
 
 API_VERSION = "serving.kserve.io/v1beta1"
 MODEL_FORMAT = "mindspore"
-# What KServe's storage initializer and mounts read.
+# URI schemes of KServe's storage initializer and mounts.
 URI_SCHEMES = ("s3", "gs", "pvc", "http", "https", "hdfs", "webhdfs", "oci", "hf", "abfs", "abfss")
 _URI = re.compile(r"([a-z][a-z0-9+.-]*)://.+")
 
 
 def build_inference_service(service: Service) -> dict[str, Any]:
-    """Return a service as an InferenceService (serving.kserve.io/v1beta1), ready to be applied.
+    """Return a service as an InferenceService (serving.kserve.io/v1beta1).
 
-    The runtime is picked by the cluster: the one that serves the format `mindspore` by itself.
+    The cluster selects the runtime with autoSelect for the format `mindspore`.
 
     Args:
         service: Its `model_dir` must be a URI that the cluster can read.

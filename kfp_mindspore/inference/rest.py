@@ -1,4 +1,4 @@
-"""KServe's protocols V1 and V2 over HTTP, as much of them as a client needs, with the standard library only."""
+"""A client of KServe's protocols V1 and V2 over HTTP, with the standard library only."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _SHOWN_CHARACTERS = 500
 
 
 class RequestError(KfpMindSporeError):
-    """A request got no answer, or another one than 200 with JSON.
+    """A request failed, or its response was not 200 with JSON.
 
     Args:
-        message: What was asked and what came.
-        status: HTTP status, 0 when there was no answer.
+        message: The request and its response.
+        status: HTTP status, 0 without a response.
     """
 
     def __init__(self, message: str, *, status: int = 0) -> None:
@@ -26,19 +26,19 @@ class RequestError(KfpMindSporeError):
 
 
 def request_json(method: str, url: str, body: Any = None, *, timeout: float = 60.0) -> Any:
-    """Send a request and return the JSON that was answered.
+    """Send a request and return the JSON of its response.
 
-    Proxies of the environment are not used: services answer where they are.
+    Proxies of the environment are not used.
 
     Args:
         method: `GET` or `POST`.
         url: http:// or https:// address.
-        body: What to send as JSON; None for nothing.
-        timeout: Seconds to wait for the connection, and for each part of the answer.
+        body: JSON body; None for none.
+        timeout: Seconds, for the connection and for each read.
 
     Raises:
-        UserError: The address is none.
-        RequestError: There was no answer, or another one than 200 with JSON.
+        UserError: The address is invalid.
+        RequestError: The request failed, or its response was not 200 with JSON.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -66,7 +66,7 @@ def request_json(method: str, url: str, body: Any = None, *, timeout: float = 60
 
 
 def is_ready(url: str, name: str, *, timeout: float = 1.0) -> bool:
-    """Tell whether a model is loaded and answers.
+    """Return whether a model is ready.
 
     Args:
         url: Address of the server.
@@ -81,10 +81,10 @@ def is_ready(url: str, name: str, *, timeout: float = 1.0) -> bool:
 
 
 def predict_v1(url: str, name: str, instances: list[Any], *, timeout: float = 60.0) -> list[Any]:
-    """Ask by V1 and return the predictions, one an instance.
+    """Send a V1 request and return the predictions, one for each instance.
 
     Raises:
-        RequestError: There was no answer, or it holds no list of predictions.
+        RequestError: The request failed, or its response has no list of predictions.
     """
     address = f"{url}/v1/models/{name}:predict"
     answer = request_json("POST", address, {"instances": instances}, timeout=timeout)
@@ -95,10 +95,10 @@ def predict_v1(url: str, name: str, instances: list[Any], *, timeout: float = 60
 
 
 def infer_v2(url: str, name: str, inputs: list[dict[str, Any]], *, timeout: float = 60.0) -> dict[str, dict[str, Any]]:
-    """Ask by V2 and return the outputs by name: {name, shape, datatype, data}.
+    """Send a V2 request and return the outputs by name: {name, shape, datatype, data}.
 
     Raises:
-        RequestError: There was no answer, or it holds no outputs.
+        RequestError: The request failed, or its response has no outputs.
     """
     address = f"{url}/v2/models/{name}/infer"
     answer = request_json("POST", address, {"inputs": inputs}, timeout=timeout)

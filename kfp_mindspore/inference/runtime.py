@@ -1,4 +1,4 @@
-"""The serving runtime with which KServe runs model bundles on mindsporeserver, for the cluster or one namespace."""
+"""KServe's serving runtime for model bundles, for the cluster or one namespace."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from kfp_mindspore.kube.names import list_namespace_errors
 
 API_VERSION = "serving.kserve.io/v1alpha1"
 RUNTIME_NAME = "kfp-mindspore-server"
-# No registry can hold it (`.invalid` is reserved), so a forgotten image fails at once and by name.
 # MindSpore's major version, which wrote the MindIR. An InferenceService that names no version matches as well.
 FORMAT_VERSION = "2"
 HTTP_PORT = 8080
 GRPC_PORT = 8081
 MODEL_DIRECTORY = "/mnt/models"
-# How long a model may take to load and warm up before the container is restarted: after as long KServe calls a rollout
-# failed.
+# Startup deadline of loading and warm-up; KServe's progress deadline of a rollout is the same.
 STARTUP_SECONDS = 600
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
@@ -26,13 +24,13 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 def build_serving_runtime(
     image: str, *, namespace: str | None = None, auto_select: bool = True, name: str = RUNTIME_NAME
 ) -> dict[str, Any]:
-    """Return the runtime as a manifest, ready to be applied.
+    """Return the runtime as a manifest.
 
     Args:
-        image: The server's image, `registry/name@sha256:…`: a tag may be another image tomorrow.
+        image: The server's image, by digest: `registry/name@sha256:…`.
         namespace: For a ServingRuntime that only this namespace uses; None for a ClusterServingRuntime.
-        auto_select: Whether an InferenceService of the format `mindspore` gets it without naming it.
-        name: Name of the runtime, which an InferenceService may ask for.
+        auto_select: Whether KServe selects it for InferenceServices of the format `mindspore`.
+        name: Name of the runtime.
 
     Raises:
         ValidationError: Naming each field that is wrong.
@@ -78,18 +76,18 @@ def _build_container(image: str) -> dict[str, Any]:
             f"--http_port={HTTP_PORT}",
             f"--grpc_port={GRPC_PORT}",
         ],
-        # Live is answered while MindSpore is still being imported, ready when every batch size is compiled. The
-        # startup probe is the deadline for that, and looks each second, so that nobody waits for a ready server.
+        # Liveness succeeds during the import of MindSpore, readiness once every batch size is compiled. The startup
+        # probe is the deadline, and its period of 1 s bounds the delay of readiness.
         "startupProbe": _probe("ready", period=1, timeout=1, failures=STARTUP_SECONDS),
         "readinessProbe": _probe("ready", period=5, timeout=5, failures=3),
         "livenessProbe": _probe("live", period=10, timeout=5, failures=6),
-        # A server of a small model holds 0.3 GiB and idles; KServe's default asks for 1 CPU and 2 GiB a pod. Under
-        # load HTTP and the graph each keep a core busy.
+        # A server of a small model uses 0.3 GiB and no CPU when idle; KServe's default requests 1 CPU and 2 GiB a pod.
+        # Under load HTTP and the graph use one core each.
         "resources": {
             "requests": {"cpu": "500m", "memory": "1Gi"},
             "limits": {"cpu": "2", "memory": "2Gi"},
         },
-        # The `restricted` Pod Security Standard. The uid is the image's own: OpenShift wants to choose it.
+        # The `restricted` Pod Security Standard. No uid: OpenShift assigns one.
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -98,14 +96,14 @@ def _build_container(image: str) -> dict[str, Any]:
             "runAsNonRoot": True,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        # The server writes nothing there; a transform's libraries may, and downloads of a URI in --model_dir do.
+        # For libraries of a transform, and for downloads of a URI in --model_dir.
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
     }
 
 
-def _probe(question: str, *, period: int, timeout: int, failures: int) -> dict[str, Any]:
+def _probe(kind: str, *, period: int, timeout: int, failures: int) -> dict[str, Any]:
     return {
-        "httpGet": {"path": f"/v2/health/{question}", "port": HTTP_PORT},
+        "httpGet": {"path": f"/v2/health/{kind}", "port": HTTP_PORT},
         "periodSeconds": period,
         "timeoutSeconds": timeout,
         "failureThreshold": failures,

@@ -1,4 +1,4 @@
-"""What a service is and how it is: the same on this machine and on a cluster."""
+"""The description and the status of a service, the same for all backends."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i|[eE][0-9]+)?")
 _RESOURCE_KINDS = ("requests", "limits")
 _FLAG = re.compile(r"--([A-Za-z][-\w]*)(=.*)?", re.DOTALL)
-# What a backend tells the server itself.
+# Flags set by the backends.
 _RESERVED_FLAGS = ("model_name", "model_dir", "http_port", "grpc_port", "host")
 
 
 class ServiceState(str, Enum):
-    """What a service is doing.
+    """The state of a service.
 
-    `Starting`: its first server is not ready yet. `Ready`: it answers. `NotReady`: its server runs and does not answer.
-    `Restarting`: its server died and the next one is not ready yet. `Failed`: it died and will not be restarted.
-    `Stopped`: it was asked to end.
+    `Starting`: the first server is not ready yet. `Ready`: the readiness probe succeeds. `NotReady`: the server runs
+    and the probe fails. `Restarting`: the server crashed and the next one is not ready yet. `Failed`: it crashed and is
+    not restarted. `Stopped`: it was stopped.
     """
 
     STARTING = "Starting"
@@ -44,7 +44,7 @@ class ServiceState(str, Enum):
 
 @dataclass(frozen=True)
 class Service:
-    """A model bundle to serve, described once for every backend.
+    """A model bundle to serve.
 
     Args:
         name: Name of the service and of the model in its URLs: a DNS label of at most 53 characters.
@@ -55,7 +55,7 @@ class Service:
         namespace: Its namespace.
         port: HTTP port on this machine; 0 for a free one.
         grpc_port: gRPC port on this machine; 0 for a free one.
-        host: The address of this machine to listen on; `0.0.0.0` for all of them.
+        host: Listen address on this machine; `0.0.0.0` for all.
         server_args: Further flags of the server, each `--flag=value`, such as `--max_batch=32`.
     """
 
@@ -88,31 +88,31 @@ class Service:
             errors.append(f"grpc_port: must differ from port, got {self.grpc_port} for both")
         if not isinstance(self.host, str) or not self.host:
             errors.append(f"host: must be an address of this machine, got {self.host!r}")
-        errors.extend(_find_resource_errors(self.resources))
-        errors.extend(_find_flag_errors(self.server_args))
+        errors.extend(_list_resource_errors(self.resources))
+        errors.extend(_list_flag_errors(self.server_args))
         if errors:
             raise ValidationError(errors, subject=f"service {self.name}" if isinstance(self.name, str) else "service")
 
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """How a service is.
+    """The status of a service.
 
     Args:
         name: Name of the service and of the model in its URLs.
         namespace: Its namespace.
-        state: What it is doing.
+        state: Its state.
         url: Address over HTTP; the model is at `{url}/v1/models/{name}:predict` and `{url}/v2/models/{name}/infer`.
         grpc_url: Address over gRPC, host and port.
-        model: The bundle that was deployed, its directory or URI.
-        version: Counts the deployments of this name, from 1.
-        replicas: Number of replicas that run.
-        restarts: How often its server was restarted.
-        pid: Number of the server's process on this machine; None when none runs.
-        message: Why it is in this state; empty when there is nothing to tell.
-        warnings: What was asked for and is not done by this backend.
-        created: When this version was deployed, in seconds since the epoch.
-        log: File with what the server prints; empty where there is none.
+        model: Directory or URI of the deployed bundle.
+        version: Number of the deployment of this name, from 1.
+        replicas: Number of running replicas.
+        restarts: Number of restarts of its server.
+        pid: Process number of the server on this machine; None when none runs.
+        message: Reason of the state; may be empty.
+        warnings: Requests that the backend does not honour.
+        created: Time of the deployment, in seconds since the epoch.
+        log: File with the server's log; empty on a cluster.
     """
 
     name: str
@@ -132,12 +132,12 @@ class ServiceStatus:
 
     @property
     def ready(self) -> bool:
-        """Whether it answers requests."""
+        """Whether the readiness probe succeeds."""
         return self.state is ServiceState.READY
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has stopped or failed, so that it will not become ready by itself."""
+        """Whether it has stopped or failed."""
         return self.state in (ServiceState.STOPPED, ServiceState.FAILED)
 
     def to_dict(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class ServiceStatus:
 
 
 def list_name_errors(name: Any, namespace: Any) -> list[str]:
-    """Return what is wrong with the name and the namespace of a service, a sentence each."""
+    """Return one sentence for each error in the name and the namespace of a service."""
     errors = []
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAXIMUM_NAME:
         errors.append(
@@ -158,12 +158,12 @@ def list_name_errors(name: Any, namespace: Any) -> list[str]:
 
 
 def suggest_name(model_dir: str | Path) -> str:
-    """Return a service's name made from a bundle's directory, such as `digits` from `out/Digits/`; `model` if none."""
+    """Return a service name from a bundle's directory, such as `digits` from `out/Digits/`; default `model`."""
     words = re.sub(r"[^a-z0-9]+", "-", Path(model_dir).absolute().name.lower()).lstrip("-0123456789")
     return words[:MAXIMUM_NAME].strip("-") or "model"
 
 
-def _find_resource_errors(resources: Any) -> list[str]:
+def _list_resource_errors(resources: Any) -> list[str]:
     if not isinstance(resources, Mapping):
         return [f"resources: must be an object with requests and limits, got {resources!r}"]
     errors = []
@@ -181,7 +181,7 @@ def _find_resource_errors(resources: Any) -> list[str]:
     return errors
 
 
-def _find_flag_errors(flags: Any) -> list[str]:
+def _list_flag_errors(flags: Any) -> list[str]:
     if isinstance(flags, str) or not isinstance(flags, Sequence):
         return [f"server_args: must be a list of flags, got {flags!r}"]
     errors = []

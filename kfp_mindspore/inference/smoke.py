@@ -1,4 +1,4 @@
-"""The smoke test: a served model is asked for held-out samples and compared with what the network itself answered."""
+"""The smoke test: predictions of a served model for held-out samples are compared with the network's own outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SAMPLES = 32
 TOLERANCE = 1e-5
 
-# V2's names of the types that the protocol knows; codecs of a server do not belong here.
+# Data types of the V2 protocol.
 _DATATYPES = {
     "object": "BYTES",
     "bool": "BOOL",
@@ -43,18 +43,18 @@ _DATATYPES = {
 
 @dataclass(frozen=True)
 class SmokeReport:
-    """What a smoke test found.
+    """The result of a smoke test.
 
     Args:
-        url: Address that was asked.
+        url: Address of the service.
         model_name: Name of the model there.
-        samples: Number of samples asked for by each protocol.
+        samples: Number of samples sent by each protocol.
         max_abs_diffs: Largest absolute difference from the verified outputs, by protocol (`v1`, `v2`).
         tolerance: Largest absolute difference allowed.
-        prediction: What the service answered for one sample: the class's name for a classifier, else the values.
-        label: That sample's true class; empty when it is not known.
-        index: Which of the bundle's samples it is, from 0.
-        seconds: How long all requests took.
+        prediction: Prediction for one sample: the class's name for a classifier, else the values.
+        label: That sample's true class; empty when unknown.
+        index: That sample's index in the bundle, from 0.
+        seconds: Duration of all requests.
     """
 
     url: str
@@ -87,30 +87,30 @@ def run_smoke_test(
     index: int = 0,
     timeout: float = 60.0,
 ) -> SmokeReport:
-    """Ask a service by V1 and V2 (JSON over HTTP) and compare its answers with the bundle's verified outputs.
+    """Send requests by V1 and V2 (JSON over HTTP) and compare the predictions with the bundle's verified outputs.
 
-    A model with a transform, which changes what clients send and get, is asked for the example it was exported with.
+    A model with a transform gets the example that it was exported with.
 
     Args:
         url: Address of the service over HTTP.
         model_name: Name of the model in its URLs.
         bundle_dir: The bundle that is served; its verified.npz has samples and the network's own outputs.
-        samples: Number of samples to ask for by each protocol, in one request.
+        samples: Number of samples to send by each protocol, in one request.
         tolerance: Largest absolute difference allowed.
-        index: Which of the samples to report beside its label, from 0.
-        timeout: Seconds to wait for an answer.
+        index: Index of the sample to report, from 0.
+        timeout: Timeout of each request in seconds.
 
     Returns:
-        What was found.
+        The result.
 
     Raises:
         UserError: The bundle is missing, damaged, has fewer samples, or has a transform and no example of it.
-        ProcessFailedError: An answer is missing or differs; the message names the protocol, the output and the sample.
+        ProcessFailedError: A prediction is missing or differs; the message names protocol, output and sample.
     """
     bundle = ModelBundle.open(bundle_dir)
-    verified = _find_samples(bundle)
+    verified = _read_samples(bundle)
     if _is_transformed(bundle):
-        # An example has as many rows as its transform made.
+        # The number of rows of an example depends on the transform.
         samples, index = min(samples, len(verified)), min(index, len(verified) - 1)
     if not 1 <= samples <= len(verified):
         raise UserError(f"samples: must be 1 to {len(verified)}, as many as {bundle.path} has, got {samples}")
@@ -123,20 +123,20 @@ def run_smoke_test(
         for name, array in expected.items()
     )
     protocols: dict[str, Callable[[], Arrays]] = {
-        "v1": lambda: _ask_v1(url.rstrip("/"), model_name, inputs, outputs, timeout),
-        "v2": lambda: _ask_v2(url.rstrip("/"), model_name, inputs, outputs, timeout),
+        "v1": lambda: _predict_v1(url.rstrip("/"), model_name, inputs, outputs, timeout),
+        "v2": lambda: _predict_v2(url.rstrip("/"), model_name, inputs, outputs, timeout),
     }
     differences: dict[str, float] = {}
     answers: Arrays = {}
     with events.span("inference.smoke_test"):
         start = time.perf_counter()
-        for protocol, ask in protocols.items():
+        for protocol, predict in protocols.items():
             try:
-                answers = ask()
+                answers = predict()
             except rest.RequestError as error:
                 raise ProcessFailedError(
                     f"smoke test of {model_name} by {protocol}: {error.message}",
-                    hint="See what the server prints: kfp-mindspore service logs NAME",
+                    hint="Read the server's log: kfp-mindspore service logs NAME",
                 ) from error
             differences[protocol] = _compare(protocol, answers, expected, tolerance)
         seconds = time.perf_counter() - start
@@ -146,19 +146,19 @@ def run_smoke_test(
         samples=samples,
         max_abs_diffs=differences,
         tolerance=tolerance,
-        prediction=_name_prediction(_take_row(answers[outputs[0].name], index), bundle.signature.labels),
-        label=_name_label(verified, bundle.signature.labels, index),
+        prediction=_format_prediction(_take_row(answers[outputs[0].name], index), bundle.signature.labels),
+        label=_format_label(verified, bundle.signature.labels, index),
         index=index,
         seconds=seconds,
     )
 
 
 def _is_transformed(bundle: ModelBundle) -> bool:
-    """Say whether clients send and get something else than the graph takes and gives."""
+    """Return whether a transform changes the inputs or outputs of the graph."""
     return TRANSFORM_FILE in bundle.signature.files or bool(bundle.signature.transform)
 
 
-def _find_samples(bundle: ModelBundle) -> VerifiedSamples:
+def _read_samples(bundle: ModelBundle) -> VerifiedSamples:
     if not _is_transformed(bundle):
         return bundle.read_verified()
     example = bundle.read_example()
@@ -170,7 +170,7 @@ def _find_samples(bundle: ModelBundle) -> VerifiedSamples:
     return VerifiedSamples(example.inputs, example.outputs, None)
 
 
-def _ask_v1(
+def _predict_v1(
     url: str, name: str, inputs: Mapping[str, NDArray[Any]], outputs: tuple[TensorSpec, ...], timeout: float
 ) -> Arrays:
     columns = {key: _to_json(array) for key, array in inputs.items()}
@@ -189,11 +189,11 @@ def _ask_v1(
     return {spec.name: _to_array([row[spec.name] for row in predictions], spec) for spec in outputs}
 
 
-def _ask_v2(
+def _predict_v2(
     url: str, name: str, inputs: Mapping[str, NDArray[Any]], outputs: tuple[TensorSpec, ...], timeout: float
 ) -> Arrays:
     tensors = [
-        {"name": key, "shape": list(array.shape), "datatype": _name_datatype(array), "data": _to_json(array.ravel())}
+        {"name": key, "shape": list(array.shape), "datatype": _get_datatype(array), "data": _to_json(array.ravel())}
         for key, array in inputs.items()
     ]
     answered = rest.infer_v2(url, name, tensors, timeout=timeout)
@@ -213,7 +213,7 @@ def _ask_v2(
 
 
 def _compare(protocol: str, answers: Arrays, expected: Mapping[str, NDArray[Any]], tolerance: float) -> float:
-    """Return the largest absolute difference, or say where it is too large."""
+    """Return the largest absolute difference; raise where it exceeds the tolerance."""
     import numpy as np
 
     largest = 0.0
@@ -276,7 +276,7 @@ def _to_bytes(value: Any) -> bytes:
     raise TypeError(f"{value!r} is neither a text nor base 64")
 
 
-def _name_datatype(array: NDArray[Any]) -> str:
+def _get_datatype(array: NDArray[Any]) -> str:
     name = _DATATYPES.get(array.dtype.name)
     if name is None:
         raise UserError(f"dtype {array.dtype.name} has no name in the V2 protocol")
@@ -287,7 +287,7 @@ def _take_row(array: NDArray[Any], index: int) -> NDArray[Any]:
     return array[index : index + 1].reshape(array.shape[1:])
 
 
-def _name_prediction(row: NDArray[Any], labels: tuple[str, ...]) -> str:
+def _format_prediction(row: NDArray[Any], labels: tuple[str, ...]) -> str:
     if row.dtype != object and row.ndim == 1 and row.size > 1 and len(labels) in (0, row.size):
         best = int(row.argmax())
         return labels[best] if labels else str(best)
@@ -296,7 +296,7 @@ def _name_prediction(row: NDArray[Any], labels: tuple[str, ...]) -> str:
     return str(row.tolist())
 
 
-def _name_label(verified: VerifiedSamples, labels: tuple[str, ...], index: int) -> str:
+def _format_label(verified: VerifiedSamples, labels: tuple[str, ...], index: int) -> str:
     if verified.labels is None:
         return ""
     number = int(verified.labels[index])

@@ -43,7 +43,7 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity | None:
-        """Return the identity of a running process, or None when there is none with this number."""
+        """Return the identity of a running process, or None."""
         try:
             # On Linux relative to the boot, which a step of the wall clock does not change; psutil adds the boot time
             # that it read last, so it is read first.
@@ -98,7 +98,7 @@ class ProcessIdentity:
 def spawn_detached(
     argv: Sequence[str], *, cwd: Path | str | None = None, env: Mapping[str, str] | None = None, log: Path
 ) -> ProcessIdentity:
-    """Start a process in a session of its own, which outlives this one.
+    """Start a process in its own session, which outlives this one.
 
     Args:
         argv: Program and arguments.
@@ -136,9 +136,9 @@ def spawn_child(
         cwd: Working directory; default this process's.
         env: The whole environment; default this process's.
         log: File that gets its output and errors, appended.
-        own_session: Whether it also leads a session. Linux shares the cores of a busy machine out among sessions
-            first, so that several workers in one session would get the share of one; but `kill_session` of this
-            process no longer finds what such a child leaves behind.
+        own_session: Whether it also leads a session. Linux's autogroup scheduling divides a busy machine's cores among
+            sessions first, so that several workers in one session would get the share of one; but `kill_session`
+            of this process does not find the orphans of such a child.
 
     Raises:
         OSError: It could not be started.
@@ -175,7 +175,7 @@ def die_with_parent(parent: int) -> None:
     For children that were started without `spawn_child`. Only on Linux is a later death noticed.
 
     Args:
-        parent: Number of the process that started this one, as it said itself.
+        parent: Process number of the expected parent.
     """
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -203,7 +203,7 @@ def reap_orphans(keep: Sequence[int] = ()) -> None:
 
 def kill_group(group: int, number: int = signal.SIGKILL) -> None:
     """Send a signal to a process group; nothing happens when it has no members."""
-    # macOS says EPERM for a group of zombies.
+    # macOS: EPERM for a group of zombies.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
@@ -214,20 +214,20 @@ def is_group_alive(group: int) -> bool:
 
 
 def terminate_group(pid: int, grace_seconds: float) -> bool:
-    """End a process group: SIGTERM, and SIGKILL to what is left after the grace period.
+    """Terminate a process group: SIGTERM, and SIGKILL after the grace period.
 
     Args:
-        pid: The group, which is the number of the process that leads or led it.
-        grace_seconds: How long its members may take, in seconds; 0 kills at once.
+        pid: The group: process number of its leader.
+        grace_seconds: Seconds between SIGTERM and SIGKILL; 0 kills at once.
 
     Returns:
-        Whether all ended within the grace period.
+        Whether all members exited within the grace period.
     """
     return terminate_groups([pid], grace_seconds)
 
 
 def terminate_groups(pids: Sequence[int], grace_seconds: float) -> bool:
-    """End several process groups together, as `terminate_group` does, with one grace period for all."""
+    """Terminate several process groups together, as `terminate_group` does, with one grace period for all."""
     wanted = set(pids)
 
     def is_finished() -> bool:
@@ -240,16 +240,16 @@ def terminate_groups(pids: Sequence[int], grace_seconds: float) -> bool:
             return True
     for pid in wanted:
         kill_group(pid)
-    # SIGKILL cannot be refused; a process in an uninterruptible wait may take a moment.
+    # A process in an uninterruptible wait exits later.
     _wait_until(is_finished, 5.0)
     return False
 
 
 def kill_descendants(pid: int | None = None) -> list[int]:
-    """Kill every process below one, whatever group or session it moved to.
+    """Kill all descendants of a process, of any process group and session.
 
     Args:
-        pid: The ancestor, which is spared; default this process.
+        pid: The ancestor, which is not killed; default this process.
 
     Returns:
         The numbers of the processes that were killed.
@@ -258,10 +258,10 @@ def kill_descendants(pid: int | None = None) -> list[int]:
 
 
 def kill_session(leader: ProcessIdentity) -> list[int]:
-    """Kill what a dead supervisor left behind: the members of the session that it led.
+    """Kill the members of a dead process's session.
 
     Args:
-        leader: Identity of the supervisor. When its number belongs to another process by now, nothing is done.
+        leader: Identity of the session's leader. When another process reuses its number, nothing is killed.
 
     Returns:
         The numbers of the processes that were killed.

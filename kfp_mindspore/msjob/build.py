@@ -1,4 +1,4 @@
-"""Makes an MSJob of a command, for those who write no YAML."""
+"""Build an MSJob from a command."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ def build_msjob(
     resources: Any = None,
     working_dir: str | None = None,
 ) -> MSJob:
-    """Describe a job whose workers all run one command.
+    """Build a job whose workers run the same command.
 
     Args:
         name: A DNS label of at most 51 characters.
         command: The workers' command, such as `["python", "train.py"]`.
         args: Its arguments.
         image: Image of the workers; the local backend runs in the present environment instead.
-        workers: How many. From 2 on a scheduler runs beside them, which `MS_ROLE` tells from the workers.
+        workers: Number of workers. From 2 on a scheduler runs the same command, with another `MS_ROLE`.
         namespace: Namespace of the job.
         env: Variables by name, or a list of Kubernetes EnvVars.
         restart_policy: `Always`, `OnFailure`, `Never` or `ExitCode`.
-        backoff_limit: How often the job may be restarted.
-        active_deadline_seconds: The job fails when it runs longer; None for no limit.
-        ttl_seconds_after_finished: The job is deleted this long after its end; None for never.
+        backoff_limit: Maximum number of restarts.
+        active_deadline_seconds: Maximum run time in seconds; None for no limit.
+        ttl_seconds_after_finished: Seconds until a finished job is deleted; None for never.
         clean_pod_policy: `Running` (the default), `All` or `None`.
-        resources: A worker's ResourceRequirements, or the resources it is limited to, such as `{"cpu": 2}`.
-        working_dir: Directory the command runs in.
+        resources: A worker's ResourceRequirements, or its limits, such as `{"cpu": 2}`.
+        working_dir: Working directory of the command.
 
     Raises:
-        ValidationError: An argument is wrong; the message names the field it fills.
+        ValidationError: An argument is wrong; the message names the field.
     """
-    container: dict[str, Any] = {"name": CONTAINER_NAME, "image": image, "command": _spell_words(command)}
+    container: dict[str, Any] = {"name": CONTAINER_NAME, "image": image, "command": _to_list(command)}
     if args:
-        container["args"] = _spell_words(args)
+        container["args"] = _to_list(args)
     if env:
         container["env"] = to_env_vars(env)
     if resources:
@@ -82,13 +82,13 @@ def to_env_vars(env: Mapping[str, Any] | Sequence[Any]) -> list[dict[str, Any]]:
     return items
 
 
-def _spell_words(words: Sequence[str]) -> Any:
-    # A whole command line in one text is for validation to refuse, not a sequence of letters.
+def _to_list(words: Sequence[str]) -> Any:
+    # A command line in one string stays one, for validation to refuse.
     return words if isinstance(words, str) else list(words)
 
 
 def to_resource_requirements(resources: Any) -> dict[str, Any]:
-    """Return ResourceRequirements: as they are, or equal requests and limits for resources by name.
+    """Return ResourceRequirements: unchanged, or equal requests and limits for resources by name.
 
     As in TrainingClient, `gpu` stands for `nvidia.com/gpu`.
     """
@@ -101,7 +101,7 @@ def to_resource_requirements(resources: Any) -> dict[str, Any]:
 
 
 def has_image(container: Mapping[str, Any]) -> bool:
-    """Tell whether a container names an image that a cluster could pull.
+    """Return whether a container has an image that a cluster could pull.
 
     Args:
         container: As in a pod template.

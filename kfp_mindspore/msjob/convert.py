@@ -1,4 +1,4 @@
-"""Reads MSJobs of the first generation (kubeflow.org/v1) and converts them, with a list of what was changed and why.
+"""Conversion of MSJobs of the first generation (kubeflow.org/v1), with a list of changes and their reasons.
 
 The first generation had a list of replica specs, MASTER and WORKER, whose master trained as the first worker, a
 `backend`, a `masterPort` and containers of any name. Here all that trains is of one type, Worker.
@@ -28,7 +28,7 @@ from kfp_mindspore.msjob.validation import suggest
 
 _MASTER, _WORKER = "MASTER", "WORKER"
 _REPLICA_FIELDS = ("masterPort", "replicaType", "replicas", "template")
-# What both generations have keeps its meaning.
+# Fields of both generations, with the same meaning.
 _COMMON_FIELDS = ("runPolicy", "successPolicy")
 _SPEC_FIELDS = ("backend", "masterPort", "replicaSpecs", *_COMMON_FIELDS)
 _SHOWN = 60
@@ -36,12 +36,12 @@ _SHOWN = 60
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that a conversion changed.
+    """One change of a conversion.
 
     Attributes:
-        field: Path in the document that was read.
-        change: What was done.
-        reason: Why.
+        field: Path in the converted document.
+        change: The change.
+        reason: Its reason.
     """
 
     field: str
@@ -58,7 +58,7 @@ class Conversion:
 
     Attributes:
         job: The job, valid.
-        changes: What differs from the document that was read, in its order; empty when it was of today's form.
+        changes: Changes in the order of the document; empty for a document of the current generation.
     """
 
     job: MSJob
@@ -66,10 +66,10 @@ class Conversion:
 
 
 def convert_msjob(document: Mapping[str, Any]) -> Conversion:
-    """Convert a job of the first generation; one of today's form is only checked.
+    """Convert a job of the first generation; one of the current generation is only validated.
 
     Args:
-        document: As parsed from YAML; it stays as it is.
+        document: As parsed from YAML; it is not modified.
 
     Raises:
         ValidationError: It is neither, or cannot be converted; the message names the fields.
@@ -101,7 +101,7 @@ def convert_msjob(document: Mapping[str, Any]) -> Conversion:
 
 
 class _Reader:
-    """Converts one document; collects errors and changes."""
+    """Converts one document and collects errors and changes."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.document = document
@@ -110,7 +110,7 @@ class _Reader:
         self.changes: list[Change] = []
 
     def convert(self) -> dict[str, Any]:
-        """Return the converted document; it means nothing when there are errors."""
+        """Return the converted document; invalid when there are errors."""
         self.note("apiVersion", f"now {API_VERSION}", "the second generation of MSJob has a group of its own")
         self._check_fields(self.spec, "spec", _SPEC_FIELDS)
         if "backend" in self.spec:
@@ -130,7 +130,7 @@ class _Reader:
         return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
 
     def note(self, field: str, change: str, reason: str) -> None:
-        """Remember a change."""
+        """Record a change."""
         self.changes.append(Change(field, change, reason))
 
     def _merge_replicas(self) -> dict[str, Any] | None:
@@ -194,7 +194,7 @@ class _Reader:
             replicas[kind] = {
                 "path": path,
                 "replicas": 1 if count is None else count,
-                # A copy of its own: in YAML both may be one, by an alias.
+                # Copied: both may be the same object by a YAML alias.
                 "template": copy.deepcopy(template),
                 "masterPort": self._read_port(item.get("masterPort"), f"{path}.masterPort"),
                 "restartPolicy": None,
@@ -228,7 +228,7 @@ class _Reader:
         return self._read_number(value, path, low=MINIMUM_PORT, high=MAXIMUM_PORT)
 
     def _convert_template(self, replica: dict[str, Any]) -> None:
-        """Name the container that trains `mindspore`, and take the pod's restart policy out."""
+        """Rename the training container to `mindspore`, and extract the pod's restart policy."""
         path, pod = f"{replica['path']}.template.spec", replica["template"]["spec"]
         containers = pod.get("containers")
         if not isinstance(containers, list) or not all(isinstance(item, Mapping) for item in containers):
@@ -258,7 +258,7 @@ class _Reader:
             )
 
     def _compare(self, master: dict[str, Any], workers: dict[str, Any]) -> None:
-        """Refuse templates that are not one, by the names of the fields that differ."""
+        """Refuse different templates, with the paths of the fields that differ."""
         old = f"{_MASTER} ({master['path']}) and {_WORKER} ({workers['path']})"
         pairs = [
             *_list_differences(master["template"], workers["template"], "template"),
@@ -270,7 +270,7 @@ class _Reader:
             )
 
     def _place_port(self, replicas: Mapping[str, dict[str, Any]], template: dict[str, Any], count: int) -> None:
-        """Write the master's port where the scheduler's port is looked for."""
+        """Write the master's port into the container port of the scheduler."""
         given = {replica["path"] + ".masterPort": replica["masterPort"] for replica in replicas.values()}
         given["spec.masterPort"] = self._read_port(self.spec.get("masterPort"), "spec.masterPort")
         given = {path: port for path, port in given.items() if port is not None}
@@ -308,7 +308,7 @@ class _Reader:
 
 
 def _rename_references(value: Any, old: str) -> None:
-    """Rename the container where variables and volumes ask for its resources."""
+    """Rename the container in references of variables and volumes to its resources."""
     if isinstance(value, list):
         for item in value:
             _rename_references(item, old)

@@ -23,12 +23,12 @@ from kfp_mindspore.msjob.schema import describe_class
 from kfp_mindspore.msjob.spec import JobManifest
 from kfp_mindspore.msjob.status import StatusSummary
 
-# Replica types are the keys of a map, since ms-operator takes them in any case; without a bound on the map the API
-# server takes the cost of its rules for unlimited, and refuses them.
+# Replica types are the keys of a map, since ms-operator accepts them in any case; without maxProperties the API server
+# estimates an unlimited cost of its rules and refuses them.
 _FOLDED = {name: name.lower() for name in REPLICA_TYPES}
 _RESTING = "has(oldSelf.spec.runPolicy) && has(oldSelf.spec.runPolicy.suspend) && oldSelf.spec.runPolicy.suspend"
-# A write of the status changes nothing else, and no other write changes the status: what it says of the rest was judged
-# before. Judging it again, and the templates most of all, costs the API server as much as all the rest of such a write.
+# A write of the status cannot change the spec, and other writes cannot change the status: skip the rules of the spec,
+# which cost the API server as much CPU as the rest of a status write.
 _STATUS_WRITTEN = (
     "has(self.status) && (!has(oldSelf.status) || has(self.status.state) != has(oldSelf.status.state) || "
     "has(self.status.state) && self.status.state != oldSelf.status.state)"
@@ -68,10 +68,10 @@ def build_crd() -> dict[str, Any]:
                         },
                     },
                     "additionalPrinterColumns": [
-                        _column("State", "string", ".status.state", "The newest condition that is true."),
-                        _column("Workers", "string", ".status.workers", "Workers that are ready, of all."),
-                        _column("Restarts", "integer", ".status.restarts", "How often all processes were restarted."),
-                        _column("Age", "date", ".metadata.creationTimestamp", "Since the job was made."),
+                        _column("State", "string", ".status.state", "The condition of highest precedence."),
+                        _column("Workers", "string", ".status.workers", "Ready workers, of all."),
+                        _column("Restarts", "integer", ".status.restarts", "Number of gang restarts."),
+                        _column("Age", "date", ".metadata.creationTimestamp", "Time since creation."),
                     ],
                 }
             ],
@@ -92,7 +92,7 @@ def build_job_schema() -> Schema:
     status["description"] = "Observed state of the job, written by the operator."
     head = {name: fields.pop(name) for name in ("apiVersion", "kind", "metadata")}
     spec = {
-        "description": "What the job is to be.",
+        "description": "Desired state of the job.",
         "type": "object",
         "required": ["msReplicaSpecs"],
         "properties": fields,
@@ -124,7 +124,7 @@ def _add_rules(fields: dict[str, Schema]) -> None:
             f"template.spec.containers: must have one named '{CONTAINER_NAME}'",
         )
     ]
-    # A default for the whole, or those inside it would not be filled in where it is left out.
+    # A default for the object: without it the defaults of its fields are not applied when it is absent.
     fields["runPolicy"]["default"] = {}
     fields["runPolicy"]["x-kubernetes-validations"] = [_rule(_is_same("managedBy"), "managedBy: cannot change")]
     fields["elasticPolicy"]["x-kubernetes-validations"] = [
@@ -136,7 +136,7 @@ def _add_rules(fields: dict[str, Schema]) -> None:
 
 
 def _list_name_rules() -> list[dict[str, Any]]:
-    # A name is judged when the job is made; later a bad one could not even be deleted, where it has a finalizer.
+    # Names are validated on creation only: an existing job with an invalid name and a finalizer could not be deleted.
     def at_creation(rule: str) -> str:
         return f"oldSelf.hasValue() || {rule}"
 
@@ -180,7 +180,7 @@ def _build_type_rule() -> dict[str, Any]:
         }
     )
     written = _STATUS_WRITTEN.replace("oldSelf", "oldSelf.value()")
-    # What an older definition let in may stay as it is: such a job can be told of its fault, labelled and deleted.
+    # Jobs admitted by an older definition may keep their replica types, so that they can be updated and deleted.
     same = _is_same("replicas", f"{types}[k]", f"{before}[k]")
     kept = f"{types}.size() == {before}.size() && {types}.all(k, k in {before} && {same})"
     return {
@@ -216,12 +216,12 @@ def _is_same(name: str, new: str = "self", old: str = "oldSelf") -> str:
 
 
 def _join(rules: Mapping[str, str]) -> dict[str, Any]:
-    """Make one rule of several by message; each costs the API server the same again at each write, however short."""
+    """Join rules by message into one: each rule costs the API server a full evaluation of the object at each write."""
     *others, last = rules
-    told = "".join(f"!({rules[message]}) ? '{message}' : " for message in others)
+    expression = "".join(f"!({rules[message]}) ? '{message}' : " for message in others)
     return {
         **_rule(" && ".join(f"({rule})" for rule in rules.values()), "; or ".join(rules)),
-        "messageExpression": f"{told}'{last}'",
+        "messageExpression": f"{expression}'{last}'",
     }
 
 

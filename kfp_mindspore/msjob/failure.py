@@ -1,4 +1,4 @@
-"""Why a job has failed, in the words and last lines of the pod that failed first."""
+"""The error of a failed job, with the last lines of the pod that failed first."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ if TYPE_CHECKING:
 
 
 class JobFailedError(ProcessFailedError, RuntimeError):
-    """A job has failed that was to succeed; also a RuntimeError, as TrainingClient's users expect."""
+    """A job has failed unexpectedly; also a RuntimeError, as in TrainingClient."""
 
 
 def explain_failure(backend: JobBackend, job: MSJob, lines: int = 20) -> JobFailedError:
-    """Return the error that tells why a job has failed.
+    """Return the error of a failed job.
 
     Args:
-        backend: Where it ran.
+        backend: Its backend.
         job: The job, with its status.
-        lines: How many last lines of the pod that failed first it has at most.
+        lines: Maximum number of last lines of the pod that failed first.
     """
     failed = job.status.get_condition(FAILED) if job.status is not None else None
-    kept = job.status.failure if isinstance(job.status, DetailedStatus) else None
+    recorded = job.status.failure if isinstance(job.status, DetailedStatus) else None
     log: list[str] = []
     hint = ""
     try:
-        culprit = kept.pod if kept is not None else _find_culprit(backend, job)
-        if culprit:
-            log = backend.read_log(job.name, job.namespace, culprit, last=lines).splitlines()
+        pod_name = recorded.pod if recorded is not None else _get_first_failed(backend, job)
+        if pod_name:
+            log = backend.read_log(job.name, job.namespace, pod_name, last=lines).splitlines()
     except KfpMindSporeError:
-        # Its pods went with their clean-up or the job's TTL, or may not be read: what the status keeps must do.
+        # The pods were cleaned up, or reading them is forbidden: use the lines recorded in the status.
         pass
     if log:
         hint = f"The whole log: {backend.name_command('logs', job.name, namespace=job.namespace)}"
-    elif kept is not None:
-        log = kept.log[-lines:]
+    elif recorded is not None:
+        log = recorded.log[-lines:]
     return JobFailedError(
         f"job {job.name} failed: {failed.message if failed else 'it was deleted'}", log=log, hint=hint
     )
 
 
-def _find_culprit(backend: JobBackend, job: MSJob) -> str:
+def _get_first_failed(backend: JobBackend, job: MSJob) -> str:
     pods = [pod for pod in backend.list_pods(job.name, job.namespace) if pod.phase == "Failed"]
-    culprits = [pod for pod in pods if pod.reason in ("Error", "StartError")] or pods
-    return culprits[0].name if culprits else ""
+    failed_pods = [pod for pod in pods if pod.reason in ("Error", "StartError")] or pods
+    return failed_pods[0].name if failed_pods else ""

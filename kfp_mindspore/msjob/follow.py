@@ -1,4 +1,4 @@
-"""Runs a job in the foreground: submits it, shows its log, waits for its end, and takes it down with itself."""
+"""Run a job in the foreground: submit it, print its log, wait for its end, delete it on interruption."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kfp_mindspore.msjob.status import JobStatus
 from kfp_mindspore.msjob.types import MSJob
 
 _LAST_LINES = 20
-# What an interrupted run gives its processes to save what they have.
+# Grace period for the processes of an interrupted run to save a checkpoint.
 _INTERRUPTED_GRACE_SECONDS = 5.0
 
 
@@ -30,23 +30,23 @@ def run_job(
     timeout: float | None = None,
     on_log: Callable[[str], object] | None = print,
 ) -> JobStatus:
-    """Submit a job, hand out the lines of worker 0 as they come, and wait for its end.
+    """Submit a job, report the log lines of worker 0, and wait for its end.
 
     When this process is interrupted (SIGTERM, Ctrl-C, any exception), the job is deleted. For a `kill -9`, hold a
     `kfp_mindspore.local.lease.Lease`.
 
     Args:
-        client: Where to submit it.
+        client: The client that submits it.
         job: The job.
-        timeout: Seconds at most; None for no limit. The job is deleted when it takes longer.
-        on_log: Called with each line; None for silence.
+        timeout: Seconds; None for no limit. The job is deleted on timeout.
+        on_log: Called with each line; None for no output.
 
     Returns:
-        The status of the job, which has succeeded. The job itself stays, with its logs.
+        The status of the job, which has succeeded. The job and its logs are kept.
 
     Raises:
-        JobFailedError: It failed; the message tells why and ends with the last lines.
-        WaitTimeoutError: It took longer.
+        JobFailedError: It failed; the message ends with the last lines.
+        WaitTimeoutError: The timeout has passed.
     """
     with _Interrupts() as interrupts:
         with interrupts.held():
@@ -86,9 +86,9 @@ def _follow(
 
 
 class _Interrupts:
-    """Turns SIGTERM into SystemExit(143) for the length of a block, and can hold it and Ctrl-C back meanwhile.
+    """Converts SIGTERM into SystemExit(143) within a block; `held` defers it and SIGINT.
 
-    Only the main thread can; elsewhere it does nothing.
+    Has no effect outside the main thread.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class _Interrupts:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keep interruptions for `raise_pending`: a job that is half submitted could not be deleted."""
+        """Defer signals until `raise_pending`: a half-submitted job could not be deleted."""
         self._held = True
         try:
             yield
@@ -116,7 +116,7 @@ class _Interrupts:
             self._held = False
 
     def raise_pending(self) -> None:
-        """Raise what was kept."""
+        """Raise the deferred signal."""
         if self._pending is not None:
             self._raise(self._pending)
 

@@ -1,4 +1,4 @@
-"""Turns dataclasses and API models into their wire form and back, field by field."""
+"""Conversion of dataclasses and API models to JSON manifests and back, field by field."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 @functools.cache
 def to_field_name(name: str) -> str:
-    """Return a field's name on the wire: `clean_pod_policy` is `cleanPodPolicy`."""
+    """Return the manifest's name of a field: `clean_pod_policy` is `cleanPodPolicy`."""
     head, *tail = name.split("_")
     return head + "".join(word.title() for word in tail)
 
@@ -21,9 +21,9 @@ def to_field_name(name: str) -> str:
 def serialize(value: Any) -> Any:
     """Return JSON types for dataclasses of this package, models of the kubernetes and kubeflow-training clients, times.
 
-    Fields that are None are left out; a plain dict or list keeps whatever it holds.
+    Fields that are None are dropped; items of plain dicts and lists are kept.
     """
-    # Most of what comes is JSON already, and all that follows is dear.
+    # Fast path: the input is already JSON-serialisable.
     kind = type(value)
     if kind in _SCALARS:
         return value
@@ -47,7 +47,7 @@ def serialize(value: Any) -> Any:
 
 
 def deserialize(kind: type[Any], document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the constructor arguments that a wire document holds for a dataclass; unknown fields are left out."""
+    """Return a dataclass's constructor arguments from a manifest; unknown fields are dropped."""
     return {
         field.name: document[wire]
         for field in dataclasses.fields(kind)
@@ -61,7 +61,7 @@ def format_time(time: datetime.datetime) -> str:
 
 
 def parse_time(value: str | datetime.datetime | None) -> datetime.datetime | None:
-    """Return the time that RFC 3339 text names, in UTC."""
+    """Parse an RFC 3339 time; the result is in UTC."""
     if value is None or isinstance(value, datetime.datetime):
         return value
     return datetime.datetime.fromisoformat(value.replace("Z", "+00:00")).astimezone(datetime.timezone.utc)

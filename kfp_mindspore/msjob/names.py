@@ -1,4 +1,4 @@
-"""The fixed words of MSJob's wire form: group, kinds, labels, condition types, and where they are allowed."""
+"""Constants of the MSJob API: group, kinds, labels, condition types and limits."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 def resolve_replica_type(text: str) -> str | None:
-    """Return the replica type that a word means in whatever case, such as `Worker` for `worker`, or None."""
+    """Return the replica type of a case-insensitive name, such as `Worker` for `worker`, or None."""
     return next((name for name in REPLICA_TYPES if name.lower() == text.lower()), None)

@@ -1,4 +1,4 @@
-"""Which of a job's pods are meant."""
+"""Selection of a job's pods."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kfp_mindspore.msjob.names import REPLICA_TYPES, WORKER, resolve_replica_typ
 def build_pod_filter(
     is_master: bool = False, replica_type: str | None = None, replica_index: int | None = None
 ) -> Callable[[Pod], bool]:
-    """Return the test whether a pod is chosen by the arguments of `get_job_pods`.
+    """Return the predicate for the arguments of `get_job_pods`.
 
     Raises:
-        ValidationError: There is no such replica type.
+        ValidationError: The replica type is unknown.
     """
     kind = resolve_replica_type(replica_type) if replica_type is not None else None
     if replica_type is not None and kind is None:

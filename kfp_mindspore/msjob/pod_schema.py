@@ -1,7 +1,7 @@
-"""The PodTemplateSpec of one named Kubernetes release, as its OpenAPI has it, made fit for a CustomResourceDefinition.
+"""The structural schema of PodTemplateSpec, from the OpenAPI of one named Kubernetes release.
 
-`pod_schema.json` holds the definitions that a pod template reaches, with short descriptions; `make pod-schema` takes
-them from the Go module `k8s.io/kubernetes`, which is the release itself.
+`pod_schema.json` holds the definitions reachable from a pod template, with short descriptions; `make pod-schema`
+extracts them from the Go module `k8s.io/kubernetes`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ QUANTITY: Schema = {
 }
 _TEXT: Schema = {"type": "string"}
 _TEXTS: Schema = {"type": "object", "additionalProperties": _TEXT}
-# A CustomResourceDefinition drops what it does not name, so the metadata of a template is named field by field;
-# `creationTimestamp: null` is what Go programs write.
+# The API server prunes fields that a CustomResourceDefinition does not name, so the metadata of a template is named
+# field by field; Go programs write `creationTimestamp: null`.
 _METADATA: Schema = {
     "type": "object",
     "properties": {
@@ -43,13 +43,13 @@ _LEAVES: dict[str, Schema] = {
     "ObjectMeta": _METADATA,
     "Time": {"type": "string", "format": "date-time"},
 }
-# Pods may name these twice (the last one counts), and jobs that do so exist: as maps they would be refused.
+# Pods accept duplicate keys in these (the last one counts), and existing jobs have them: as maps they are refused.
 _REPEATABLE = frozenset({"env", "hostAliases", "imagePullSecrets"})
 
 
 @functools.cache
 def load_release() -> dict[str, Any]:
-    """Return what `pod_schema.json` holds: `release` (such as `v1.34.4`), `sum` and `definitions`."""
+    """Return the content of `pod_schema.json`: `release` (such as `v1.34.4`), `sum` and `definitions`."""
     release: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
     return release
 

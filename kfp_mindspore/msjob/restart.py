@@ -1,24 +1,24 @@
-"""The restart table: what becomes of a job when some of its processes have ended. Pure; all backends decide by it.
+"""The restart table: restart, fail or succeed after terminations of members. Pure; used by all backends.
 
-A member cannot rejoin a MindSpore cluster that runs, so that a restart is always one of the whole gang.
+A member cannot rejoin a running MindSpore cluster, so the whole gang is restarted.
 
 Of a member:
 
 | exit | reason | Always, OnFailure | ExitCode | Never |
 |---|---|---|---|---|
 | 0 | any | done | done | done |
-| any | `StartError`: the command cannot be run | fail | fail | fail |
-| any | `Evicted`, `NodeLost`, `Preempted`, `Deleted`: not its own doing | restart | restart | fail |
+| any | `StartError`: the command cannot be executed | fail | fail | fail |
+| any | `Evicted`, `NodeLost`, `Preempted`, `Deleted`: external causes | restart | restart | fail |
 | 130, 137, 138, 143 | other | restart | restart | fail |
 | other | other | restart | fail | fail |
 
-Of the job, the first that holds:
+Of the job, the first match:
 
-1. successPolicy empty: worker 0 is done; `AllWorkers`: all workers are done → it has succeeded.
+1. successPolicy empty: worker 0 is done; `AllWorkers`: all workers are done → the job succeeds.
 2. A member fails → the job fails.
-3. A member is to be restarted → the gang is restarted, unless it was restarted backoffLimit times: then it fails.
-   Where one of them was `Evicted`, `Preempted` or on a node that was lost, the restart is not counted.
-4. Otherwise it goes on. A scheduler or parameter server that is done decides nothing.
+3. A member restarts → the gang is restarted, or fails after backoffLimit restarts. A restart after an eviction,
+   preemption or loss of a node is not counted.
+4. Otherwise the job continues. A scheduler or parameter server that is done has no effect.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ Action = Literal["continue", "succeed", "restart", "fail"]
 
 @dataclass(frozen=True)
 class ContainerTermination:
-    """How one member stands.
+    """The state of one member.
 
     Attributes:
         name: Its pod's name.
         replica_type: `Scheduler`, `PS` or `Worker`.
         index: Its index within its type.
         exit_code: As a shell reports it (128 + signal); None while it runs.
-        reason: One word, as in a pod's terminated state: `Completed`, `Error`, `OOMKilled`, `Evicted`, `StartError` …
-        message: More about it.
+        reason: As in a pod's terminated state: `Completed`, `Error`, `OOMKilled`, `Evicted`, `StartError` …
+        message: Details.
     """
 
     name: str
@@ -62,12 +62,12 @@ class ContainerTermination:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do with a job, and why.
+    """An action for a job, with its reason.
 
     Attributes:
         action: `continue`, `succeed`, `restart` or `fail`.
-        reason: One word for the condition.
-        message: A sentence for the condition.
+        reason: Reason of the condition.
+        message: Message of the condition.
         counted: Whether a restart counts against the backoffLimit.
     """
 
@@ -78,12 +78,12 @@ class Decision:
 
 
 def decide_restart(restart_policy: str, exit_code: int, reason: str = "") -> Verdict:
-    """Decide about one member that has ended.
+    """Decide whether the termination of a member restarts the gang.
 
     Args:
         restart_policy: `Always`, `OnFailure`, `Never` or `ExitCode`.
         exit_code: As a shell reports it.
-        reason: See `ContainerTermination`.
+        reason: As in `ContainerTermination`.
     """
     if reason == START_ERROR:
         return "fail"
@@ -99,32 +99,34 @@ def decide_restart(restart_policy: str, exit_code: int, reason: str = "") -> Ver
 def decide_job_phase(
     members: Iterable[tuple[ContainerTermination, str]], *, success_policy: str, restarts: int, backoff_limit: int
 ) -> Decision:
-    """Decide about a job.
+    """Decide the next phase of a job.
 
     Args:
         members: Every member with its restart policy.
         success_policy: Empty, or `AllWorkers`.
-        restarts: How often the gang was restarted so far.
-        backoff_limit: How often it may be.
+        restarts: Number of restarts so far.
+        backoff_limit: Maximum number of restarts.
     """
-    endings = list(members)
-    workers = [ending for ending, _ in endings if ending.replica_type == WORKER]
+    terminations = list(members)
+    workers = [termination for termination, _ in terminations if termination.replica_type == WORKER]
     deciding = workers if success_policy == "AllWorkers" else [worker for worker in workers if worker.index == 0]
     if deciding and all(worker.exit_code == 0 and worker.reason != START_ERROR for worker in deciding):
         who = "all workers" if success_policy == "AllWorkers" else deciding[0].name
         return Decision("succeed", "JobSucceeded", f"{who} ended with exit code 0")
     verdicts = [
-        (ending, decide_restart(policy, ending.exit_code, ending.reason))
-        for ending, policy in endings
-        if ending.exit_code is not None
+        (termination, decide_restart(policy, termination.exit_code, termination.reason))
+        for termination, policy in terminations
+        if termination.exit_code is not None
     ]
-    for ending, verdict in verdicts:
+    for termination, verdict in verdicts:
         if verdict == "fail":
-            return Decision("fail", "StartError" if ending.reason == START_ERROR else "JobFailed", describe(ending))
-    restarting = [ending for ending, verdict in verdicts if verdict == "restart"]
-    for ending in restarting:
-        if ending.reason in DISRUPTIONS:
-            return Decision("restart", "JobDisrupted", f"{describe(ending)}; a restart that is not counted", False)
+            return Decision(
+                "fail", "StartError" if termination.reason == START_ERROR else "JobFailed", describe(termination)
+            )
+    restarting = [termination for termination, verdict in verdicts if verdict == "restart"]
+    for termination in restarting:
+        if termination.reason in DISRUPTIONS:
+            return Decision("restart", "JobDisrupted", f"{describe(termination)}; a restart that is not counted", False)
     if restarting:
         sentence = describe(restarting[0])
         if restarts >= backoff_limit:
@@ -136,14 +138,16 @@ def decide_job_phase(
 
 
 def compute_restart_delay(restarts: int) -> float:
-    """Return the pause before a restart in seconds: none before the first, then 1, 2, 4 … up to 30."""
-    # Beyond 2 ** 5 the power only grows, without end.
+    """Return the delay before a restart in seconds: 0 before the first, then 1, 2, 4 … up to 30."""
+    # Bounded exponent: restarts without a limit would overflow a float.
     return 0.0 if restarts <= 1 else min(_MAXIMUM_BACKOFF_SECONDS, 2.0 ** min(restarts - 2, 5))
 
 
-def describe(ending: ContainerTermination) -> str:
-    """Return a sentence about how a member ended."""
-    if ending.reason == START_ERROR:
-        return f"{ending.name} could not be started: {ending.message}"
-    text = f"{ending.name} ended with exit code {ending.exit_code}"
-    return f"{text} ({ending.message or ending.reason})" if ending.reason not in ("", "Error", "Completed") else text
+def describe(termination: ContainerTermination) -> str:
+    """Return a sentence about the termination of a member."""
+    if termination.reason == START_ERROR:
+        return f"{termination.name} could not be started: {termination.message}"
+    text = f"{termination.name} ended with exit code {termination.exit_code}"
+    if termination.reason in ("", "Error", "Completed"):
+        return text
+    return f"{text} ({termination.message or termination.reason})"

@@ -1,4 +1,4 @@
-"""Turns a dataclass of the wire form into the structural schema that a CustomResourceDefinition holds."""
+"""The structural schema of a dataclass, for a CustomResourceDefinition."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _PLAIN: dict[Any, Schema] = {
 
 
 def limit(**words: Any) -> Any:
-    """Return a dataclass field that may be None, with what its schema says beside its type.
+    """Return an optional dataclass field with further keywords of its schema.
 
     Args:
-        words: Words of OpenAPI, such as `minimum=1`; `required=True`; `definition="Quantity"` for what Kubernetes
-            defines; `default_factory` as of dataclasses. A `default` is the API server's: in Python None stays None.
+        words: Keywords of OpenAPI, such as `minimum=1`; `required=True`; `definition="Quantity"` for a definition of
+            Kubernetes; `default_factory` of dataclasses. The API server applies a `default`; in Python None stays.
     """
     factory = words.pop("default_factory", None)
     if factory is not None:
@@ -36,11 +36,11 @@ def limit(**words: Any) -> Any:
 
 
 def describe_class(kind: type[Any], extras: Mapping[str, Mapping[str, Any]] | None = None) -> Schema:
-    """Return the schema of a dataclass; its docstring describes it and its `Attributes:` describe its fields.
+    """Return the schema of a dataclass, with the descriptions of its docstring.
 
     Args:
         kind: The dataclass.
-        extras: Field name to words of OpenAPI, for fields that hold none themselves.
+        extras: Field name to keywords of OpenAPI, for fields without `limit`.
     """
     hints = typing.get_type_hints(kind)
     texts = _read_docstring(kind)
@@ -79,7 +79,7 @@ def _describe_type(
 
 
 def _read_docstring(kind: type[Any]) -> dict[str, str]:
-    """Return the first sentence of a class's docstring under the empty name, and what it says of each attribute."""
+    """Return the first sentence of a docstring under the empty name, and the description of each attribute."""
     text = inspect.getdoc(kind) or ""
     head, _, attributes = text.partition("\nAttributes:\n")
     texts = {"": _join(head.split("\n\n")[0])}

@@ -27,15 +27,15 @@ from kfp_mindspore.msjob.status import JobStatus
 
 @dataclass
 class SchedulingPolicy:
-    """How the job's pods are scheduled together, as `KubeflowOrgV1SchedulingPolicy`; the local backend ignores it.
+    """Gang scheduling of the job's pods, as `KubeflowOrgV1SchedulingPolicy`; the local backend ignores it.
 
     Attributes:
-        min_available: How many pods must find a node before any starts; default all.
-        min_resources: What the job needs in all, resource name to quantity; default for Volcano the sum of the requests
-            of as many pods as must find a node, for scheduler-plugins nothing.
-        priority_class: PriorityClass of the group of pods; Volcano's alone.
-        queue: Queue of the gang scheduler; Volcano's alone.
-        schedule_timeout_seconds: How long the group of pods may wait to be scheduled together, by scheduler-plugins.
+        min_available: Minimum number of pods that are scheduled together; default all.
+        min_resources: Resources of the whole job, name to quantity; default for Volcano the sum of the requests of
+            min_available pods, for scheduler-plugins none.
+        priority_class: PriorityClass of the PodGroup; Volcano only.
+        queue: Queue of the PodGroup; Volcano only.
+        schedule_timeout_seconds: Scheduling timeout of the PodGroup in seconds; scheduler-plugins only.
     """
 
     min_available: int | None = limit(minimum=1)
@@ -47,11 +47,11 @@ class SchedulingPolicy:
 
 @dataclass
 class ElasticPolicy:
-    """Between how many workers a job may have; kept and passed on, every backend runs the workers that are asked for.
+    """Bounds of the number of workers; stored only, every backend runs the requested number.
 
     Attributes:
-        min_replicas: With fewer workers it does not run.
-        max_replicas: It never gets more workers.
+        min_replicas: Minimum number of workers.
+        max_replicas: Maximum number of workers.
     """
 
     min_replicas: int | None = limit(minimum=1)
@@ -60,16 +60,16 @@ class ElasticPolicy:
 
 @dataclass
 class RunPolicy:
-    """When a job ends, is tried again and is cleaned up, as `KubeflowOrgV1RunPolicy`.
+    """Deadline, restarts and clean-up of a job, as `KubeflowOrgV1RunPolicy`.
 
     Attributes:
-        active_deadline_seconds: The job fails when it runs longer; default no limit.
-        backoff_limit: How often all its processes may be started again; default 3.
-        clean_pod_policy: What goes at the end: `Running` processes (the default), `All` (logs too), or `None`.
-        managed_by: Controller that looks after the job; the local backend ignores it.
-        scheduling_policy: How the job's pods are scheduled together.
-        suspend: Whether the job waits, without any process.
-        ttl_seconds_after_finished: The job is deleted this long after its end; default never.
+        active_deadline_seconds: Maximum run time in seconds; default no limit.
+        backoff_limit: Maximum number of gang restarts; default 3.
+        clean_pod_policy: Pods deleted at the end: `Running` (the default), `All` (with their logs) or `None`.
+        managed_by: Controller that manages the job; the local backend ignores it.
+        scheduling_policy: Gang scheduling of the job's pods.
+        suspend: Whether the job is suspended, without any process.
+        ttl_seconds_after_finished: Seconds until a finished job is deleted; default never.
     """
 
     active_deadline_seconds: int | None = limit(minimum=1, format="int64")
@@ -87,12 +87,12 @@ class RunPolicy:
 
 @dataclass
 class ReplicaSpec:
-    """One kind of process of a job, as `KubeflowOrgV1ReplicaSpec`.
+    """The replicas of one type, as `KubeflowOrgV1ReplicaSpec`.
 
     Attributes:
-        replicas: How many; default 1.
-        restart_policy: `Always`, `OnFailure`, `Never` (the default) or `ExitCode` (again after a retryable exit code).
-        template: The PodTemplateSpec, a dict as on the wire; its container `mindspore` is what runs.
+        replicas: Number of replicas; default 1.
+        restart_policy: `Always`, `OnFailure`, `Never` (the default) or `ExitCode` (after retryable exit codes).
+        template: The PodTemplateSpec, a dict as in YAML; its container `mindspore` runs the training.
     """
 
     replicas: int | None = limit(minimum=1, default=1)
@@ -104,7 +104,7 @@ class ReplicaSpec:
 
     @property
     def container(self) -> dict[str, Any]:
-        """The container that trains."""
+        """The container `mindspore`."""
         containers = self.template.get("spec", {}).get("containers", [])
         found: dict[str, Any] = next((item for item in containers if item.get("name") == CONTAINER_NAME), {})
         return found
@@ -121,16 +121,16 @@ class JobManifest:
     """A MindSpore training job.
 
     Attributes:
-        metadata: Kubernetes object metadata, as on the wire; `name` is a DNS label of at most 51 characters.
-        ms_replica_specs: Replica type (`Scheduler`, `PS`, `Worker`) to what runs there. With more than one worker and
-            no scheduler given, a scheduler runs the workers' own template.
-        run_policy: When it ends, is tried again and is cleaned up.
-        success_policy: Empty or None: it has succeeded when worker 0 has; `AllWorkers`: when all have.
-        enable_dynamic_worker: Kept for ms-operator.
-        elastic_policy: Between how many workers the job may have.
-        topology_key: Label of nodes, such as `topology.kubernetes.io/zone`: all pods of the job go to nodes with the
-            same value; the local backend ignores it.
-        status: What it has come to; written by the backend.
+        metadata: Kubernetes object metadata, a dict as in YAML; `name` is a DNS label of at most 51 characters.
+        ms_replica_specs: Replica type (`Scheduler`, `PS`, `Worker`) to its replicas. With more than one worker and no
+            scheduler given, a scheduler runs the workers' template.
+        run_policy: Deadline, restarts and clean-up.
+        success_policy: Empty or None: the job succeeds with worker 0; `AllWorkers`: with all workers.
+        enable_dynamic_worker: Stored for ms-operator.
+        elastic_policy: Bounds of the number of workers.
+        topology_key: Label of nodes, such as `topology.kubernetes.io/zone`: all pods of the job are scheduled to nodes
+            with the same value; the local backend ignores it.
+        status: Observed state, written by the backend.
     """
 
     metadata: dict[str, Any]
@@ -169,13 +169,13 @@ class JobManifest:
 
     @property
     def workers(self) -> int:
-        """How many workers it has."""
+        """Number of workers."""
         replicas = self.ms_replica_specs["Worker"].replicas
         return 1 if replicas is None else replicas
 
     @property
     def effective_run_policy(self) -> RunPolicy:
-        """The run policy with its defaults filled in."""
+        """The run policy with its defaults."""
         policy = copy.copy(self.run_policy or RunPolicy())
         if policy.backoff_limit is None:
             policy.backoff_limit = DEFAULT_BACKOFF_LIMIT
@@ -183,7 +183,7 @@ class JobManifest:
         return policy
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the wire form, a copy."""
+        """Return the manifest, a copy."""
         spec: dict[str, Any] = {
             "msReplicaSpecs": {name: serialize(item) for name, item in self.ms_replica_specs.items()}
         }

@@ -18,10 +18,10 @@ class JobCondition:
     Attributes:
         type: `Created`, `Running`, `Restarting`, `Suspended`, `Succeeded` or `Failed`.
         status: `True`, `False` or `Unknown`.
-        reason: One word for programs, such as `BackoffLimitExceeded`.
-        message: A sentence for people.
-        last_update_time: When any of the above was written last.
-        last_transition_time: When the status changed last.
+        reason: One machine-readable word, such as `BackoffLimitExceeded`.
+        message: A sentence.
+        last_update_time: Time of the last update.
+        last_transition_time: Time of the last change of the status.
     """
 
     type: str
@@ -38,14 +38,14 @@ class JobCondition:
 
 @dataclass
 class ReplicaStatus:
-    """How many replicas of one type run and have ended, as `KubeflowOrgV1ReplicaStatus`.
+    """Numbers of replicas of one type, as `KubeflowOrgV1ReplicaStatus`.
 
     Attributes:
-        active: How many run.
-        succeeded: How many have ended well.
-        failed: How many have ended badly.
-        selector: The label selector of their pods, as text.
-        label_selector: The label selector of their pods.
+        active: Number of running replicas.
+        succeeded: Number of succeeded replicas.
+        failed: Number of failed replicas.
+        selector: Label selector of their pods, as text.
+        label_selector: Label selector of their pods.
     """
 
     active: int | None = None
@@ -57,16 +57,16 @@ class ReplicaStatus:
 
 @dataclass
 class JobStatus:
-    """What a job has come to, as `KubeflowOrgV1JobStatus`.
+    """Observed state of a job, as `KubeflowOrgV1JobStatus`.
 
-    A job *is* in a condition when one of that type has the status `True`; their order means nothing.
+    A job *is* in a condition when one of that type has the status `True`; their order has no meaning.
 
     Attributes:
-        conditions: What holds of the job and what does not; one of each type.
-        replica_statuses: Replica type to how many run and have ended.
-        start_time: When its first process was started.
-        completion_time: When it succeeded or failed for good.
-        last_reconcile_time: When it was looked at last.
+        conditions: Conditions, one of each type.
+        replica_statuses: Replica type to its numbers of replicas.
+        start_time: Start of its first process.
+        completion_time: Time of success or final failure.
+        last_reconcile_time: Time of the last reconciliation.
     """
 
     conditions: list[JobCondition] = field(default_factory=list)
@@ -85,30 +85,30 @@ class JobStatus:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> JobStatus:
-        """Read the wire form; fields that are not known are left out."""
+        """Read a manifest; unknown fields are dropped."""
         return cls(**deserialize(cls, document))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the wire form."""
+        """Return the manifest."""
         document: dict[str, Any] = serialize(self)
         return document
 
     def has(self, condition: str) -> bool:
-        """Tell whether the job is in a condition."""
+        """Return whether the job is in a condition."""
         return any(item.type == condition and item.status == "True" for item in self.conditions)
 
     def get_condition(self, condition: str) -> JobCondition | None:
-        """Return the condition of a type, whatever its status, or None."""
+        """Return the condition of a type, of any status, or None."""
         return next((item for item in self.conditions if item.type == condition), None)
 
     @property
     def is_finished(self) -> bool:
-        """Whether the job has succeeded or failed for good."""
+        """Whether the job has succeeded or failed."""
         return self.has(SUCCEEDED) or self.has(FAILED)
 
     @property
     def state(self) -> str:
-        """The condition that says most, for tables: an end before `Suspended` before `Restarting` before `Running`."""
+        """The condition of highest precedence: `Failed`, `Succeeded`, `Suspended`, `Restarting`, `Running`."""
         order = (FAILED, SUCCEEDED, SUSPENDED, RESTARTING, RUNNING)
         return next((name for name in order if self.has(name)), "Created" if self.conditions else "Pending")
 
@@ -121,14 +121,14 @@ class JobStatus:
         status: bool = True,
         time: datetime.datetime | None = None,
     ) -> None:
-        """Write one condition, and clear those that it excludes, as kubeflow-training's controller does.
+        """Set one condition and clear those that it excludes, as kubeflow-training's controller does.
 
         Args:
             condition: Its type.
-            reason: One word for programs.
-            message: A sentence for people.
-            status: False to say that the job is not in it (any more).
-            time: When it came to be so; None for now.
+            reason: One machine-readable word.
+            message: A sentence.
+            status: Status of the condition.
+            time: Time of the transition; default now.
         """
         time = time or now()
         if condition not in CONDITIONS:
@@ -163,10 +163,10 @@ class Failure:
     Attributes:
         pod: Name of the pod that failed first.
         exit_code: As a shell reports it.
-        reason: One word, such as `OOMKilled`, `Evicted` or `Error`.
-        message: A sentence about it.
+        reason: Reason, such as `OOMKilled`, `Evicted` or `Error`.
+        message: A sentence.
         log: The pod's last lines, oldest first.
-        attempt: The attempt that it ended, from 0.
+        attempt: Number of the attempt, from 0.
     """
 
     pod: str

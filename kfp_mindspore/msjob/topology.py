@@ -1,4 +1,4 @@
-"""From a job to its members: names, ranks, ports and MS_* variables. Pure; all backends build by it."""
+"""The topology of a job: names, ranks, ports and MS_* variables of its members. Pure; used by all backends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ VARIABLES = (
 
 @dataclass(frozen=True)
 class Endpoints:
-    """Where the scheduler is found.
+    """The address of the scheduler.
 
     Attributes:
         host: An IP address; MindSpore accepts no name.
@@ -66,7 +66,7 @@ class Member:
         index: Index within the type. A worker's index is its rank.
         environment: The MS_* variables; empty for a job of one worker.
         labels: The pod's labels.
-        spec: What it runs.
+        spec: Its replica spec.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Topology:
 
 
 def is_standalone(job: MSJob) -> bool:
-    """Tell whether a job is one plain process: one worker and no parameter server."""
+    """Return whether a job is one plain process: one worker and no parameter server."""
     return job.workers == 1 and PARAMETER_SERVER not in job.ms_replica_specs
 
 
@@ -105,14 +105,14 @@ def get_scheduler_port(job: MSJob) -> int:
 
 
 def build_topology(spec: MSJob, endpoints: Endpoints) -> Topology:
-    """Lay a job out.
+    """Compute the topology of a job.
 
     A job of one worker is one process without MS_*. Otherwise a scheduler is added; without a template of its own it
     runs the workers' template, which is what MindSpore expects: the same script in all roles.
 
     Args:
         spec: A valid job.
-        endpoints: Where its scheduler will be.
+        endpoints: Address of its scheduler.
     """
     standalone = is_standalone(spec)
     replicas = dict(spec.ms_replica_specs)
@@ -136,7 +136,7 @@ def build_topology(spec: MSJob, endpoints: Endpoints) -> Topology:
                 }
                 if servers:
                     environment[SERVER_COUNT_VARIABLE] = str(servers)
-                # An integer fixes the rank; workers keep theirs over restarts. The others only need a unique one.
+                # An integer fixes the rank, also across restarts. The other roles only need a unique value.
                 environment[NODE_ID_VARIABLE] = str(index) if kind == WORKER else f"{kind.lower()}-{index}"
             members.append(
                 Member(

@@ -16,28 +16,28 @@ class MSJob(JobManifest):
     """A MindSpore training job.
 
     Attributes:
-        metadata: Kubernetes object metadata, as on the wire; `name` is a DNS label of at most 51 characters.
-        ms_replica_specs: Replica type (`Scheduler`, `PS`, `Worker`) to what runs there. With more than one worker and
-            no scheduler given, a scheduler runs the workers' own template.
-        run_policy: When it ends, is tried again and is cleaned up.
-        success_policy: Empty or None: it has succeeded when worker 0 has; `AllWorkers`: when all have.
-        enable_dynamic_worker: Kept for ms-operator.
-        elastic_policy: Between how many workers the job may have.
-        topology_key: Label of nodes, such as `topology.kubernetes.io/zone`: all pods of the job go to nodes with the
-            same value; the local backend ignores it.
-        status: What it has come to; written by the backend.
+        metadata: Kubernetes object metadata, a dict as in YAML; `name` is a DNS label of at most 51 characters.
+        ms_replica_specs: Replica type (`Scheduler`, `PS`, `Worker`) to its replicas. With more than one worker and no
+            scheduler given, a scheduler runs the workers' template.
+        run_policy: Deadline, restarts and clean-up.
+        success_policy: Empty or None: the job succeeds with worker 0; `AllWorkers`: with all workers.
+        enable_dynamic_worker: Stored for ms-operator.
+        elastic_policy: Bounds of the number of workers.
+        topology_key: Label of nodes, such as `topology.kubernetes.io/zone`: all pods of the job are scheduled to nodes
+            with the same value; the local backend ignores it.
+        status: Observed state, written by the backend.
     """
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], *, validate: bool = True) -> MSJob:
-        """Read the wire form.
+        """Read a manifest.
 
         Args:
             document: As parsed from YAML; it is copied.
-            validate: False for what was validated before.
+            validate: Whether to validate it; False for a document of a backend.
 
         Raises:
-            ValidationError: It is no valid MSJob; the message names the fields.
+            ValidationError: It is invalid; the message names the fields.
         """
         if validate:
             validate_msjob(document)
@@ -64,12 +64,12 @@ class MSJob(JobManifest):
             source: Name of its file, for messages.
 
         Raises:
-            ValidationError: It is no YAML (with line and column) or no valid MSJob.
+            ValidationError: Not YAML (with line and column), or an invalid MSJob.
         """
         return cls.from_dict(parse_msjob_yaml(text, source=source))
 
     def to_yaml(self) -> str:
-        """Return the wire form as YAML, fields in their usual order."""
+        """Return the manifest as YAML."""
         import yaml
 
         text: str = yaml.safe_dump(self.to_dict(), sort_keys=False)

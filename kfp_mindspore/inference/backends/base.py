@@ -1,4 +1,4 @@
-"""What every backend of services can do."""
+"""The interface of service backends."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from kfp_mindspore.local.lease import Lease
 
 
 class ServingBackend(ABC):
-    """Runs services; `InferenceClient` is the way to use one."""
+    """Runs services; InferenceClient is its user interface."""
 
     @abstractmethod
     def deploy(self, service: Service, *, wait_seconds: float, lease: Lease | None) -> ServiceStatus:
         """Start a service, or its new version, and return when it is ready.
 
-        A new version takes the old one's place only once it is ready; when it fails, the old one is untouched.
+        A new version replaces the old one once it is ready; when it fails, the old one keeps running.
 
         Args:
-            service: What to serve.
+            service: The service.
             wait_seconds: Seconds to wait until it is ready.
             lease: The service ends when this lease is no longer held; None for one named by the environment, if any.
 
         Raises:
             UserError: The model or a field is wrong, or a port is taken.
-            ProcessFailedError: Its server died; the last lines of its log are in the message.
-            WaitTimeoutError: It was not ready in time.
+            ProcessFailedError: Its server terminated; the message has the last lines of its log.
+            WaitTimeoutError: It was not ready before the timeout.
         """
 
     @abstractmethod
     def get(self, name: str, namespace: str) -> ServiceStatus:
-        """Return how a service is.
+        """Return the status of a service.
 
         Raises:
-            NotFoundError: There is none of this name.
+            NotFoundError: The service does not exist.
         """
 
     @abstractmethod
@@ -43,30 +43,30 @@ class ServingBackend(ABC):
 
     @abstractmethod
     def read_logs(self, name: str, namespace: str, *, follow: bool, lines: int | None) -> Iterator[str]:
-        """Yield the lines that the server printed.
+        """Yield the log lines of a service.
 
         Args:
             name: Name of the service.
             namespace: Its namespace.
-            follow: Whether to go on until the service is over.
-            lines: How many of the lines so far at most; None for all.
+            follow: Whether to continue until the service is finished.
+            lines: Maximum number of existing lines; None for all.
 
         Raises:
-            NotFoundError: There is none of this name.
+            NotFoundError: The service does not exist.
         """
 
     @abstractmethod
     def stop(self, name: str, namespace: str) -> ServiceStatus:
-        """End a service and wait until its processes are gone; it can still be described. Idempotent.
+        """Stop a service and wait until its processes are gone; its status and log are kept. Idempotent.
 
         Raises:
-            NotFoundError: There is none of this name.
+            NotFoundError: The service does not exist.
         """
 
     @abstractmethod
     def delete(self, name: str, namespace: str) -> None:
-        """Stop a service and forget it.
+        """Stop a service and delete its state.
 
         Raises:
-            NotFoundError: There is none of this name.
+            NotFoundError: The service does not exist.
         """

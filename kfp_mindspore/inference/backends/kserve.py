@@ -1,4 +1,4 @@
-"""Services as KServe InferenceServices."""
+"""The KServe backend; not implemented in this version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services as processes of this machine, each under a supervisor of its own."""
+"""The local backend: services as processes of this machine, each with its own detached supervisor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from kfp_mindspore.local.ports import is_port_free, list_free_ports
 from kfp_mindspore.settings import LEASE_VARIABLE
 
 SERVER_MODULE = "mindsporeserver"
-# How often other free ports are tried when somebody takes one between its choice and the server's start.
+# Attempts with other free ports when another process binds a chosen one before the server starts.
 _PORT_ATTEMPTS = 3
 
 _logger = logging.getLogger(__name__)
@@ -45,9 +45,9 @@ class LocalServing(ServingBackend):
         command: Program and first arguments of the server, which also gets kserve.ModelServer's `--model_name=`,
             `--http_port=` and `--grpc_port=`, and `--model_dir=`, `--host=` and the service's own flags; default
             mindsporeserver.
-        max_restarts: How many crashes in a row are followed by a restart.
-        stable_seconds: How long a server must have been ready for its crash to count as the first in a row again.
-        grace_seconds: How long a server may take to end, in seconds.
+        max_restarts: Maximum number of restarts after consecutive crashes.
+        stable_seconds: Seconds of readiness after which the count of consecutive crashes starts anew.
+        grace_seconds: Seconds between SIGTERM and SIGKILL of a server.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class LocalServing(ServingBackend):
     def deploy(self, service: Service, *, wait_seconds: float, lease: Lease | None) -> ServiceStatus:
         """Start a service, or its new version, and return when it is ready.
 
-        When the old version holds the port that was asked for, the new one first proves itself on another port; then
-        it takes the old one's port, with a gap of as long as it takes to start.
+        When the old version listens on the requested port, the new one first becomes ready on another port and then
+        moves to the requested one, with a gap of its start-up time.
         """
         bundle = _open_bundle(service)
         _check_flags(service)
@@ -80,7 +80,7 @@ class LocalServing(ServingBackend):
         lease_path = str(lease.path) if lease else os.environ.get(LEASE_VARIABLE) or None
         if lease_path and not is_lease_held(lease_path):
             raise KfpMindSporeError(
-                f"service {service.name}: the run that it would belong to is over: nobody holds {lease_path}",
+                f"service {service.name}: the run that it would belong to is over: {lease_path} is not held",
                 hint=f"Unset {LEASE_VARIABLE} for a service that outlives its run.",
             )
         with directory.lock():
@@ -99,13 +99,13 @@ class LocalServing(ServingBackend):
         return status
 
     def get(self, name: str, namespace: str) -> ServiceStatus:
-        """Return how a service is; whether it is ready is asked of its server."""
+        """Return the status of a service, with a readiness probe of its server."""
         while True:
             version = self._get_current(name, namespace)
             try:
                 status = get_status(version)
             except UserError:
-                # A new version took its place meanwhile; then it is asked instead.
+                # Replaced by a new version meanwhile: retry with that.
                 if self._get_current(name, namespace) == version:
                     raise
                 continue
@@ -123,11 +123,11 @@ class LocalServing(ServingBackend):
         return statuses
 
     def read_logs(self, name: str, namespace: str, *, follow: bool, lines: int | None) -> Iterator[str]:
-        """Yield the lines that the server printed."""
+        """Yield the log lines of a service."""
         return read_logs(self._get_current(name, namespace), follow, lines)
 
     def stop(self, name: str, namespace: str) -> ServiceStatus:
-        """End a service's processes; its state and its log stay."""
+        """Terminate a service's processes; its state and its log are kept."""
         directory = self._get_directory(name, namespace)
         self._get_current(name, namespace)
         with directory.lock():
@@ -137,7 +137,7 @@ class LocalServing(ServingBackend):
             return get_status(version)
 
     def delete(self, name: str, namespace: str) -> None:
-        """End a service's processes and remove its directory."""
+        """Terminate a service's processes and remove its directory."""
         directory = self._get_directory(name, namespace)
         self._get_current(name, namespace)
         with directory.lock():
@@ -155,10 +155,10 @@ class LocalServing(ServingBackend):
         deadline: float,
         wait_seconds: float,
     ) -> VersionDirectory:
-        """Start the new version, make it the service and end the old one."""
+        """Start the new version, make it the service and terminate the old one."""
         held = _get_ports(old)
         for attempt in range(1, _PORT_ATTEMPTS + 1):
-            wanted = _choose_ports(service, held)
+            wanted = _resolve_ports(service, held)
             shared = held & set(wanted)
             first = tuple(list_free_ports(2)) if shared else wanted
             version = directory.add_version()
@@ -194,7 +194,7 @@ class LocalServing(ServingBackend):
     ) -> None:
         version.work.mkdir()
         version.model.mkdir()
-        # A link, not a copy: a bundle is replaced as a whole, so what was deployed stays what it was.
+        # A link, not a copy: a bundle is replaced as a whole, never modified.
         for name in (*bundle.signature.files, SIGNATURE_FILE):
             _link(bundle.path / name, version.model / name)
         port, grpc_port = ports
@@ -237,7 +237,7 @@ class LocalServing(ServingBackend):
         deadline: float,
         wait_seconds: float,
     ) -> None:
-        """Let a version that has proved itself take the ports of the old one; when it fails, the old one comes back."""
+        """Move a version that was ready to the ports of the old one; when that fails, restart the old one."""
         spec = version.read_spec()
         port, grpc_port = ports
         end_version(version)
@@ -252,7 +252,7 @@ class LocalServing(ServingBackend):
             raise
 
     def _sweep(self, directory: ServiceDirectory) -> None:
-        """Remove versions that a killed deployment left, which is neither the service nor still starting."""
+        """Remove versions left by a killed deployment."""
         current = directory.current
         for version in directory.list_versions():
             if current is None or version.number != current.number:
@@ -286,7 +286,7 @@ def _check_flags(service: Service) -> None:
         if name.replace("-", "_").startswith("__ssl_"):
             raise UserError(
                 f"service {service.name}: server_args: {name}: must not be set on this machine, where its supervisor "
-                "asks over plain HTTP whether it is ready",
+                "probes readiness over plain HTTP",
                 hint="For HTTPS run the server itself: python -m mindsporeserver --ssl_certfile=… --ssl_keyfile=…",
             )
 
@@ -294,14 +294,14 @@ def _check_flags(service: Service) -> None:
 def _list_warnings(service: Service) -> tuple[str, ...]:
     warnings = []
     if service.replicas > 1:
-        warnings.append(f"replicas: {service.replicas} were asked for, this machine runs 1")
+        warnings.append(f"replicas: {service.replicas} requested, this machine runs 1")
     if any(service.resources.values()):
         warnings.append("resources: not enforced on this machine")
     return tuple(warnings)
 
 
 def _get_ports(version: VersionDirectory | None) -> set[int]:
-    """Return the ports that a running version listens on."""
+    """Return the ports of a running version."""
     if version is None:
         return set()
     state = version.read_state()
@@ -309,8 +309,8 @@ def _get_ports(version: VersionDirectory | None) -> set[int]:
     return {spec.port, spec.grpc_port} if state is not None and state.supervisor.is_alive() else set()
 
 
-def _choose_ports(service: Service, held: set[int]) -> tuple[int, int]:
-    """Return the ports for a service: those asked for, else free ones."""
+def _resolve_ports(service: Service, held: set[int]) -> tuple[int, int]:
+    """Return the ports for a service: the requested ones, else free ones."""
     for name, port in (("port", service.port), ("grpc_port", service.grpc_port)):
         if port and port not in held and not is_port_free(port):
             raise UserError(
@@ -322,7 +322,7 @@ def _choose_ports(service: Service, held: set[int]) -> tuple[int, int]:
 
 
 def _was_port_taken(service: Service, ports: Sequence[int]) -> bool:
-    """Tell whether somebody took a port that was chosen here, not by the user."""
+    """Return whether another process took a port that the user did not choose."""
     chosen = {service.port, service.grpc_port}
     return any(port not in chosen and not is_port_free(port) for port in ports)
 

@@ -43,11 +43,11 @@ class ServerSpec:
         replicas: Number of replicas requested.
         warnings: Requests that this machine does not honour.
         lease: File of the lease that the service must not outlive; None for none.
-        max_restarts: How many crashes in a row are followed by a restart.
-        stable_seconds: How long a server must have been ready for its crash to count as the first in a row again.
-        grace_seconds: How long the server may take to end, in seconds.
-        created: When it was deployed, in seconds since the epoch.
-        host: The address that its server listens on.
+        max_restarts: Maximum number of restarts after consecutive crashes.
+        stable_seconds: Seconds of readiness after which the count of consecutive crashes starts anew.
+        grace_seconds: Seconds between SIGTERM and SIGKILL of the server.
+        created: Time of the deployment, in seconds since the epoch.
+        host: Listen address.
     """
 
     name: str
@@ -93,12 +93,12 @@ class ServerState:
     """The state of a server, as recorded by its supervisor.
 
     Args:
-        state: What the service is doing.
-        supervisor: The supervisor itself.
-        server: Its server; None when none runs.
-        restarts: How often the server was restarted.
-        exit_code: Of the last server that ended; negative for a signal.
-        message: Why it is in this state.
+        state: State of the service.
+        supervisor: Identity of the supervisor.
+        server: Identity of the server; None when none runs.
+        restarts: Number of restarts.
+        exit_code: Exit code of the last server; negative for a signal.
+        message: Reason of the state.
     """
 
     state: ServiceState

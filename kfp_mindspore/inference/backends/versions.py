@@ -53,7 +53,7 @@ def _wait_for_server(
             raise WaitTimeoutError(
                 f"service {name}: not ready within {wait_seconds:g} s",
                 log=_read_last_lines(version),
-                hint="Give it more time if its last lines say that it is still loading.",
+                hint="Increase the timeout if it is still loading according to its last lines.",
             )
         time.sleep(_POLL_SECONDS)
 

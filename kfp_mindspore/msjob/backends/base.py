@@ -1,4 +1,4 @@
-"""What every backend does: the verbs that MSJobClient is made of."""
+"""The interface of job backends."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from kfp_mindspore.msjob.types import MSJob
 
 @dataclass
 class Pod:
-    """One member of a job as it runs: a pod on a cluster, a process here.
+    """A running member of a job: a pod on a cluster, a process on this machine.
 
     Attributes:
         name: `<job>-<scheduler|ps|worker>-<index>`.
-        namespace: The job's.
+        namespace: Namespace of the job.
         replica_type: `Scheduler`, `PS` or `Worker`.
         index: Index within the type.
         phase: `Pending`, `Running`, `Succeeded` or `Failed`.
         labels: Labels, the training.kubeflow.org ones among them.
-        node: The node that it runs on; None on this machine.
-        pid: Process number; None on a cluster, and before it was started.
-        process_start: What tells the process from a later one of the same number; see ProcessIdentity.
+        node: Its node; None on this machine.
+        pid: Process number; None on a cluster, and before the start.
+        process_start: Start time of the process; see ProcessIdentity.
         exit_code: As a shell reports it (128 + signal); None while it runs.
-        reason: Why it ended: `Completed`, `Error`, `StartError`, `Killed` …; on a cluster also why it does not start.
-        message: More about it.
-        restarts: How often it was started again.
-        start_time: When it was started last.
-        finish_time: When it ended.
+        reason: Reason of its termination: `Completed`, `Error`, `StartError`, `Killed` …; on a cluster also of waiting.
+        message: Details.
+        restarts: Number of restarts.
+        start_time: Time of the last start.
+        finish_time: Time of its termination.
     """
 
     name: str
@@ -69,13 +69,13 @@ class Pod:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a job or one of its pods.
+    """An event of a job or one of its pods.
 
     Attributes:
         time: RFC 3339.
         object: Name of the job or pod.
-        reason: One word for programs.
-        message: A sentence for people.
+        reason: One machine-readable word.
+        message: A sentence.
     """
 
     time: str
@@ -85,19 +85,19 @@ class Event:
 
 
 class JobBackend(abc.ABC):
-    """Where jobs run."""
+    """Runs jobs; MSJobClient is its user interface."""
 
     @property
     def default_namespace(self) -> str:
-        """The namespace of jobs that name none."""
+        """The namespace of jobs without one."""
         return "default"
 
     def list_flags(self) -> Sequence[str]:
-        """Return the flags by which the command line comes to this backend, where its environment does not."""
+        """Return the command-line flags that select this backend where the environment does not."""
         return ()
 
     def name_command(self, *words: str, namespace: str = "") -> str:
-        """Return a command line of `kfp-mindspore job` that means the same jobs, to be pasted.
+        """Return a command line of `kfp-mindspore job` for jobs of this backend.
 
         Args:
             words: Its words, such as `logs` and a job's name.
@@ -108,15 +108,15 @@ class JobBackend(abc.ABC):
 
     @abc.abstractmethod
     def create(self, job: MSJob, *, dry_run: bool = False) -> MSJob:
-        """Submit a valid job and return it with its status; it goes on when this process ends.
+        """Submit a job and return it with its status; it outlives this process.
 
         Args:
             job: The job.
-            dry_run: Only judge it, and return it as it would be.
+            dry_run: Only validate it, and return it as it would be stored.
 
         Raises:
             AlreadyExistsError: A job of this name exists in its namespace.
-            ValidationError: This backend cannot run it; the message names the field.
+            ValidationError: It is invalid, or this backend cannot run it; the message names the fields.
         """
 
     @abc.abstractmethod
@@ -124,22 +124,22 @@ class JobBackend(abc.ABC):
         """Return a job with its status.
 
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: The job does not exist.
         """
 
     def watch(
         self, name: str, namespace: str, *, timeout: float | None = None, interval: float = 0.1
     ) -> Iterator[MSJob]:
-        """Yield a job as it is now, and again as it changes.
+        """Yield the present job, and again after each change.
 
         Args:
             name: The job.
             namespace: Its namespace.
-            timeout: Seconds after which it ends; None for never.
-            interval: Pause between looks, in seconds, where a backend has to look.
+            timeout: Seconds; None for no limit.
+            interval: Polling interval in seconds of a backend without a watch.
 
         Raises:
-            NotFoundError: There is no such job, or none any more.
+            NotFoundError: The job does not exist, or was deleted.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -158,13 +158,13 @@ class JobBackend(abc.ABC):
         """Merge a patch into a job's metadata and spec (RFC 7396: null removes a field).
 
         Raises:
-            NotFoundError: There is none.
-            ValidationError: The result is invalid, or changes what cannot be changed.
+            NotFoundError: The job does not exist.
+            ValidationError: The result is invalid, or an immutable field changes.
         """
 
     @abc.abstractmethod
     def delete(self, name: str, namespace: str, *, grace_seconds: float | None = None) -> None:
-        """End a job's processes, remove it and return when both are done.
+        """Delete a job and wait until its processes are gone.
 
         Args:
             name: The job.
@@ -172,7 +172,7 @@ class JobBackend(abc.ABC):
             grace_seconds: Seconds between SIGTERM and SIGKILL; default the template's terminationGracePeriodSeconds.
 
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: The job does not exist.
         """
 
     @abc.abstractmethod
@@ -181,32 +181,32 @@ class JobBackend(abc.ABC):
 
     @abc.abstractmethod
     def list_events(self, name: str, namespace: str) -> Sequence[Event]:
-        """Return what happened to a job and its pods, oldest first."""
+        """Return the events of a job and its pods, oldest first."""
 
     @abc.abstractmethod
     def read_log(self, name: str, namespace: str, pod: str, *, last: int | None = None) -> str:
-        """Return a pod's output; empty when it wrote nothing yet.
+        """Return a pod's log; empty before the first line.
 
         Args:
             name: The job.
             namespace: Its namespace.
             pod: The pod.
-            last: How many of its last lines; default all.
+            last: Number of last lines; default all.
         """
 
     @abc.abstractmethod
     def follow_logs(
         self, name: str, namespace: str, choose: Callable[[Pod], bool], *, timeout: float | None = None
     ) -> Iterator[tuple[str, str]]:
-        """Yield (pod name, line) of the chosen pods, from their first line until the job has ended or is deleted.
+        """Yield (pod name, line) of the chosen pods, from their first line until the job is finished or deleted.
 
         Args:
             name: The job.
             namespace: Its namespace.
-            choose: Tells of each pod whether to follow it.
-            timeout: Seconds at most; None for no limit.
+            choose: Predicate of the pods to follow.
+            timeout: Seconds; None for no limit.
 
         Raises:
-            NotFoundError: There is no such job.
-            WaitTimeoutError: It took longer.
+            NotFoundError: The job does not exist.
+            WaitTimeoutError: The timeout has passed.
         """

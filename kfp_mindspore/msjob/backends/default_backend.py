@@ -1,4 +1,4 @@
-"""Which backend it is, where nobody says so."""
+"""The default backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def create_backend(namespace: str | None = None) -> JobBackend:
         namespace: Namespace of the jobs; default that of the context or the pod.
 
     Raises:
-        UserError: KFP_MINDSPORE_BACKEND names none.
+        UserError: KFP_MINDSPORE_BACKEND names no backend.
     """
     from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
     from kfp_mindspore.msjob.backends.local import LocalBackend

@@ -44,7 +44,7 @@ class Gang:
         self._members: list[_Running] = []
 
     def start(self, directory: JobDirectory, request: JobRequest) -> None:
-        """Start every member; one that cannot be started ends with the reason `StartError`, and no more are started."""
+        """Start every member; the first that cannot be started fails with the reason `StartError`."""
         topology = build_topology(self._job, Endpoints(LOCAL_ADDRESS, list_free_ports(1)[0]))
         self._members = [
             _Running(member, Pod(member.name, self._job.namespace, member.replica_type, member.index), None)
@@ -127,7 +127,7 @@ class Gang:
         return changed
 
     def wait(self, seconds: float, is_interrupted: Callable[[], bool]) -> None:
-        """Wait until all members have exited, or the time is over."""
+        """Wait until all members have exited, or the time has passed."""
         deadline = time.monotonic() + seconds
         while self.is_running() and time.monotonic() < deadline and not is_interrupted():
             time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The backend that runs jobs as processes of this machine, each job under a detached supervisor of its own."""
+"""The local backend: jobs as processes of this machine, each job with its own detached supervisor."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _END_SECONDS = 10.0
 
 
 class LocalBackend(JobBackend):
-    """Jobs as processes of this machine; `plan` tells what becomes of a template's fields.
+    """Runs jobs as processes of this machine; `process_spec` lists which fields of a template it honours.
 
     Args:
         home: Directory of local state; default `$KFP_MINDSPORE_HOME` or `~/.kfp-mindspore`.
@@ -52,13 +52,13 @@ class LocalBackend(JobBackend):
         self.home = Path(home).absolute() if home is not None else get_home()
 
     def list_flags(self) -> Sequence[str]:
-        """Return the flags by which the command line comes to this machine."""
+        """Return the command-line flags that select this machine."""
         return () if get_backend_name() == LOCAL else ("--backend", LOCAL)
 
     def create(self, job: MSJob, *, dry_run: bool = False) -> MSJob:
         """Start a job's supervisor and return; see `JobBackend.create`.
 
-        It runs in this process's directory and environment. When that names a lease, it ends with the lease's holder.
+        It runs in this process's directory and environment, and ends with the holder of the lease that these name.
         """
         validate_msjob(job)
         environment = dict(os.environ)
@@ -87,7 +87,7 @@ class LocalBackend(JobBackend):
         for warning in warnings:
             state.add_event(job.name, "NotHonoured", warning)
         path = self._get_path(job.name, job.namespace)
-        # One that has outlived its TTL makes room.
+        # Removes a job of this name whose TTL has passed.
         with contextlib.suppress(NotFoundError):
             self.get(job.name, job.namespace)
         try:
@@ -137,7 +137,7 @@ class LocalBackend(JobBackend):
         return jobs
 
     def update(self, name: str, namespace: str, patch: dict[str, Any]) -> MSJob:
-        """Merge a patch; of the spec, only runPolicy may change. See `JobBackend.update`."""
+        """Apply a merge patch; of the spec only runPolicy is mutable. See `JobBackend.update`."""
         job, state = self._read(name, namespace)
         directory = JobDirectory(self._get_path(name, namespace))
         with directory.lock():
@@ -163,7 +163,7 @@ class LocalBackend(JobBackend):
         return changed
 
     def delete(self, name: str, namespace: str, *, grace_seconds: float | None = None) -> None:
-        """End a job's processes and remove it; see `JobBackend.delete`."""
+        """Delete a job; see `JobBackend.delete`."""
         directory = self._open(name, namespace)
         job = self._read_job(directory, name, namespace)
         longest = max(spec.grace_seconds for spec in job.ms_replica_specs.values())
@@ -173,7 +173,7 @@ class LocalBackend(JobBackend):
         supervisor = directory.read_supervisor()
         if supervisor is not None and supervisor.send(signal.SIGTERM):
             supervisor.wait(timeout)
-        # A supervisor that did its work has removed the directory, and left nothing.
+        # A supervisor that terminated normally has removed the directory.
         with contextlib.suppress(UserError):
             kill_leftovers(directory.read_state(), supervisor)
         directory.remove()
@@ -183,11 +183,11 @@ class LocalBackend(JobBackend):
         return self._read(name, namespace)[1].pods
 
     def list_events(self, name: str, namespace: str) -> Sequence[Event]:
-        """Return what happened to a job and its processes, oldest first."""
+        """Return the events of a job and its processes, oldest first."""
         return self._read(name, namespace)[1].events
 
     def read_log(self, name: str, namespace: str, pod: str, *, last: int | None = None) -> str:
-        """Return a process's output, of all its attempts; see `JobBackend.read_log`."""
+        """Return a process's log, of all attempts; see `JobBackend.read_log`."""
         path = self._open(name, namespace).log_file(pod)
         if last is not None:
             return "".join(f"{line}\n" for line in read_last_lines(path, last))
@@ -199,7 +199,7 @@ class LocalBackend(JobBackend):
     def follow_logs(
         self, name: str, namespace: str, choose: Callable[[Pod], bool], *, timeout: float | None = None
     ) -> Iterator[tuple[str, str]]:
-        """Yield (process name, line) until the job has ended or is deleted; see `JobBackend.follow_logs`."""
+        """Yield (process name, line) until the job is finished or deleted; see `JobBackend.follow_logs`."""
         directory = self._open(name, namespace)
         deadline = None if timeout is None else time.monotonic() + timeout
         readers: dict[str, LogReader] = {}
@@ -222,7 +222,7 @@ class LocalBackend(JobBackend):
             time.sleep(_POLL_SECONDS)
 
     def get_supervisor(self, name: str, namespace: str) -> ProcessIdentity | None:
-        """Return the identity of a job's supervisor, which may have ended; None before it was started."""
+        """Return the identity of a job's supervisor, which may have terminated; None before its start."""
         return self._open(name, namespace).read_supervisor()
 
     def _get_path(self, name: str, namespace: str) -> Path:
@@ -236,7 +236,7 @@ class LocalBackend(JobBackend):
         if not directory.exists():
             raise NotFoundError(
                 f"job {name} does not exist in namespace {namespace}",
-                hint=f"`{self.name_command('list', namespace=namespace)}` shows what there is.",
+                hint=f"`{self.name_command('list', namespace=namespace)}` lists the jobs.",
             )
         return directory
 

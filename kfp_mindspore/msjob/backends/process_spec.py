@@ -1,16 +1,16 @@
-"""From a job's member to a process of this machine: what of its template is honoured, what warned of, what refused.
+"""The process of a job's member on this machine; which fields of its template are honoured, ignored or refused.
 
 | field | local backend |
 |---|---|
 | command, args, `$(NAME)` in them | honoured; `python` and `python3` run this interpreter; a command is required |
-| env value | honoured, and goes before MS_*; the submitting process's environment lies below |
+| env value | honoured, overrides MS_*, which override the submitting process's environment |
 | (with several workers) | OMP_NUM_THREADS is a worker's share of the cores, unless it is set |
 | env valueFrom.fieldRef | honoured: name, namespace, uid, a label, an annotation, podIP, hostIP, nodeName |
 | env valueFrom other, envFrom | refused, unless optional: then left out |
 | workingDir | honoured, from the submitting process's directory; it must exist |
 | terminationGracePeriodSeconds | honoured |
-| volumeMounts | the machine's own path is used, with a warning; refused when there is none |
-| initContainers | refused: what they prepare would be missing |
+| volumeMounts | the machine's own path is used, with a warning; refused when it does not exist |
+| initContainers | refused: their results would be missing |
 | further containers | warned of: they do not run |
 | resources | warned of: nothing is limited |
 | image | ignored, warned of unless it is this package's placeholder |
@@ -37,7 +37,7 @@ from kfp_mindspore.settings import PLACEHOLDER_IMAGE
 
 PYTHON_WORDS = frozenset({"python", "python3"})
 LOCAL_ADDRESS = "127.0.0.1"
-# Port of no process: stands in while a plan is only checked.
+# Placeholder port of a topology that is only checked.
 _ANY_PORT = 1024
 
 _REFERENCE = re.compile(r"\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
@@ -47,7 +47,7 @@ _PYTHON_OPTIONS_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One process to be started.
+    """A process to start.
 
     Attributes:
         argv: Program and arguments.
@@ -75,11 +75,11 @@ def build_process_spec(job: MSJob, member: Member, *, environment: Mapping[str, 
         value = _read_variable(job, member, item)
         if value is not None:
             variables[item["name"]] = _expand(value, variables)
-    # A job that is submitted from within another one's worker must not inherit that one's topology.
+    # A job submitted by a worker of another job must not inherit its topology.
     base = {name: value for name, value in environment.items() if name not in VARIABLES}
     base.setdefault("PYTHONUNBUFFERED", "1")
     if member.environment:
-        # Without it each process spins as many OpenMP threads as there are cores, and they starve each other.
+        # By default each process runs one OpenMP thread per core; with several processes they starve each other.
         share = count_cores() // job.workers if member.replica_type == WORKER else 1
         base.setdefault("OMP_NUM_THREADS", str(max(1, share)))
     words = [_expand(word, variables) for word in (*container.get("command", ()), *container.get("args", ()))]
@@ -89,7 +89,7 @@ def build_process_spec(job: MSJob, member: Member, *, environment: Mapping[str, 
 
 
 def check_job(job: MSJob, *, environment: Mapping[str, str], cwd: Path) -> list[str]:
-    """Check that this machine can run a job.
+    """Check whether this machine can run a job.
 
     Args:
         job: A valid job.
@@ -125,7 +125,7 @@ def check_job(job: MSJob, *, environment: Mapping[str, str], cwd: Path) -> list[
 
 
 def count_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores available to this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -144,7 +144,7 @@ def find_script(argv: tuple[str, ...]) -> str | None:
         elif not word.startswith("-"):
             return word
         elif not word.startswith("--") and word[-1] in "cm":
-            # Such as `-um package.module`.
+            # Combined flags, such as `-um package.module`.
             return None
     return None
 
@@ -216,24 +216,24 @@ def _read_variable(job: MSJob, member: Member, item: Mapping[str, Any]) -> str |
     return fields.get(path)
 
 
-def _check_command(plan: ProcessSpec, path: str) -> list[str]:
-    if not plan.cwd.is_dir():
-        return [f"{path}.workingDir: must be a directory of this machine, got {str(plan.cwd)!r}"]
-    if "/" in plan.argv[0]:
-        program: str | None = str(plan.cwd / plan.argv[0])
+def _check_command(spec: ProcessSpec, path: str) -> list[str]:
+    if not spec.cwd.is_dir():
+        return [f"{path}.workingDir: must be a directory of this machine, got {str(spec.cwd)!r}"]
+    if "/" in spec.argv[0]:
+        program: str | None = str(spec.cwd / spec.argv[0])
         program = shutil.which(program) if program else None
     else:
-        program = shutil.which(plan.argv[0], path=plan.environment.get("PATH"))
+        program = shutil.which(spec.argv[0], path=spec.environment.get("PATH"))
     if program is None:
-        return [f"{path}.command[0]: must be a program of this machine, got {plan.argv[0]!r}"]
-    script = find_script(plan.argv)
-    if script is not None and not (plan.cwd / script).exists():
-        return [f"{path}.command: no such script {script!r} in {plan.cwd}"]
+        return [f"{path}.command[0]: must be a program of this machine, got {spec.argv[0]!r}"]
+    script = find_script(spec.argv)
+    if script is not None and not (spec.cwd / script).exists():
+        return [f"{path}.command: no such script {script!r} in {spec.cwd}"]
     return []
 
 
 def _expand(text: str, variables: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` as Kubernetes does: what is not known stays, `$$` is `$`."""
+    """Replace `$(NAME)` as Kubernetes does: unknown names stay, `$$` becomes `$`."""
 
     def replace(match: re.Match[str]) -> str:
         if match[0] == "$$":

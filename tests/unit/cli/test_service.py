@@ -63,7 +63,7 @@ def test_the_life_of_a_service(shop: Any, capsys: pytest.CaptureFixture[str]) ->
 
     assert run(["service", "describe", "digits"]) == 0
     text = capsys.readouterr().out
-    for part in ("Ready", status.url, str(status.pid), status.log, "warning    replicas: 2 were asked for"):
+    for part in ("Ready", status.url, str(status.pid), status.log, "warning    replicas: 2 requested"):
         assert part in text
     assert run(["service", "describe", "digits", "--json"]) == 0
     assert read_json(capsys) == status.to_dict()

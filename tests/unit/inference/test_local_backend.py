@@ -150,7 +150,7 @@ def test_https_is_refused_at_once(shop: Any, flag: str) -> None:
 
 def test_what_this_machine_does_not_do_is_told(shop: Any, caplog: pytest.LogCaptureFixture) -> None:
     status = shop.deploy(replicas=3, resources={"limits": {"cpu": "1"}})
-    expected = ("replicas: 3 were asked for, this machine runs 1", "resources: not enforced on this machine")
+    expected = ("replicas: 3 requested, this machine runs 1", "resources: not enforced on this machine")
     assert (status.warnings, status.replicas) == (expected, 1)
     assert [record.getMessage() for record in caplog.records] == [f"service digits: {text}" for text in expected]
 
