@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kfp_mindspore.cli.job_document import (
+    build_directory_variables,
     fill_images,
-    find_directories,
     mount_claims,
     read_job,
     read_text,
     refuse_description,
     set_namespace,
 )
-from kfp_mindspore.cli.job_report import find_state, print_job, print_jobs, warn_of_silence, watched_for_silence
+from kfp_mindspore.cli.job_report import (
+    delayed_operator_warning,
+    get_state,
+    print_job,
+    print_jobs,
+    warn_of_missing_operator,
+)
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json
 from kfp_mindspore.cli.target import Target, add_target_options
 from kfp_mindspore.errors import UserError
@@ -39,8 +45,8 @@ def job() -> None:
     "kfp-mindspore job submit --name lenet --workers 2 --dataset data --output out -- python train.py --epochs 5"
 )
 @click.argument("words", nargs=-1, metavar="FILE | -- COMMAND [ARG]...")
-@click.option("--name", help="Name of the job; with it, what follows `--` is the workers' command.")
-@click.option("--workers", type=int, default=1, show_default=True, help="How many workers.")
+@click.option("--name", help="Name of the job; the words after `--` are the workers' command.")
+@click.option("--workers", type=int, default=1, show_default=True, help="Number of workers.")
 @click.option("--env", type=PairType(), multiple=True, help="A variable of each process; repeatable.")
 @click.option(
     "--claim",
@@ -57,11 +63,11 @@ def job() -> None:
     type=click.Choice(["Always", "OnFailure", "Never", "ExitCode"]),
     default="ExitCode",
     show_default=True,
-    help="Which endings restart the job.",
+    help="Terminations that restart the job.",
 )
-@click.option("--backoff-limit", type=int, default=3, show_default=True, help="How often it may be restarted.")
-@click.option("--active-deadline-seconds", type=int, help="It fails when it runs longer.")
-@click.option("--ttl-seconds-after-finished", type=int, help="It is deleted this long after its end.")
+@click.option("--backoff-limit", type=int, default=3, show_default=True, help="Maximum number of restarts.")
+@click.option("--active-deadline-seconds", type=int, help="Maximum run time in seconds.")
+@click.option("--ttl-seconds-after-finished", type=int, help="Seconds until the finished job is deleted.")
 @click.option("--working-dir", help="Directory the command runs in. [default: this one]")
 @click.option(
     "--image",
@@ -70,9 +76,7 @@ def job() -> None:
     "instead.",
 )
 @click.option("--wait", is_flag=True, help="Show its log and wait for its end.")
-@click.option(
-    "--dry-run", is_flag=True, help="Only judge it, by the API server on a cluster, and print it as it would be."
-)
+@click.option("--dry-run", is_flag=True, help="Only validate it, on a cluster by the API server, and print the result.")
 @add_target_options
 @add_json_option
 def submit(
@@ -93,7 +97,7 @@ def submit(
 ) -> None:
     """Submit a job: the MSJob in FILE (YAML), or one that runs COMMAND in each worker.
 
-    The job goes on when this command has ended; `job logs -f NAME` follows it.
+    The job outlives this command; `job logs -f NAME` follows it.
     """
     from kfp_mindspore.msjob import build_msjob, run_job
     from kfp_mindspore.settings import PLACEHOLDER_IMAGE
@@ -116,17 +120,17 @@ def submit(
             command=words,
             workers=workers,
             namespace=client.namespace,
-            env={**find_directories(dataset, output, checkpoints, target.is_cluster), **dict(env)},
+            env={**build_directory_variables(dataset, output, checkpoints, target.is_cluster), **dict(env)},
             image=image or PLACEHOLDER_IMAGE,
             **policies,
         )
         mount_claims(document, claims)
     if dry_run:
-        judged = client.backend.create(document, dry_run=True)
-        print_json(judged.to_dict()) if as_json else click.echo(judged.to_yaml(), nl=False)
+        validated = client.backend.create(document, dry_run=True)
+        print_json(validated.to_dict()) if as_json else click.echo(validated.to_yaml(), nl=False)
         return
     if wait:
-        with watched_for_silence(client, document.name, document.namespace):
+        with delayed_operator_warning(client, document.name, document.namespace):
             run_job(client, document, on_log=None if as_json else click.echo)
     else:
         client.create_job(document)
@@ -137,7 +141,7 @@ def submit(
         follow = client.backend.name_command("logs", "-f", document.name, namespace=document.namespace)
         click.echo(f"job {document.name} submitted; follow it with: {follow}")
     else:
-        click.echo(f"job {document.name}: {find_state(submitted)}")
+        click.echo(f"job {document.name}: {get_state(submitted)}")
 
 
 @job.command(epilog="Example: kfp-mindspore job get lenet")
@@ -145,7 +149,7 @@ def submit(
 @add_target_options
 @add_json_option
 def get(name: str, target: Target, as_json: bool) -> None:
-    """Show a job: its state, conditions, what it waits for, what failed first, and its processes."""
+    """Show a job: state, conditions, reason of waiting, first failure and processes."""
     client = target.make_client()
     found = client.get_job(name)
     if as_json:
@@ -168,11 +172,11 @@ def list_command(target: Target, as_json: bool) -> None:
 
 @job.command(epilog="Example: kfp-mindspore job logs -f lenet --replica-type worker --index 1")
 @click.argument("name")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@click.option("-f", "--follow", is_flag=True, help="Continue until the job has finished.")
 @click.option("--replica-type", type=click.Choice(list(REPLICA_TYPES)), help="Only these. [default: worker 0]")
-@click.option("--index", type=click.IntRange(min=0), help="Only the one of this index.")
-@click.option("--all", "everything", is_flag=True, help="Every process, each line after its name.")
-@click.option("--tail", type=click.IntRange(min=0), help="Only so many last lines.")
+@click.option("--index", type=click.IntRange(min=0), help="Only this index.")
+@click.option("--all", "everything", is_flag=True, help="All processes, each line prefixed with the name.")
+@click.option("--tail", type=click.IntRange(min=0), help="Number of last lines.")
 @add_target_options
 def logs(
     name: str,
@@ -183,7 +187,7 @@ def logs(
     tail: int | None,
     target: Target,
 ) -> None:
-    """Show what a job's processes wrote; followed, also over restarts."""
+    """Print the logs of a job's processes; -f follows them across restarts."""
     client = target.make_client()
     namespace = client.namespace
 
@@ -197,15 +201,15 @@ def logs(
 
     chosen = [pod.name for pod in client.get_job_pods(name) if is_chosen(pod)]
     if not chosen and not follow:
-        warn_of_silence(client.get_job(name), client.backend)
+        warn_of_missing_operator(client.get_job(name), client.backend)
         raise UserError(
             f"job {name} has no process of that type and index",
             hint=f"See: {client.backend.name_command('get', name, namespace=namespace)}",
         )
-    # On a cluster a job's pods may be yet to come.
+    # On a cluster the pods may not exist yet.
     many = everything or len(chosen) > 1 or (not chosen and replica_type is not None and index is None)
     if follow:
-        with watched_for_silence(client, name, namespace):
+        with delayed_operator_warning(client, name, namespace):
             for pod, line in client.backend.follow_logs(name, namespace, is_chosen):
                 click.echo(f"{pod}: {line}" if many else line)
         return
@@ -229,14 +233,14 @@ def logs(
 @add_target_options
 @add_json_option
 def wait(name: str, timeout: float, conditions: tuple[str, ...], target: Target, as_json: bool) -> None:
-    """Wait for a job's end, or a condition; exit with 1 when it failed or takes longer."""
+    """Wait for a condition of a job; exit with 1 on failure or timeout."""
     client = target.make_client()
-    with watched_for_silence(client, name, client.namespace):
+    with delayed_operator_warning(client, name, client.namespace):
         ended = client.wait_for_job_conditions(name, expected_conditions=set(conditions), wait_timeout=timeout)
     if as_json:
         print_json(ended.to_dict())
     else:
-        click.echo(f"job {name}: {find_state(ended)}")
+        click.echo(f"job {name}: {get_state(ended)}")
 
 
 @job.command(epilog="Example: kfp-mindspore job suspend lenet")
@@ -244,7 +248,7 @@ def wait(name: str, timeout: float, conditions: tuple[str, ...], target: Target,
 @add_target_options
 @add_json_option
 def suspend(name: str, target: Target, as_json: bool) -> None:
-    """End a job's processes and keep the job; they get SIGTERM and time to save."""
+    """Terminate a job's processes with a grace period, and keep the job."""
     _update(name, {"spec": {"runPolicy": {"suspend": True}}}, "is being suspended", target, as_json)
 
 
@@ -253,17 +257,17 @@ def suspend(name: str, target: Target, as_json: bool) -> None:
 @add_target_options
 @add_json_option
 def resume(name: str, target: Target, as_json: bool) -> None:
-    """Start a suspended job again; training goes on from its last checkpoint."""
+    """Resume a suspended job from its last checkpoint."""
     _update(name, {"spec": {"runPolicy": {"suspend": False}}}, "is being resumed", target, as_json)
 
 
 @job.command(epilog="Example: kfp-mindspore job scale lenet --workers 4")
 @click.argument("name")
-@click.option("--workers", type=click.IntRange(min=1), required=True, help="How many workers it is to have.")
+@click.option("--workers", type=click.IntRange(min=1), required=True, help="Number of workers.")
 @add_target_options
 @add_json_option
 def scale(name: str, workers: int, target: Target, as_json: bool) -> None:
-    """Change a job's number of workers, on a cluster: all start again from the last checkpoint."""
+    """Change a job's number of workers on a cluster: it restarts from the last checkpoint."""
     patch = {"spec": {"msReplicaSpecs": {"Worker": {"replicas": workers}}}}
     _update(name, patch, f"is being scaled to {workers} workers", target, as_json)
 
@@ -278,7 +282,7 @@ def scale(name: str, workers: int, target: Target, as_json: bool) -> None:
 @add_target_options
 @add_json_option
 def delete(name: str, grace_seconds: float | None, target: Target, as_json: bool) -> None:
-    """End a job's processes and remove it."""
+    """Delete a job and its processes."""
     client = target.make_client()
     client.backend.delete(name, client.namespace, grace_seconds=grace_seconds)
     if as_json:
@@ -295,9 +299,9 @@ def delete(name: str, grace_seconds: float | None, target: Target, as_json: bool
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the job there. [default: standard output]")
 @add_json_option
 def convert(file: Path, output: Path | None, as_json: bool) -> None:
-    """Convert a job of the first generation (kubeflow.org/v1) in FILE, or - for standard input, to today's form.
+    """Convert a job of the first generation (kubeflow.org/v1) in FILE, or - for standard input, to the current one.
 
-    What was changed, and why, is listed on standard error.
+    Changes and their reasons are listed on standard error.
     """
     from kfp_mindspore.files import write_text
     from kfp_mindspore.msjob.convert import convert_msjob
@@ -315,7 +319,7 @@ def convert(file: Path, output: Path | None, as_json: bool) -> None:
     for change in conversion.changes:
         click.echo(str(change), err=True)
     if not conversion.changes:
-        click.echo(f"{name}: is of today's form, nothing was changed", err=True)
+        click.echo(f"{name}: is of the current generation, unchanged", err=True)
     if output is None:
         click.echo(conversion.job.to_yaml(), nl=False)
     else:

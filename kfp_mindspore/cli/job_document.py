@@ -1,4 +1,4 @@
-"""The job that `kfp-mindspore job submit` is given: a file, or options and a command."""
+"""The job of `kfp-mindspore job submit`: from a file, or from options and a command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kfp_mindspore.errors import UserError
 if TYPE_CHECKING:
     from kfp_mindspore.msjob import MSJob
 
-# What describes a job that has no file.
+# Options that describe a job without a file.
 _DESCRIPTION = (
     *("workers", "env", "claims", "dataset", "output", "checkpoints", "restart_policy", "backoff_limit"),
     *("active_deadline_seconds", "ttl_seconds_after_finished", "working_dir"),
@@ -20,13 +20,13 @@ _DESCRIPTION = (
 
 
 def refuse_description(words: tuple[str, ...]) -> None:
-    """Refuse options that describe a job where a file does.
+    """Refuse options that describe a job when a file is given.
 
     Args:
         words: The present command's arguments.
 
     Raises:
-        UserError: One was given; it names them all.
+        UserError: One was given; the message names all of them.
     """
     if given := list_given(_DESCRIPTION):
         found = f"the file {words[0]}" if words else "no --name"
@@ -38,10 +38,10 @@ def refuse_description(words: tuple[str, ...]) -> None:
 
 
 def read_job(words: tuple[str, ...]) -> MSJob:
-    """Read the job in the one file that was named, or in standard input by `-`.
+    """Read the job from a file, or from standard input for `-`.
 
     Raises:
-        UserError: It is not one file, cannot be read, or holds no valid MSJob.
+        UserError: Not one file, unreadable, or not a valid MSJob.
     """
     from kfp_mindspore.msjob import MSJob
 
@@ -55,10 +55,10 @@ def read_job(words: tuple[str, ...]) -> MSJob:
 
 
 def read_text(path: Path) -> str:
-    """Read a file of UTF-8 text, or standard input by `-`.
+    """Read UTF-8 text from a file, or from standard input for `-`.
 
     Raises:
-        UserError: It cannot be read; the message says why.
+        UserError: It cannot be read.
     """
     try:
         if str(path) == "-":
@@ -76,23 +76,23 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path}: cannot be read: {error}") from error
 
 
-def set_namespace(document: MSJob, asked: str | None, default: str) -> None:
-    """Put a job into its namespace: its own, or the client's.
+def set_namespace(document: MSJob, given: str | None, default: str) -> None:
+    """Set the namespace of a job: its own, or the client's.
 
     Raises:
         UserError: The file and --namespace name different ones.
     """
     written = document.metadata.get("namespace")
-    if asked is not None and written not in (None, asked):
+    if given is not None and written not in (None, given):
         raise UserError(
-            f"metadata.namespace is {written!r} in the file, but --namespace is {asked!r}",
+            f"metadata.namespace is {written!r} in the file, but --namespace is {given!r}",
             hint="Leave one of them out.",
         )
     document.metadata["namespace"] = written or default
 
 
 def fill_images(document: MSJob, image: str) -> None:
-    """Name the image of containers that name none."""
+    """Set the image of containers without one."""
     from kfp_mindspore.msjob.build import has_image
 
     for spec in document.ms_replica_specs.values():
@@ -100,10 +100,10 @@ def fill_images(document: MSJob, image: str) -> None:
             spec.container["image"] = image
 
 
-def find_directories(
+def build_directory_variables(
     dataset: Path | None, output: Path | None, checkpoints: Path | None, in_pods: bool
 ) -> dict[str, str]:
-    """Return the training contract's variables; those of pods are paths in their volumes."""
+    """Return the variables of the training contract; paths in pods are kept as given."""
     from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE
 
     if dataset is not None and not in_pods and not dataset.is_dir():
@@ -116,7 +116,7 @@ def find_directories(
 
 
 def mount_claims(document: MSJob, claims: tuple[tuple[str, str], ...]) -> None:
-    """Give the workers volumes."""
+    """Mount PersistentVolumeClaims in the workers."""
     pod = document.ms_replica_specs["Worker"].template["spec"]
     for number, (claim, path) in enumerate(claims):
         volume = {"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim}}

@@ -1,4 +1,4 @@
-"""What `kfp-mindspore job` says of a job to people."""
+"""Human-readable output of `kfp-mindspore job`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from kfp_mindspore.msjob import MSJob, MSJobClient
     from kfp_mindspore.msjob.backends.base import JobBackend, Pod
 
-# An operator that is up looks at a new job within a second.
+# A running operator reconciles a new job within a second.
 _SILENCE_SECONDS = 10.0
 
 
-def find_state(job: MSJob) -> str:
+def get_state(job: MSJob) -> str:
     """Return a job's state in one word."""
     return job.status.state if job.status is not None else "Pending"
 
@@ -30,7 +30,7 @@ def print_jobs(jobs: Sequence[MSJob]) -> None:
     rows = [
         {
             "name": job.name,
-            "state": find_state(job),
+            "state": get_state(job),
             "workers": getattr(job.status, "workers", None) or job.workers,
             "restarts": getattr(job.status, "restarts", None),
             "created": job.metadata.get("creationTimestamp"),
@@ -41,8 +41,8 @@ def print_jobs(jobs: Sequence[MSJob]) -> None:
 
 
 def print_job(job: MSJob, pods: Sequence[Pod], backend: JobBackend) -> None:
-    """Print a job: its state, conditions, what it waits for, what failed, and its pods."""
-    click.echo(f"{job.name}: {find_state(job)}")
+    """Print a job: state, conditions, reason of waiting, first failure and pods."""
+    click.echo(f"{job.name}: {get_state(job)}")
     restarts = getattr(job.status, "restarts", None)
     if restarts is None:
         restarts = max((pod.restarts for pod in pods), default=0)
@@ -63,42 +63,43 @@ def print_job(job: MSJob, pods: Sequence[Pod], backend: JobBackend) -> None:
     click.echo()
     rows = [_describe_pod(pod) for pod in pods]
     print_table(rows, _drop_empty(rows, ["pod", "phase", "pid", "node", "exit", "reason", "message"]))
-    warn_of_silence(job, backend)
+    warn_of_missing_operator(job, backend)
 
 
-def warn_of_silence(job: MSJob, backend: JobBackend) -> None:
-    """Say on standard error when no operator has looked at a job that has been there for some seconds."""
+def warn_of_missing_operator(job: MSJob, backend: JobBackend) -> None:
+    """Print a warning when no operator has reconciled a job within some seconds."""
     from kfp_mindspore.msjob.manifest import now, parse_time
 
     created = parse_time(job.metadata.get("creationTimestamp"))
     if (job.status is not None and job.status.conditions) or created is None:
         return
     age = (now() - created).total_seconds()
-    # An operator with a backlog makes all pods before it says that it has seen the jobs.
+    # An operator with a backlog creates pods before it writes the first status.
     if age < _SILENCE_SECONDS or backend.list_pods(job.name, job.namespace):
         return
     manager = job.run_policy.managed_by if job.run_policy is not None else None
     if manager:
-        click.echo(f"Warning: job {job.name} is left to {manager}, which has said nothing for {age:.0f} s.", err=True)
+        message = f"Warning: job {job.name} is managed by {manager}, which has written no status for {age:.0f} s."
+        click.echo(message, err=True)
         return
     flags = [flag for flag in backend.list_flags() if flag not in ("--backend", "kubernetes")]
     click.echo(
-        f"Warning: no operator has looked at job {job.name} for {age:.0f} s. Install one with: "
+        f"Warning: no operator has reconciled job {job.name} for {age:.0f} s. Install one with: "
         + " ".join(["kfp-mindspore operator install --image REGISTRY/NAME@sha256:…", *flags]),
         err=True,
     )
 
 
 @contextlib.contextmanager
-def watched_for_silence(client: MSJobClient, name: str, namespace: str) -> Iterator[None]:
-    """Do the same once, while something waits for a job."""
+def delayed_operator_warning(client: MSJobClient, name: str, namespace: str) -> Iterator[None]:
+    """Call `warn_of_missing_operator` once during a block that waits for a job."""
 
-    def look() -> None:
-        # What is wrong with the connection is said by what waits.
+    def check() -> None:
+        # Connection errors are reported by the waiting call.
         with contextlib.suppress(KfpMindSporeError):
-            warn_of_silence(client.get_job(name, namespace), client.backend)
+            warn_of_missing_operator(client.get_job(name, namespace), client.backend)
 
-    timer = threading.Timer(_SILENCE_SECONDS + 1, look)
+    timer = threading.Timer(_SILENCE_SECONDS + 1, check)
     timer.daemon = True
     timer.start()
     try:
@@ -115,11 +116,11 @@ def _describe_pod(pod: Pod) -> dict[str, Any]:
         "node": pod.node,
         "exit": pod.exit_code,
         "reason": pod.reason,
-        # What a node cites over several lines is in the log too.
+        # A message of several lines is an excerpt of the log.
         "message": pod.message if pod.message and "\n" not in pod.message and pod.exit_code is None else None,
     }
 
 
 def _drop_empty(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> list[str]:
-    """Return the columns that say something of some row; of no rows, all."""
+    """Return the columns with a value in any row; without rows all."""
     return [column for column in columns if not rows or any(row[column] is not None for row in rows)]

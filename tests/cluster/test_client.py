@@ -378,7 +378,7 @@ def test_job_commands(run: Run, client: MSJobClient, cluster: Cluster, tmp_path:
 def test_job_without_operator_is_reported(run: Run, client: MSJobClient) -> None:
     submit(client)
     waited = run("wait", "digits", "--timeout", "15")
-    assert "Warning: no operator has looked at job digits for" in waited.errors
+    assert "Warning: no operator has reconciled job digits for" in waited.errors
     assert "Install one with: kfp-mindspore operator install --image REGISTRY/NAME@sha256:…" in waited.errors
     assert "Warning: no operator" in run("get", "digits").errors
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from kfp_mindspore.cli.job_report import warn_of_silence
+from kfp_mindspore.cli.job_report import warn_of_missing_operator
 from kfp_mindspore.msjob import MSJob, RunPolicy
 from kfp_mindspore.msjob.backends.base import JobBackend, Pod
 
@@ -29,7 +29,7 @@ class Somewhere:
     ("age", "manager", "pods", "told"),
     [
         (60, None, 0, INSTALL),
-        (60, "kueue.x-k8s.io/multikueue", 0, "is left to kueue.x-k8s.io/multikueue"),
+        (60, "kueue.x-k8s.io/multikueue", 0, "is managed by kueue.x-k8s.io/multikueue"),
         (1, None, 0, ""),
         # With a backlog the pods come first.
         (60, None, 1, ""),
@@ -44,7 +44,7 @@ def test_silence_is_told_with_a_command_that_works(
         "creationTimestamp": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     job = MSJob(metadata=document, ms_replica_specs={}, run_policy=RunPolicy(managed_by=manager))
-    warn_of_silence(
+    warn_of_missing_operator(
         job, cast(JobBackend, Somewhere([Pod("digits-worker-0", "default", "Worker", 0, "Pending")] * pods))
     )
     printed = capsys.readouterr()
