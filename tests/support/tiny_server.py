@@ -1,7 +1,7 @@
-"""Stands in for mindsporeserver where a test is about processes: standard library only, it misbehaves on demand.
+"""A fake of mindsporeserver for tests of processes: standard library only, with faults on demand.
 
-It takes kserve.ModelServer's flags and, before them, its own; it answers readiness, and at /pid its process number and
-the flags that it does not know.
+It accepts the flags that the backend sets, SERVER_FLAGS of the real server, and its own; other flags are refused, as by
+the real server. It serves readiness, and at /pid its process number and the flags of SERVER_FLAGS.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+# Flags of the real server that tests set; a test compares them with its parser.
+SERVER_FLAGS = ("--max_batch", "--nonfinite", "--allow_model_code", "--model_key_file", "--workers")
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(allow_abbrev=False)
@@ -31,6 +34,8 @@ def main() -> int:
     parser.add_argument("--ignore-terminate", action="store_true")
     parser.add_argument("--child", action="store_true", help="start a child in a session of its own")
     given, others = parser.parse_known_args()
+    if unknown := [flag for flag in others if flag.partition("=")[0] not in SERVER_FLAGS]:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     print(f"tiny server of {given.model_name} starts", flush=True)
     if given.fail or (given.fail_when and given.fail_when.exists()):
         print("the disk is on fire", file=sys.stderr)

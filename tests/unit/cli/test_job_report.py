@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import datetime
-from typing import Any, cast
+from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 
@@ -12,17 +13,12 @@ from kfp_mindspore.msjob.backends.base import JobBackend, Pod
 INSTALL = "Install one with: kfp-mindspore operator install --image REGISTRY/NAME@sha256:… --context here\n"
 
 
-class Somewhere:
-    """A backend of which only its flags and a job's pods are asked."""
-
-    def __init__(self, pods: list[Pod]) -> None:
-        self.pods = pods
-
-    def list_flags(self) -> list[str]:
-        return ["--backend", "kubernetes", "--context", "here"]
-
-    def list_pods(self, name: str, namespace: str) -> list[Pod]:
-        return self.pods
+def make_backend(pods: list[Pod]) -> JobBackend:
+    """Return a double of a cluster with these pods."""
+    backend: JobBackend = create_autospec(JobBackend, instance=True)
+    backend.list_flags.return_value = ["--backend", "kubernetes", "--context", "here"]  # type: ignore[attr-defined]
+    backend.list_pods.return_value = pods  # type: ignore[attr-defined]
+    return backend
 
 
 @pytest.mark.parametrize(
@@ -44,9 +40,7 @@ def test_silence_is_told_with_a_command_that_works(
         "creationTimestamp": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     job = MSJob(metadata=document, ms_replica_specs={}, run_policy=RunPolicy(managed_by=manager))
-    warn_of_missing_operator(
-        job, cast(JobBackend, Somewhere([Pod("digits-worker-0", "default", "Worker", 0, "Pending")] * pods))
-    )
+    warn_of_missing_operator(job, make_backend([Pod("digits-worker-0", "default", "Worker", 0, "Pending")] * pods))
     printed = capsys.readouterr()
     assert told in printed.err
     assert bool(told) == bool(printed.err)

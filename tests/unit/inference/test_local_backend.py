@@ -1,7 +1,8 @@
-"""What LocalServing does in good order, with the tiny server; tests/faults has the rest."""
+"""LocalServing with the tiny server, without faults; tests/faults has those."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -21,6 +22,8 @@ from kfp_mindspore.inference.rest import is_ready, request_json
 from kfp_mindspore.inference.service import ServiceState
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.settings import EVENTS_VARIABLE, STEP_VARIABLE
+from mindsporeserver.options import add_arguments
+from tests.support.tiny_server import SERVER_FLAGS
 
 Eventually = Callable[..., Any]
 
@@ -139,6 +142,14 @@ def test_flags_of_the_server(shop: Any, free_port: int) -> None:
     # They stay when the new version takes the old one's port.
     status = shop.deploy(server_args=flags[:1], port=free_port)
     assert (status.version, request_json("GET", f"{status.url}/pid")["others"]) == (2, ["--max_batch=32"])
+
+
+def test_tiny_server_refuses_the_flags_that_the_real_server_refuses(shop: Any) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert {flag for flag in SERVER_FLAGS if flag != "--workers"} <= set(parser.format_help().split())
+    with pytest.raises(ProcessFailedError, match="exit code 2"):
+        shop.deploy(server_args=("--max_btach=32",))
 
 
 @pytest.mark.parametrize("flag", ["--ssl_certfile=x.crt", "--ssl-keyfile=x.key"])
