@@ -7,17 +7,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kfp_mindspore.errors import NotFoundError, WaitTimeoutError
-from kfp_mindspore.kube import CancellationToken
+from kfp_mindspore.kube import CancellationToken, Cluster
 from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.msjob.backends.base import Pod
 from kfp_mindspore.msjob.backends.cluster_pods import has_started, is_owned, read_pods
 from kfp_mindspore.msjob.names import CONTAINER_NAME, JOB_LABEL
-
-if TYPE_CHECKING:
-    from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
+from kfp_mindspore.msjob.types import MSJob
 
 # Bounds the memory when the reader is slower than the pods.
 _WAITING_LINES = 10_000
@@ -56,7 +54,8 @@ class _ClosedError(Exception):
 
 
 def follow_pods(
-    backend: KubernetesBackend,
+    cluster: Cluster,
+    watch_job: Callable[[CancellationToken], Iterator[MSJob]],
     name: str,
     namespace: str,
     uid: str,
@@ -66,7 +65,8 @@ def follow_pods(
     """Yield (pod name, line) of a job's selected pods until the job finishes.
 
     Args:
-        backend: Its backend.
+        cluster: Its cluster.
+        watch_job: Yields the job now and after each change.
         name: Its name.
         namespace: Its namespace.
         uid: Its uid.
@@ -76,7 +76,7 @@ def follow_pods(
     Raises:
         WaitTimeoutError: It took longer.
     """
-    follower = _Follower(backend, name, namespace, uid, pod_filter)
+    follower = _Follower(cluster, watch_job, name, namespace, uid, pod_filter)
     try:
         yield from follower.read(timeout)
     finally:
@@ -87,15 +87,16 @@ class _Follower:
     """A thread for the job, one for its pods, and one for each pod that has started."""
 
     def __init__(
-        self, backend: KubernetesBackend, name: str, namespace: str, uid: str, pod_filter: Callable[[Pod], bool]
+        self,
+        cluster: Cluster,
+        watch_job: Callable[[CancellationToken], Iterator[MSJob]],
+        name: str,
+        namespace: str,
+        uid: str,
+        pod_filter: Callable[[Pod], bool],
     ) -> None:
-        self._backend, self._name, self._namespace, self._uid, self._pod_filter = (
-            backend,
-            name,
-            namespace,
-            uid,
-            pod_filter,
-        )
+        self._cluster, self._watch_states, self._pod_filter = cluster, watch_job, pod_filter
+        self._name, self._namespace, self._uid = name, namespace, uid
         self._messages: queue.Queue[_Line | _Finished | _Failure | list[dict[str, Any]] | None] = queue.Queue(
             _WAITING_LINES
         )
@@ -161,7 +162,7 @@ class _Follower:
 
     def _watch_job(self) -> None:
         try:
-            for job in self._backend.watch(self._name, self._namespace, token=self._token):
+            for job in self._watch_states(self._token):
                 if job.metadata["uid"] != self._uid or (job.status is not None and job.status.is_finished):
                     break
         except NotFoundError:
@@ -170,11 +171,11 @@ class _Follower:
 
     def _watch_pods(self) -> None:
         labels = f"{JOB_LABEL}={self._name}"
-        for objects in self._backend.cluster.watch(PODS, self._namespace, labels=labels, token=self._token):
+        for objects in self._cluster.watch(PODS, self._namespace, labels=labels, token=self._token):
             self._put(list(objects.values()))
 
     def _list_pods(self) -> list[dict[str, Any]]:
-        return self._backend.cluster.list(PODS, self._namespace, labels=f"{JOB_LABEL}={self._name}")
+        return self._cluster.list(PODS, self._namespace, labels=f"{JOB_LABEL}={self._name}")
 
     def _follow(self, documents: list[dict[str, Any]]) -> None:
         """Follow the selected pods that have started."""
@@ -193,7 +194,5 @@ class _Follower:
         if predecessor is not None:
             predecessor.thread.join(_PREDECESSOR_SECONDS)
             predecessor.token.cancel()
-        for line in self._backend.cluster.stream_log(
-            pod, self._namespace, container=CONTAINER_NAME, uid=uid, token=token
-        ):
+        for line in self._cluster.stream_log(pod, self._namespace, container=CONTAINER_NAME, uid=uid, token=token):
             self._put(_Line(pod, line))

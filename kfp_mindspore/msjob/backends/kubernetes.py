@@ -216,7 +216,11 @@ class KubernetesBackend(JobBackend):
     ) -> Iterator[tuple[str, str]]:
         """Yield (pod name, line), across restarts, until the job ends or is deleted; see `JobBackend.follow_logs`."""
         uid = self._get(name, namespace)["metadata"]["uid"]
-        return follow_pods(self, name, namespace, uid, pod_filter, timeout)
+
+        def watch_job(token: CancellationToken) -> Iterator[MSJob]:
+            return self.watch(name, namespace, token=token)
+
+        return follow_pods(self.cluster, watch_job, name, namespace, uid, pod_filter, timeout)
 
     def _wait_for_end(
         self,
