@@ -44,6 +44,8 @@ class Site:
     def __init__(self, kind: type[Connection] = SmallConnection) -> None:
         self.socket = socket.socket()
         self.socket.bind(("127.0.0.1", 0))
+        # Before the server starts: on Python 3.12, wait_for runs the client first.
+        self.socket.listen()
         self.port: int = self.socket.getsockname()[1]
         self.requests = self.cancelled = 0
         self.waiting = asyncio.Event()
