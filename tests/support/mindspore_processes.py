@@ -35,11 +35,13 @@ class MindSporeProcess:
         self.log = log
         self._server = server
         self._descriptor = os.pidfd_open(pid)
+        self._exit = select.poll()
+        self._exit.register(self._descriptor, select.POLLIN)
         self._code: int | None = None
 
     def is_running(self) -> bool:
         """Return whether it has not exited."""
-        return self._code is None and not select.select([self._descriptor], [], [], 0)[0]
+        return self._code is None and not self._exit.poll(0)
 
     def send_signal(self, number: int) -> None:
         """Send a signal, if it has not exited."""
@@ -49,7 +51,7 @@ class MindSporeProcess:
     def wait(self, seconds: float = 120) -> int:
         """Return the exit code, negative for a signal; kill the process after `seconds`."""
         if self._code is None:
-            if not select.select([self._descriptor], [], [], seconds)[0]:
+            if not self._exit.poll(seconds * 1000):
                 os.kill(self.pid, signal.SIGKILL)
             os.close(self._descriptor)
             self._code = int(self._server.request({"wait": self.pid}))
@@ -67,8 +69,7 @@ class MindSporeProcess:
         """
         deadline = time.monotonic() + seconds
         while not path.exists():
-            running = not select.select([self._descriptor], [], [], 0.02)[0]
-            if not running or time.monotonic() > deadline:
+            if self._exit.poll(20) or time.monotonic() > deadline:
                 raise AssertionError(f"{path.name} does not exist:\n{self.log.read_text()}")
 
 
