@@ -37,7 +37,7 @@ from kfp_mindspore.mindir.padding import (
     get_free_axes,
     shorten_error,
 )
-from kfp_mindspore.mindir.verify import TOLERANCE, measure_difference
+from kfp_mindspore.mindir.verify import TOLERANCE, run_and_compare
 from kfp_mindspore.transform.export import try_transform
 from kfp_mindspore.transform.load import read_transform
 
@@ -338,13 +338,10 @@ def _describe(
 def _compare(
     directory: Path, signature: Signature, samples: VerifiedSamples, tolerance: float, key: bytes | None
 ) -> float:
-    from kfp_mindspore.mindir.runner import GraphRunner
-
     # Without dimensions nothing is padded: compare the graph first, the padding later.
     plain = {name: text for name, text in signature.metadata.items() if name != "dimensions"}
     bundle = ModelBundle(directory, dataclasses.replace(signature, metadata=plain))
-    with GraphRunner(bundle, warm=(), key=key) as runner:
-        difference = measure_difference(samples.outputs, runner.predict(dict(samples.inputs)))
+    difference = run_and_compare(bundle, samples, key)
     if not difference <= tolerance:
         raise KfpMindSporeError(
             f"the exported graph must compute what the network does within {tolerance}, differs by {difference} on "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import KfpMindSporeError
-from kfp_mindspore.formats.bundle import ModelBundle
+from kfp_mindspore.formats.bundle import ModelBundle, VerifiedSamples
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,18 +66,22 @@ def verify_bundle(
     if not outputs:
         return Verification(bundle.path, names, tolerance=tolerance)
     from kfp_mindspore.mindir.encryption import require_key
-    from kfp_mindspore.mindir.runner import GraphRunner
 
-    key = require_key(bundle, key)
     samples = bundle.read_verified()
-    with GraphRunner(bundle, warm=(), key=key) as runner:
-        found = runner.predict(dict(samples.inputs))
-    difference = measure_difference(samples.outputs, found)
+    difference = run_and_compare(bundle, samples, require_key(bundle, key))
     if not difference <= tolerance:
         raise KfpMindSporeError(
             f"{bundle.path}: the graph's outputs must be within {tolerance} of the network's, differ by {difference}"
         )
     return Verification(bundle.path, names, len(samples), difference, tolerance)
+
+
+def run_and_compare(bundle: ModelBundle, samples: VerifiedSamples, key: bytes | None) -> float:
+    """Run a bundle's graph on samples and return the largest difference from their outputs."""
+    from kfp_mindspore.mindir.runner import GraphRunner
+
+    with GraphRunner(bundle, warm=(), key=key) as runner:
+        return measure_difference(samples.outputs, runner.predict(dict(samples.inputs)))
 
 
 def measure_difference(expected: Mapping[str, NDArray[Any]], found: Mapping[str, NDArray[Any]]) -> float:
