@@ -245,7 +245,7 @@ class Application:
         groups = request.groups
         protocol, name = ("v1", groups["v1"]) if groups.get("v1") else ("v2", groups["v2"])
         try:
-            model = self._state.repository.find(name, groups.get("version", ""))
+            model = self._state.repository.get_model(name, groups.get("version", ""))
             if not model.ready:
                 raise NotReadyError(name)
         except RequestError as error:
@@ -318,7 +318,7 @@ class Application:
         return Reply({"name": request.groups["name"], "unload": True})
 
     def _get_model(self, request: _Request) -> MindSporeModel:
-        return self._state.repository.find(request.groups["name"], request.groups.get("version", ""))
+        return self._state.repository.get_model(request.groups["name"], request.groups.get("version", ""))
 
     async def _read_object(self, receive: Receiver) -> dict[str, Any]:
         body = await self.bodies.read(receive)

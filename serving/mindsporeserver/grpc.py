@@ -108,7 +108,7 @@ class InferenceService:
         """Compute the outputs of a request; they have the form of the inputs, FP16 is always raw."""
         telemetry, started = self._state.telemetry, time.monotonic()
         try:
-            model = self._state.repository.find(request.model_name, request.model_version)
+            model = self._state.repository.get_model(request.model_name, request.model_version)
         except RequestError as error:
             telemetry.start("grpc", request.model_name).fail(error)
             raise
@@ -154,7 +154,7 @@ class InferenceService:
 
     async def ModelReady(self, request: Any, context: Any) -> Any:
         """Return whether a model, or a version of it, is served."""
-        model = self._state.repository.find(request.name, request.version)
+        model = self._state.repository.get_model(request.name, request.version)
         return pb.ModelReadyResponse(ready=model.ready)
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:

@@ -69,7 +69,7 @@ class ServerState:
             UnknownModelError: It is not served.
             NotReadyError: It is being loaded.
         """
-        description = self.repository.find(name, version).describe()
+        description = self.repository.get_model(name, version).describe()
         if not version:
             description["versions"] = self.repository.list_versions(name)
         return description

@@ -178,7 +178,7 @@ class Repository:
                 entries.append({"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason})
         return entries
 
-    def find(self, name: str, version: str = "") -> MindSporeModel:
+    def get_model(self, name: str, version: str = "") -> MindSporeModel:
         """Return a model.
 
         Raises:

@@ -109,7 +109,7 @@ class World:
 
         from mindsporeserver.protocols.v1 import decode, encode
 
-        served = self.repository.find(name)
+        served = self.repository.get_model(name)
 
         class Model(kserve.Model):  # type: ignore[misc]
             async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
@@ -919,7 +919,7 @@ def test_metrics_in_the_form_that_is_asked_for(world: World) -> None:
 
 
 def test_a_mistake_of_the_server_is_500_and_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = world.repository.find("digits")
+    model = world.repository.get_model("digits")
 
     async def fail(*arguments: Any, **options: Any) -> Any:
         raise KeyError("our mistake")

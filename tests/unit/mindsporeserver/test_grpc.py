@@ -322,7 +322,7 @@ def test_a_full_queue_a_deadline_and_a_client_that_goes(world: GrpcWorld, eventu
         loop = asyncio.get_running_loop()
         calls = [world.stub.ModelInfer(ask_digits()) for _ in range(3)]
         tasks = [asyncio.ensure_future(call) for call in calls]
-        model = world.repository.find("free")
+        model = world.repository.get_model("free")
         while model._batcher.rows < 6:
             await asyncio.sleep(0.001)
         late = world.stub.ModelInfer(ask_digits(), timeout=0.2)

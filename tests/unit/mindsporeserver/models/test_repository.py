@@ -70,7 +70,7 @@ def make(thread: InferenceExecutor) -> Callable[..., Repository]:
 
 
 def read_note(repository: Repository, name: str = "digits", version: str = "") -> str:
-    return repository.find(name, version).bundle.signature.metadata["note"]
+    return repository.get_model(name, version).bundle.signature.metadata["note"]
 
 
 async def infer(model: MindSporeModel) -> None:
@@ -142,7 +142,7 @@ def test_name_outside_the_repository_is_not_found(tmp_path: Path, make: Any, nam
             with pytest.raises(NotFoundError):
                 await action(name)
         with pytest.raises(UnknownModelError):
-            repository.find(name)
+            repository.get_model(name)
         # Whatever clients make up is not remembered.
         assert (repository._failures, repository._unloaded) == ({}, set())
 
@@ -171,11 +171,11 @@ def test_all_versions_and_the_latest(tmp_path: Path, put: Any, make: Any) -> Non
 
     async def scenario() -> None:
         with pytest.raises(NotReadyError):
-            repository.find("digits")
+            repository.get_model("digits")
         with pytest.raises(NotReadyError):
-            repository.find("digits", "2")
+            repository.get_model("digits", "2")
         with pytest.raises(UnknownModelError):
-            repository.find("cats")
+            repository.get_model("cats")
         assert not repository.loaded
         await repository.load_all()
         await latest.load_all()
@@ -185,7 +185,7 @@ def test_all_versions_and_the_latest(tmp_path: Path, put: Any, make: Any) -> Non
         assert read_note(repository) == read_note(repository, version="10") == read_note(latest) == "v10"
         assert read_note(repository, version="2") == "v2"
         with pytest.raises(UnknownModelError, match="Model with name digits has no version 3"):
-            repository.find("digits", "3")
+            repository.get_model("digits", "3")
         assert {path: model.version for path, (_, model) in repository.routes.items()} == {
             "/v1/models/digits:predict": "10",
             "/v2/models/digits/infer": "10",
@@ -193,16 +193,16 @@ def test_all_versions_and_the_latest(tmp_path: Path, put: Any, make: Any) -> Non
             "/v2/models/digits/versions/2/infer": "2",
             "/v2/models/digits/versions/10/infer": "10",
         }
-        kept = repository.find("digits", "1")
+        kept = repository.get_model("digits", "1")
         shutil.rmtree(tmp_path / "digits" / "10")
         put(tmp_path / "digits" / "3", "v3")
         await repository.reload("digits")
         assert repository.list_versions("digits") == ["1", "2", "3"]
         assert read_note(repository) == "v3"
-        assert repository.find("digits", "1") is kept
+        assert repository.get_model("digits", "1") is kept
         assert sorted(repository.routes)[-1] == "/v2/models/digits/versions/3/infer"
         for version in ("1", "2", "3"):
-            await infer(repository.find("digits", version))
+            await infer(repository.get_model("digits", version))
         assert [entry["version"] for entry in await repository.index()] == ["1", "2", "3"]
         await repository.close()
         await latest.close()
@@ -222,13 +222,13 @@ def test_load_unload_and_load_again(tmp_path: Path, put: Any, make: Any) -> None
         assert await repository.index() == [ready, unavailable]
         await repository.load("wine")
         assert read_note(repository, "wine") == "new"
-        model = repository.find("digits")
+        model = repository.get_model("digits")
         requests = [asyncio.create_task(infer(model)) for _ in range(20)]
         await asyncio.sleep(0)
         await repository.unload("digits")
         await asyncio.gather(*requests)
         with pytest.raises(UnknownModelError):
-            repository.find("digits")
+            repository.get_model("digits")
         assert not [path for path in repository.routes if "digits" in path]
         assert (await repository.index())[0] == {**unavailable, "name": "digits", "reason": "unloaded"}
         with pytest.raises(NotFoundError, match="model 'digits': not loaded"):
@@ -236,14 +236,14 @@ def test_load_unload_and_load_again(tmp_path: Path, put: Any, make: Any) -> None
         # What changes on the disk does not bring it back, a request to load does.
         await repository.reload("digits")
         with pytest.raises(UnknownModelError):
-            repository.find("digits")
+            repository.get_model("digits")
         await repository.load("digits")
         await repository.reload("digits")
-        await infer(repository.find("digits"))
+        await infer(repository.get_model("digits"))
         shutil.rmtree(tmp_path / "models" / "wine")
         with pytest.raises(NotFoundError, match="model 'wine': no such directory"):
             await repository.load("wine")
-        await infer(repository.find("wine"))
+        await infer(repository.get_model("wine"))
         await repository.close()
 
     run_scenario(scenario)
@@ -255,17 +255,17 @@ def test_unchanged_model_is_kept_and_changed_one_replaced_under_load(tmp_path: P
 
     async def scenario() -> None:
         await repository.load_all()
-        first = repository.find("digits")
+        first = repository.get_model("digits")
         for again in (repository.load, repository.reload):
             await again("digits")
-            assert repository.find("digits") is first
+            assert repository.get_model("digits") is first
         assert len(repository.opened) == 1
         changing, count = True, 0
 
         async def send_requests() -> None:
             nonlocal count
             while changing:
-                await infer(repository.find("digits"))
+                await infer(repository.get_model("digits"))
                 count += 1
 
         clients = [asyncio.create_task(send_requests()) for _ in range(4)]
@@ -315,14 +315,14 @@ def test_failed_load_leaves_the_previous_model(
 
     async def scenario() -> None:
         await repository.load_all()
-        first = repository.find("digits")
+        first = repository.get_model("digits")
         put(path, "second")
         damage(path)
         for again in (repository.load, repository.reload):
             with pytest.raises(kind) as caught:
                 await again("digits")
             assert message in str(caught.value)
-        assert repository.find("digits") is first
+        assert repository.get_model("digits") is first
         await infer(first)
         ((entry),) = await repository.index()
         assert (entry["state"], message in entry["reason"]) == ("READY", True)
@@ -363,7 +363,7 @@ def test_invalid_models_at_startup(tmp_path: Path, put: Any, make: Any) -> None:
         bad, good = await repository.index()
         assert (bad["state"], "an empty directory" in bad["reason"], good["state"]) == ("UNAVAILABLE", True, "READY")
         with pytest.raises(UnknownModelError):
-            repository.find("bad")
+            repository.get_model("bad")
         for sources in (
             Sources({"bad": tmp_path / "models" / "bad"}, tmp_path / "models"),
             Sources(repository=tmp_path / "bad"),
@@ -387,20 +387,20 @@ def test_load_of_a_loaded_model_and_of_an_added_version_leaves_each_version_read
 
     async def scenario() -> None:
         await repository.load_all()
-        first = repository.find("digits", "1")
+        first = repository.get_model("digits", "1")
         await repository.load("digits")
         put(tmp_path / "digits" / "2", "v2")
         await repository.reload("digits")
         # What a load replaces is closed by a task of its own.
         for _ in range(10):
             await asyncio.sleep(0)
-        assert repository.find("digits", "1") is first
+        assert repository.get_model("digits", "1") is first
         assert {(entry["version"], entry["state"]) for entry in await repository.index()} == {
             ("1", "READY"),
             ("2", "READY"),
         }
         for version in ("", "1", "2"):
-            model = repository.find("digits", version)
+            model = repository.get_model("digits", version)
             model.admit()
             await infer(model)
         await repository.close()
@@ -425,7 +425,7 @@ def test_bundle_replaced_during_its_load_is_loaded_again(tmp_path: Path, put: An
         if times < 5:
             await repository.load("digits")
             assert read_note(repository) == str(times)
-            await infer(repository.find("digits"))
+            await infer(repository.get_model("digits"))
         else:
             with pytest.raises(BundleReplacedError, match="was replaced during its load"):
                 await repository.load("digits")
@@ -448,9 +448,9 @@ def test_concurrent_loads_are_serialised(tmp_path: Path, put: Any, make: Any) ->
         )
         assert [result for result in results if result is not None and not isinstance(result, NotFoundError)] == []
         with pytest.raises(UnknownModelError):
-            repository.find("digits")
+            repository.get_model("digits")
         await repository.load("digits")
-        await infer(repository.find("digits"))
+        await infer(repository.get_model("digits"))
         await repository.close()
 
     run_scenario(scenario)
@@ -469,11 +469,11 @@ def test_signature_overrides_the_limits(
 
     async def serve() -> None:
         await repository.load_all()
-        settings = repository.find("own").settings
+        settings = repository.get_model("own").settings
         assert (settings.max_batch, settings.limits.max_queue, settings.limits.max_delay_seconds) == (2, 5, 0.003)
-        assert repository.find("plain").settings == SETTINGS
+        assert repository.get_model("plain").settings == SETTINGS
         with pytest.raises(InvalidRequestError, match="at most 5 rows, got 6"):
-            await repository.find("own").infer({"image": np.repeat(IMAGES[:1], 6, axis=0)})
+            await repository.get_model("own").infer({"image": np.repeat(IMAGES[:1], 6, axis=0)})
         await repository.close()
 
     asyncio.run(serve())

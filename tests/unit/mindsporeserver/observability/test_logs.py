@@ -1,4 +1,4 @@
-"""What stands in the log, and that nobody waits for it."""
+"""Lines of the log, and readers of the log that are slow or gone."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def write(log: RequestLog, **changed: Any) -> None:
     log.write(fields["status"], fields)
 
 
-def test_a_request_is_one_json_object(requests_log: Callable[[logging.Formatter], list[str]]) -> None:
+def test_json_line_of_a_request(requests_log: Callable[[logging.Formatter], list[str]]) -> None:
     lines = requests_log(JsonFormatter())
     write(RequestLog("all"), trace_id="0af7")
     write(RequestLog("all"), status=400, reason="input 'image': rank must be 4", rows=0)
@@ -105,7 +105,7 @@ def test_a_request_is_one_json_object(requests_log: Callable[[logging.Formatter]
     assert second["reason"] == "input 'image': rank must be 4"
 
 
-def test_a_request_is_one_line_of_text(requests_log: Callable[[logging.Formatter], list[str]]) -> None:
+def test_text_line_of_a_request(requests_log: Callable[[logging.Formatter], list[str]]) -> None:
     lines = requests_log(TextFormatter())
     write(RequestLog("all"), status=503, rows=0, queue_seconds=0, reason='queue full: 1024 rows, "digits"')
     assert re.sub(r"^\S+Z", "…", lines[0]) == (
@@ -115,7 +115,7 @@ def test_a_request_is_one_line_of_text(requests_log: Callable[[logging.Formatter
 
 
 @given(request_id=TEXT, model=TEXT, reason=TEXT)
-def test_nothing_that_a_client_sends_leaves_its_field(request_id: str, model: str, reason: str) -> None:
+def test_values_of_a_client_are_escaped(request_id: str, model: str, reason: str) -> None:
     text, json_lines = Sink(TextFormatter()), Sink(JsonFormatter())
     logger = logging.getLogger("mindsporeserver.requests")
     logger.addHandler(text)
@@ -166,7 +166,7 @@ def test_nothing_that_a_client_sends_leaves_its_field(request_id: str, model: st
         ("c1 \x9b", "c1 \\x9b"),
     ],
 )
-def test_controls_are_escaped(text: str, escaped: str) -> None:
+def test_escape_controls(text: str, escaped: str) -> None:
     assert escape_controls(text) == escaped
 
 
@@ -174,7 +174,7 @@ def test_controls_are_escaped(text: str, escaped: str) -> None:
     ("policy", "logged"),
     [("none", []), ("failed", [400, 404, 499, 500, 501, 503]), ("all", [200, 400, 404, 499, 500, 501, 503])],
 )
-def test_the_policy_chooses(
+def test_policy_selects_requests(
     requests_log: Callable[[logging.Formatter], list[str]], policy: str, logged: list[int]
 ) -> None:
     lines = requests_log(JsonFormatter())
@@ -187,7 +187,7 @@ def test_the_policy_chooses(
     assert {json.loads(line)["level"] for line in lines if json.loads(line)["status"] == 500} <= {"ERROR"}
 
 
-def test_a_level_above_says_nothing(requests_log: Callable[[logging.Formatter], list[str]]) -> None:
+def test_level_of_the_logger_applies(requests_log: Callable[[logging.Formatter], list[str]]) -> None:
     lines = requests_log(JsonFormatter())
     logging.getLogger("mindsporeserver.requests").setLevel(logging.ERROR)
     write(RequestLog("all"), status=400)
@@ -195,7 +195,7 @@ def test_a_level_above_says_nothing(requests_log: Callable[[logging.Formatter], 
     assert [json.loads(line)["status"] for line in lines] == [500]
 
 
-def test_a_flood_of_failures_is_cut_and_counted(
+def test_failures_are_rate_limited_and_counted(
     requests_log: Callable[[logging.Formatter], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
@@ -216,7 +216,7 @@ def test_a_flood_of_failures_is_cut_and_counted(
     assert len(lines) == 13
 
 
-def test_wrong_words_are_named() -> None:
+def test_invalid_policy() -> None:
     with pytest.raises(UserError, match="--log_requests: must be one of none, failed, all, got 'some'"):
         RequestLog("some")
 
@@ -259,7 +259,7 @@ def run_script(*arguments: str, **options: Any) -> subprocess.CompletedProcess[s
     return subprocess.run([sys.executable, "-c", _SCRIPT, *arguments], text=True, check=False, **options)
 
 
-def test_all_loggers_share_one_form() -> None:
+def test_all_loggers_have_one_format() -> None:
     done = run_script("json", "{}")
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stderr.splitlines()]
@@ -280,7 +280,7 @@ def test_all_loggers_share_one_form() -> None:
     assert re.search(r"\n    ValueError: first\n    second\n$", text)
 
 
-def test_a_file_wins_and_gets_our_lines_too(tmp_path: Path) -> None:
+def test_configuration_file_for_kserve_gets_our_lines(tmp_path: Path) -> None:
     file = tmp_path / "log.yaml"
     file.write_text(
         """
@@ -303,7 +303,7 @@ loggers:
 
 
 @pytest.mark.parametrize("name", ["log.json", "log.ini"])
-def test_other_forms_of_a_file(tmp_path: Path, name: str) -> None:
+def test_formats_of_a_configuration_file(tmp_path: Path, name: str) -> None:
     file = tmp_path / name
     if name == "log.json":
         handler = {"class": "logging.StreamHandler", "formatter": "mine"}
@@ -325,7 +325,7 @@ def test_other_forms_of_a_file(tmp_path: Path, name: str) -> None:
     assert found == ["MINE failed"]  # ours at the level of the file
 
 
-def test_a_file_may_leave_all_to_the_root_logger(tmp_path: Path) -> None:
+def test_configuration_file_with_a_root_logger_only(tmp_path: Path) -> None:
     file = tmp_path / "log.yml"
     file.write_text(
         """
@@ -341,7 +341,7 @@ root: {handlers: [mine], level: INFO}
     assert "MINE other from a library" in done.stderr
 
 
-def test_an_application_may_keep_its_own_logging() -> None:
+def test_logging_of_an_embedding_application_is_unchanged() -> None:
     done = run_script("json", repr({"configure": False}))
     assert done.returncode == 0, done.stderr
     # Python's handler of last resort: the application that embeds the server has configured nothing.
@@ -362,7 +362,7 @@ def test_an_application_may_keep_its_own_logging() -> None:
         ("bad.ini", "nothing", "is no logging configuration"),
     ],
 )
-def test_a_wrong_file_is_named(tmp_path: Path, name: str, content: str | None, message: str) -> None:
+def test_invalid_configuration_file(tmp_path: Path, name: str, content: str | None, message: str) -> None:
     file = tmp_path / name
     if content is not None:
         file.write_text(content)
@@ -371,7 +371,7 @@ def test_a_wrong_file_is_named(tmp_path: Path, name: str, content: str | None, m
     assert str(caught.value).startswith(f"--log_config_file: {file} {message}")
 
 
-def test_wrong_formats_and_levels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_format_and_level(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="--log_format: must be one of text, json, got 'xml'"):
         configure_logging("xml")
     monkeypatch.setenv("KSERVE_LOGLEVEL", "loud")
@@ -379,7 +379,7 @@ def test_wrong_formats_and_levels_are_named(monkeypatch: pytest.MonkeyPatch) -> 
         configure_logging("text")
 
 
-def test_a_stderr_that_is_no_file_is_written_to(capsys: pytest.CaptureFixture[str]) -> None:
+def test_stderr_without_a_file_descriptor(capsys: pytest.CaptureFixture[str]) -> None:
     names = ("uvicorn", "mindsporeserver")
     before = {
         name: (logger.handlers[:], logger.level, logger.propagate)
@@ -399,7 +399,7 @@ def test_a_stderr_that_is_no_file_is_written_to(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err.count("mindsporeserver.model hello") == 1
 
 
-def test_a_closed_stderr_hurts_nobody() -> None:
+def test_closed_stderr() -> None:
     done = subprocess.run(
         ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", _SCRIPT, "text", "{}"], check=False
     )

@@ -30,7 +30,7 @@ def read(body: bytes, kind: str = "text/plain") -> Series:
 
 
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
-def test_a_scrape_says_what_happened(metrics: Metrics, accept: str) -> None:
+def test_scrape(metrics: Metrics, accept: str) -> None:
     model = metrics.for_model("digits")
     for _ in range(3):
         model.count_request("v1")
@@ -77,7 +77,7 @@ def test_a_scrape_says_what_happened(metrics: Metrics, accept: str) -> None:
     assert len(found) == 4 + 7 + 2 + 3 + 8 + buckets
 
 
-def test_a_forgotten_model_is_shown_no_more_and_starts_again(metrics: Metrics) -> None:
+def test_series_of_an_unloaded_model_are_removed(metrics: Metrics) -> None:
     metrics.for_model("kept").count_request("v1")
     gone = metrics.for_model("gone")
     gone.count_request("v1")
@@ -91,7 +91,7 @@ def test_a_forgotten_model_is_shown_no_more_and_starts_again(metrics: Metrics) -
     assert found["mindsporeserver_requests_total", "model_name", "kept", "protocol", "v1"] == 1
 
 
-def test_versions_of_a_model_share_its_series(metrics: Metrics) -> None:
+def test_versions_share_the_series_of_a_model(metrics: Metrics) -> None:
     old, new = metrics.for_model("digits"), metrics.for_model("digits")
     old.count_request("v1")
     old.set_in_flight(5)
@@ -108,7 +108,7 @@ def test_versions_of_a_model_share_its_series(metrics: Metrics) -> None:
     assert read(*metrics.render(""))["mindsporeserver_in_flight", "model_name", "digits"] == 1
 
 
-def test_only_known_words_become_labels(metrics: Metrics) -> None:
+def test_unknown_label_values_are_refused(metrics: Metrics) -> None:
     model = metrics.for_model("digits")
     for call in (model.count_request, model.count_failure, model.count_load):
         with pytest.raises(KeyError):
@@ -125,7 +125,7 @@ def test_unknown_models_are_counted_under_one_label(metrics: Metrics) -> None:
 
 
 @pytest.mark.parametrize("name", ['quo"te', "line\nbreak", "back\\slash", "ÄÖ-模型", "no-utf8-\udcff", ""])
-def test_any_name_of_a_model_can_be_scraped(metrics: Metrics, name: str) -> None:
+def test_any_model_name_can_be_scraped(metrics: Metrics, name: str) -> None:
     metrics.for_model(name).count_request("v2")
     shown = name.replace("\udcff", "?")
     for accept in ("", "application/openmetrics-text"):
@@ -147,7 +147,7 @@ def test_any_name_of_a_model_can_be_scraped(metrics: Metrics, name: str) -> None
         ("application/openmetrics-text;q=0, text/plain", False),
     ],
 )
-def test_openmetrics_is_for_who_accepts_it(metrics: Metrics, accept: str, openmetrics: bool) -> None:
+def test_format_by_accept_header(metrics: Metrics, accept: str, openmetrics: bool) -> None:
     metrics.for_model("digits")
     body, kind = metrics.render(accept)
     assert kind.startswith(
@@ -158,7 +158,7 @@ def test_openmetrics_is_for_who_accepts_it(metrics: Metrics, accept: str, openme
 
 
 @given(st.text())
-def test_no_accept_header_breaks_a_scrape(accept: str) -> None:
+def test_any_accept_header_is_answered(accept: str) -> None:
     registry = CollectorRegistry()
     body, kind = Metrics(registry).render(accept)
     assert read(body, kind) == {}

@@ -1,4 +1,4 @@
-"""A real server is asked a known number of questions: what its metrics, its log and its traces then say."""
+"""Metrics, log and traces of a real server after a known number of requests."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ asyncio.run(main(sys.argv[1]))
 
 
 @dataclass
-class Story:
-    """What was asked, and what came of it."""
+class Observed:
+    """Metrics, log and traces after the requests of `send_requests`."""
 
     first: dict[tuple[str, ...], float]
     last: dict[tuple[str, ...], float]
@@ -101,8 +101,8 @@ def make_rows(count: int) -> list[Any]:
     return np.zeros((count, 1, 8, 8)).tolist()
 
 
-def ask(server: Any) -> dict[str, dict[str, str]]:
-    """Ask what the tests below count; return the headers of the answers by request id."""
+def send_requests(server: Any) -> dict[str, dict[str, str]]:
+    """Send the requests that the tests count; return the headers of the responses by request id."""
     head = json.dumps(
         {
             "inputs": [
@@ -139,12 +139,12 @@ def ask(server: Any) -> dict[str, dict[str, str]]:
     headers["e1"] = {key.lower(): value for key, value in found.items()}
     for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/digits", "/v2/models/digits/ready"):
         assert server.request(path)[0] == 200
-    assert ask_grpc(server) == ["OK", "INVALID_ARGUMENT"]
+    assert send_grpc_requests(server) == ["OK", "INVALID_ARGUMENT"]
     return headers
 
 
-def ask_grpc(server: Any, *arguments: str) -> list[str]:
-    """Ask two questions, or those of the arguments; return the codes of the answers."""
+def send_grpc_requests(server: Any, *arguments: str) -> list[str]:
+    """Send two requests, or those of the arguments; return the codes of the responses."""
     command = [sys.executable, "-c", _GRPC, str(server.grpc_port), f"00-{TRACE}-{PARENT}-01", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -152,7 +152,7 @@ def ask_grpc(server: Any, *arguments: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def story(otlp: Any, models: Path, start_server: Callable[..., Any]) -> Iterator[Story]:
+def observed(otlp: Any, models: Path, start_server: Callable[..., Any]) -> Iterator[Observed]:
     with otlp.Receiver() as receiver, pytest.MonkeyPatch.context() as environment:
         environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
         # Nothing is sent before the end: closing must.
@@ -162,13 +162,13 @@ def story(otlp: Any, models: Path, start_server: Callable[..., Any]) -> Iterator
         )
         server.wait("/v2/health/ready")
         first = scrape(server)
-        headers = ask(server)
+        headers = send_requests(server)
         last = scrape(server)
-        assert ask_grpc(server, str(server.port)) == ["OK", "CANCELLED"]
+        assert send_grpc_requests(server, str(server.port)) == ["OK", "CANCELLED"]
         cancelled = scrape(server)[at("request_failures_total", reason="cancelled")]
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(20) == 0
-        yield Story(
+        yield Observed(
             first,
             last,
             cancelled,
@@ -179,7 +179,7 @@ def story(otlp: Any, models: Path, start_server: Callable[..., Any]) -> Iterator
         )
 
 
-def test_metrics_say_exactly_what_was_asked(story: Story) -> None:
+def test_metrics_count_each_request(observed: Observed) -> None:
     expected = {
         at("requests_total", protocol="v1"): 5,
         at("requests_total", protocol="v2"): 3,
@@ -206,30 +206,30 @@ def test_metrics_say_exactly_what_was_asked(story: Story) -> None:
         at("inference_seconds_count"): 7,
         at("in_flight"): 0,
         at("warm_shapes"): 7,  # 1, 2, 4 … 64 rows
-        at("model_bytes"): sum(entry["size"] for entry in story.bundle.signature.files.values()),
+        at("model_bytes"): sum(entry["size"] for entry in observed.bundle.signature.files.values()),
     }
-    found = {key: value for key, value in story.last.items() if key[0].startswith("mindsporeserver_")}
+    found = {key: value for key, value in observed.last.items() if key[0].startswith("mindsporeserver_")}
     assert {key: found.get(key) for key in expected} == expected
     assert all(0 < found[at(f"{name}_seconds_sum")] < 10 for name in ("queue", "inference", "request"))
     # The same series before the first request, all but the gauges and the load at 0, and no label sent by a client.
     known = {key for key in found if UNKNOWN_MODEL not in key}
-    assert known == {key for key in story.first if key[0].startswith("mindsporeserver_")}
+    assert known == {key for key in observed.first if key[0].startswith("mindsporeserver_")}
     assert {key[key.index("model_name") + 1] for key in found} == {"digits", UNKNOWN_MODEL}
     quiet = {"warm_shapes", "model_bytes", "loads_total"}
-    assert not any(value for key, value in story.first.items() if "mindspore" in key[0] and key[0][16:] not in quiet)
-    assert story.last[("process_resident_memory_bytes",)] > 0
+    assert not any(value for key, value in observed.first.items() if "mindspore" in key[0] and key[0][16:] not in quiet)
+    assert observed.last[("process_resident_memory_bytes",)] > 0
 
 
-def test_who_has_gone_is_counted(story: Story) -> None:
-    assert story.cancelled == 1
+def test_cancelled_request_is_counted(observed: Observed) -> None:
+    assert observed.cancelled == 1
 
 
-def test_each_request_is_one_line(story: Story) -> None:
-    lines = [json.loads(line) for line in story.log]  # the whole of it is JSON
+def test_each_request_is_logged_once(observed: Observed) -> None:
+    lines = [json.loads(line) for line in observed.log]  # the whole of it is JSON
     requests = {line["request_id"]: line for line in lines if line["logger"] == "mindsporeserver.requests"}
     counts = Counter(line["request_id"] for line in lines if line["logger"] == "mindsporeserver.requests")
     assert set(counts.values()) == {1}
-    assert set(requests) == {*story.headers, "g1", "g2", "busy", "gone", "in the body"}
+    assert set(requests) == {*observed.headers, "g1", "g2", "busy", "gone", "in the body"}
     assert {name: line["status"] for name, line in requests.items()} == {
         **dict.fromkeys(("a1", "a2", "a3", "b1", "c1", "in the body", "g1", "busy"), 200),
         **dict.fromkeys(("d1", "d2 status=200 \u00e9", "g2"), 400),
@@ -267,16 +267,16 @@ def test_each_request_is_one_line(story: Story) -> None:
     assert not any(word in others for word in ("health", "predict", "infer", "metrics", "refused"))
 
 
-def test_a_request_id_comes_back(story: Story) -> None:
-    for name, headers in story.headers.items():
+def test_response_repeats_the_request_id(observed: Observed) -> None:
+    for name, headers in observed.headers.items():
         assert headers["x-request-id"] == name
 
 
-def test_spans_are_exported_when_the_server_ends(otlp: Any, story: Story) -> None:
-    spans = [span for span in story.receiver.spans if span.name not in ("queue", "compute")]
+def test_spans_are_exported_when_the_server_ends(otlp: Any, observed: Observed) -> None:
+    spans = [span for span in observed.receiver.spans if span.name not in ("queue", "compute")]
     found = {otlp.read_attributes(span)["mindsporeserver.request_id"]: span for span in spans}
     assert len(spans) == len(found)
-    assert set(found) == {*story.headers, "g1", "g2", "busy", "gone", "in the body"}
+    assert set(found) == {*observed.headers, "g1", "g2", "busy", "gone", "in the body"}
     for name, span in found.items():
         continued = name in ("a2", "g1", "g2")
         assert (span.trace_id.hex() == TRACE) is continued
@@ -287,11 +287,11 @@ def test_spans_are_exported_when_the_server_ends(otlp: Any, story: Story) -> Non
             assert span.name == "/inference.GRPCInferenceService/ModelInfer"
         else:
             assert attributes["http.response.status_code"] == status
-        children = {child.name: child for child in story.receiver.spans if child.parent_span_id == span.span_id}
+        children = {child.name: child for child in observed.receiver.spans if child.parent_span_id == span.span_id}
         assert set(children) == ({"queue", "compute"} if status == 200 else set())
         if status == 200:
             queue, compute = children["queue"], children["compute"]
             assert span.start_time_unix_nano <= queue.start_time_unix_nano
             assert queue.end_time_unix_nano == compute.start_time_unix_nano
             assert compute.end_time_unix_nano <= span.end_time_unix_nano
-    assert story.receiver.resource["service.name"] == "mindsporeserver"
+    assert observed.receiver.resource["service.name"] == "mindsporeserver"

@@ -175,7 +175,7 @@ def test_request_of_a_caller_that_does_not_sample_has_no_span(receiver: Any, bui
         ),
     ],
 )
-def test_the_environment_names_the_service(
+def test_service_name_of_the_environment(
     receiver: Any, build: Any, variables: dict[str, str], expected: dict[str, str]
 ) -> None:
     tracing = build(**variables)
@@ -186,7 +186,7 @@ def test_the_environment_names_the_service(
     assert receiver.resource["service.version"]
 
 
-def test_the_environment_configures_the_exporter(receiver: Any, build: Any) -> None:
+def test_exporter_is_configured_by_the_environment(receiver: Any, build: Any) -> None:
     tracing = build(
         OTEL_EXPORTER_OTLP_HEADERS="x-key=secret",
         OTEL_EXPORTER_OTLP_COMPRESSION="gzip",
@@ -202,7 +202,7 @@ def test_the_environment_configures_the_exporter(receiver: Any, build: Any) -> N
 
 
 @pytest.mark.parametrize("variable", [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")])
-def test_the_environment_switches_it_off(receiver: Any, build: Any, variable: tuple[str, str]) -> None:
+def test_tracing_is_disabled_by_the_environment(receiver: Any, build: Any, variable: tuple[str, str]) -> None:
     tracing = build(**dict([variable]))
     request(tracing)
     tracing.close()
@@ -222,14 +222,14 @@ def test_the_environment_switches_it_off(receiver: Any, build: Any, variable: tu
         ("OTEL_BSP_MAX_QUEUE_SIZE", "0", "--tracing: max_queue_size must be"),
     ],
 )
-def test_what_is_not_there_is_named(build: Any, name: str, value: str, message: str) -> None:
+def test_invalid_variables(build: Any, name: str, value: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         build(**{name: value})
     assert str(caught.value).startswith(message)
     assert name in str(caught.value)
 
 
-def test_without_the_extra_it_is_named() -> None:
+def test_missing_extra() -> None:
     code = """
 import sys
 sys.modules[sys.argv[1]] = None
@@ -263,7 +263,7 @@ def collector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         yield request.param
 
 
-def test_a_collector_that_takes_nothing_costs_requests_nothing(collector: str, build: Any) -> None:
+def test_collector_that_does_not_answer_delays_no_request(collector: str, build: Any) -> None:
     tracing = build(OTEL_BSP_SCHEDULE_DELAY="1")
     worst = 0.0
     for _ in range(1000):
