@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from kfp_mindspore.errors import MissingExtraError
 from kfp_mindspore.kube.backoff import Backoff
 from kfp_mindspore.kube.config import ClusterConfig, load_config
 from kfp_mindspore.kube.errors import Request, UncertainError, UnreachableError, explain_response, read_status
@@ -152,7 +153,10 @@ class Transport:
         read_timeout: float | None = _READ_SECONDS,
     ) -> tuple[aiohttp.ClientResponse, bytes]:
         """Return a response of status 2xx and its body, after retries where they are safe."""
-        import aiohttp
+        try:
+            import aiohttp
+        except ImportError:
+            raise MissingExtraError("aiohttp", "kubernetes") from None
 
         given = {key: value for key, value in (query or {}).items() if value not in (None, "")}
         target = path + (f"?{urlencode(given)}" if given else "")
@@ -255,7 +259,10 @@ async def _read_lines(response: aiohttp.ClientResponse) -> AsyncIterator[Lines]:
 
 
 def _create_session(config: ClusterConfig) -> aiohttp.ClientSession:
-    import aiohttp
+    try:
+        import aiohttp
+    except ImportError:
+        raise MissingExtraError("aiohttp", "kubernetes") from None
 
     from kfp_mindspore import __version__
 

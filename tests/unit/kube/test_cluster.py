@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ValidationError
+from kfp_mindspore.errors import AlreadyExistsError, MissingExtraError, NotFoundError, ValidationError
 from kfp_mindspore.kube import (
     ApiError,
     AsyncClient,
@@ -269,6 +269,13 @@ def test_kubeconfig_environment_variable(
     (tmp_path / "second").write_text(yaml.safe_dump(second))
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'named'}:{tmp_path / 'second'}")
     assert (Cluster().namespace, Cluster(context="second").namespace) == ("mine", "theirs")
+
+
+def test_missing_extra_is_named(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    for call in (lambda: cluster.namespace, lambda: cluster.get(THINGS, "a")):
+        with pytest.raises(MissingExtraError, match="kubernetes"):
+            call()
 
 
 def test_service_account_of_the_pod(server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
