@@ -186,9 +186,9 @@ def isolated_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def desk(isolated_home: Path) -> Iterator[Any]:
     """Submit small local jobs, see tests/support/jobs.py."""
-    from tests.support.jobs import Desk
+    from tests.support.jobs import JobFixture
 
-    new = Desk(isolated_home)
+    new = JobFixture(isolated_home)
     yield new
     new.close()
 
@@ -196,9 +196,9 @@ def desk(isolated_home: Path) -> Iterator[Any]:
 @pytest.fixture
 def shop(isolated_home: Path) -> Iterator[Any]:
     """Deploy small local services, see tests/support/services.py."""
-    from tests.support.services import Shop
+    from tests.support.services import ServiceFixture
 
-    new = Shop(isolated_home)
+    new = ServiceFixture(isolated_home)
     yield new
     new.close()
 

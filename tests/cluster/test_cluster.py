@@ -43,7 +43,7 @@ def describe(name: str, script: str, **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": {"app": name}}, "spec": pod}
 
 
-class Desk:
+class JobFixture:
     """Makes pods in a namespace and waits for them."""
 
     def __init__(self, client: Any, namespace: str) -> None:
@@ -69,22 +69,22 @@ class Desk:
 @pytest.fixture
 def desk(cluster: Api, namespace: str) -> Any:
     with cluster.client() as client:
-        yield Desk(client, namespace)
+        yield JobFixture(client, namespace)
 
 
-def test_pod_log(desk: Desk) -> None:
+def test_pod_log(desk: JobFixture) -> None:
     assert desk.run(describe("hello", "print('hello')")) == ("Succeeded", "hello\n")
     assert desk.run(describe("broken", "raise SystemExit(3)"))[0] == "Failed"
     assert desk.read("broken").status.container_statuses[0].state.terminated.exit_code == 3
 
 
-def test_read_only_root_as_any_user(desk: Desk) -> None:
+def test_read_only_root_as_any_user(desk: JobFixture) -> None:
     secure = {"runAsUser": 1000, "runAsNonRoot": True, "readOnlyRootFilesystem": True}
     script = "import os; print(os.getuid(), os.access('/usr', os.W_OK))"
     assert desk.run(describe("user", script, container={"securityContext": secure})) == ("Succeeded", "1000 False\n")
 
 
-def test_dns_and_services(desk: Desk, own_cluster: Cluster) -> None:
+def test_dns_and_services(desk: JobFixture, own_cluster: Cluster) -> None:
     server = "import http.server as s; s.test(s.SimpleHTTPRequestHandler, s.ThreadingHTTPServer, port=8000)"
     desk.create(describe("server", server, container={"workingDir": "/opt"}))
     ports = [{"port": 80, "targetPort": 8000}]
@@ -111,21 +111,21 @@ except socket.gaierror:
     assert opener.open(f"http://{address}/", timeout=30).status == 200
 
 
-def test_no_egress(desk: Desk, own_cluster: Cluster) -> None:
+def test_no_egress(desk: JobFixture, own_cluster: Cluster) -> None:
     script = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=5)"
     phase, log = desk.run(describe("outside", script))
     assert phase == "Failed"
     assert "OSError" in log or "Error" in log
 
 
-def test_exec(desk: Desk) -> None:
+def test_exec(desk: JobFixture) -> None:
     desk.create(describe("sleeper", "import time; time.sleep(600)"))
     desk.wait("sleeper", "Running")
     connect = desk.api.connect_get_namespaced_pod_exec
     assert "sleep" in stream(connect, "sleeper", desk.namespace, command=["cat", "/proc/1/cmdline"], stdout=True)
 
 
-def test_kill_a_process_of_a_pod(desk: Desk, own_cluster: Cluster) -> None:
+def test_kill_a_process_of_a_pod(desk: JobFixture, own_cluster: Cluster) -> None:
     desk.create(describe("victim", "import time; time.sleep(600)"))
     desk.wait("victim", "Running")
     first = own_cluster.find_processes(desk.namespace, "victim")[0]
@@ -133,13 +133,13 @@ def test_kill_a_process_of_a_pod(desk: Desk, own_cluster: Cluster) -> None:
     assert desk.wait("victim", "Failed").status.container_statuses[0].state.terminated.exit_code == 137
 
 
-def test_oom_kill_is_reported(desk: Desk) -> None:
+def test_oom_kill_is_reported(desk: JobFixture) -> None:
     limits = {"resources": {"limits": {"memory": "64Mi"}}}
     desk.create(describe("greedy", "bytes = bytearray(1 << 28); print(sum(bytes))", container=limits))
     assert desk.wait("greedy", "Failed").status.container_statuses[0].state.terminated.reason == "OOMKilled"
 
 
-def test_cordon_and_eviction(desk: Desk, own_cluster: Cluster) -> None:
+def test_cordon_and_eviction(desk: JobFixture, own_cluster: Cluster) -> None:
     desk.create(describe("sleeper", "import time; time.sleep(600)"))
     desk.wait("sleeper", "Running")
     set_schedulable(desk.api.api_client, NODE, False)
@@ -153,7 +153,7 @@ def test_cordon_and_eviction(desk: Desk, own_cluster: Cluster) -> None:
     desk.wait("waiting", "Succeeded")
 
 
-def test_host_volume(desk: Desk, own_cluster: Cluster) -> None:
+def test_host_volume(desk: JobFixture, own_cluster: Cluster) -> None:
     path = own_cluster.make_volume(desk.namespace)
     (path / "question").write_text("42")
     pod = describe(
@@ -166,7 +166,7 @@ def test_host_volume(desk: Desk, own_cluster: Cluster) -> None:
     assert (path / "answer").read_text() == "42"
 
 
-def test_pod_packages(desk: Desk, pod_packages: PodPackages) -> None:
+def test_pod_packages(desk: JobFixture, pod_packages: PodPackages) -> None:
     script = "import kfp_mindspore, mindspore; print(kfp_mindspore.__file__, mindspore.__version__)"
     pod = describe("trainer", script, container={"securityContext": {"runAsUser": 1000}})
     pod["spec"] = pod_packages.add_to(pod["spec"])
@@ -175,7 +175,7 @@ def test_pod_packages(desk: Desk, pod_packages: PodPackages) -> None:
     assert log.splitlines()[-1].startswith("/opt/project/kfp_mindspore/__init__.py 2.9")
 
 
-def test_node_pulls_from_the_registry(desk: Desk, own_cluster: Cluster, registry: str, tmp_path: Path) -> None:
+def test_node_pulls_from_the_registry(desk: JobFixture, own_cluster: Cluster, registry: str, tmp_path: Path) -> None:
     image, root = f"{registry}/test/greeting:1", tmp_path / "root"
     root.mkdir()
     binaries = Path(own_cluster.daemons.get("kubelet").command[0]).parent
@@ -191,7 +191,7 @@ def test_node_pulls_from_the_registry(desk: Desk, own_cluster: Cluster, registry
     assert "CoreDNS" in log
 
 
-def test_pods_survive_an_api_server_restart(desk: Desk, own_cluster: Cluster) -> None:
+def test_pods_survive_an_api_server_restart(desk: JobFixture, own_cluster: Cluster) -> None:
     desk.create(describe("sleeper", "import time; time.sleep(600)"))
     before = desk.wait("sleeper", "Running").metadata.uid
     own_cluster.restart_api_server()
@@ -199,7 +199,7 @@ def test_pods_survive_an_api_server_restart(desk: Desk, own_cluster: Cluster) ->
     assert (after.metadata.uid, after.status.phase) == (before, "Running")
 
 
-def test_jobs_run_concurrently(desk: Desk) -> None:
+def test_jobs_run_concurrently(desk: JobFixture) -> None:
     template = {"spec": describe("any", "print(1)")["spec"]}
     spec = {"completions": 5, "parallelism": 5, "completionMode": "Indexed", "template": template}
     batch = BatchV1Api(desk.api.api_client)

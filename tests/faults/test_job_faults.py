@@ -21,11 +21,11 @@ FOREGROUND = f"""
 import sys
 sys.path.insert(0, {str(SUPPORT)!r})
 from pathlib import Path
-from jobs import Desk
+from jobs import JobFixture
 from kfp_mindspore.msjob import run_job
 from kfp_mindspore.local.lease import Lease
 
-desk = Desk(Path(sys.argv[1]))
+desk = JobFixture(Path(sys.argv[1]))
 import os
 if sys.argv[2] == "lease":
     lease = Lease.hold(desk.path / "lease")
@@ -108,7 +108,7 @@ def test_a_killed_supervisor_takes_its_processes_along(desk: Any, eventually: An
     assert desk.client.list_jobs() == []
 
 
-def test_what_a_killed_supervisors_processes_started_ends_too(desk: Any, eventually: Any) -> None:
+def test_descendants_of_a_killed_supervisor_are_killed(desk: Any, eventually: Any) -> None:
     script = f"cd {desk.path}; sleep 600 & echo $! > new; mv new pid-g; wait"
     job = desk.build("exit", 0)
     job.ms_replica_specs["Worker"].container["command"] = ["sh", "-c", script]
@@ -120,7 +120,7 @@ def test_what_a_killed_supervisors_processes_started_ends_too(desk: Any, eventua
     eventually(lambda: not is_any_alive([pid]), 5)
 
 
-def test_a_terminated_supervisor_says_so(desk: Any, eventually: Any) -> None:
+def test_a_terminated_supervisor_fails_the_job_with_a_reason(desk: Any, eventually: Any) -> None:
     desk.submit("sleep", 600)
     pid = desk.read_pid()
     desk.wait("job", "Running")

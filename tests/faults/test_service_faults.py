@@ -42,7 +42,7 @@ def test_a_killed_server_is_restarted_on_its_port(shop: Any, eventually: Eventua
     before = shop.deploy()
     os.kill(before.pid, signal.SIGKILL)
     after = eventually(lambda: (now := shop.connect().get("digits")).ready and now)
-    assert shop.ask_pid(after) == after.pid != before.pid
+    assert shop.request_pid(after) == after.pid != before.pid
     assert (after.url, after.restarts) == (before.url, 1)
     assert after.message == "restarted: its server was ended by signal 9 (SIGKILL)"
 
@@ -110,7 +110,7 @@ def test_the_port_of_another_service_is_taken(shop: Any, free_port: int) -> None
     assert [status.name for status in shop.connect().list()] == ["digits"]
 
 
-def test_a_free_port_that_somebody_takes_is_chosen_again(
+def test_a_free_port_taken_by_another_process_is_replaced(
     shop: Any, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kfp_mindspore.inference.backends import local
@@ -156,7 +156,7 @@ def test_a_new_version_that_fails_leaves_the_old_one_alone(shop: Any, how: str) 
     with pytest.raises(KfpMindSporeError):
         shop.deploy(*flags, wait_seconds=1)
     assert shop.connect().get("digits") == old
-    assert shop.ask_pid(old) == old.pid
+    assert shop.request_pid(old) == old.pid
     assert len(shop.find_processes()) == 2
     assert [path.name for path in (shop.home / "services/default/digits/versions").iterdir()] == ["1"]
 

@@ -1,4 +1,4 @@
-"""A desk for tests of jobs: it submits jobs of `job_script.py`, finds their processes, and leaves none behind."""
+"""A fixture for tests of local jobs: submits jobs of `job_script.py` and lists their processes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def eventually(look: Callable[[], Value], seconds: float = 20.0) -> Value:
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether a process runs; a zombie does not."""
+    """Return whether a process runs; a zombie does not."""
     return ProcessIdentity.of(pid) is not None
 
 
-class Desk:
-    """Submits jobs below a directory of its own.
+class JobFixture:
+    """Submits jobs with their state in one directory.
 
     Args:
         path: The directory.
@@ -44,33 +44,33 @@ class Desk:
         self._namespaces = {"default"}
 
     def build(self, *actions: object, name: str = "job", **options: Any) -> MSJob:
-        """Describe a job whose processes do what the actions say."""
+        """Build a job whose processes execute the actions."""
         words = [str(action) for action in actions]
         return build_msjob(name, command=["python", str(SCRIPT), str(self.path), *words], **options)
 
     def submit(self, *actions: object, name: str = "job", **options: Any) -> str:
-        """Submit one, and return its name."""
+        """Submit a job and return its name."""
         job = self.build(*actions, name=name, **options)
         self._namespaces.add(job.namespace)
         self.client.create_job(job)
         return name
 
     def run(self, *actions: object, name: str = "job", **options: Any) -> MSJob:
-        """Submit one and wait for its end, good or bad."""
+        """Submit a job and wait until it is finished."""
         self.submit(*actions, name=name, **options)
         return self.wait(name)
 
     def wait(self, name: str = "job", *conditions: str) -> MSJob:
-        """Wait for conditions, by default the end."""
+        """Wait for one of some conditions, by default until it is finished."""
         expected = set(conditions) or {"Succeeded", "Failed"}
         return self.client.wait_for_job_conditions(name, expected_conditions=expected, wait_timeout=60)
 
     def read_pid(self, name: str = "pid-alone-0") -> int:
-        """Return the process number that a process wrote into a file."""
+        """Return the pid that a process wrote into a file."""
         return int(eventually(lambda: (self.path / name).exists() and (self.path / name).read_text()))
 
     def read_pids(self) -> list[int]:
-        """Return all process numbers that were written."""
+        """Return all pids that processes wrote."""
         files = [*self.path.glob("pid-*"), *self.path.glob("child-*")]
         return [int(file.read_text()) for file in files]
 

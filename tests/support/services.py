@@ -1,4 +1,4 @@
-"""A place to try services in: small bundles, the tiny server, and what is left of them."""
+"""A fixture for tests of local services: small bundles, the tiny server and its processes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from kfp_mindspore.inference.service import ServiceStatus
 TINY_SERVER = Path(__file__).parent / "tiny_server.py"
 
 
-class Shop:
-    """Serves in a home of its own.
+class ServiceFixture:
+    """Deploys services with their state in one directory.
 
     Args:
         root: An empty directory.
@@ -29,7 +29,7 @@ class Shop:
         self.home = root / "home"
 
     def make_bundle(self, name: str = "bundle", samples: int = 40) -> Path:
-        """Write a bundle that is whole in every respect but that its model is no graph."""
+        """Write a complete bundle whose model is no graph."""
         path = self.root / name
         random = np.random.default_rng(7)
         inputs = {"image": random.random((samples, 4), np.float32)}
@@ -62,12 +62,12 @@ class Shop:
         service = Service(name, path if path.exists() else self.make_bundle(), **options)
         return self.connect(*flags).deploy(service, wait_seconds=wait_seconds)
 
-    def ask_pid(self, status: ServiceStatus) -> int:
-        """Return the number of the process that answers."""
+    def request_pid(self, status: ServiceStatus) -> int:
+        """Return the pid of the server that responds."""
         return int(request_json("GET", f"{status.url}/pid")["pid"])
 
     def find_processes(self) -> list[int]:
-        """Return the processes whose command line names this place."""
+        """Return the processes whose command line contains the directory."""
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == os.getpid():

@@ -31,7 +31,7 @@ def make_backend(pods: list[Pod]) -> JobBackend:
         (60, None, 1, ""),
     ],
 )
-def test_silence_is_told_with_a_command_that_works(
+def test_a_missing_operator_is_reported_with_the_install_command(
     capsys: pytest.CaptureFixture[str], age: int, manager: str | None, pods: int, told: str
 ) -> None:
     created = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=age)

@@ -161,7 +161,7 @@ def test_serve_hands_flags_to_the_server(shop: Any, tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_serve_says_where_it_is(shop: Any) -> None:
+def test_serve_prints_the_address(shop: Any) -> None:
     shop.make_bundle()
     process = serve(shop)
     assert process.stdout is not None
@@ -200,7 +200,7 @@ def test_serve_fails_when_its_server_cannot_start(shop: Any) -> None:
     ]
 
 
-def test_serve_leaves_what_took_its_place(shop: Any) -> None:
+def test_serve_keeps_the_service_that_replaced_it(shop: Any) -> None:
     shop.make_bundle()
     process = serve(shop)
     assert process.stdout is not None

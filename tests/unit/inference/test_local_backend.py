@@ -34,7 +34,7 @@ def test_deploy_get_list_stop_delete(shop: Any) -> None:
     assert (status.name, status.namespace, status.state, status.version) == ("digits", "default", "Ready", 1)
     assert (status.restarts, status.message, status.warnings) == (0, "", ())
     assert status.model == str(shop.root / "bundle")
-    assert shop.ask_pid(status) == status.pid
+    assert shop.request_pid(status) == status.pid
     assert is_ready(status.url, "digits")
     assert client.get("digits") == status
     assert client.list() == [status]
@@ -79,7 +79,7 @@ def test_the_process_that_deployed_it_may_end(shop: Any) -> None:
     )
     status = shop.connect().get("digits")
     assert status.ready
-    assert shop.ask_pid(status) == int(done.stdout)
+    assert shop.request_pid(status) == int(done.stdout)
 
 
 def test_namespaces(shop: Any) -> None:
@@ -159,7 +159,7 @@ def test_https_is_refused_at_once(shop: Any, flag: str) -> None:
     assert shop.connect().list() == []
 
 
-def test_what_this_machine_does_not_do_is_told(shop: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_ignored_fields_are_warned_of(shop: Any, caplog: pytest.LogCaptureFixture) -> None:
     status = shop.deploy(replicas=3, resources={"limits": {"cpu": "1"}})
     expected = ("replicas: 3 requested, this machine runs 1", "resources: not enforced on this machine")
     assert (status.warnings, status.replicas) == (expected, 1)
@@ -171,7 +171,7 @@ def test_a_new_version_takes_the_place_of_the_old_one(shop: Any) -> None:
     new_bundle = shop.make_bundle("other")
     new = shop.connect().deploy(Service("digits", new_bundle))
     assert (new.version, new.model, new.ready) == (2, str(new_bundle), True)
-    assert shop.ask_pid(new) == new.pid != old.pid
+    assert shop.request_pid(new) == new.pid != old.pid
     assert not is_ready(old.url, "digits")
     assert [path.name for path in (shop.home / "services/default/digits/versions").iterdir()] == ["2"]
     assert len(shop.find_processes()) == 2
@@ -196,15 +196,15 @@ def test_the_old_version_answers_until_the_new_one_is_ready(shop: Any) -> None:
     assert all(states)
 
 
-def test_a_new_version_keeps_the_port_that_was_asked_for(shop: Any, free_port: int) -> None:
+def test_a_new_version_keeps_the_requested_port(shop: Any, free_port: int) -> None:
     old = shop.deploy(port=free_port)
     new = shop.deploy(port=free_port)
     assert (new.version, new.url) == (2, old.url)
-    assert shop.ask_pid(new) == new.pid != old.pid
+    assert shop.request_pid(new) == new.pid != old.pid
     assert len(shop.find_processes()) == 2
 
 
-def test_what_was_deployed_outlives_its_directory(shop: Any, eventually: Eventually) -> None:
+def test_a_deployed_bundle_survives_the_removal_of_its_directory(shop: Any, eventually: Eventually) -> None:
     status = shop.deploy()
     shop.make_bundle()
     shop.open_bundle().mindir.unlink()
@@ -218,7 +218,7 @@ def test_a_stopped_service_is_deployed_again(shop: Any) -> None:
     assert shop.deploy().version == 2
 
 
-def test_logs_are_followed_until_it_is_over(shop: Any) -> None:
+def test_logs_are_followed_until_the_service_is_finished(shop: Any) -> None:
     shop.deploy()
     client = shop.connect()
     lines: list[str] = []
@@ -263,7 +263,7 @@ def test_a_service_is_no_part_of_the_step_that_deployed_it(
     assert not file.exists(), "starting a server is no work of the step: a run counts it as overhead"
 
 
-def test_waiting_for_what_will_never_be_ready(shop: Any) -> None:
+def test_waiting_for_a_service_that_never_becomes_ready(shop: Any) -> None:
     shop.deploy()
     client = shop.connect()
     client.stop("digits")
@@ -305,7 +305,7 @@ def test_the_backend_is_chosen_by_name(shop: Any, monkeypatch: pytest.MonkeyPatc
         InferenceClient()
 
 
-def test_a_port_is_not_free_while_somebody_listens(free_port: int) -> None:
+def test_a_port_with_a_listener_is_not_free(free_port: int) -> None:
     from kfp_mindspore.local.ports import is_port_free, list_free_ports
 
     assert is_port_free(free_port)
@@ -316,7 +316,7 @@ def test_a_port_is_not_free_while_somebody_listens(free_port: int) -> None:
     assert len(set(list_free_ports(20))) == 20
 
 
-def test_a_supervisor_is_told_from_a_process_with_its_number(shop: Any) -> None:
+def test_a_process_that_reuses_the_supervisors_pid_is_not_terminated(shop: Any) -> None:
     from kfp_mindspore.inference.backends.state import ServerState, ServiceDirectory
 
     shop.deploy()

@@ -53,7 +53,7 @@ def test_readiness(url: str, name: str, expected: bool) -> None:
     assert rest.is_ready(url, name) is expected
 
 
-def test_nobody_there_is_not_ready(free_port: int) -> None:
+def test_a_server_that_does_not_listen_is_not_ready(free_port: int) -> None:
     assert rest.is_ready(f"http://127.0.0.1:{free_port}", "yes") is False
 
 
@@ -65,7 +65,7 @@ def test_nobody_there_is_not_ready(free_port: int) -> None:
         ("/long", 500, "x…"),
     ],
 )
-def test_other_answers_are_told(url: str, path: str, status: int, message: str) -> None:
+def test_unexpected_responses_are_reported(url: str, path: str, status: int, message: str) -> None:
     with pytest.raises(rest.RequestError) as caught:
         rest.request_json("GET", url + path)
     assert caught.value.status == status
@@ -73,7 +73,7 @@ def test_other_answers_are_told(url: str, path: str, status: int, message: str) 
     assert path in caught.value.message
 
 
-def test_no_answer_is_told(free_port: int) -> None:
+def test_a_missing_response_is_reported(free_port: int) -> None:
     with pytest.raises(rest.RequestError, match=r"no answer .*refused") as caught:
         rest.request_json("GET", f"http://127.0.0.1:{free_port}/")
     assert caught.value.status == 0
@@ -93,7 +93,7 @@ def test_no_address(url: str) -> None:
         rest.request_json("GET", url)
 
 
-def test_proxies_are_not_asked(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxies_are_not_used(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     assert rest.is_ready(url, "yes")
     assert json.dumps(rest.request_json("GET", f"{url}/v2/models/yes/ready")["ready"]) == "true"

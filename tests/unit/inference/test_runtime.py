@@ -46,14 +46,14 @@ def close(schema: Any) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("auto_select", [True, False])
-def test_it_is_what_kserve_takes(kind: str, auto_select: bool) -> None:
+def test_it_is_valid_for_kserve(kind: str, auto_select: bool) -> None:
     runtime = build_serving_runtime(IMAGE, namespace=KINDS[kind], auto_select=auto_select)
     assert runtime["kind"] == kind
     jsonschema.Draft7Validator(read_schema(kind)).validate(runtime)
 
 
 @pytest.mark.parametrize("file", ["runtime.yaml", "servingruntime.yaml"])
-def test_the_committed_files_are_what_kserve_takes(file: str) -> None:
+def test_the_committed_files_are_valid_for_kserve(file: str) -> None:
     runtime = yaml.safe_load((ROOT / "serving" / file).read_text())
     assert "namespace" not in runtime["metadata"]
     jsonschema.Draft7Validator(read_schema(runtime["kind"])).validate(runtime)

@@ -84,7 +84,7 @@ def test_a_name_made_from_any_directory_is_valid(name: str) -> None:
         (ServiceState.STOPPED, False, True),
     ],
 )
-def test_a_status_knows_whether_it_is_ready_and_over(state: ServiceState, ready: bool, over: bool) -> None:
+def test_ready_and_finished_follow_from_the_state(state: ServiceState, ready: bool, over: bool) -> None:
     status = ServiceStatus("digits", "default", state, "http://127.0.0.1:1", "127.0.0.1:2", "model", warnings=("a",))
     assert (status.ready, status.is_finished) == (ready, over)
     value = json.loads(json.dumps(status.to_dict()))

@@ -106,7 +106,7 @@ def spoil(protocol: str, sample: int, amount: float) -> Change:
 
 
 @pytest.mark.parametrize("protocol", ["v1", "v2"])
-def test_a_difference_is_told_with_its_protocol_and_sample(server: Server, protocol: str) -> None:
+def test_a_difference_is_reported_with_protocol_and_sample(server: Server, protocol: str) -> None:
     server.change = spoil(protocol, 17, 0.25)
     with pytest.raises(ProcessFailedError) as caught:
         run(server)
@@ -137,7 +137,7 @@ def test_the_tolerance_is_the_limit(server: Server) -> None:
         ),
     ],
 )
-def test_odd_answers_are_told(server: Server, change: Change, expected: str) -> None:
+def test_malformed_responses_are_reported(server: Server, change: Change, expected: str) -> None:
     server.change = change
     with pytest.raises(ProcessFailedError) as caught:
         run(server)
@@ -166,7 +166,7 @@ def test_several_inputs_and_outputs(server: Server, tmp_path: Path) -> None:
         run(server)
 
 
-def test_nobody_answers(shop: Any, free_port: int) -> None:
+def test_a_missing_server_is_reported(shop: Any, free_port: int) -> None:
     with pytest.raises(ProcessFailedError, match=r"smoke test of digits by v1: .*no answer"):
         run_smoke_test(f"http://127.0.0.1:{free_port}", "digits", shop.make_bundle())
 
@@ -185,7 +185,7 @@ def test_more_than_the_bundle_has(server: Server, options: dict[str, int], expec
     assert server.requests == []
 
 
-def test_a_damaged_bundle_is_refused_before_anything_is_asked(server: Server) -> None:
+def test_a_damaged_bundle_is_refused_before_any_request(server: Server) -> None:
     file = server.bundle.path / "verified.npz"
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
@@ -243,7 +243,7 @@ def transformed(server: Server, tmp_path: Path) -> Server:
     return server
 
 
-def test_a_model_with_a_transform_is_asked_for_its_example(transformed: Server) -> None:
+def test_a_model_with_a_transform_gets_its_example(transformed: Server) -> None:
     report = run(transformed, index=30)
     assert (report.samples, report.index, report.prediction, report.label) == (2, 1, "\ufffd, ", "")
     (_, v1), (_, v2) = transformed.requests

@@ -158,7 +158,7 @@ class TestSpawnDetached:
         assert identity.wait(10)
         wait_for(lambda: not psutil.pid_exists(identity.pid))
 
-    def test_what_cannot_be_started(self, tmp_path: Path) -> None:
+    def test_a_missing_program_raises(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
             spawn_detached([str(tmp_path / "missing")], log=tmp_path / "log")
 
@@ -208,7 +208,7 @@ class TestTerminateGroup:
         wait_for(lambda: read_last_lines(log, 1) == ["ready"])
         return children[-1]
 
-    def test_who_saves_within_the_grace_period_may(
+    def test_a_process_may_save_within_the_grace_period(
         self, tmp_path: Path, children: list[subprocess.Popen[bytes]]
     ) -> None:
         log = tmp_path / "log"
@@ -219,7 +219,7 @@ class TestTerminateGroup:
         assert read_last_lines(log, 1) == ["saved"]
         assert not is_group_alive(child.pid)
 
-    def test_who_does_not_is_killed_with_its_children(
+    def test_a_process_that_ignores_sigterm_is_killed_with_its_children(
         self, tmp_path: Path, children: list[subprocess.Popen[bytes]], owned: Callable[..., ProcessIdentity]
     ) -> None:
         pid_file = tmp_path / "pid"
@@ -271,7 +271,7 @@ class TestTerminateGroup:
 
 class TestDescendants:
     @linux_only
-    def test_who_moved_to_another_session_is_found(
+    def test_a_descendant_in_another_session_is_killed(
         self, tmp_path: Path, children: list[subprocess.Popen[bytes]]
     ) -> None:
         log = tmp_path / "log"

@@ -158,7 +158,7 @@ def test_a_container_among_several_is_found_by_its_name() -> None:
     ]  # fmt: skip
 
 
-def test_what_asks_for_the_containers_resources_asks_by_its_new_name() -> None:
+def test_references_to_the_containers_resources_are_renamed() -> None:
     reference = {"resourceFieldRef": {"containerName": "train", "resource": "limits.cpu"}}
     master = replica(env=[{"name": "CORES", "valueFrom": reference}])
     master["template"]["spec"]["volumes"] = [{"name": "info", "downwardAPI": {"items": [{"path": "cpu", **reference}]}}]
@@ -182,7 +182,7 @@ def test_the_masters_port_among_others(ports: list[Any], expected: list[Any]) ->
     assert job.ms_replica_specs["Worker"].container["ports"] == [new if port == "new" else port for port in expected]
 
 
-def test_what_both_generations_have_is_kept() -> None:
+def test_fields_of_both_generations_are_kept() -> None:
     policy = {"backoffLimit": 1, "cleanPodPolicy": "None"}
     document = first_job(replica(), runPolicy=policy, successPolicy="AllWorkers")
     document["status"] = {"phase": "Done"}
@@ -233,17 +233,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("document", "error"), REFUSED, ids=[error[:60] for _, error in REFUSED])
-def test_what_cannot_be_converted_is_named(document: dict[str, Any], error: str) -> None:
+def test_unconvertible_fields_are_named(document: dict[str, Any], error: str) -> None:
     assert find_refusals(document) == [error]
 
 
-def test_what_is_wrong_in_either_form_is_named_as_converted() -> None:
+def test_errors_of_both_generations_are_named_as_converted() -> None:
     with pytest.raises(ValidationError) as caught:
         convert_msjob(put(first_job(MASTER), "metadata.name", "a" * 52))
     assert "once converted, is invalid: metadata.name: must have at most 51 characters" in str(caught.value)
 
 
-def test_whoever_submits_the_first_form_is_told_how_to_convert_it() -> None:
+def test_submitting_the_first_generation_hints_at_convert() -> None:
     with pytest.raises(ValidationError) as caught:
         MSJob.from_yaml(PUBLISHED)
     assert "kfp-mindspore job convert FILE" in caught.value.hint

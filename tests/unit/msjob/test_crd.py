@@ -134,7 +134,7 @@ def test_defaults_are_those_of_the_types(schema: dict[str, Any]) -> None:
             assert replica.restart_policy == (given.ms_replica_specs[name].restart_policy or "Never")
 
 
-def test_defaults_are_filled_into_what_is_left_out(schema: dict[str, Any]) -> None:
+def test_defaults_are_applied_to_absent_fields(schema: dict[str, Any]) -> None:
     filled = fill_defaults(schema, build_job())["spec"]
     assert filled["runPolicy"] == {"backoffLimit": 3, "cleanPodPolicy": "Running", "suspend": False}
     assert filled["msReplicaSpecs"]["Worker"]["restartPolicy"] == "Never"
@@ -159,7 +159,7 @@ def test_a_status_as_it_is_written_is_kept(validator: Any) -> None:
     assert [error.message for error in validator.iter_errors({**build_job(), "status": status})] == []
 
 
-def test_the_judge_of_schemas_finds_faults() -> None:
+def test_faults_of_schemas_are_found() -> None:
     broken = {
         "type": "object",
         "properties": {

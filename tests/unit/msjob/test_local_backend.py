@@ -41,14 +41,14 @@ def test_several_workers_get_a_scheduler_and_ranks(desk: Any) -> None:
     assert desk.client.get_job_pod_names("job", is_master=True) == ["job-worker-0"]
 
 
-def test_success_policy_decides_whose_end_counts(desk: Any) -> None:
+def test_success_policy_selects_the_deciding_workers(desk: Any) -> None:
     job = desk.build("exit-worker", 1, 4, "sleep", 0.3, workers=2, restart_policy="Never")
     job.success_policy = "AllWorkers"
     desk.client.create_job(job)
     assert "job-worker-1 ended with exit code 4" in desk.wait().status.get_condition("Failed").message
 
 
-def test_a_failed_job_says_why(desk: Any) -> None:
+def test_a_failed_job_has_a_reason_and_a_message(desk: Any) -> None:
     desk.submit("print", "first", "print", "last", "exit", 3, restart_policy="Never")
     with pytest.raises(JobFailedError) as caught:
         desk.client.wait_for_job_conditions("job")
@@ -74,7 +74,7 @@ def test_restart_policy(desk: Any, policy: str, code: int, starts: int, state: s
     assert desk.client.get_job_pods("job")[0].restarts == starts - 1
 
 
-def test_a_restart_is_one_of_the_whole_gang(desk: Any) -> None:
+def test_a_restart_restarts_the_whole_gang(desk: Any) -> None:
     desk.run("sleep", 0.7, "once-worker", 1, 137, "sleep", 0.5, workers=2, restart_policy="ExitCode")
     members = [line.split()[0] for line in (desk.path / "starts").read_text().splitlines()]
     assert sorted(members) == sorted(["MS_SCHED-scheduler-0", "MS_WORKER-0", "MS_WORKER-1"] * 2)
@@ -120,7 +120,7 @@ def test_a_job_can_be_born_suspended(desk: Any) -> None:
     assert desk.wait().status.state == "Succeeded"
 
 
-def test_update_refuses_what_cannot_change(desk: Any) -> None:
+def test_update_refuses_immutable_fields(desk: Any) -> None:
     desk.submit("sleep", 600)
     with pytest.raises(ValidationError, match="msReplicaSpecs: cannot be changed"):
         desk.client.update_job({"spec": {"msReplicaSpecs": {"Worker": {"replicas": 3}}}}, "job")
@@ -146,7 +146,7 @@ def test_clean_pod_policy_all_removes_pods_and_logs(desk: Any, eventually: Any) 
     assert desk.client.is_job_succeeded("job")
 
 
-def test_ttl_removes_the_job_with_nobody_watching(desk: Any, eventually: Any) -> None:
+def test_ttl_removes_the_job_without_a_client(desk: Any, eventually: Any) -> None:
     desk.run("exit", 0, ttl_seconds_after_finished=0)
     supervisor = desk.read_supervisor()
     eventually(lambda: not (desk.home / "jobs" / "default" / "job").exists())
@@ -193,8 +193,8 @@ def test_a_job_outlives_the_process_that_submitted_it(desk: Any) -> None:
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[2] / "support")!r})
 from pathlib import Path
-from jobs import Desk
-Desk(Path({str(desk.path)!r})).submit("sleep", 0.5, "once", 1, "print", "done")
+from jobs import JobFixture
+JobFixture(Path({str(desk.path)!r})).submit("sleep", 0.5, "once", 1, "print", "done")
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
     assert desk.wait().status.state == "Succeeded"
@@ -208,7 +208,7 @@ def test_names_are_taken_once(desk: Any) -> None:
     assert [job.namespace for job in desk.client.list_jobs("other")] == ["other"]
 
 
-def test_what_does_not_exist(desk: Any) -> None:
+def test_missing_jobs_raise_not_found(desk: Any) -> None:
     for call in (desk.client.get_job, desk.client.delete_job, desk.client.get_job_pods, desk.client.get_job_logs):
         with pytest.raises(NotFoundError, match="job nothing does not exist"):
             call("nothing")
@@ -225,7 +225,7 @@ def test_delete_gives_time_to_save(desk: Any, eventually: Any) -> None:
     assert not (desk.home / "jobs" / "default" / "job").exists()
 
 
-def test_delete_kills_what_will_not_go(desk: Any, eventually: Any) -> None:
+def test_delete_kills_processes_that_ignore_sigterm(desk: Any, eventually: Any) -> None:
     desk.submit("ignore-term", "child", "sleep", 600)
     eventually((desk.path / "child-alone-0").exists)
     start = time.monotonic()
@@ -266,7 +266,7 @@ def test_run_job_raises_with_the_last_lines(desk: Any) -> None:
     assert caught.value.log == ("why",)
 
 
-def test_run_job_deletes_what_takes_too_long(desk: Any) -> None:
+def test_run_job_deletes_the_job_on_timeout(desk: Any) -> None:
     with pytest.raises(WaitTimeoutError):
         run_job(desk.client, desk.build("sleep", 600), timeout=0.5, on_log=None)
     assert desk.client.list_jobs() == []

@@ -43,7 +43,7 @@ def test_a_plain_document_is_its_own_wire_form(document: Any) -> None:
     assert serialize(document) == document
 
 
-def test_what_is_none_is_left_out_of_dataclasses_only() -> None:
+def test_none_is_dropped_from_dataclasses_only() -> None:
     policy = RunPolicy(backoff_limit=0, suspend=False, scheduling_policy=SchedulingPolicy(min_resources={"cpu": None}))
     assert serialize({"policy": policy, "other": None}) == {
         "policy": {"backoffLimit": 0, "suspend": False, "schedulingPolicy": {"minResources": {"cpu": None}}},

@@ -10,7 +10,7 @@ def test_it_is_of_the_named_release() -> None:
     assert load_release()["release"] == source.RELEASE
 
 
-def test_it_is_what_the_release_holds() -> None:
+def test_it_equals_the_content_of_the_release() -> None:
     module = source.download_module(offline=True)
     if module is None:
         pytest.skip(f"k8s.io/kubernetes {source.RELEASE} is not in Go's module cache: make pod-schema brings it")

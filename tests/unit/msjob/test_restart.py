@@ -129,7 +129,7 @@ def test_the_job(members: str, policy: str, success: str, restarts: int, limit: 
     assert bool(decision.message) is (action != "continue")
 
 
-def test_each_member_is_judged_by_its_own_policy() -> None:
+def test_each_member_has_its_own_restart_policy() -> None:
     members = [(member("scheduler-0:1"), "Never"), (member("worker-0:1"), "OnFailure")]
     assert decide_job_phase(members, success_policy="", restarts=0, backoff_limit=3) == Decision(
         "fail", "JobFailed", "job-scheduler-0 ended with exit code 1"

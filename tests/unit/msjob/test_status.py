@@ -17,7 +17,7 @@ def make_status(**conditions: str) -> JobStatus:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations([RUNNING, SUCCEEDED, CREATED])))
-def test_a_job_is_what_any_condition_says_wherever_it_stands(order: tuple[str, ...]) -> None:
+def test_the_order_of_conditions_has_no_meaning(order: tuple[str, ...]) -> None:
     statuses = {RUNNING: "False", SUCCEEDED: "True", CREATED: "True"}
     status = make_status(**{name: statuses[name] for name in order})
     assert status.has(SUCCEEDED)
@@ -56,11 +56,11 @@ def test_find_returns_a_condition_that_does_not_hold() -> None:
         ((SUCCEEDED, FAILED), FAILED),
     ],
 )
-def test_the_state_is_what_says_most(held: tuple[str, ...], state: str) -> None:
+def test_the_state_is_the_condition_of_highest_precedence(held: tuple[str, ...], state: str) -> None:
     assert make_status(**dict.fromkeys(held, "True")).state == state
 
 
-def test_a_state_that_is_over_says_created() -> None:
+def test_the_state_without_a_true_condition_is_created() -> None:
     assert make_status(Created="True", Running="False").state == "Created"
 
 
@@ -119,7 +119,7 @@ def test_an_unknown_condition() -> None:
 
 @settings(deadline=None)
 @given(steps)
-def test_whatever_happens_each_type_is_there_once_and_the_status_round_trips(
+def test_each_condition_type_is_unique_and_the_status_round_trips(
     steps: list[tuple[str, bool]],
 ) -> None:
     status = JobStatus(replica_statuses={"Worker": ReplicaStatus(active=1, label_selector={"matchLabels": {"a": "b"}})})

@@ -201,7 +201,7 @@ def test_bad_names(document: dict[str, Any], name: Any) -> None:
         ("status", {"conditions": [{"type": "Running", "status": "True"}], "ofTheFuture": 1}),
     ],
 )
-def test_what_is_let_through(document: dict[str, Any], path: str, value: Any) -> None:
+def test_valid_fields(document: dict[str, Any], path: str, value: Any) -> None:
     validate_msjob(put(document, path, value))
 
 
@@ -243,7 +243,7 @@ def test_all_wrong_fields_are_named_at_once(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("value", [None, [], "MSJob", 1])
-def test_what_is_no_document(value: Any) -> None:
+def test_documents_that_are_no_mappings(value: Any) -> None:
     with pytest.raises(ValidationError, match=r"^MSJob is invalid: document: must be a mapping, got "):
         validate_msjob(value)
 
@@ -274,7 +274,7 @@ def list_paths(value: Any, path: str = "") -> list[str]:
 
 @settings(deadline=None)
 @given(data=st.data())
-def test_whatever_is_in_a_field_is_named_or_can_be_used(data: st.DataObject) -> None:
+def test_any_value_of_a_field_is_refused_or_usable(data: st.DataObject) -> None:
     container = {
         "name": "mindspore",
         "command": ["a"],
