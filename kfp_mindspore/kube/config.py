@@ -50,10 +50,17 @@ class ClusterConfig:
     server_name: str | None = None
 
     def create_ssl_context(self) -> ssl.SSLContext:
-        """Return a context with the cluster's certificate authority and the client's certificate."""
-        context = ssl.create_default_context(cafile=self.ca_file)
-        if self.cert_file:
-            context.load_cert_chain(self.cert_file, self.key_file)
+        """Return a context with the cluster's certificate authority and the client's certificate.
+
+        Raises:
+            ConfigurationError: A certificate or key is invalid.
+        """
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+            if self.cert_file:
+                context.load_cert_chain(self.cert_file, self.key_file)
+        except OSError as error:
+            raise ConfigurationError(f"{self.source}: its certificates cannot be used: {error}", hint=_HINT) from error
         if not self.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

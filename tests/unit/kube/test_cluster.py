@@ -271,6 +271,16 @@ def test_kubeconfig_environment_variable(
     assert (Cluster().namespace, Cluster(context="second").namespace) == ("mine", "theirs")
 
 
+def test_invalid_certificates_raise_configuration_error(server: FakeApiServer, tmp_path: Path) -> None:
+    file = server.write_kubeconfig(tmp_path / "kubeconfig")
+    (tmp_path / "ca.crt").write_text("no certificate")
+    document = yaml.safe_load(file.read_text())
+    document["clusters"][0]["cluster"] = {"server": "https://127.0.0.1:1", "certificate-authority": "ca.crt"}
+    file.write_text(yaml.safe_dump(document))
+    with pytest.raises(ConfigurationError, match="its certificates cannot be used"):
+        Cluster(file).get(THINGS, "a")
+
+
 def test_missing_extra_is_named(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     for call in (lambda: cluster.namespace, lambda: cluster.get(THINGS, "a")):
