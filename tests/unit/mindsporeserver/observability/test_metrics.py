@@ -1,4 +1,4 @@
-"""The numbers that a scrape finds, of one process and of many."""
+"""Metrics of models as a scrape returns them."""
 
 from __future__ import annotations
 
