@@ -611,7 +611,7 @@ def test_compressed_bodies_are_inflated(world: World, encoding: str, compress: C
         ("br", b"{}", 415, "Content-Encoding: must be gzip, deflate or identity, got 'br'"),
         ("gzip, identity", b"{}", 415, "got 'gzip, identity'"),
         ("gzip", b"{}", 400, "body: not valid gzip data"),
-        ("gzip", gzip.compress(b"{}")[:-1], 400, "body: not valid gzip data: incomplete"),
+        ("gzip", gzip.compress(b"{}", mtime=0)[:-1], 400, "body: not valid gzip data: incomplete"),
         ("deflate", zlib.compress(b"{}")[:-1], 400, "body: not valid deflate data: incomplete"),
         ("gzip", gzip.compress(bytes(100_000)), 413, "at most 50000 bytes once it is inflated"),
         ("gzip", gzip.compress(bytes(30_000)) * 2, 413, "at most 50000 bytes once it is inflated"),
