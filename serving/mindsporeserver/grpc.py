@@ -55,7 +55,12 @@ class InferenceService:
         self._state = state
         self._timeout_seconds = timeout_seconds
         self._calls: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
         self._is_over = False
+
+    def close(self) -> None:
+        """End further calls with UNAVAILABLE; calls in flight go on."""
+        self._is_closed = True
 
     async def drain(self, seconds: float) -> None:
         """Wait for the calls in flight, and end those that take longer with UNAVAILABLE.
@@ -88,6 +93,8 @@ class InferenceService:
         async def handle(content: bytes, context: Any) -> Any:
             call = asyncio.current_task()
             assert call is not None
+            if self._is_closed:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
             self._calls.add(call)
             try:
                 return await function(parse(content), context)

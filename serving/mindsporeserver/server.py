@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 _EXPIRE_SECONDS = 0.2
 # How long connections stay open at SIGTERM: requests on their way are answered with `Connection: close`.
 _DRAIN_SECONDS = 1.0
+# How long gRPC calls end with UNAVAILABLE before the server stops: grpc ends calls that reach a stopped server with
+# CANCELLED, which clients do not retry.
+_REFUSE_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
@@ -229,8 +232,7 @@ class Server:
         await asyncio.gather(*stopping)
 
     async def _stop_grpc(self, rpc: grpc.aio.Server) -> None:
-        # It refuses further calls; at the end of its own grace period it would end calls with CANCELLED.
-        stopping = asyncio.create_task(rpc.stop(self._options.grace_period + 5.0))
+        self._service.close()
         await self._service.drain(0 if self._http.force_exit else self._options.grace_period)
-        await rpc.stop(0.1)
-        await stopping
+        await asyncio.sleep(_REFUSE_SECONDS)
+        await rpc.stop(1.0)

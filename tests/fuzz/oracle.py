@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+import zlib
 from typing import Any
 
 import numpy as np
@@ -158,6 +160,21 @@ def _make_array(values: Any, spec: TensorSpec) -> np.ndarray[Any, Any]:
         raise UnreadableError(f"input {spec.name!r} is no array: {error}") from None
 
 
+def _inflate(case: Case) -> bytes:
+    codings = [value.strip().lower() for name, value in case.headers if name.lower() == "content-encoding"]
+    try:
+        match codings:
+            case [] | ["identity"]:
+                return case.body
+            case ["gzip" | "x-gzip"]:
+                return gzip.decompress(case.body)
+            case ["deflate"]:
+                return zlib.decompress(case.body)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UnreadableError(f"it is not {codings[0]}: {error}") from None
+    raise UnreadableError(f"its content codings are {codings!r:.60}")
+
+
 def _load(content: bytes) -> Any:
     try:
         return read_json(content)
@@ -166,7 +183,7 @@ def _load(content: bytes) -> Any:
 
 
 def _read_v1_request(case: Case, target: Target) -> tuple[dict[str, Any], set[str], str]:
-    value = _load(case.body)
+    value = _load(_inflate(case))
     # kserve's own servers take `inputs` for `instances`.
     rows, specs = (
         value.get("instances", value.get("inputs")) if isinstance(value, dict) else None,
@@ -185,7 +202,7 @@ def _read_v1_request(case: Case, target: Target) -> tuple[dict[str, Any], set[st
 
 
 def _read_v2_request(case: Case, target: Target) -> tuple[dict[str, Any], set[str], str]:
-    content, lengths = case.body, [text for name, text in case.headers if name.lower() == _LENGTH]
+    content, lengths = _inflate(case), [text for name, text in case.headers if name.lower() == _LENGTH]
     tail = b""
     if lengths:
         if len(set(lengths)) > 1 or not re.fullmatch(r"[ \t]*[0-9]{1,18}[ \t]*", lengths[0]):
