@@ -17,7 +17,7 @@ from kfp_mindspore.images.registry.configuration import RegistryConfig
 Document = dict[str, Any]
 
 CONTAINER = "build"
-WORK_FOLDER = "/work"
+WORK_FOLDER = "/build"
 LOGIN_FOLDER = "/run/kfp-mindspore/login"
 SECRETS_FOLDER = "/run/kfp-mindspore/secrets"
 _TERMINATION_FILE = "/dev/termination-log"

@@ -78,7 +78,7 @@ def test_secrets_are_mounted_by_name() -> None:
 
 def test_context_is_an_archive_or_a_url() -> None:
     script = get_script(make_pod(ClusterBuilder()))
-    assert "tar -xf /run/context.tar -C /work/context" in script
+    assert "tar -xf /run/context.tar -C /build/context" in script
     pod = make_pod(ClusterBuilder(), stored=StoredContext(url="https://s3.test/b/x.tar?X-Amz-Signature=1"))
     script = get_script(pod)
     assert '--opt "context=$KFP_MINDSPORE_CONTEXT_URL"' in script
@@ -114,8 +114,8 @@ def test_buildkitd_config_has_hosts_mirrors_and_authorities(tmp_path) -> None:
     toml = make_buildkitd_config(registry, ("registry.test",))
     assert '[registry."docker.io"]\nmirrors = ["plain:5000/docker"]' in toml
     assert '[registry."plain:5000"]\nhttp = true' in toml
-    assert '[registry."registry.test"]\nca = ["/work/ca.crt"]' in toml
-    assert "printf %s PEM > /work/ca.crt" in get_script(make_pod(ClusterBuilder(registry)))
+    assert '[registry."registry.test"]\nca = ["/build/ca.crt"]' in toml
+    assert "printf %s PEM > /build/ca.crt" in get_script(make_pod(ClusterBuilder(registry)))
 
 
 def test_large_ca_file_is_refused(tmp_path: Path) -> None:
