@@ -51,6 +51,6 @@ def test_cluster_up_and_down(run_command: Callable[[str], str], own_cluster: Clu
     assert run_command("up") == answer
     assert run_command("status").split("\t")[1:] == ["ready", str(kubeconfig)]
 
-    assert run_command("down") == f"{kubeconfig.parent.name} ended"
+    assert run_command("down") == f"{kubeconfig.parent.name} stopped"
     assert not kubeconfig.parent.exists()
     assert own_cluster.is_ready()

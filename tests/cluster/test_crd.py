@@ -144,7 +144,7 @@ def test_every_field_has_a_description(api_server: Api, cluster: Cluster) -> Non
     schemas = ask(api_server, "/openapi/v3/apis/mindspore.gitee.com/v1")["components"]["schemas"]
     schema = schemas["com.gitee.mindspore.v1.MSJob"]
     policy = schema["properties"]["spec"]["properties"]["runPolicy"]["properties"]
-    assert policy["backoffLimit"]["description"].startswith("How often all its processes may be started again")
+    assert policy["backoffLimit"]["description"].startswith("Maximum number of gang restarts")
     assert all(field.get("description") for field in policy.values())
     worker = schema["properties"]["spec"]["properties"]["msReplicaSpecs"]["additionalProperties"]
     container = worker["properties"]["template"]["properties"]["spec"]["properties"]["containers"]["items"]
