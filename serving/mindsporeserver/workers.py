@@ -145,7 +145,7 @@ class _Pool:
             if not self._was_ready:
                 return code or 1
             failures = 0 if was_ready else failures + 1
-            if failures == _MOST_FAILURES and not self._ready:
+            if failures >= _MOST_FAILURES and not self._ready:
                 logger.error("worker %d ended %d times before it was ready, and no other is", index, failures)
                 return 1
             delay = _DELAYS[0] if time.monotonic() - began > _STABLE_SECONDS else delay
