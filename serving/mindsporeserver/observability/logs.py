@@ -129,14 +129,21 @@ class _DroppingHandler(logging.handlers.QueueHandler):
 
     def enqueue(self, record: logging.LogRecord) -> None:
         try:
+            if notice := self.make_notice():
+                self.queue.put_nowait(notice)
+                self._dropped = 0
             self.queue.put_nowait(record)
         except queue.Full:
             self._dropped += 1
-            return
-        if dropped := self._dropped:
-            self._dropped = 0
-            text = f"{dropped} log lines were dropped: the log is read too slowly"
-            self.emit(logging.LogRecord("mindsporeserver", logging.WARNING, __file__, 0, text, None, None))
+
+    def make_notice(self) -> logging.LogRecord | None:
+        """Return the notice of the lines dropped since the last one; None for no lines."""
+        if not self._dropped:
+            return None
+        text = f"{self._dropped} log lines were dropped: the log is read too slowly"
+        notice = logging.LogRecord("mindsporeserver", logging.WARNING, __file__, 0, text, None, None)
+        prepared: logging.LogRecord = self.prepare(notice)
+        return prepared
 
 
 class _Writer(logging.handlers.QueueListener):
@@ -159,12 +166,14 @@ class _Writer(logging.handlers.QueueListener):
             except OSError:  # closed by its reader, or the disk is full: the line is lost
                 return
 
-    def flush_and_stop(self) -> None:
-        """Write the queued lines, for 2 s at most."""
+    def flush_and_stop(self, handler: _DroppingHandler) -> None:
+        """Write the queued lines and the handler's last notice, for 2 s at most."""
 
         def stop() -> None:
             with contextlib.suppress(queue.Full):
                 self.stop()
+            if notice := handler.make_notice():
+                self.handle(notice)
 
         thread = threading.Thread(target=stop, daemon=True)
         thread.start()
@@ -182,9 +191,10 @@ def _build_handler(formatter: logging.Formatter) -> logging.Handler:
         if descriptor is None:
             return logging.NullHandler()
         lines: queue.Queue[logging.LogRecord] = queue.Queue(_CAPACITY)
-        handler, writer = _DroppingHandler(lines), _Writer(lines, descriptor)
+        handler = dropping = _DroppingHandler(lines)
+        writer = _Writer(lines, descriptor)
         writer.start()
-        atexit.register(writer.flush_and_stop)
+        atexit.register(writer.flush_and_stop, dropping)
     handler.setFormatter(formatter)
     return handler
 
