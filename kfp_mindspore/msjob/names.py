@@ -50,6 +50,8 @@ REPLICA_INDEX_LABEL = "training.kubeflow.org/replica-index"
 ATTEMPT_LABEL = "training.kubeflow.org/attempt"
 ROLE_LABEL = "training.kubeflow.org/job-role"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+# RFC 3339 time, in UTC, after which the operator fails an unfinished job: the client that submitted it renews it.
+LEASE_ANNOTATION = "training.kubeflow.org/lease-expires"
 
 
 def resolve_replica_type(text: str) -> str | None:
