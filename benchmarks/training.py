@@ -18,8 +18,8 @@ import numpy as np
 from harness import build_parser, build_target, compute_ratios, print_result, run_in_turn
 
 from kfp_mindspore import training
+from kfp_mindspore.digits.network import LeNet5
 from kfp_mindspore.formats.dataset import Dataset, load_dataset
-from kfp_mindspore.pipelines.digits_lifecycle.network import LeNet5
 
 import mindspore  # isort: skip
 from mindspore import Tensor, nn  # isort: skip

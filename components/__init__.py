@@ -1,5 +1,11 @@
 """KFP components: `from kfp_mindspore.components import train_msjob`."""
 
-import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+def _attach_stub():
+    # The import guard of kubeflow/pipelines-components allows the standard library and kfp at module level.
+    import lazy_loader
+
+    return lazy_loader.attach_stub(__name__, __file__)
+
+
+__getattr__, __dir__, __all__ = _attach_stub()

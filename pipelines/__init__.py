@@ -1,1 +1,11 @@
-"""Pipelines of this package; `kfp-mindspore run NAME` runs one locally."""
+"""Pipelines of this package: `from kfp_mindspore.pipelines import digits_lifecycle`, or `kfp-mindspore run NAME`."""
+
+
+def _attach_stub():
+    # The import guard of kubeflow/pipelines-components allows the standard library and kfp at module level.
+    import lazy_loader
+
+    return lazy_loader.attach_stub(__name__, __file__)
+
+
+__getattr__, __dir__, __all__ = _attach_stub()

@@ -23,7 +23,7 @@ def list_pipelines() -> dict[str, str]:
     descriptions = {}
     package = importlib.util.find_spec(PACKAGE)
     for location in package.submodule_search_locations or () if package else ():
-        for file in sorted(Path(location).glob("*/pipeline.py")):
+        for file in sorted(Path(location).glob("*/*/pipeline.py")):
             documentation = ast.get_docstring(ast.parse(file.read_text())) or ""
             descriptions[file.parent.name] = documentation.partition("\n")[0]
     return descriptions
@@ -143,7 +143,7 @@ def _load_pipeline(source: str) -> Any:
     path, function = _split(source)
     if path.suffix == ".py":
         return _get_pipeline(_import_file(path), function, str(path))
-    return _get_pipeline(importlib.import_module(f"{PACKAGE}.{source}.pipeline"), source, source)
+    return getattr(importlib.import_module(PACKAGE), source)
 
 
 def _import_file(path: Path) -> ModuleType:

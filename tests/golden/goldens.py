@@ -23,14 +23,12 @@ def list_components() -> list[Path]:
 
 def list_pipelines() -> list[Path]:
     """Return the folders of all pipelines."""
-    return sorted(file.parent for file in (ROOT / "pipelines").glob("*/pipeline.py"))
+    return sorted(file.parent for file in (ROOT / "pipelines").glob("*/*/pipeline.py"))
 
 
 def get_module_name(folder: Path) -> str:
-    """Return the module that exports a component or pipeline."""
-    if folder.parent.name == "pipelines":
-        return f"kfp_mindspore.pipelines.{folder.name}.pipeline"
-    return "kfp_mindspore.components"
+    """Return the package that exports a component or pipeline."""
+    return f"kfp_mindspore.{folder.parents[1].name}"
 
 
 def load(folder: Path) -> Any:

@@ -46,7 +46,7 @@ def render_readme(folder: Path, component: Any, module: str) -> str:
         parts += ["## Outputs", _render_outputs(spec.outputs, described)]
     parts += [
         "## Use",
-        _render_use(metadata["name"], module, spec.inputs or {}, is_pipeline=folder.parent.name == "pipelines"),
+        _render_use(metadata["name"], module, spec.inputs or {}, is_pipeline=folder.parents[1].name == "pipelines"),
     ]
     head = "\n\n".join(part for part in parts if part)
     return f"{head}\n\n{CUSTOM_CONTENT}\n{_read_custom_content(folder / 'README.md')}"

@@ -102,7 +102,7 @@ def test_inputs_and_outputs_are_documented(folder: Path) -> None:
 
 
 def test_deployment_and_smoke_test_are_never_cached() -> None:
-    spec = _read(ROOT / "pipelines" / "digits_lifecycle" / "pipeline.yaml")[0]
+    spec = _read(ROOT / "pipelines" / "training" / "digits_lifecycle" / "pipeline.yaml")[0]
     gated = spec["components"]["comp-condition-1"]["dag"]["tasks"]
     assert set(gated) == {"deploy-kserve", "smoke-test"}
     assert all("enableCache" not in task.get("cachingOptions", {}) for task in gated.values())

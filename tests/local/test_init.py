@@ -117,8 +117,7 @@ def test_network_is_replaced_in_less_than_ten_lines(project: Path, home: Path) -
         project,
         {
             "network.py": {
-                text: "from kfp_mindspore.pipelines.digits_lifecycle.network import LeNet5 as Network\n\n"
-                '__all__ = ["Network"]\n'
+                text: 'from kfp_mindspore.digits.network import LeNet5 as Network\n\n__all__ = ["Network"]\n'
             },
             "train.py": {
                 '"inputs": math.prod(dataset.features.shape), "classes": len(dataset.labels)': (

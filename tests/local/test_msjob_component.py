@@ -125,6 +125,6 @@ def test_two_workers_train_in_data_parallel(run_component, lifecycle) -> None:
 
 @msjob_component(workers=2)
 def train_digits(dataset: Input[Dataset], model: Output[Model], epochs: int) -> float:
-    from kfp_mindspore.pipelines.digits_lifecycle.train import train
+    from kfp_mindspore.digits.train import train
 
     return train(epochs=epochs, batch_size=32, learning_rate=3e-3, seed=1).metrics["accuracy"]

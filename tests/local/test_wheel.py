@@ -176,7 +176,7 @@ def test_wheel_contains_package_without_tests(wheel: Path) -> None:
         "kfp_mindspore/components/training/train_msjob/component.yaml",
         "kfp_mindspore/components/training/train_msjob/metadata.yaml",
         "kfp_mindspore/components/training/train_msjob/README.md",
-        "kfp_mindspore/pipelines/digits_lifecycle/pipeline.yaml",
+        "kfp_mindspore/pipelines/training/digits_lifecycle/pipeline.yaml",
         "kfp_mindspore/steps/templates/evaluation.html.j2",
         "mindsporeserver/__main__.py",
     ):
@@ -192,7 +192,7 @@ def test_compiled_steps_run_by_their_commands(
         _call([python, "-c", "import kfp_mindspore; print(kfp_mindspore.__path__[0])"], cwd=tmp_path).strip()
     )
     assert package.is_relative_to(environment.resolve()) or package.is_relative_to(environment)
-    spec = yaml.safe_load((package / "pipelines" / "digits_lifecycle" / "pipeline.yaml").read_text())
+    spec = yaml.safe_load((package / "pipelines" / "training" / "digits_lifecycle" / "pipeline.yaml").read_text())
     root = spec["root"]
     arguments = {
         name: TYPES.get(entry["parameterType"], str)(entry["defaultValue"])

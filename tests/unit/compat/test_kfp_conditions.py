@@ -61,7 +61,7 @@ def test_patch_is_still_needed() -> None:
     program = """
 from kfp_mindspore.compat.lazy_kfp import import_kfp
 import_kfp()
-import kfp_mindspore.pipelines.digits_lifecycle.pipeline
+import kfp_mindspore.pipelines.training.digits_lifecycle.pipeline
 from kfp.local.io import IOStore
 from kfp.local.orchestrator.enhanced_dag_orchestrator import ConditionEvaluator
 store = IOStore()

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from kfp_mindspore.pipelines.digits_lifecycle import train
+from kfp_mindspore.digits import train
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_learning_rate_warms_up_and_decays() -> None:
 
 def test_help_imports_neither_kfp_nor_mindspore() -> None:
     code = (
-        "import sys; from kfp_mindspore.pipelines.digits_lifecycle import train\n"
+        "import sys; from kfp_mindspore.digits import train\n"
         "try: train.main(['--help'])\n"
         "except SystemExit: print([name for name in ('kfp', 'mindspore', 'sklearn') if name in sys.modules])"
     )

@@ -60,7 +60,7 @@ def test_digits_are_trained(run_component, lifecycle) -> None:
     outputs = run_component(
         train_msjob,
         {"dataset": (dsl.Dataset, lifecycle.dataset)},
-        command=["python", "-m", "kfp_mindspore.pipelines.digits_lifecycle.train"],
+        command=["python", "-m", "kfp_mindspore.digits.train"],
         hyperparameters={"epochs": 1},
     )
     assert (Path(outputs.artifacts["model"]["uri"]) / "checkpoint" / "checkpoint.json").is_file()

@@ -5,7 +5,7 @@ KFP_MINDSPORE_OUTPUT_DIR, which `fit` reads. Epochs, learning rate, weight decay
 tuned on the validation split.
 
 Example:
-    python -m kfp_mindspore.pipelines.digits_lifecycle.train --epochs 30
+    python -m kfp_mindspore.digits.train --epochs 30
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def train(epochs: int, batch_size: int, learning_rate: float, seed: int) -> FitR
     """
     from mindspore import nn
 
-    from kfp_mindspore.pipelines.digits_lifecycle.network import LeNet5
+    from kfp_mindspore.digits.network import LeNet5
 
     dataset = Dataset.open(os.environ[DATASET_VARIABLE])
     training.set_seed(seed)

@@ -2,17 +2,6 @@
 
 from kfp import dsl
 
-from kfp_mindspore.components import (
-    deploy_kserve,
-    evaluate_mindir,
-    export_mindir,
-    load_dataset,
-    smoke_test,
-    train_msjob,
-)
-
-TRAINING_COMMAND = ["python", "-m", "kfp_mindspore.pipelines.digits_lifecycle.train"]
-
 
 @dsl.pipeline(
     name="digits-lifecycle",
@@ -41,10 +30,19 @@ def digits_lifecycle(
         namespace: Namespace of the job and the service; default the steps'.
         smoke_samples: Number of held-out samples that the smoke test sends by each protocol.
     """
+    from kfp_mindspore.components import (
+        deploy_kserve,
+        evaluate_mindir,
+        export_mindir,
+        load_dataset,
+        smoke_test,
+        train_msjob,
+    )
+
     data = load_dataset(name="digits", seed=seed)
     training = train_msjob(
         dataset=data.outputs["dataset"],
-        command=TRAINING_COMMAND,
+        command=["python", "-m", "kfp_mindspore.digits.train"],
         hyperparameters={"epochs": epochs, "batch_size": batch_size, "seed": seed},
         workers=workers,
         namespace=namespace,

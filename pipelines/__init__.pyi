@@ -1,0 +1,1 @@
+from .training.digits_lifecycle.pipeline import digits_lifecycle as digits_lifecycle

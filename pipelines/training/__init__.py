@@ -1,0 +1,1 @@
+"""Pipelines around the training of a model."""

@@ -1,0 +1,5 @@
+"""The digits lifecycle."""
+
+from .pipeline import digits_lifecycle
+
+__all__ = ["digits_lifecycle"]
