@@ -1,6 +1,6 @@
-"""Environment variables and constants that several rooms share, each defined once.
+"""Environment variables and constants that several packages share, each defined once.
 
-Variables that only one room uses, such as the model server's flags, are defined in that room.
+Variables of one package only, such as the model server's flags, are defined in that package.
 """
 
 from __future__ import annotations

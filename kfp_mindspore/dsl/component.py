@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from kfp_mindspore.dsl.policy import CLEAN_POD_POLICIES, RESTART_POLICIES, SUCCESS_POLICIES
 from kfp_mindspore.dsl.task import check_choice, check_count
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.settings import PLACEHOLDER_IMAGE
+from kfp_mindspore.settings import IMAGE_VARIABLE, PLACEHOLDER_IMAGE
 from kfp_mindspore.steps.options import JobOptions
 
 if TYPE_CHECKING:
@@ -151,7 +151,9 @@ def _build_component(
     # launcher; a worker imports the same source and calls the wrapped function.
     *command, source = container.command
     changed = [*command, source.rstrip() + _FOOTER.format(name=function.__name__, options=options.to_json())]
-    component.component_spec.implementation.container = dataclasses.replace(container, command=changed)
+    # The image of the job's pods, too; `set_image` adds the variable where it replaces the placeholder.
+    env = None if base_image == PLACEHOLDER_IMAGE else {IMAGE_VARIABLE: base_image}
+    component.component_spec.implementation.container = dataclasses.replace(container, command=changed, env=env)
     return component
 
 

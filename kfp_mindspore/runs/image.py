@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.runs.spec import PipelineSpec
-from kfp_mindspore.settings import PLACEHOLDER_PREFIX
+from kfp_mindspore.settings import IMAGE_VARIABLE, PLACEHOLDER_PREFIX
 
 
 def set_image(spec: PipelineSpec, image: str) -> PipelineSpec:
     """Return a copy of a compiled pipeline with its placeholder images replaced.
 
-    String constants are replaced too, such as the image of a job's pods.
+    A step with a replaced image gets the image in KFP_MINDSPORE_IMAGE, for the pods of its job. String constants are
+    replaced too. Images that an earlier call has set are replaced like placeholders.
 
     Args:
         spec: A compiled pipeline; not modified.
@@ -26,7 +27,11 @@ def set_image(spec: PipelineSpec, image: str) -> PipelineSpec:
     if not image or any(character.isspace() for character in image):
         raise UserError(f"image: must be the name of an image, got {image!r}")
     changed = copy.deepcopy(spec)
-    _map_strings(changed, lambda text: image if _is_placeholder(text) else text)
+    previous = {container["image"] for container in _list_containers(changed) if _has_own_image(container)}
+    for container in _list_containers(changed):
+        if _is_placeholder(container["image"]) and IMAGE_VARIABLE not in _get_environment(container):
+            container["env"] = [*container.get("env", []), {"name": IMAGE_VARIABLE, "value": image}]
+    _map_strings(changed, lambda text: image if text in previous or _is_placeholder(text) else text)
     return changed
 
 
@@ -41,6 +46,20 @@ def list_placeholders(spec: PipelineSpec) -> list[str]:
 
     _map_strings(spec, collect)
     return sorted(placeholders)
+
+
+def _list_containers(spec: PipelineSpec) -> Iterator[dict[str, Any]]:
+    for executor in spec.get("deploymentSpec", {}).get("executors", {}).values():
+        if "image" in executor.get("container", {}):
+            yield executor["container"]
+
+
+def _get_environment(container: dict[str, Any]) -> dict[str, Any]:
+    return {entry["name"]: entry.get("value") for entry in container.get("env", [])}
+
+
+def _has_own_image(container: dict[str, Any]) -> bool:
+    return bool(_get_environment(container).get(IMAGE_VARIABLE) == container["image"])
 
 
 def _is_placeholder(value: str) -> bool:

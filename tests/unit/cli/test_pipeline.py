@@ -62,7 +62,10 @@ def test_compile_sets_image_of_steps_and_jobs(
     assert not printed.err
     text = Path("a.yaml").read_text()
     executors = parse(text).deployment_spec["executors"]
-    assert {executors[name]["container"]["image"] for name in executors} == {IMAGE}
+    containers = [executors[name]["container"] for name in executors]
+    assert {container["image"] for container in containers} == {IMAGE}
+    for container in containers:
+        assert {"name": "KFP_MINDSPORE_IMAGE", "value": IMAGE} in [dict(entry) for entry in container["env"]]
     monkeypatch.setenv("KFP_MINDSPORE_IMAGE", IMAGE)
     assert run(["pipeline", "compile", "my-project/pipeline.py", "-o", "b.yaml"]) == 0
     assert Path("b.yaml").read_text() == text

@@ -33,7 +33,9 @@ def test_component_has_interface_of_function() -> None:
     assert list(spec.inputs) == ["data", "epochs"]
     assert list(spec.outputs) == ["model", "Output"]
     assert spec.implementation.container.image == "registry/python:1"
+    assert spec.implementation.container.env == {"KFP_MINDSPORE_IMAGE": "registry/python:1"}
     assert double.component_spec.implementation.container.image == PLACEHOLDER_IMAGE
+    assert double.component_spec.implementation.container.env is None
     assert double.component_spec.description == "Double a number."
 
 

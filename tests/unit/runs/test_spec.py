@@ -97,19 +97,36 @@ def test_environment_is_set_on_every_container() -> None:
     assert changed == before
 
 
-def test_image_replaces_placeholders_only() -> None:
+IMAGES = ["registry:5000/mindspore:1.0", "registry/mindspore@sha256:" + "0" * 64]
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_image_replaces_placeholders_of_steps_and_their_jobs(image: str) -> None:
     spec = make_spec()
     before = copy.deepcopy(spec)
-    changed = set_image(spec, "registry/mindspore@sha256:abc")
+    changed = set_image(spec, image)
     assert spec == before
-    images = [
-        entry["container"]["image"] for entry in changed["deploymentSpec"]["executors"].values() if "container" in entry
-    ]
-    assert images == ["registry/mindspore@sha256:abc", "registry/user:1", "registry/mindspore@sha256:abc"]
+    variable = {"name": "KFP_MINDSPORE_IMAGE", "value": image}
+    expected = json.loads(json.dumps(before).replace(PLACEHOLDER, image))
+    expected["deploymentSpec"]["executors"]["exec-a"]["container"]["env"].append(variable)
+    expected["deploymentSpec"]["executors"]["exec-c"]["container"]["env"] = [variable]
+    assert changed == expected
     assert list_placeholders(spec) == [PLACEHOLDER]
     assert list_placeholders(changed) == []
-    assert json.dumps(changed).replace("registry/mindspore@sha256:abc", PLACEHOLDER) == json.dumps(before)
-    assert set_image(changed, "other") == changed
+
+
+@pytest.mark.parametrize("other", IMAGES)
+def test_image_of_an_earlier_call_is_replaced(other: str) -> None:
+    first = set_image(make_spec(), IMAGES[0])
+    assert set_image(first, other) == set_image(make_spec(), other)
+
+
+def test_image_variable_of_the_user_is_kept() -> None:
+    spec = make_spec()
+    own = {"name": "KFP_MINDSPORE_IMAGE", "value": "registry/training:2"}
+    spec["deploymentSpec"]["executors"]["exec-c"]["container"]["env"] = [own]
+    changed = set_image(set_image(spec, IMAGES[0]), IMAGES[1])
+    assert changed["deploymentSpec"]["executors"]["exec-c"]["container"]["env"] == [own]
 
 
 @pytest.mark.parametrize("image", ["", "a b", "a\n"])
