@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kfp_mindspore.testing import make_once
 from tests.support.model_servers import ModelServer, make_models
-from tests.support.shared import make_once
 
 
 @pytest.fixture(scope="session")

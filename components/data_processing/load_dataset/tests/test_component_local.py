@@ -1,10 +1,13 @@
 import pytest
 
-from kfp_mindspore.components.data_processing.load_dataset import load_dataset
-from kfp_mindspore.formats.dataset import Dataset
+from ..component import load_dataset
+
+pytest_plugins = ["kfp_mindspore.testing"]
 
 
 def test_digits_are_loaded_by_a_step(run_component) -> None:
+    from kfp_mindspore.formats.dataset import Dataset
+
     outputs = run_component(load_dataset, name="digits")
     assert outputs.parameters == {"train_samples": 1167, "validation_samples": 270, "test_samples": 360}
     features, labels = Dataset.open(outputs.artifacts["dataset"]["uri"]).read("test")

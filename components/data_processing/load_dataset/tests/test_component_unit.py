@@ -4,12 +4,12 @@ from pathlib import Path
 import pytest
 from kfp import dsl
 
-from kfp_mindspore.components.data_processing.load_dataset import load_dataset
-from kfp_mindspore.errors import NotFoundError
-from kfp_mindspore.formats.dataset import Dataset
+from ..component import load_dataset
 
 
 def test_splits_are_counted_and_metadata_is_set(tmp_path: Path) -> None:
+    from kfp_mindspore.formats.dataset import Dataset
+
     artifact = dsl.Dataset(uri=str(tmp_path / "dataset"), metadata={})
     counts = load_dataset.python_func(dataset=artifact, name="wine", seed=7, test_fraction=0.25)
     dataset = Dataset.open(artifact.path)
@@ -25,6 +25,8 @@ def test_splits_are_counted_and_metadata_is_set(tmp_path: Path) -> None:
 
 
 def test_unknown_name_is_refused(tmp_path: Path) -> None:
+    from kfp_mindspore.errors import NotFoundError
+
     artifact = dsl.Dataset(uri=str(tmp_path / "dataset"), metadata={})
     with pytest.raises(NotFoundError, match="no_such_set"):
         load_dataset.python_func(dataset=artifact, name="no_such_set")

@@ -3,6 +3,8 @@ from kfp import dsl
 
 from kfp_mindspore.components import deploy_kserve, smoke_test
 
+pytest_plugins = ["kfp_mindspore.testing"]
+
 
 @pytest.mark.mindspore
 def test_deployed_bundle_passes_the_smoke_test(run_component, lifecycle) -> None:

@@ -1,7 +1,9 @@
 import pytest
 from kfp import dsl
 
-from kfp_mindspore.components.deployment.smoke_test import smoke_test
+from ..component import smoke_test
+
+pytest_plugins = ["kfp_mindspore.testing"]
 
 # A live service is tested with deploy_kserve.
 

@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 from kfp import dsl
 
-from kfp_mindspore.components.evaluation.evaluate_mindir import evaluate_mindir
+from ..component import evaluate_mindir
+
+pytest_plugins = ["kfp_mindspore.testing"]
 
 
 def test_bundle_is_evaluated_on_the_test_split(run_component, lifecycle) -> None:

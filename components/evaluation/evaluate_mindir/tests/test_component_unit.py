@@ -1,26 +1,27 @@
 import json
 from unittest.mock import create_autospec
 
-import numpy as np
 import pytest
 from kfp import dsl
 
-from kfp_mindspore import mindir
-from kfp_mindspore.components.evaluation.evaluate_mindir import evaluate_mindir
-from kfp_mindspore.mindir.evaluate import Evaluation
-
-EVALUATION = Evaluation(
-    accuracy=0.875,
-    confusion=np.array([[3, 1], [0, 4]]),
-    labels=("cat", "dog"),
-    count=8,
-    predictions=np.array([0, 0, 0, 1, 1, 1, 1, 1], np.int32),
-)
+from ..component import evaluate_mindir
 
 
 @pytest.mark.parametrize(("threshold", "passed"), [(0.0, True), (0.875, True), (0.9, False)])
 def test_outputs_artifacts_and_gate(tmp_path, monkeypatch, threshold, passed) -> None:
-    evaluate = create_autospec(mindir.evaluate_bundle, return_value=EVALUATION)
+    import numpy as np
+
+    from kfp_mindspore import mindir
+    from kfp_mindspore.mindir.evaluate import Evaluation
+
+    evaluation = Evaluation(
+        accuracy=0.875,
+        confusion=np.array([[3, 1], [0, 4]]),
+        labels=("cat", "dog"),
+        count=8,
+        predictions=np.array([0, 0, 0, 1, 1, 1, 1, 1], np.int32),
+    )
+    evaluate = create_autospec(mindir.evaluate_bundle, return_value=evaluation)
     monkeypatch.setattr(mindir, "evaluate_bundle", evaluate)
     monkeypatch.setenv("KFP_MINDSPORE_EVENTS", str(tmp_path / "events.jsonl"))
     metrics = dsl.Metrics(metadata={})

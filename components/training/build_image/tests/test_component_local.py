@@ -1,10 +1,9 @@
 import pytest
 from kfp import dsl, local
 
-from kfp_mindspore.components.training.build_image import build_image
-from kfp_mindspore.components.training.train_msjob import train_msjob
-from kfp_mindspore.images import RegistryConfig, inspect_image
-from tests.support import base_images, registries
+from ..component import build_image
+
+pytest_plugins = ["kfp_mindspore.testing"]
 
 TRAIN = """
 import json, os, pathlib
@@ -16,6 +15,8 @@ folder.mkdir(parents=True, exist_ok=True)
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
+    from tests.support import registries
+
     registries.require_binary()
     with registries.start_registry(tmp_path_factory.mktemp("registry")) as started:
         yield started
@@ -23,11 +24,16 @@ def registry(tmp_path_factory):
 
 @pytest.fixture
 def settings(registry):
+    from kfp_mindspore.images import RegistryConfig
+    from tests.support import base_images
+
     base = base_images.push_base(registry.host, config=RegistryConfig(insecure=(registry.host,)))
     return {"base": base, "destination": f"{registry.host}/team/train", "registry": {"insecure": [registry.host]}}
 
 
 def test_artifact_is_built_to_an_image_by_digest(run_component, registry, settings, tmp_path) -> None:
+    from kfp_mindspore.images import RegistryConfig, inspect_image
+
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text(TRAIN)
     (tmp_path / "code" / "notes.txt").write_text("left out")
@@ -53,6 +59,8 @@ def test_local_run_without_a_destination_builds_nothing(run_component) -> None:
 
 @pytest.mark.parametrize("has_registry", [True, False])
 def test_pipeline_builds_then_trains_with_the_image(local_home, settings, tmp_path, has_registry) -> None:
+    from kfp_mindspore.components.training.train_msjob import train_msjob
+
     (tmp_path / "train.py").write_text(TRAIN)
     given = settings if has_registry else {}
     local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "root"), raise_on_error=True)

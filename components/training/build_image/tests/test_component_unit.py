@@ -3,10 +3,7 @@ from unittest import mock
 import pytest
 from kfp import dsl
 
-from kfp_mindspore.components.training.build_image import build_image
-from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.images.result import BuildResult
-from kfp_mindspore.steps import build as image_step
+from ..component import build_image
 
 REFERENCE = "registry.test/team/train@sha256:" + "a" * 64
 
@@ -19,6 +16,9 @@ def environment(monkeypatch) -> None:
 
 def test_arguments_are_passed_and_the_digest_returned(tmp_path, monkeypatch) -> None:
     # An autospec refuses arguments that the real function does not have.
+    from kfp_mindspore.images.result import BuildResult
+    from kfp_mindspore.steps import build as image_step
+
     build = mock.create_autospec(
         image_step.build_step_image, return_value=BuildResult(REFERENCE, "tag", True, 10, 1, 2, 5, 0.1)
     )
@@ -48,6 +48,8 @@ def test_local_run_without_a_destination_builds_nothing(capsys) -> None:
 
 
 def test_cluster_run_needs_a_destination(monkeypatch) -> None:
+    from kfp_mindspore.errors import UserError
+
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
     with pytest.raises(UserError, match="destination: is missing"):
         build_image.python_func(files={"a.py": "1"})
@@ -56,22 +58,28 @@ def test_cluster_run_needs_a_destination(monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
-        ({"files": {"a.py": "1"}}, UserError, "base: is the placeholder"),
-        ({"base": "127.0.0.1:1/b", "builder": "podman"}, UserError, "builder: must be one of append, cluster, docker"),
+        ({"files": {"a.py": "1"}}, "UserError", "base: is the placeholder"),
+        (
+            {"base": "127.0.0.1:1/b", "builder": "podman"},
+            "UserError",
+            "must be one of append, cluster, docker",
+        ),
         (
             {"base": "127.0.0.1:1/b", "builder": "cluster", "builder_options": {"stores": "x"}},
-            ValidationError,
+            "ValidationError",
             "builder_options.stores: is unknown",
         ),
-        ({"base": "127.0.0.1:1/b", "registry": {"insecur": []}}, ValidationError, "registry.insecur: is unknown"),
+        ({"base": "127.0.0.1:1/b", "registry": {"insecur": []}}, "ValidationError", "registry.insecur: is unknown"),
         (
             {"base": "127.0.0.1:1/b", "builder_options": {"store": "x"}},
-            ValidationError,
+            "ValidationError",
             "expected nothing: this builder has no options",
         ),
-        ({"base": "127.0.0.1:1/b", "registry": {"attempts": 1.0}}, UserError, "sources, files: one of them"),
+        ({"base": "127.0.0.1:1/b", "registry": {"attempts": 1.0}}, "UserError", "sources, files: one of them"),
     ],
 )
 def test_arguments_are_validated_before_a_request(arguments, kind, message) -> None:
-    with pytest.raises(kind, match=message):
+    from kfp_mindspore import errors
+
+    with pytest.raises(getattr(errors, kind), match=message):
         build_image.python_func(destination="127.0.0.1:1/team/train", **arguments)

@@ -1,11 +1,14 @@
 import pytest
 from kfp import dsl
 
-from kfp_mindspore.components.training.export_mindir import export_mindir
-from kfp_mindspore.formats.bundle import ModelBundle
+from ..component import export_mindir
+
+pytest_plugins = ["kfp_mindspore.testing"]
 
 
 def test_checkpoint_is_exported_to_a_verified_bundle(run_component, lifecycle) -> None:
+    from kfp_mindspore.formats.bundle import ModelBundle
+
     outputs = run_component(
         export_mindir,
         {"model": (dsl.Model, lifecycle.model), "dataset": (dsl.Dataset, lifecycle.dataset)},

@@ -4,9 +4,9 @@ from unittest.mock import create_autospec
 import pytest
 from kfp import dsl
 
-from kfp_mindspore import mindir
-from kfp_mindspore.components.training.export_mindir import export_mindir
-from kfp_mindspore.formats.bundle import ModelBundle
+from ..component import export_mindir
+
+pytest_plugins = ["kfp_mindspore.testing"]
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,9 @@ from kfp_mindspore.formats.bundle import ModelBundle
 def test_arguments_are_passed_to_export_and_metadata_is_set(
     lifecycle, tmp_path, monkeypatch, arguments, passed_on
 ) -> None:
+    from kfp_mindspore import mindir
+    from kfp_mindspore.formats.bundle import ModelBundle
+
     export = create_autospec(mindir.export_mindir, return_value=ModelBundle.open(lifecycle.bundle))
     monkeypatch.setattr(mindir, "export_mindir", export)
     bundle = dsl.Model(uri=str(tmp_path / "bundle"), metadata={})

@@ -6,6 +6,8 @@ from kfp import dsl
 
 from kfp_mindspore.components.training.train_msjob import train_msjob
 
+pytest_plugins = ["kfp_mindspore.testing"]
+
 # A training script without MindSpore that follows the training contract.
 SCRIPT = """
 import json, os, pathlib, sys

@@ -11,6 +11,8 @@ from kfp_mindspore.msjob import MSJobClient
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
 from kfp_mindspore.steps.options import JobOptions
 
+pytest_plugins = ["kfp_mindspore.testing"]
+
 COPY = "import os, shutil, sys; shutil.copytree(sys.argv[1], os.environ['KFP_MINDSPORE_OUTPUT_DIR'], dirs_exist_ok=1)"
 
 
