@@ -1,0 +1,5 @@
+"""The component `batch_predict`."""
+
+from .component import batch_predict
+
+__all__ = ["batch_predict"]

@@ -1,0 +1,42 @@
+"""Component that computes the predictions of a model bundle for a shard of a dataset."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+from kfp.dsl import Dataset, Input, Model, Output
+
+
+@dsl.component(base_image="kfp-mindspore.invalid/python:placeholder", install_kfp_package=False)
+def batch_predict(
+    bundle: Input[Model],
+    dataset: Input[Dataset],
+    predictions: Output[Dataset],
+    split: str = "test",
+    shard: int = 0,
+    shards: list[int] = [0],
+) -> NamedTuple("Outputs", [("samples", int)]):
+    """Compute the predictions of a model bundle for a split of a dataset, or for one shard of it.
+
+    Shard k of n has the samples k, k + n, k + 2n and so on. In a pipeline, `dsl.ParallelFor(shards)` over a parameter
+    of type `List[int]` runs one step per shard; over an untyped `list`, KFP's driver fails.
+
+    Args:
+        bundle: The model bundle, with one input.
+        dataset: The dataset directory.
+        predictions: JSON lines with `index`, `outputs` by name and, for a classifier, `prediction`, the class name.
+        split: Split of the dataset.
+        shard: The shard of this step, one of `shards`.
+        shards: The shards of all steps.
+
+    Returns:
+        samples: Number of samples in the shard.
+    """
+    from kfp_mindspore.steps.predict import predict_batch
+
+    return (predict_batch(bundle, dataset, predictions, split=split, shard=shard, shards=shards),)
+
+
+if __name__ == "__main__":
+    from kfp import compiler
+
+    compiler.Compiler().compile(batch_predict, package_path=__file__.replace(".py", ".yaml"))

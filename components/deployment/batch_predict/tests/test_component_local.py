@@ -1,0 +1,34 @@
+import json
+from pathlib import Path
+
+import pytest
+from kfp import dsl
+
+from ..component import batch_predict
+
+pytest_plugins = ["kfp_mindspore.testing"]
+
+
+@pytest.mark.mindspore
+def test_shards_have_each_sample_once(run_component, lifecycle) -> None:
+    from kfp_mindspore.formats.dataset import Dataset
+
+    given = {"bundle": (dsl.Model, lifecycle.bundle), "dataset": (dsl.Dataset, lifecycle.dataset)}
+    rows = []
+    for shard in (0, 1):
+        outputs = run_component(batch_predict, given, shard=shard, shards=[0, 1])
+        lines = Path(outputs.artifacts["predictions"]["uri"]).read_text().splitlines()
+        assert outputs.parameters["samples"] == len(lines) == 180
+        assert outputs.artifacts["predictions"]["metadata"]["shard"] == shard
+        rows += map(json.loads, lines)
+    assert sorted(row["index"] for row in rows) == list(range(360))
+    _, labels = Dataset.open(lifecycle.dataset).read("test")
+    hits = sum(row["prediction"] == str(labels[row["index"]]) for row in rows)
+    assert hits > 180
+    assert all(len(scores) == 10 for row in rows for scores in row["outputs"].values())
+
+
+def test_unknown_split_fails_the_step(run_component, lifecycle) -> None:
+    given = {"bundle": (dsl.Model, lifecycle.bundle), "dataset": (dsl.Dataset, lifecycle.dataset)}
+    with pytest.raises(RuntimeError, match="no split 'new', found"):
+        run_component(batch_predict, given, split="new")

@@ -1,0 +1,34 @@
+import pytest
+from kfp import dsl
+
+from ..component import batch_predict
+
+pytest_plugins = ["kfp_mindspore.testing"]
+
+
+def _predict(lifecycle, tmp_path, **arguments):
+    predictions = dsl.Dataset(uri=str(tmp_path / "predictions"), metadata={})
+    outputs = batch_predict.python_func(
+        bundle=dsl.Model(uri=str(lifecycle.bundle)),
+        dataset=dsl.Dataset(uri=str(lifecycle.dataset)),
+        predictions=predictions,
+        **arguments,
+    )
+    return outputs, predictions
+
+
+def test_shard_beyond_the_samples_is_empty(lifecycle, tmp_path) -> None:
+    outputs, predictions = _predict(lifecycle, tmp_path, shard=399, shards=list(range(400)))
+    assert outputs == (0,)
+    assert (tmp_path / "predictions").read_text() == ""
+    assert predictions.metadata["shards"] == 400
+    assert len(predictions.metadata["model_sha256"]) == 64
+
+
+@pytest.mark.parametrize(("shard", "shards"), [(2, [0, 1]), (0, []), (0, [0, 0])])
+def test_shard_outside_the_shards_is_refused(lifecycle, tmp_path, shard, shards) -> None:
+    from kfp_mindspore.errors import UserError
+
+    with pytest.raises(UserError, match="shard: must be one of"):
+        _predict(lifecycle, tmp_path, shard=shard, shards=shards)
+    assert not (tmp_path / "predictions").exists()

@@ -1,0 +1,37 @@
+import pytest
+from kfp import dsl
+
+from ..component import register_model
+from .registry_server import serve
+
+pytest_plugins = ["kfp_mindspore.testing"]
+
+
+def test_bundle_is_registered_by_a_step(run_component, lifecycle) -> None:
+    with serve() as registry:
+        outputs = run_component(
+            register_model,
+            {"bundle": (dsl.Model, lifecycle.bundle)},
+            model_name="digits",
+            registry=registry.url,
+            version="1",
+        )
+        (artifact,) = registry.artifacts
+    assert outputs.parameters["version"] == "1"
+    assert artifact["artifact"]["uri"] == str(lifecycle.bundle)
+
+
+def test_local_run_without_a_registry_registers_nothing(run_component, lifecycle) -> None:
+    outputs = run_component(register_model, {"bundle": (dsl.Model, lifecycle.bundle)}, model_name="digits")
+    assert outputs.parameters == {"model_id": "", "version_id": "", "version": ""}
+    assert "nothing is registered" in outputs.log
+
+
+def test_unreachable_registry_fails_the_step(run_component, lifecycle) -> None:
+    with pytest.raises(RuntimeError, match=r"http://127\.0\.0\.1:9: no answer"):
+        run_component(
+            register_model,
+            {"bundle": (dsl.Model, lifecycle.bundle)},
+            model_name="digits",
+            registry="http://127.0.0.1:9",
+        )

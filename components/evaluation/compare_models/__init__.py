@@ -1,0 +1,5 @@
+"""The component `compare_models`."""
+
+from .component import compare_models
+
+__all__ = ["compare_models"]

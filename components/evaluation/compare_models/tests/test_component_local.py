@@ -1,0 +1,51 @@
+import shutil
+from pathlib import Path
+
+import pytest
+from kfp import dsl
+
+from ..component import compare_models
+
+pytest_plugins = ["kfp_mindspore.testing"]
+
+
+@pytest.fixture
+def inputs(lifecycle):
+    return {"candidate": (dsl.Model, lifecycle.bundle), "dataset": (dsl.Dataset, lifecycle.dataset)}
+
+
+@pytest.mark.mindspore
+@pytest.mark.parametrize(("margin", "better"), [(0.0, True), (0.01, False)])
+def test_bundle_is_compared_with_a_bundle(run_component, lifecycle, inputs, margin, better) -> None:
+    baseline = {"baseline": (dsl.Model, lifecycle.bundle)}
+    outputs = run_component(compare_models, {**inputs, **baseline}, margin=margin)
+    assert outputs.parameters["better"] is better
+    assert outputs.parameters["accuracy"] == outputs.parameters["baseline_accuracy"] > 0.5
+    assert outputs.artifacts["metrics"]["metadata"]["agreement"] == 1
+    page = Path(outputs.artifacts["report"]["uri"]).read_text()
+    assert page.startswith("# The candidate is better" if better else "# The candidate is not better")
+
+
+@pytest.mark.mindspore
+def test_bundle_is_compared_with_the_service(run_component, lifecycle, inputs) -> None:
+    from kfp_mindspore.inference import InferenceClient, Service
+
+    client = InferenceClient()
+    client.deploy(Service("serves", lifecycle.bundle))
+    try:
+        outputs = run_component(compare_models, inputs, service_name="serves")
+    finally:
+        client.delete("serves")
+    assert outputs.parameters["better"] is True
+    assert outputs.parameters["accuracy"] == outputs.parameters["baseline_accuracy"] > 0.5
+    assert outputs.artifacts["metrics"]["metadata"]["agreement"] == 1
+    assert "service serves, version 1" in Path(outputs.artifacts["report"]["uri"]).read_text()
+
+
+@pytest.mark.mindspore
+def test_damaged_candidate_fails_the_step(run_component, lifecycle, inputs, tmp_path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(lifecycle.bundle, damaged)
+    (damaged / "model.mindir").unlink()
+    with pytest.raises(RuntimeError, match=r"damaged: no model bundle: model\.mindir missing"):
+        run_component(compare_models, {**inputs, "candidate": (dsl.Model, damaged)})

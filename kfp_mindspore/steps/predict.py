@@ -1,0 +1,82 @@
+"""The step that computes the predictions of a model bundle for a shard of a dataset."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kfp_mindspore import events
+from kfp_mindspore.errors import UserError
+
+if TYPE_CHECKING:
+    from kfp import dsl
+
+
+def predict_batch(
+    bundle: dsl.Model,
+    dataset: dsl.Dataset,
+    predictions: dsl.Dataset,
+    *,
+    split: str = "test",
+    shard: int = 0,
+    shards: Sequence[int] = (0,),
+) -> int:
+    """Write the predictions for one shard of a split as JSON lines.
+
+    Shard k of n has the samples k, k + n, k + 2n, …; all shards together have each sample once.
+
+    Args:
+        bundle: The model bundle, with one input.
+        dataset: The dataset directory.
+        predictions: Output file: {"index", "outputs": {name: values}} per line, and "prediction" for a classifier.
+        split: Split of the dataset.
+        shard: The shard, one of `shards`.
+        shards: All shards of the run, in any order.
+
+    Returns:
+        Number of samples of the shard.
+
+    Raises:
+        UserError: The shard is not in `shards`, or bundle and dataset do not fit together.
+    """
+    import numpy as np
+
+    from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle
+    from kfp_mindspore.formats.dataset import Dataset
+    from kfp_mindspore.mindir import GraphRunner
+
+    numbers = [int(number) for number in shards]
+    if numbers.count(shard) != 1:
+        raise UserError(f"shard: must be one of {numbers}, each given once, got {shard}")
+    opened = ModelBundle.open(bundle.path)
+    signature = opened.signature
+    if len(signature.inputs) != 1:
+        raise UserError(f"{opened.path}: must have one input, has {[spec.name for spec in signature.inputs]}")
+    features, _ = Dataset.open(dataset.path).read(split)
+    indexes = np.arange(numbers.index(shard), len(features), len(numbers))
+    file = Path(predictions.path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    outputs = {}
+    if len(indexes):
+        with GraphRunner(opened, warm=()) as runner, events.span("mindir.predict"):
+            outputs = runner.predict({signature.inputs[0].name: features[indexes]})
+    labels = signature.labels
+    scores = outputs.get(signature.outputs[0].name)
+    is_classifier = bool(labels) and scores is not None and scores.shape[1:] == (len(labels),)
+    with file.open("w", encoding="utf-8") as stream:
+        for row, index in enumerate(indexes.tolist()):
+            line = {"index": index, "outputs": {name: array[row].tolist() for name, array in outputs.items()}}
+            if is_classifier and scores is not None:
+                line["prediction"] = labels[int(scores[row].argmax())]
+            stream.write(json.dumps(line) + "\n")
+    predictions.metadata.update(
+        format="jsonl",
+        split=split,
+        shard=shard,
+        shards=len(numbers),
+        samples=len(indexes),
+        model_sha256=signature.files[MODEL_FILE]["sha256"],
+    )
+    return len(indexes)

@@ -1,0 +1,158 @@
+"""The step that registers a model bundle in Kubeflow's Model Registry."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, MissingExtraError, UserError
+from kfp_mindspore.settings import LOCAL, SERVICE_ACCOUNT_DIR, get_backend_name
+
+if TYPE_CHECKING:
+    from kfp import dsl
+
+# Service of the Model Registry in a default installation of Kubeflow.
+DEFAULT_REGISTRY = "http://model-registry-service.kubeflow.svc.cluster.local:8080"
+_RETRIES = 3
+_VERSION_LENGTH = 12
+
+
+@dataclass(frozen=True)
+class Registration:
+    """Names and contents of a registration.
+
+    Args:
+        name: Name of the registered model.
+        version: Name of the version.
+        uri: URI of the bundle.
+        format_version: MindSpore version that exported the model.
+        author: Author of the version.
+        description: Description of the version.
+        service_account_name: Service account with access to the URI.
+        properties: Custom properties of the version.
+    """
+
+    name: str
+    version: str
+    uri: str
+    format_version: str
+    author: str
+    description: str = ""
+    service_account_name: str = ""
+    properties: Mapping[str, str | int | float] | None = None
+
+
+def register_bundle(
+    bundle: dsl.Model,
+    model_name: str,
+    *,
+    registry: str = "",
+    version: str = "",
+    author: str = "",
+    description: str = "",
+    service_account_name: str = "",
+    properties: Mapping[str, Any] | None = None,
+) -> tuple[str, str, str]:
+    """Register a bundle's URI as a version of a model; a repeated registration changes nothing.
+
+    Args:
+        bundle: The model bundle; its URI is registered, its files stay where they are.
+        model_name: Name of the registered model, created if it does not exist.
+        registry: http:// or https:// address of the registry; may be empty in a local run, which registers nothing.
+        version: Name of the version; empty for the first 12 hexadecimal digits of model.mindir's digest.
+        author: Author of the version; empty for `kfp-mindspore`.
+        description: Description of the version.
+        service_account_name: Service account with access to the bundle's URI.
+        properties: Further custom properties: texts and numbers.
+
+    Returns:
+        ID of the registered model, ID of the version and name of the version; empty in a local run without a registry.
+
+    Raises:
+        UserError: The registry's address is missing or invalid.
+        AlreadyExistsError: The version exists with another URI.
+        MissingExtraError: The package model-registry is not installed.
+        KfpMindSporeError: The registry does not answer or refuses a request; the message has its response.
+    """
+    from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle
+
+    if not registry:
+        hint = f"Install Kubeflow's Model Registry and set registry={DEFAULT_REGISTRY}."
+        if get_backend_name() != LOCAL:
+            raise UserError("registry: is missing: the address of Kubeflow's Model Registry", hint=hint)
+        print(f"register_model: no registry is given, nothing is registered. {hint}")
+        return "", "", ""
+    if not registry.startswith(("http://", "https://")):
+        raise UserError(f"registry: must be http://host:port or https://host:port, got {registry!r}")
+    signature = ModelBundle.open(bundle.path).signature
+    digest = signature.files[MODEL_FILE]["sha256"]
+    registration = Registration(
+        name=model_name,
+        version=version or digest[:_VERSION_LENGTH],
+        uri=bundle.uri,
+        format_version=signature.mindspore_version,
+        author=author or "kfp-mindspore",
+        description=description,
+        service_account_name=service_account_name,
+        properties={"sha256": digest, **(properties or {})},
+    )
+    model_id, version_id = asyncio.run(_register(registry.rstrip("/"), registration))
+    print(f"{registry}: model {model_name}, version {registration.version}: {registration.uri}")
+    return model_id, version_id, registration.version
+
+
+async def _register(registry: str, registration: Registration) -> tuple[str, str]:
+    """Create what is missing of model, version and artifact; return the IDs of the model and the version."""
+    try:
+        import aiohttp
+        from model_registry.core import ModelRegistryAPIClient
+        from model_registry.types import ModelArtifact, ModelVersion, RegisteredModel
+        from mr_openapi import Configuration
+        from mr_openapi.exceptions import ApiException
+    except ImportError as error:
+        raise MissingExtraError("model-registry", "registry") from error
+    token = SERVICE_ACCOUNT_DIR / "token"
+    configuration = Configuration(host=registry, access_token=token.read_text() if token.is_file() else None)
+    configuration.retries = _RETRIES
+    client = ModelRegistryAPIClient(configuration)
+    try:
+        model = await client.get_registered_model_by_params(registration.name)
+        if model is None:
+            model = await client.upsert_registered_model(
+                RegisteredModel(name=registration.name, owner=registration.author)
+            )
+        version = await client.get_model_version_by_params(model.id, registration.version)
+        if version is None:
+            version = await client.upsert_model_version(
+                ModelVersion(
+                    name=registration.version,
+                    author=registration.author,
+                    description=registration.description or None,
+                    custom_properties=dict(registration.properties or {}),
+                ),
+                model.id,
+            )
+        artifacts = await client.get_model_version_artifacts(version.id)
+        if others := [artifact.uri for artifact in artifacts if artifact.uri != registration.uri]:
+            raise AlreadyExistsError(
+                f"{registry}: model {registration.name}, version {registration.version} exists with {others[0]}",
+                hint="Register under another version.",
+            )
+        if not artifacts:
+            await client.upsert_model_version_artifact(
+                ModelArtifact(
+                    name=registration.name,
+                    uri=registration.uri,
+                    model_format_name="mindspore",
+                    model_format_version=registration.format_version,
+                    service_account_name=registration.service_account_name or None,
+                ),
+                version.id,
+            )
+    except ApiException as error:
+        raise KfpMindSporeError(f"{registry}: answered {error.status}: {error.body or error.reason}") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise KfpMindSporeError(f"{registry}: no answer ({error or type(error).__name__})") from error
+    return str(model.id), str(version.id)
