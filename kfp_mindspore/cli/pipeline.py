@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_table
+from kfp_mindspore.cli.pipeline_cluster import check, setup
 from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.settings import IMAGE_VARIABLE
 
@@ -24,6 +25,10 @@ _SOURCE = "NAME|FILE.py[:FUNCTION]|FILE.yaml"
 @click.group(epilog="Example: kfp-mindspore pipeline compile digits_lifecycle -o pipeline.yaml")
 def pipeline() -> None:
     """List and compile pipelines; upload and run them on a cluster."""
+
+
+pipeline.add_command(setup)
+pipeline.add_command(check)
 
 
 def _add_source(command: Command) -> Command:

@@ -1,0 +1,160 @@
+"""`kfp-mindspore pipeline setup|check`: what the steps of a run need on a cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from kfp_mindspore.cli.output import add_json_option, dump_manifest, print_json, print_table
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.kube.names import list_name_errors, list_namespace_errors
+from kfp_mindspore.runs.access import CAPABILITIES, PERMISSIONS, Capability, ServiceAccount
+from kfp_mindspore.settings import IMAGE_VARIABLE
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DEFAULT_ACCOUNT = "pipeline-runner"
+
+
+def add_account_options(command: Command) -> Command:
+    """Add the options of a run's account, its namespaces and the cluster."""
+    file = click.Path(path_type=Path)
+    options = (
+        click.option("-n", "--namespace", required=True, help="Namespace of the runs."),
+        click.option(
+            "--service-account",
+            default=DEFAULT_ACCOUNT,
+            show_default=True,
+            help="Service account of the steps; default-editor in a profile of Kubeflow.",
+        ),
+        click.option("--job-namespace", "training", multiple=True, help="Namespace of the MSJobs. [default: -n]"),
+        click.option("--service-namespace", "deployment", multiple=True, help="Namespace of services. [default: -n]"),
+        click.option("--build-namespace", "images", multiple=True, help="Namespace of image builds. [default: -n]"),
+        click.option(
+            "--secret", "secrets", multiple=True, help="Secret of the artifact store, besides KFP's own; repeatable."
+        ),
+        click.option("--kubeconfig", type=file, help="File that names clusters. [default: KUBECONFIG, ~/.kube/config]"),
+        click.option("--context", help="Context of the kubeconfig. [default: its current one]"),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kfp-mindspore pipeline setup -n kubeflow > access.yaml
+  kfp-mindspore pipeline setup -n my-profile --service-account default-editor --apply"""
+)
+@add_account_options
+@click.option(
+    "--for",
+    "capabilities",
+    type=click.Choice(CAPABILITIES),
+    multiple=True,
+    help="Only what these steps need; repeatable. [default: all]",
+)
+@click.option("--apply", is_flag=True, help="Apply the objects to the cluster instead of printing them.")
+@add_json_option
+def setup(
+    namespace: str,
+    service_account: str,
+    training: tuple[str, ...],
+    deployment: tuple[str, ...],
+    images: tuple[str, ...],
+    secrets: tuple[str, ...],
+    capabilities: tuple[Capability, ...],
+    apply: bool,
+    kubeconfig: Path | None,
+    context: str | None,
+    as_json: bool,
+) -> None:
+    """Print or apply the Roles and RoleBindings that the steps of runs need."""
+    from kfp_mindspore.runs.access import build_access
+
+    account = _make_account(namespace, service_account, (*training, *deployment, *images), secrets)
+    given: dict[Capability, tuple[str, ...]] = {"training": training, "deployment": deployment, "images": images}
+    chosen = {name: given.get(name) or (namespace,) for name in PERMISSIONS if name in (capabilities or PERMISSIONS)}
+    documents = build_access(account, chosen, secrets)
+    if not apply:
+        if as_json:
+            print_json({"objects": documents})
+        else:
+            click.echo("---\n".join(dump_manifest(document) for document in documents), nl=False)
+        return
+    from kfp_mindspore.kube import Cluster
+
+    cluster = Cluster(kubeconfig, context)
+    applied = []
+    for document in documents:
+        metadata = cluster.apply(document)["metadata"]
+        applied.append(f"{document['kind'].lower()}/{metadata['name']} in namespace {metadata['namespace']}")
+        if not as_json:
+            click.echo(f"{applied[-1]} applied")
+    if as_json:
+        print_json({"applied": applied})
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kfp-mindspore pipeline check digits_lifecycle -n kubeflow --image registry/image@sha256:…
+  kfp-mindspore pipeline check pipeline.yaml -n my-profile --service-account default-editor --json"""
+)
+@click.argument("source", metavar="[NAME|FILE.py[:FUNCTION]|FILE.yaml]", required=False, default="")
+@add_account_options
+@click.option("--image", envvar=IMAGE_VARIABLE, default="", help="Image of the steps. [env: KFP_MINDSPORE_IMAGE]")
+@click.option("--pipeline-root", default="", help="URI of the run's artifacts. [default: the namespace's]")
+@add_json_option
+def check(
+    source: str,
+    namespace: str,
+    service_account: str,
+    training: tuple[str, ...],
+    deployment: tuple[str, ...],
+    images: tuple[str, ...],
+    secrets: tuple[str, ...],
+    image: str,
+    pipeline_root: str,
+    kubeconfig: Path | None,
+    context: str | None,
+    as_json: bool,
+) -> int:
+    """Check before a run that a cluster has what its steps need.
+
+    Exit code 1 if something is missing; unknown results, of checks without the necessary rights, do not count.
+    """
+    from kfp_mindspore.kube import Cluster
+    from kfp_mindspore.runs.preflight import Destination, run_checks
+    from kfp_mindspore.runs.sources import compile_text
+    from kfp_mindspore.runs.spec import parse_spec
+
+    account = _make_account(namespace, service_account, (*training, *deployment, *images), secrets)
+    spec = parse_spec(compile_text(source, image), subject=source) if source else None
+    destination = Destination(
+        account,
+        {"training": training, "deployment": deployment, "images": images},
+        secrets=secrets,
+        pipeline_root=pipeline_root,
+    )
+    results = list(run_checks(Cluster(kubeconfig, context), destination, spec))
+    passed = all(result.status != "failed" for result in results)
+    if as_json:
+        print_json({"passed": passed, "checks": [dataclasses.asdict(result) for result in results]})
+    else:
+        print_table([dataclasses.asdict(result) for result in results], ["status", "name", "message"])
+        for hint in dict.fromkeys(result.hint for result in results if result.hint and result.status != "passed"):
+            click.echo(hint)
+    return 0 if passed else 1
+
+
+def _make_account(namespace: str, name: str, others: tuple[str, ...], secrets: tuple[str, ...]) -> ServiceAccount:
+    errors = list_namespace_errors("namespace", namespace, *others) + list_name_errors("--service-account", name)
+    if errors := errors + list_name_errors("--secret", *secrets):
+        raise UserError("; ".join(errors))
+    return ServiceAccount(name, namespace)

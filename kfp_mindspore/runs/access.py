@@ -1,0 +1,216 @@
+"""RBAC of a run's service account: Roles and RoleBindings for what steps do, and reviews of what is granted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from kfp_mindspore.errors import NotFoundError
+from kfp_mindspore.kube.errors import NotInstalledError
+from kfp_mindspore.kube.resources import Resource
+from kfp_mindspore.msjob.names import GROUP, PLURAL
+
+if TYPE_CHECKING:
+    from kfp_mindspore.kube import Cluster
+
+Document = dict[str, Any]
+Capability = Literal["run", "training", "deployment", "images"]
+
+_RBAC = "rbac.authorization.k8s.io"
+_READ = ("get", "list", "watch")
+_WRITE = (*_READ, "create", "patch", "delete")
+_PREFIX = "kfp-mindspore"
+_LABELS = {"app.kubernetes.io/part-of": "kfp-mindspore"}
+# ConfigMap with the pipeline root and Secret with the credentials of the artifact store, of KFP's installations.
+LAUNCHER_CONFIG = "kfp-launcher"
+ARTIFACT_SECRET = "mlpipeline-minio-artifact"
+_LOCAL_REVIEWS = Resource("authorization.k8s.io", "v1", "localsubjectaccessreviews", "LocalSubjectAccessReview")
+_SELF_REVIEWS = Resource(
+    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
+)
+_WHO_AM_I = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False)
+
+
+@dataclass(frozen=True)
+class Permission:
+    """Verbs on a resource.
+
+    Args:
+        group: API group; empty for the core group.
+        resource: Plural, with a subresource after a slash.
+        verbs: Verbs.
+        names: Names of the objects; empty for all of the namespace.
+    """
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+    names: tuple[str, ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        """`plural.group`, or the plural alone in the core group."""
+        return f"{self.resource}.{self.group}" if self.group else self.resource
+
+    def to_rule(self) -> Document:
+        """Return the permission as a rule of a Role."""
+        rule: Document = {"apiGroups": [self.group], "resources": [self.resource], "verbs": list(self.verbs)}
+        return {**rule, "resourceNames": list(self.names)} if self.names else rule
+
+
+# Pods and their logs are read for the job's output and for the reason of a failure.
+_PODS = (
+    Permission("", "pods", _READ),
+    Permission("", "pods/log", ("get",)),
+    Permission("", "events", ("get", "list", "watch")),
+)
+PERMISSIONS: Mapping[Capability, tuple[Permission, ...]] = {
+    "run": (
+        Permission("", "configmaps", ("get",), (LAUNCHER_CONFIG,)),
+        Permission("", "secrets", ("get",), (ARTIFACT_SECRET,)),
+        Permission("", "pods", ("get",)),
+        Permission("argoproj.io", "workflowtaskresults", ("create", "patch")),
+    ),
+    # Deleting pods shortens the grace period of a deleted job.
+    "training": (Permission(GROUP, PLURAL, _WRITE), *_PODS, Permission("", "pods", ("delete",))),
+    "deployment": (
+        Permission("serving.kserve.io", "inferenceservices", _WRITE),
+        Permission("serving.kserve.io", "inferencegraphs", _WRITE),
+        Permission("apps", "deployments", _READ),
+        Permission("apps", "replicasets", _READ),
+        Permission("", "services", ("get", "list")),
+        *_PODS,
+    ),
+    "images": (Permission("batch", "jobs", ("get", "create", "delete")), *_PODS),
+}
+CAPABILITIES: tuple[Capability, ...] = tuple(PERMISSIONS)
+
+
+@dataclass(frozen=True)
+class ServiceAccount:
+    """The service account of a run's steps.
+
+    Args:
+        name: Name of the account.
+        namespace: Its namespace, that of the run.
+    """
+
+    name: str
+    namespace: str
+
+    @property
+    def user(self) -> str:
+        """User name of the account in the Kubernetes API."""
+        return f"system:serviceaccount:{self.namespace}:{self.name}"
+
+    @property
+    def groups(self) -> list[str]:
+        """Groups of the account in the Kubernetes API."""
+        return ["system:serviceaccounts", f"system:serviceaccounts:{self.namespace}", "system:authenticated"]
+
+
+def list_permissions(capability: Capability, secrets: Sequence[str] = ()) -> list[Permission]:
+    """Return the permissions of a capability, one per resource and names.
+
+    Args:
+        capability: `run`, `training`, `deployment` or `images`.
+        secrets: Secrets with credentials of the artifact store, besides KFP's default.
+    """
+    merged: dict[tuple[str, str], Permission] = {}
+    for permission in PERMISSIONS[capability]:
+        key = (permission.group, permission.resource)
+        verbs = (*merged[key].verbs, *permission.verbs) if key in merged else permission.verbs
+        names = (*permission.names, *secrets) if permission.resource == "secrets" else permission.names
+        merged[key] = Permission(*key, tuple(dict.fromkeys(verbs)), tuple(dict.fromkeys(names)))
+    return list(merged.values())
+
+
+def build_access(
+    account: ServiceAccount, namespaces: Mapping[Capability, Sequence[str]], secrets: Sequence[str] = ()
+) -> list[Document]:
+    """Return Roles and RoleBindings that grant the account its capabilities.
+
+    Args:
+        account: The service account.
+        namespaces: Namespaces by capability.
+        secrets: Secrets with credentials of the artifact store, besides KFP's default.
+    """
+    documents = []
+    for capability, places in namespaces.items():
+        rules = [permission.to_rule() for permission in list_permissions(capability, secrets)]
+        for namespace in dict.fromkeys(places):
+            name = f"{_PREFIX}-{capability}"
+            documents.append(_make_document("Role", name, namespace, rules=rules))
+            documents.append(
+                _make_document(
+                    "RoleBinding",
+                    f"{name}.{account.namespace}.{account.name}",
+                    namespace,
+                    roleRef={"apiGroup": _RBAC, "kind": "Role", "name": name},
+                    subjects=[{"kind": "ServiceAccount", "name": account.name, "namespace": account.namespace}],
+                )
+            )
+    return documents
+
+
+def list_missing(
+    cluster: Cluster, account: ServiceAccount, permissions: Sequence[Permission], namespace: str
+) -> list[Permission]:
+    """Return the permissions that the account lacks in a namespace, reduced to the missing verbs and names.
+
+    The API server decides, by LocalSubjectAccessReview. Creating one requires the role `admin` in the namespace. A
+    process that runs as the account itself, such as a notebook, uses SelfSubjectAccessReview, which anyone may create.
+
+    Args:
+        cluster: Client of the cluster.
+        account: The service account.
+        permissions: The permissions.
+        namespace: The namespace.
+
+    Raises:
+        ForbiddenError: The caller may not create reviews for other accounts.
+        KfpMindSporeError: The API server is unreachable.
+    """
+    is_self = _get_username(cluster) == account.user
+    reviews = _SELF_REVIEWS if is_self else _LOCAL_REVIEWS
+    subject = {} if is_self else {"user": account.user, "groups": account.groups}
+    missing = []
+    for permission in permissions:
+        resource, _, subresource = permission.resource.partition("/")
+        for name in permission.names or ("",):
+            verbs = []
+            for verb in permission.verbs:
+                attributes = {
+                    "namespace": namespace,
+                    "verb": verb,
+                    "group": permission.group,
+                    "resource": resource,
+                    "subresource": subresource,
+                    "name": name,
+                }
+                review = _make_review(reviews, spec={**subject, "resourceAttributes": attributes})
+                review["metadata"] = {} if is_self else {"namespace": namespace}
+                if not cluster.create(reviews, review, namespace)["status"].get("allowed"):
+                    verbs.append(verb)
+            if verbs:
+                missing.append(Permission(permission.group, permission.resource, tuple(verbs), (name,) if name else ()))
+    return missing
+
+
+def _get_username(cluster: Cluster) -> str:
+    try:
+        review = cluster.create(_WHO_AM_I, _make_review(_WHO_AM_I))
+    except (NotInstalledError, NotFoundError):
+        # Kubernetes before 1.28.
+        return ""
+    return str(review["status"]["userInfo"].get("username"))
+
+
+def _make_document(kind: str, name: str, namespace: str, **content: Any) -> Document:
+    metadata = {"name": name, "namespace": namespace, "labels": dict(_LABELS)}
+    return {"apiVersion": f"{_RBAC}/v1", "kind": kind, "metadata": metadata, **content}
+
+
+def _make_review(resource: Resource, **content: Any) -> Document:
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}, **content}

@@ -1,0 +1,303 @@
+"""Checks before a run on a cluster: rights, definitions, operator, serving runtime, images and pipeline root."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from kfp_mindspore.errors import NotFoundError
+from kfp_mindspore.inference.manifest import MODEL_FORMAT
+from kfp_mindspore.kube.errors import ForbiddenError, NotInstalledError
+from kfp_mindspore.kube.resources import Resource
+from kfp_mindspore.msjob.names import API_VERSION, KIND
+from kfp_mindspore.runs.access import (
+    CAPABILITIES,
+    LAUNCHER_CONFIG,
+    Capability,
+    ServiceAccount,
+    list_missing,
+    list_permissions,
+)
+from kfp_mindspore.runs.image import list_placeholders
+from kfp_mindspore.runs.spec import PipelineSpec
+
+if TYPE_CHECKING:
+    from kfp_mindspore.kube import Cluster
+
+Status = Literal["passed", "failed", "unknown"]
+
+# KFP's own default, in KFP 2.17.
+_DEFAULT_ROOT = "minio://mlpipeline/v2/artifacts"
+# Schemes that both KFP and KServe's storage initializer read.
+_SERVABLE_SCHEMES = ("s3", "gs")
+_STEP_MODULE = re.compile(r"kfp_mindspore\.steps\.(\w+)")
+_MODULE_CAPABILITIES: Mapping[str, Capability] = {
+    "train": "training",
+    "function": "training",
+    "deploy": "deployment",
+    "build": "images",
+}
+_DEFINITIONS: Mapping[Capability, tuple[tuple[str, str], ...]] = {
+    "training": ((API_VERSION, KIND),),
+    "deployment": (("serving.kserve.io/v1beta1", "InferenceService"), ("serving.kserve.io/v1alpha1", "InferenceGraph")),
+}
+_INSTALL = {
+    "training": "Install it: kfp-mindspore operator install --image REGISTRY/NAME@sha256:…",
+    "deployment": "Install KServe: https://kserve.github.io/website",
+}
+# Flags of `pipeline setup` and `pipeline check`.
+NAMESPACE_FLAGS: Mapping[Capability, str] = {
+    "training": "--job-namespace",
+    "deployment": "--service-namespace",
+    "images": "--build-namespace",
+}
+_OPERATOR = "msjob-controller"
+_OPERATOR_NAMESPACE = "msjob-system"
+_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+_CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
+_DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
+_RUNTIMES = Resource("serving.kserve.io", "v1alpha1", "servingruntimes", "ServingRuntime")
+_CLUSTER_RUNTIMES = Resource(
+    "serving.kserve.io", "v1alpha1", "clusterservingruntimes", "ClusterServingRuntime", namespaced=False
+)
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """Result of one check.
+
+    Args:
+        name: Name of the check.
+        status: `passed`, `failed`, or `unknown` if the caller may not read what it needs.
+        message: What was found.
+        hint: The next step to take.
+    """
+
+    name: str
+    status: Status
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where a pipeline is to run.
+
+    Args:
+        account: Service account of its steps.
+        namespaces: Namespaces by capability; default that of the account.
+        secrets: Secrets with credentials of the artifact store, besides KFP's default.
+        pipeline_root: Pipeline root of the run; empty for the pipeline's or the namespace's.
+    """
+
+    account: ServiceAccount
+    namespaces: Mapping[Capability, Sequence[str]] = field(default_factory=dict)
+    secrets: Sequence[str] = ()
+    pipeline_root: str = ""
+
+    def list_namespaces(self, capability: Capability) -> Sequence[str]:
+        """Return the namespaces of a capability."""
+        return self.namespaces.get(capability) or (self.account.namespace,)
+
+
+def list_capabilities(spec: PipelineSpec) -> list[Capability]:
+    """Return the capabilities that the steps of a compiled pipeline need."""
+    found: set[Capability] = {"run"}
+    for module in _STEP_MODULE.findall(json.dumps(spec.get("deploymentSpec", {}))):
+        if module in _MODULE_CAPABILITIES:
+            found.add(_MODULE_CAPABILITIES[module])
+    return [capability for capability in CAPABILITIES if capability in found]
+
+
+def run_checks(cluster: Cluster, destination: Destination, spec: PipelineSpec | None = None) -> Iterator[CheckResult]:
+    """Yield the result of each check that the pipeline requires.
+
+    Args:
+        cluster: Client of the cluster.
+        destination: Account and namespaces of the run.
+        spec: The compiled pipeline; None for the checks of any pipeline of this package.
+
+    Raises:
+        UnreachableError: The API server does not respond.
+        ConfigurationError: No cluster is configured.
+    """
+    capabilities = CAPABILITIES if spec is None else list_capabilities(spec)
+    if spec is not None:
+        yield _check_images(spec)
+    yield _check("account", _check_account, cluster, destination.account)
+    for capability in capabilities:
+        for api_version, kind in _DEFINITIONS.get(capability, ()):
+            yield _check("definition", _check_definition, cluster, api_version, kind, _INSTALL[capability])
+        for namespace in destination.list_namespaces(capability):
+            yield _check("access", _check_access, cluster, destination, capability, namespace)
+    if "training" in capabilities:
+        yield _check("operator", _check_operator, cluster, destination.list_namespaces("training"))
+    if "deployment" in capabilities:
+        for namespace in destination.list_namespaces("deployment"):
+            yield _check("runtime", _check_runtime, cluster, namespace)
+        yield _check("pipeline root", _check_root, cluster, destination, spec)
+
+
+def _check(name: str, check: Callable[..., CheckResult], *arguments: Any) -> CheckResult:
+    try:
+        return check(*arguments)
+    except ForbiddenError as error:
+        return CheckResult(name, "unknown", error.message, error.hint)
+
+
+def _check_images(spec: PipelineSpec) -> CheckResult:
+    if placeholders := list_placeholders(spec):
+        return CheckResult(
+            "images",
+            "failed",
+            f"steps have the placeholder image {placeholders[0]}",
+            "Set an image with kfp-mindspore installed: --image, or KFP_MINDSPORE_IMAGE.",
+        )
+    images = {
+        executor["container"]["image"]
+        for executor in spec["deploymentSpec"].get("executors", {}).values()
+        if "container" in executor
+    }
+    floating = sorted(image for image in images if "@sha256:" not in image)
+    if floating:
+        return CheckResult(
+            "images", "passed", f"set, by tag: {', '.join(floating)}; KFP caches by tag, prefer a digest"
+        )
+    return CheckResult("images", "passed", "set by digest")
+
+
+def _check_account(cluster: Cluster, account: ServiceAccount) -> CheckResult:
+    try:
+        cluster.get(_ACCOUNTS, account.name, account.namespace)
+    except NotFoundError:
+        return CheckResult(
+            "account",
+            "failed",
+            f"namespace {account.namespace} has no service account {account.name}",
+            "Steps run as pipeline-runner on a single-user Kubeflow Pipelines, as default-editor in a profile: "
+            "name yours with --service-account.",
+        )
+    return CheckResult("account", "passed", f"service account {account.name} exists in namespace {account.namespace}")
+
+
+def _check_definition(cluster: Cluster, api_version: str, kind: str, hint: str) -> CheckResult:
+    try:
+        cluster.resolve_resource(api_version, kind)
+    except NotInstalledError:
+        return CheckResult("definition", "failed", f"the cluster does not know {kind} of {api_version}", hint)
+    return CheckResult("definition", "passed", f"{kind} of {api_version} is installed")
+
+
+def _check_access(cluster: Cluster, destination: Destination, capability: Capability, namespace: str) -> CheckResult:
+    account = destination.account
+    permissions = list_permissions(capability, destination.secrets)
+    try:
+        missing = list_missing(cluster, account, permissions, namespace)
+    except ForbiddenError as error:
+        return CheckResult(
+            "access",
+            "unknown",
+            f"{capability}: the rights of {account.name} in namespace {namespace} cannot be reviewed: {error.message}",
+            "Run the check as an admin of the namespace, or in a pod of this service account.",
+        )
+    if not missing:
+        return CheckResult("access", "passed", f"{capability}: {account.name} has all rights in namespace {namespace}")
+    rights = "; ".join(
+        f"{', '.join(item.verbs)} {item.full_name}{''.join(f' {name}' for name in item.names)}" for item in missing
+    )
+    flag = "" if namespace == account.namespace else f" {NAMESPACE_FLAGS[capability]} {namespace}"
+    return CheckResult(
+        "access",
+        "failed",
+        f"{capability}: {account.name} of {account.namespace} lacks in namespace {namespace}: {rights}",
+        "Grant them: kfp-mindspore pipeline setup "
+        f"-n {account.namespace} --service-account {account.name}{flag} --apply",
+    )
+
+
+def _check_operator(cluster: Cluster, namespaces: Sequence[str]) -> CheckResult:
+    labels = f"app.kubernetes.io/name={_OPERATOR}"
+    try:
+        found = cluster.list(_DEPLOYMENTS, labels=labels)
+    except ForbiddenError:
+        # Without rights in the whole cluster.
+        found = cluster.list(_DEPLOYMENTS, _OPERATOR_NAMESPACE, labels=labels)
+    hint = "Install it: kfp-mindspore operator install --image REGISTRY/NAME@sha256:…"
+    if not found:
+        return CheckResult("operator", "failed", f"no Deployment {_OPERATOR} in the cluster", hint)
+    ready = [item for item in found if (item.get("status") or {}).get("availableReplicas")]
+    if not ready:
+        place = found[0]["metadata"]["namespace"]
+        return CheckResult(
+            "operator",
+            "failed",
+            f"the Deployment {_OPERATOR} in namespace {place} has no available pod",
+            f"See why: kubectl -n {place} describe pods -l {labels}",
+        )
+    watched = [_list_watched(item) for item in ready]
+    unwatched = [name for name in namespaces if not any(not names or name in names for names in watched)]
+    if unwatched:
+        return CheckResult("operator", "failed", f"the operator does not watch namespace {', '.join(unwatched)}", hint)
+    return CheckResult("operator", "passed", f"the operator runs in namespace {ready[0]['metadata']['namespace']}")
+
+
+def _list_watched(deployment: Mapping[str, Any]) -> list[str]:
+    """Return the namespaces that the operator watches; empty for all."""
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    place = deployment["metadata"]["namespace"]
+    arguments = [str(item) for item in container.get("args") or []]
+    names = [item.partition("=")[2] for item in arguments if item.startswith("--namespace=")]
+    return [name.replace("$(POD_NAMESPACE)", place) for name in names]
+
+
+def _check_runtime(cluster: Cluster, namespace: str) -> CheckResult:
+    unread: list[str] = []
+    found = []
+    for resource in (_RUNTIMES, _CLUSTER_RUNTIMES):
+        try:
+            found += cluster.list(resource, namespace)
+        except ForbiddenError:
+            unread.append(resource.plural)
+        except (NotFoundError, NotInstalledError):
+            # KServe is missing: reported with its definitions.
+            continue
+    for runtime in found:
+        spec = runtime["spec"]
+        formats = [entry for entry in spec.get("supportedModelFormats") or [] if entry.get("autoSelect")]
+        if not spec.get("disabled") and any(entry.get("name") == MODEL_FORMAT for entry in formats):
+            return CheckResult("runtime", "passed", f"{runtime['metadata']['name']} serves the format {MODEL_FORMAT}")
+    if unread:
+        return CheckResult("runtime", "unknown", f"{', '.join(unread)} may not be listed with these credentials")
+    return CheckResult(
+        "runtime",
+        "failed",
+        f"no serving runtime selects the model format {MODEL_FORMAT} in namespace {namespace}",
+        "Install it: kfp-mindspore service runtime --image REGISTRY/NAME@sha256:… | kubectl apply -f -",
+    )
+
+
+def _check_root(cluster: Cluster, destination: Destination, spec: PipelineSpec | None) -> CheckResult:
+    namespace = destination.account.namespace
+    root = destination.pipeline_root or str((spec or {}).get("defaultPipelineRoot") or "")
+    source = "the run's" if destination.pipeline_root else "the pipeline's"
+    if not root:
+        source = f"that of the ConfigMap {LAUNCHER_CONFIG} in namespace {namespace}"
+        try:
+            root = (cluster.get(_CONFIG_MAPS, LAUNCHER_CONFIG, namespace).get("data") or {}).get(
+                "defaultPipelineRoot", ""
+            )
+        except NotFoundError:
+            root = ""
+    if not root:
+        root, source = _DEFAULT_ROOT, "KFP's default"
+    if root.partition("://")[0] in _SERVABLE_SCHEMES:
+        return CheckResult("pipeline root", "passed", f"{root} ({source}) can be read by KServe")
+    return CheckResult(
+        "pipeline root",
+        "failed",
+        f"{root} ({source}) cannot be read by KServe, which needs s3:// or gs://",
+        f"Set --pipeline-root s3://BUCKET/PATH, or defaultPipelineRoot in the ConfigMap {LAUNCHER_CONFIG}.",
+    )

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kfp_mindspore.cli.main import run
+from kfp_mindspore.runs.access import CAPABILITIES, ServiceAccount, build_access, list_permissions
+from kfp_mindspore.runs.preflight import list_capabilities
+from kfp_mindspore.runs.sources import load_spec
+
+PROFILE = ["-n", "team-a", "--service-account", "default-editor"]
+
+
+def test_each_capability_has_a_role_and_a_binding() -> None:
+    documents = build_access(ServiceAccount("runner", "team-a"), dict.fromkeys(CAPABILITIES, ("team-a",)))
+    names = [(document["kind"], document["metadata"]["name"]) for document in documents]
+    assert names == [
+        pair
+        for name in CAPABILITIES
+        for pair in (("Role", f"kfp-mindspore-{name}"), ("RoleBinding", f"kfp-mindspore-{name}.team-a.runner"))
+    ]
+
+
+def test_rights_are_least_privilege() -> None:
+    for name in CAPABILITIES:
+        permissions = list_permissions(name)
+        assert len({(item.group, item.resource) for item in permissions}) == len(permissions)
+        for item in permissions:
+            assert "*" not in (item.group, item.resource, *item.verbs)
+            assert item.names or item.resource not in ("secrets", "configmaps")
+            assert not item.resource.startswith(("role", "clusterrole", "serviceaccount", "pods/exec"))
+
+
+def test_setup_prints_objects_of_the_given_namespaces(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["pipeline", "setup", *PROFILE, "--job-namespace", "jobs", "--for", "training"]
+    assert run(command) == 0
+    role, binding = yaml.safe_load_all(capsys.readouterr().out)
+    assert (role["kind"], role["metadata"]["namespace"]) == ("Role", "jobs")
+    assert binding["metadata"] == {
+        "name": "kfp-mindspore-training.team-a.default-editor",
+        "namespace": "jobs",
+        "labels": {"app.kubernetes.io/part-of": "kfp-mindspore"},
+    }
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "default-editor", "namespace": "team-a"}]
+    assert run([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["objects"] == [role, binding]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-n", "Team A"], "namespace: must be at most 63 lower-case letters"),
+        ([*PROFILE, "--job-namespace", "a_b"], "namespace: must be at most 63 lower-case letters"),
+        (["-n", "a", "--service-account", "x y"], "--service-account: must be at most 253"),
+        (["-n", "a", "--secret", ""], "--secret: must be at most 253"),
+        ([], "Missing option '-n'"),
+    ],
+)
+@pytest.mark.parametrize("command", ["setup", "check"])
+def test_invalid_names_are_refused(
+    command: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pipeline", command, *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_check_requires_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = str(tmp_path / "kubeconfig")
+    assert run(["pipeline", "check", "-n", "a", "--kubeconfig", missing]) == 2
+    assert f"no cluster is configured: {missing} does not exist" in capsys.readouterr().err
+
+
+def test_capabilities_depend_on_the_steps(tmp_path: Path) -> None:
+    assert list_capabilities(load_spec("digits_lifecycle")) == ["run", "training", "deployment"]
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from kfp import dsl\n"
+        "from kfp_mindspore.dsl import msjob_component\n\n"
+        "@msjob_component\ndef train() -> int:\n    return 1\n\n"
+        "@dsl.pipeline(name='own')\ndef own():\n    train()\n"
+    )
+    spec: dict[str, Any] = load_spec(str(file))
+    assert list_capabilities(spec) == ["run", "training"]
