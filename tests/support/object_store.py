@@ -1,0 +1,167 @@
+"""An S3 store by moto, as a process would see it, and a proxy in front of it that holds chosen requests."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import boto3
+from moto.server import ThreadedMotoServer
+
+ACCESS_KEY, SECRET_KEY = "artifact-reader", "artifact-secret"
+BUCKET = "mlpipeline"
+SECONDS = 60.0
+
+
+class ObjectStore:
+    """A moto server with one bucket.
+
+    Args:
+        address: Address of this machine to listen on.
+    """
+
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        self._server = ThreadedMotoServer(ip_address=address, port=0, verbose=False)
+        self._server.start()
+        host, port = self._server.get_host_and_port()
+        self.url = f"http://{host}:{port}"
+        self.client = boto3.client(
+            "s3",
+            endpoint_url=self.url,
+            region_name="us-east-1",
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+        )
+        self.client.create_bucket(Bucket=BUCKET)
+
+    def close(self) -> None:
+        """Stop the server."""
+        self._server.stop()
+
+    def put(self, key: str, content: bytes | str) -> None:
+        """Write an object."""
+        self.client.put_object(Bucket=BUCKET, Key=key, Body=content)
+
+    def get(self, key: str) -> bytes:
+        """Return the content of an object."""
+        content: bytes = self.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+        return content
+
+    def list(self, prefix: str = "") -> list[str]:
+        """Return the keys below a prefix."""
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+        return sorted(entry["Key"] for page in pages for entry in page.get("Contents", ()))
+
+
+@contextlib.contextmanager
+def start_object_store(address: str = "127.0.0.1") -> Iterator[ObjectStore]:
+    """Run a store for a block."""
+    store = ObjectStore(address)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+class Gate:
+    """One held request: `reached` is set when it arrives, and it continues after `open`.
+
+    Args:
+        pattern: Regular expression that matches the start of `METHOD /bucket/key`.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = re.compile(pattern)
+        self.reached = threading.Event()
+        self.open = threading.Event()
+
+    def wait(self) -> None:
+        """Wait until a request is held."""
+        assert self.reached.wait(SECONDS), f"no request matched {self.pattern.pattern}"
+
+
+class GatedProxy(ThreadingHTTPServer):
+    """Forwards requests to a store; `close_gate` holds the requests that match, `refuse` answers them with 503."""
+
+    daemon_threads = True
+
+    def __init__(self, store: ObjectStore) -> None:
+        super().__init__(("127.0.0.1", 0), _Forwarder)
+        self.target = store.url.removeprefix("http://")
+        self.gates: list[Gate] = []
+        self.refused: re.Pattern[str] | None = None
+        self.requests: list[str] = []
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def close_gate(self, pattern: str) -> Gate:
+        """Hold requests that match from now on."""
+        gate = Gate(pattern)
+        self.gates.append(gate)
+        return gate
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore clients that were killed."""
+
+    def close(self) -> None:
+        """Stop."""
+        for gate in self.gates:
+            gate.open.set()
+        self.shutdown()
+        self.server_close()
+
+
+class _Forwarder(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: GatedProxy
+
+    def _forward(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        line = f"{self.command} {self.path}"
+        self.server.requests.append(line)
+        for gate in self.server.gates:
+            if gate.pattern.match(line) and not gate.open.is_set():
+                gate.reached.set()
+                gate.open.wait(SECONDS)
+        if self.server.refused is not None and self.server.refused.match(line):
+            self.send_response(503)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        connection = http.client.HTTPConnection(self.server.target, timeout=SECONDS)
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
+        connection.request(self.command, self.path, body, headers)
+        response = connection.getresponse()
+        content = response.read()
+        self.send_response(response.status)
+        for name, value in response.getheaders():
+            if name.lower() not in ("connection", "transfer-encoding", "content-length", "date", "server"):
+                self.send_header(name, value)
+        length = response.getheader("Content-Length") if self.command == "HEAD" else str(len(content))
+        self.send_header("Content-Length", length or "0")
+        self.end_headers()
+        self.wfile.write(content)
+        connection.close()
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _forward
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Write no log."""
+
+
+def s3_options(url: str) -> dict[str, Any]:
+    """Return fsspec options for a store of this module, as `store_config` builds them."""
+    return {
+        "endpoint_url": url,
+        "client_kwargs": {"region_name": "us-east-1"},
+        "config_kwargs": {"s3": {"addressing_style": "path"}, "retries": {"max_attempts": 2}},
+    }
