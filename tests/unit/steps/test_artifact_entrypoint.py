@@ -1,4 +1,4 @@
-"""The pods' entrypoint as real processes against moto: what each stage does, and what is lost when it is killed there."""
+"""The entrypoint of pods as real processes against moto: each stage, and what is lost when it is killed there."""
 
 from __future__ import annotations
 
