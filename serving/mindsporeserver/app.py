@@ -1,4 +1,4 @@
-"""KServe's HTTP contract as one ASGI application: V1, V2, the model repository, health and metrics."""
+"""ASGI application: V1, V2, model repository, health and metrics."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _RETRY = (b"retry-after", b"1")
 _JSON_LENGTH = b"inference-header-content-length"
 _TIMEOUT = b"x-envoy-expected-rq-timeout-ms"
 _READ = frozenset({b"content-type", b"content-encoding", b"x-request-id", _JSON_LENGTH, _TIMEOUT, b"ce-id", b"expect"})
-# Bytes of a body above which it is decoded in a thread: the event loop would answer nobody in the meantime.
+# Size of a body above which it is decoded in a thread instead of blocking the event loop.
 _LARGE = 256 << 10
 
 
@@ -47,7 +47,7 @@ class Reply(NamedTuple):
     """A response.
 
     Args:
-        value: What its body holds as JSON; bytes are the body itself.
+        value: The body, serialised as JSON unless it is bytes.
         headers: Headers; Content-Length is added.
     """
 
@@ -63,10 +63,10 @@ class _Request(NamedTuple):
 
 
 class Application:
-    """Answers the requests of one process.
+    """HTTP application of a server process.
 
     Args:
-        state: What is served, and whether it is served any more.
+        state: State shared with gRPC.
         limits: See `RequestLimits`.
     """
 
@@ -104,7 +104,7 @@ class Application:
         except RequestError as error:
             status, message = error.status, error.message
         except KfpMindSporeError as error:
-            # A model that cannot be loaded: 503, like kserve for a model that is not ready.
+            # The model cannot be loaded: 503, as in kserve for a model that is not ready.
             status, message = (404 if isinstance(error, NotFoundError) else 503), error.message
         else:
             if reply is not None:
@@ -241,7 +241,7 @@ class Application:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _infer_unrouted(self, request: _Request) -> None:
-        """Answer for a model without a route: one that is unknown, is loading or was loaded just now."""
+        """Handle a request for a model without a route: unknown, loading, or loaded just now."""
         groups = request.groups
         protocol, name = ("v1", groups["v1"]) if groups.get("v1") else ("v2", groups["v2"])
         try:
@@ -309,7 +309,7 @@ class Application:
         parameters = (await self._read_object(request.receive)).get("parameters")
         if parameters:
             found = next(iter(parameters)) if isinstance(parameters, dict) else parameters
-            raise InvalidRequestError(f"parameters: a model is loaded as it is on disk; not supported: {found!r:.80}")
+            raise InvalidRequestError(f"parameters: load with overrides is not supported, got {found!r:.80}")
         await self._state.load(request.groups["name"])
         return Reply({"name": request.groups["name"], "load": True})
 

@@ -1,13 +1,13 @@
-"""Why a request is not answered with outputs: one exception a reason, with its HTTP status and gRPC code."""
+"""Exceptions of failed requests, each with its HTTP status and gRPC code."""
 
 from __future__ import annotations
 
 
 class RequestError(Exception):
-    """A request that is not answered with outputs.
+    """Base class of failed requests.
 
     Args:
-        message: For the client: the field, what was expected and what was found.
+        message: Message for the client: the field, the expected and the found value.
     """
 
     status = 500
@@ -20,11 +20,11 @@ class RequestError(Exception):
 
 
 class InvalidRequestError(RequestError):
-    """The client's mistake.
+    """Invalid request.
 
     Args:
-        message: The field, what was expected and what was found.
-        status: 400, or 413 for what is too large.
+        message: The field, the expected and the found value.
+        status: 400, or 413 for a request that is too large.
     """
 
     status = 400
@@ -37,11 +37,11 @@ class InvalidRequestError(RequestError):
 
 
 class UnknownModelError(RequestError):
-    """No such model or version.
+    """Unknown model or version.
 
     Args:
         name: The model's name.
-        version: The version that was asked for, if any.
+        version: The requested version; empty for none.
     """
 
     status = 404
@@ -54,7 +54,7 @@ class UnknownModelError(RequestError):
 
 
 class NotReadyError(RequestError):
-    """The model is known and not loaded yet.
+    """The model is not loaded yet.
 
     Args:
         name: The model's name; empty for the server as a whole.
@@ -69,12 +69,12 @@ class NotReadyError(RequestError):
 
 
 class OverloadedError(RequestError):
-    """More is queued than the limit.
+    """The queue is full.
 
     Args:
-        count: How many are accepted and not yet answered.
-        limit: How many may be.
-        what: What is counted.
+        count: Number of queued items.
+        limit: Maximum number of queued items.
+        what: Name of the counted items.
     """
 
     status = 503
@@ -82,29 +82,29 @@ class OverloadedError(RequestError):
     reason = "overload"
 
     def __init__(self, count: int, limit: int, *, what: str = "rows") -> None:
-        super().__init__(f"overloaded: {count} {what} are waiting and the limit is {limit}; try again later")
+        super().__init__(f"overloaded: {count} {what} are queued, the limit is {limit}; retry later")
 
 
 class DeadlineExceededError(RequestError):
-    """The client's or the server's time for a request was over before it was computed."""
+    """The deadline of the client or the server passed before the request was computed."""
 
     status = 503
     code = "DEADLINE_EXCEEDED"
     reason = "deadline"
 
     def __init__(self) -> None:
-        super().__init__("the time for this request was over before it was computed")
+        super().__init__("the deadline of the request passed before it was computed")
 
 
 class ClientGoneError(RequestError):
-    """The client closed its connection before its request was computed; nobody reads the answer."""
+    """The client disconnected before the response."""
 
     status = 499
     code = "CANCELLED"
     reason = "cancelled"
 
     def __init__(self) -> None:
-        super().__init__("the client has gone")
+        super().__init__("the client has disconnected")
 
 
 class ShuttingDownError(RequestError):
@@ -115,22 +115,24 @@ class ShuttingDownError(RequestError):
     reason = "cancelled"
 
     def __init__(self) -> None:
-        super().__init__("the server is shutting down; try again on another connection")
+        super().__init__("the server is shutting down; retry on another connection")
 
 
 class FixedModelsError(RequestError):
-    """A client wants to load or unload a model of one of several processes."""
+    """Load or unload of a model on a server with several worker processes."""
 
     status = 409
     code = "FAILED_PRECONDITION"
     reason = "unsupported"
 
     def __init__(self) -> None:
-        super().__init__("with --workers the models of a server are fixed: this process would differ from the others")
+        super().__init__(
+            "the models of a server with --workers are fixed: load and unload would reach one process only"
+        )
 
 
 class UnsupportedError(RequestError):
-    """Something of the protocol that is not offered."""
+    """Unsupported part of the protocol."""
 
     status = 501
     code = "UNIMPLEMENTED"
@@ -138,11 +140,11 @@ class UnsupportedError(RequestError):
 
 
 class GraphError(RequestError):
-    """The graph raised on inputs that fit the signature: the model's fault.
+    """The graph failed on inputs that match the signature.
 
     Args:
-        message: What MindSpore said.
+        message: MindSpore's error message.
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(f"the model cannot compute this: {message}")
+        super().__init__(f"the computation of the model failed: {message}")

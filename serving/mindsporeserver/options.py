@@ -1,4 +1,4 @@
-"""The command line: the flags of kserve.ModelServer, defined here by the same names, and our own."""
+"""Command-line flags: those of kserve.ModelServer, under the same names, and those of this server."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from kfp_mindspore.errors import UserError, ValidationError
 _logger = logging.getLogger(__name__)
 
 DEFAULT_MODEL_DIR = "/mnt/models"
-# kserve's flags that only tune its own application.
+# kserve's flags that tune only its own application.
 _WITHOUT_EFFECT = {
     "max_threads": "one event loop serves gRPC",
-    "max_asyncio_workers": "one thread computes, see --max_batch",
+    "max_asyncio_workers": "one executor thread runs the graphs, see --max_batch",
     "enable_latency_logging": "see --log_requests",
 }
-# kserve's flags that a user would miss if they were ignored.
+# kserve's flags that must not be ignored silently.
 _REFUSED = {
-    "access_log_format": "--log_requests=all writes a line per request, --log_format=json as JSON",
+    "access_log_format": "use --log_requests=all, with --log_format=json for JSON",
     "enable_docs_url": "there is no Swagger page",
     **dict.fromkeys(
         (
@@ -43,7 +43,7 @@ _REFUSED = {
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, checked; what a flag means is said by its help.
+    """Validated command line; the help of each flag describes it.
 
     Args:
         model_dirs: Directory or URI by model name.
@@ -95,28 +95,34 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_kserve_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("KServe").add_argument
-    add("--http_port", default=8080, type=int, help="The HTTP port.")
-    add("--grpc_port", default=8081, type=int, help="The gRPC port.")
-    add("--enable_grpc", default=True, type=_read_bool, help="Whether gRPC is served.")
-    add("--workers", default=1, type=int, help="Processes that serve the same models on the same ports.")
-    add("--model_name", default="model", help="The name of the model in URLs.")
-    add("--event-loop", "--event_loop", default="auto", choices=["auto", "asyncio", "uvloop"], help="The event loop.")
+    add("--http_port", default=8080, type=int, help="HTTP port.")
+    add("--grpc_port", default=8081, type=int, help="gRPC port.")
+    add("--enable_grpc", default=True, type=_read_bool, help="Enable gRPC.")
+    add(
+        "--workers", default=1, type=int, help="Number of processes that serve the same fixed models on the same ports."
+    )
+    add("--model_name", default="model", help="Name of the model in URLs.")
+    add("--event-loop", "--event_loop", default="auto", choices=["auto", "asyncio", "uvloop"], help="Event loop.")
     add(
         "--timeout-keep-alive",
         "--timeout_keep_alive",
         default=65,
         type=int,
-        help="Seconds that an HTTP connection may wait for its next request.",
+        help="Seconds before an idle HTTP connection is closed.",
     )
-    add("--grpc_max_send_message_length", type=int, metavar="BYTES", help="Most bytes of a gRPC response. [no limit]")
+    add("--grpc_max_send_message_length", type=int, metavar="BYTES", help="Maximum size of a gRPC response. [no limit]")
     add(
         "--grpc_max_receive_message_length",
         type=int,
         metavar="BYTES",
-        help="Most bytes of a gRPC request. [--max_request_bytes]",
+        help="Maximum size of a gRPC request. [--max_request_bytes]",
     )
-    add("--configure_logging", default=True, type=_read_bool, help="Whether the server sets up logging.")
-    add("--log_config_file", metavar="FILE", help="Configuration of Python's logging: JSON, YAML or its own format.")
+    add("--configure_logging", default=True, type=_read_bool, help="Configure logging.")
+    add(
+        "--log_config_file",
+        metavar="FILE",
+        help="Configuration of Python's logging: JSON, YAML or logging's own format.",
+    )
     variable = os.environ.get
     add("--ssl_certfile", default=variable("KSERVE_TLS_CERT_FILE"), metavar="FILE", help="Certificate for HTTPS.")
     add("--ssl_keyfile", default=variable("KSERVE_TLS_KEY_FILE"), metavar="FILE", help="Its private key.")
@@ -125,74 +131,82 @@ def _add_kserve_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that kserve does not have."""
+    """Add the flags of this server."""
     add = parser.add_argument_group("MindSpore").add_argument
-    add("--host", default="0.0.0.0", help="The address to listen on.")
+    add("--host", default="0.0.0.0", help="Listen address.")
     add(
         "--model_dir",
         action="append",
         metavar="[NAME=]PATH",
-        help="A model bundle, or numbered directories of bundles (versions). Repeat it with names for several models; "
-        f"without a name it is --model_name's. A URI such as s3://… needs the extra `storage`. [{DEFAULT_MODEL_DIR}]",
+        help="A model bundle, or a directory of numbered bundles (versions). Repeat with NAME= for several models; by "
+        f"default the name is --model_name. A URI such as s3://… needs the extra `storage`. [{DEFAULT_MODEL_DIR}]",
     )
-    add("--model_repository", metavar="DIR", help="Serve every model directory in DIR, and those that appear in it.")
-    add("--model_versions", default="latest", choices=["latest", "all"], help="Which numbered versions are served.")
-    add("--max_batch", default=64, type=int, help="Most rows that are computed at once.")
+    add("--model_repository", metavar="DIR", help="Serve every model directory in DIR, including new ones.")
+    add("--model_versions", default="latest", choices=["latest", "all"], help="Numbered versions to serve.")
+    add("--max_batch", default=64, type=int, help="Maximum number of rows of a batch.")
     add(
         "--max_delay_ms",
         default=2.0,
         type=float,
-        help="How long a batch waits at most for as many requests as were lately in flight at once; a single client "
-        "never waits, and 0 is for nobody to wait.",
+        help="Maximum batching delay: a batch waits until it has as many requests as were recently in flight at once. "
+        "A single client is never delayed; 0 disables the delay.",
     )
-    add("--max_queue", default=1024, type=int, help="Rows that may wait for the graph; over it requests get 503.")
-    add("--max_request_bytes", default=32 << 20, type=int, help="Most bytes of a request; over it requests get 413.")
-    add("--request_timeout", default=60.0, type=float, help="Seconds a request may wait for the graph; 0 for ever.")
+    add("--max_queue", default=1024, type=int, help="Maximum number of queued rows; further requests get 503.")
+    add("--max_request_bytes", default=32 << 20, type=int, help="Maximum size of a request; larger ones get 413.")
+    add("--request_timeout", default=60.0, type=float, help="Seconds before a queued request gets 503; 0 for no limit.")
     add(
         "--transform_timeout",
         default=60.0,
         type=float,
-        help="Seconds that a transform's preprocess or postprocess may take for a request; over it, 500. 0 for ever.",
+        help="Timeout in seconds of a transform's preprocess or postprocess; then 500. 0 for no limit.",
     )
-    add("--nonfinite", default="reject", choices=["reject", "allow"], help="What becomes of NaN and infinite inputs.")
+    add("--nonfinite", default="reject", choices=["reject", "allow"], help="Handling of NaN and infinite inputs.")
     add(
         "--reload_interval",
         default=1.0,
         type=float,
-        help="Seconds between two looks for a changed model; 0 never looks.",
+        help="Poll interval of the models' files in seconds; 0 disables reloading.",
     )
     add(
         "--allow_model_code",
         default=False,
         type=_read_bool,
-        help="Whether a transform.py in a model directory may be run.",
+        help="Run a transform.py of a model directory.",
     )
     add(
         "--model_key_file",
         metavar="FILE",
-        help="The key of encrypted models; default is the environment variable MINDSPORE_MODEL_KEY.",
+        help="Key of encrypted models. [environment variable MINDSPORE_MODEL_KEY]",
     )
     add(
         "--log_requests",
         default="failed",
         choices=["none", "failed", "all"],
-        help="Which requests are logged, in one line each.",
+        help="Requests to log, one line each.",
     )
-    add("--log_format", default="text", choices=["text", "json"], help="How the log looks.")
+    add("--log_format", default="text", choices=["text", "json"], help="Format of the log.")
     add("--tracing", default=False, type=_read_bool, help="Send OpenTelemetry traces; needs the extra `tracing`.")
-    add("--ssl_ca_certs", metavar="FILE", help="REST clients must have a certificate of one of these authorities.")
-    add("--grpc_ssl_certfile", metavar="FILE", help="Certificate of the gRPC server; without it gRPC is plain text.")
+    add(
+        "--ssl_ca_certs",
+        metavar="FILE",
+        help="CA certificates; REST clients must present a certificate of one of them.",
+    )
+    add("--grpc_ssl_certfile", metavar="FILE", help="Certificate for gRPC. [plain text]")
     add("--grpc_ssl_keyfile", metavar="FILE", help="Its private key.")
-    add("--grpc_ssl_ca_certs", metavar="FILE", help="gRPC clients must have a certificate of one of these authorities.")
-    add("--grace_period", default=30, type=int, help="Seconds that accepted requests have to finish at SIGTERM.")
+    add(
+        "--grpc_ssl_ca_certs",
+        metavar="FILE",
+        help="CA certificates; gRPC clients must present a certificate of one of them.",
+    )
+    add("--grace_period", default=30, type=int, help="Seconds for accepted requests to finish after SIGTERM.")
 
 
 def read_options(arguments: argparse.Namespace) -> Options:
-    """Check the command line.
+    """Validate the command line.
 
     Raises:
-        ValidationError: Naming each flag that is wrong.
-        UserError: `--model_dir` does not say which model is meant.
+        ValidationError: A flag is invalid; the message names each.
+        UserError: Two values of `--model_dir` have the same model name.
     """
     found: dict[str, Any] = vars(arguments)
     errors = []
@@ -221,7 +235,7 @@ def read_options(arguments: argparse.Namespace) -> Options:
         if not 0 < found[flag] < 65536:
             errors.append(f"--{flag}: must be 1 to 65535, got {found[flag]}")
     if len(ports) == 2 and found["http_port"] == found["grpc_port"]:
-        errors.append(f"--grpc_port: must be another than --http_port, got {found['grpc_port']} for both")
+        errors.append(f"--grpc_port: must differ from --http_port, got {found['grpc_port']} for both")
     if errors:
         raise ValidationError(errors)
     repository = found.get("model_repository")
@@ -243,12 +257,12 @@ def _read_model_dirs(values: list[str], model_name: str) -> dict[str, str]:
     models: dict[str, str] = {}
     for value in values:
         name, separator, path = value.partition("=")
-        # A URI may hold = in its query, a path in its directories' names.
+        # A URI may contain = in its query, a path in the names of its directories.
         if not separator or "/" in name or not name:
             name, path = model_name, value
         if name in models:
             raise UserError(
-                f"--model_dir: {name!r} is given twice: {models[name]} and {path}",
+                f"--model_dir: {name!r} has two directories: {models[name]} and {path}",
                 hint="Give each model a name: --model_dir first=DIR --model_dir second=DIR",
             )
         models[name] = path

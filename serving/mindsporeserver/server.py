@@ -1,4 +1,4 @@
-"""One process: HTTP and gRPC in one event loop, loading, and the orderly shutdown."""
+"""Server process: HTTP and gRPC in one event loop, loading of models, and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _EXPIRE_SECONDS = 0.2
-# How long connections stay open at SIGTERM: requests on their way are answered with `Connection: close`.
+# Time after SIGTERM in which open connections are served and closed by `Connection: close`.
 _DRAIN_SECONDS = 1.0
-# How long gRPC calls end with UNAVAILABLE before the server stops: grpc ends calls that reach a stopped server with
-# CANCELLED, which clients do not retry.
+# Time in which new gRPC calls end with UNAVAILABLE before the server stops: grpc ends calls that reach a stopped
+# server with CANCELLED, which clients do not retry.
 _REFUSE_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How one process serves.
+    """Options of a server process.
 
     Args:
         host: Address of the gRPC port.
-        http_socket: Bound to the HTTP port.
-        grpc_port: None without gRPC.
+        http_socket: Socket bound to the HTTP port.
+        grpc_port: gRPC port; None to disable gRPC.
         http_tls: Certificates of HTTP; None for plain text.
         grpc_tls: Certificates of gRPC; None for plain text.
-        limits: What a request may cost.
-        max_send_bytes: Most bytes of a gRPC response; -1 for no limit.
-        max_receive_bytes: Most bytes of a gRPC request; None for the limit of HTTP bodies.
+        limits: Limits of requests.
+        max_send_bytes: Maximum size of a gRPC response; -1 for no limit.
+        max_receive_bytes: Maximum size of a gRPC request; None for the limit of HTTP bodies.
         event_loop: auto, uvloop or asyncio.
-        keep_alive_seconds: How long an HTTP connection may wait for its next request.
-        grace_period: Seconds that accepted requests have to finish at SIGTERM.
-        watch_seconds: Interval between two polls of the models' files; 0 disables them.
+        keep_alive_seconds: Seconds before an idle HTTP connection is closed.
+        grace_period: Seconds for accepted requests to finish after SIGTERM.
+        watch_seconds: Poll interval of the models' files; 0 disables reloading.
     """
 
     host: str
@@ -70,7 +70,7 @@ class ServerOptions:
 
 
 class _HTTPServer(uvicorn.Server):  # type: ignore[misc]
-    """Leaves the signals to `Server`."""
+    """A uvicorn server without signal handlers; `Server` has its own."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -81,9 +81,9 @@ class Server:
     """Serves a repository.
 
     Args:
-        state: What is served.
+        state: State shared by HTTP and gRPC.
         options: See `ServerOptions`.
-        link: The connection to the parent of several workers, or None.
+        link: Connection to the parent of several workers; None for a single process.
     """
 
     def __init__(self, state: ServerState, options: ServerOptions, link: WorkerLink | None = None) -> None:
@@ -96,7 +96,7 @@ class Server:
         """Serve until SIGTERM or SIGINT; requests get 503 until their model is loaded and warm.
 
         Raises:
-            KfpMindSporeError: A model cannot be loaded at the start.
+            KfpMindSporeError: An initial model cannot be loaded.
         """
         if self._options.event_loop == "asyncio":
             asyncio.run(self._run())
@@ -144,7 +144,7 @@ class Server:
         if error is None:
             return
         if self._state.repository.loaded:
-            logger.error("models are no longer watched: %s", error, exc_info=error)
+            logger.error("reloading of models has stopped: %s", error, exc_info=error)
             return
         self._failure = error
         self._ending.set()
@@ -157,7 +157,7 @@ class Server:
         repository, seconds = self._state.repository, self._options.watch_seconds
         watcher = ModelWatcher(repository, seconds) if seconds > 0 else None
         await repository.load_all()
-        # What exists now stays: a collection of all of it would delay requests by 0.1 s.
+        # A full collection of these objects would delay requests by 0.1 s.
         gc.collect()
         gc.freeze()
         await self._health.set_serving(True)
@@ -220,7 +220,7 @@ class Server:
         return rpc
 
     async def _drain(self, serving: asyncio.Task[Any], rpc: grpc.aio.Server | None) -> None:
-        """Finish accepted requests: each response closes its connection, then the rest is closed."""
+        """Finish accepted requests with `Connection: close`, then close idle connections."""
         loop = asyncio.get_running_loop()
         self._state.is_draining = True
         await self._health.set_serving(False)

@@ -1,4 +1,4 @@
-"""What HTTP and gRPC share: the models, whether the server is alive, ready and draining, and its metadata."""
+"""State shared by HTTP and gRPC: models, liveness, readiness, draining and metadata."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ EXTENSIONS = ("binary_tensor_data", "model_repository", "model_repository_extens
 
 
 class ServerState:
-    """One process' state.
+    """State of a server process.
 
     Args:
-        repository: The models.
-        graphs: The thread that computes.
-        metrics: The process' metrics.
+        repository: The served models.
+        graphs: The executor thread of the graphs.
+        metrics: Metrics of the process.
         telemetry: Records requests.
-        is_fixed: Whether clients may not load and unload models: other processes serve the same ones.
+        is_fixed: Whether load and unload are refused because other processes serve the same models.
     """
 
     def __init__(
@@ -46,24 +46,24 @@ class ServerState:
         self._is_fixed = is_fixed
 
     def is_alive(self) -> bool:
-        """Return whether the graph thread runs; without it every request would wait for ever."""
+        """Return whether the executor thread runs; without it no request is answered."""
         return self._graphs.is_alive()
 
     def is_ready(self) -> bool:
-        """Return whether the models of the start are loaded and warm, and the server is not shutting down."""
+        """Return whether the initial models are loaded and warm, and the server is not draining."""
         return self.repository.loaded and not self.is_draining
 
     def close(self) -> None:
-        """End the graph thread and send the last spans; to be called when nothing is served any more."""
+        """Stop the executor thread and export the last spans; call it after the last response."""
         self._graphs.close()
         self.telemetry.close()
 
     def describe(self) -> dict[str, Any]:
-        """Return V2's metadata of the server."""
+        """Return V2's server metadata."""
         return {"name": NAME, "version": get_version(), "extensions": list(EXTENSIONS)}
 
     def describe_model(self, name: str, version: str = "") -> dict[str, Any]:
-        """Return V2's metadata of a model, or of one version of it.
+        """Return V2's metadata of a model or of one of its versions.
 
         Raises:
             UnknownModelError: It is not served.
@@ -75,7 +75,7 @@ class ServerState:
         return description
 
     async def load(self, name: str) -> None:
-        """Load a model, or load it again.
+        """Load or reload a model.
 
         Raises:
             FixedModelsError: The models of this server are fixed.
@@ -108,13 +108,12 @@ def get_version() -> str:
 
 
 def read_deadline(started: float, limit: float, expected: bytes | None) -> float | None:
-    """Return the `time.monotonic()` until which a request may wait for the graph, or None.
+    """Return the deadline of a request as `time.monotonic()`; None for none.
 
     Args:
-        started: When the request arrived.
-        limit: The server's own limit in seconds; 0 for none.
-        expected: The client's limit in milliseconds as it was sent; 0 or text that is no number is none, and does not
-            lift the server's.
+        started: Arrival of the request.
+        limit: Timeout of the server in seconds; 0 for none.
+        expected: Timeout of the client in milliseconds; 0 or an invalid number is ignored.
     """
     if expected is not None and expected.isdigit() and len(expected) < 12 and (milliseconds := int(expected)):
         limit = min(limit, milliseconds / 1000) if limit > 0 else milliseconds / 1000

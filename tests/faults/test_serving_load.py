@@ -291,7 +291,7 @@ def test_the_servers_own_time_limit(busy_server: ModelServer) -> None:
         )
         seconds = time.monotonic() - begun
         assert [answer.status for answer in answers] == [503] * 5, (answers[0], busy.done())
-        assert all("time for this request was over" in answer.json()["error"] for answer in answers)
+        assert all("deadline of the request passed" in answer.json()["error"] for answer in answers)
         # Not when the graph has time again, but when the time is over.
         assert not busy.done() or seconds < 1
         assert (await busy).status == 200

@@ -72,7 +72,7 @@ def test_models_are_fixed_and_stay_served(hard_models: Path, serve: Serve, event
     eventually(lambda: count_ready(server) == 2, 120)
     for action in ("load", "unload"):
         status, answer, _ = server.post(f"/v2/repository/models/digits/{action}")
-        assert (status, "with --workers the models of a server are fixed" in answer["error"]) == (409, True)
+        assert (status, "the models of a server with --workers are fixed" in answer["error"]) == (409, True)
     for _ in range(10):
         assert server.post(PREDICT, json.loads(BODY))[0] == 200
     assert server.read_log().count("--reload_interval is 0 with --workers") == 1

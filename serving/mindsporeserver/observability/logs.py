@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import configparser
-import contextlib
 import json
 import logging
 import logging.config
@@ -13,7 +12,6 @@ import os
 import queue
 import select
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -154,6 +152,7 @@ class _Writer(logging.handlers.QueueListener):
 
     def __init__(self, lines: queue.Queue[logging.LogRecord], descriptor: int) -> None:
         super().__init__(lines)
+        self._lines = lines
         self._descriptor = descriptor
 
     def handle(self, record: logging.LogRecord) -> None:
@@ -166,18 +165,18 @@ class _Writer(logging.handlers.QueueListener):
             except OSError:  # closed by its reader, or the disk is full: the line is lost
                 return
 
-    def flush_and_stop(self, handler: _DroppingHandler) -> None:
+    def flush(self, handler: _DroppingHandler) -> None:
         """Write the queued lines and the handler's last notice, for 2 s at most."""
+        deadline = time.monotonic() + _FLUSH_SECONDS
+        # No thread can be started at the end of a process since Python 3.12, and QueueListener.stop has no timeout.
+        if self._drain(deadline) and (notice := handler.make_notice()):
+            self._lines.put_nowait(notice)
+            self._drain(deadline)
 
-        def stop() -> None:
-            with contextlib.suppress(queue.Full):
-                self.stop()
-            if notice := handler.make_notice():
-                self.handle(notice)
-
-        thread = threading.Thread(target=stop, daemon=True)
-        thread.start()
-        thread.join(_FLUSH_SECONDS)
+    def _drain(self, deadline: float) -> bool:
+        lines = self._lines
+        with lines.all_tasks_done:
+            return lines.all_tasks_done.wait_for(lambda: not lines.unfinished_tasks, deadline - time.monotonic())
 
 
 def _build_handler(formatter: logging.Formatter) -> logging.Handler:
@@ -194,7 +193,7 @@ def _build_handler(formatter: logging.Formatter) -> logging.Handler:
         handler = dropping = _DroppingHandler(lines)
         writer = _Writer(lines, descriptor)
         writer.start()
-        atexit.register(writer.flush_and_stop, dropping)
+        atexit.register(writer.flush, dropping)
     handler.setFormatter(formatter)
     return handler
 
@@ -213,6 +212,9 @@ def _apply_file(config_file: str) -> None:
             # A file for kserve does not name our loggers, and logging's default disables all that a file does not name.
             logging.config.dictConfig({"disable_existing_loggers": False, **value})
         else:
+            # Python before 3.12 reports a missing file as one without sections.
+            with Path(config_file).open(encoding="utf-8"):
+                pass
             logging.config.fileConfig(config_file, disable_existing_loggers=False)
     except OSError as error:
         raise UserError(f"--log_config_file: {config_file} cannot be read: {error.strerror or error}") from None

@@ -1,4 +1,4 @@
-"""Values that clients send, as arrays that fit the signature; what does not fit raises InvalidRequestError (400)."""
+"""Conversion of request values to arrays that match the signature; mismatches raise InvalidRequestError (400)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
 
-# The dtype of an input that only a transform can take: one text or file an element.
+# dtype of an input of a transform: each element is a text or a file.
 BYTES = "bytes"
 
 _DATATYPES = {
@@ -32,17 +32,17 @@ _DATATYPES = {
 }
 _BY_DTYPE = {np.dtype(name): datatype for name, datatype in _DATATYPES.items() if name != BYTES}
 _NUMBERS = frozenset({int, float})
-# What JSON may hold for a dtype of a kind: numbers with a point are no integers, and nothing else is a boolean.
+# JSON types accepted for each kind of dtype: floats are not integers, and only booleans are booleans.
 _LEAVES = {
     "f": _NUMBERS,
     "i": frozenset({int}),
     "u": frozenset({int}),
     "b": frozenset({bool}),
 }
-_EXPECTED = {"f": "numbers", "i": "integers", "u": "integers", "b": "booleans", "c": "nothing that JSON can hold"}
-_FOUND = {str: "texts", type(None): "nulls", bool: "booleans", float: "numbers with a point", dict: "objects"}
+_EXPECTED = {"f": "numbers", "i": "integers", "u": "integers", "b": "booleans", "c": "no JSON value"}
+_FOUND = {str: "strings", type(None): "nulls", bool: "booleans", float: "floats", dict: "objects"}
 _MAX_RANK = 32
-# np.dot of more goes to several threads.
+# np.dot of larger arrays starts several threads.
 _SMALL = 4096
 _type: Callable[[Any], Any] = type
 
@@ -55,12 +55,12 @@ def name_datatype(dtype: str) -> str:
     """
     name = _DATATYPES.get(dtype)
     if name is None:
-        raise InvalidRequestError(f"dtype {dtype} has no name in the V2 protocol; ask by V1")
+        raise InvalidRequestError(f"dtype {dtype} has no name in the V2 protocol; use V1")
     return name
 
 
 def name_array(array: NDArray[Any]) -> str:
-    """Return V2's name of what an array holds."""
+    """Return V2's datatype of an array."""
     return _BY_DTYPE.get(array.dtype) or ("BYTES" if array.dtype.kind in "OSU" else name_datatype(array.dtype.name))
 
 
@@ -73,10 +73,10 @@ def describe(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
 
 
 class InputReader:
-    """Reads the values of one input.
+    """Converts the values of one input.
 
     Args:
-        spec: What is accepted; -1 for a free dimension.
+        spec: Accepted dtype and shape; -1 for a free dimension.
         finite: Whether NaN and infinities are refused.
     """
 
@@ -92,15 +92,15 @@ class InputReader:
         self._limits = np.iinfo(spec.dtype) if self.dtype.kind in "iu" else None
 
     def read_nested(self, values: Any) -> NDArray[Any]:
-        """Make an array of nested lists; its shape is theirs, and is checked with the signature later.
+        """Convert nested lists to an array of their shape, which is validated later.
 
-        Texts do not become numbers, and integers lose no digits.
+        Strings are not converted to numbers, and integers keep all digits.
         """
         if self.is_bytes:
             return _read_texts(values, self)
         if self._leaves is _NUMBERS and (found := self._read_numbers(values)) is not None:
             return self._check_values(found)
-        # Never np.array of what a client sent: one long text among numbers would make every element as long.
+        # np.array of unchecked values would allocate the length of the longest string for every element.
         leaves, shape = values, [len(values)]
         while (kinds := set(map(_type, leaves))) == {list}:
             sizes = set(map(len, leaves))
@@ -114,7 +114,7 @@ class InputReader:
             if list in kinds:
                 self._refuse_ragged()
             raise InvalidRequestError(
-                f"input {self.name!r}: must hold {_EXPECTED[self.dtype.kind]} ({self.spec.dtype}), got "
+                f"input {self.name!r}: must contain {_EXPECTED[self.dtype.kind]} ({self.spec.dtype}), got "
                 f"{_name_kinds(kinds - self._leaves)}"
             )
         if self._limits is not None and leaves:
@@ -128,22 +128,22 @@ class InputReader:
         return self._check_values(array if len(shape) == 1 else array.reshape(shape))
 
     def _read_numbers(self, values: Any) -> NDArray[Any] | None:
-        """Read what is right in every respect, three times as fast; None for all else."""
+        """Fast path for valid numbers (three times as fast); None for any other input."""
         nested = values
         for _ in range(self._depth if values and type(values[0]) is list else 0):
             nested = itertools.chain.from_iterable(nested)
         try:
-            # Only numbers reach np.array, so nothing is larger than what it was read from.
+            # Only numbers reach np.array, so the array is not larger than the request.
             return np.array(values, self.dtype) if set(map(_type, nested)) <= _NUMBERS else None
         except (TypeError, ValueError, RuntimeWarning):
             return None
 
     def read_flat(self, values: Any, shape: Any) -> NDArray[Any]:
-        """Make an array of V2's data, which is flat or nested.
+        """Convert V2's `data`, flat or nested, to an array.
 
         Args:
             values: Numbers, booleans or texts.
-            shape: What the client says that the shape is.
+            shape: The client's `shape`.
         """
         count = self._check_shape(shape)
         if not isinstance(values, list):
@@ -151,23 +151,23 @@ class InputReader:
         array = self.read_nested(values)
         if array.size != count:
             raise InvalidRequestError(
-                f"input {self.name!r}: data of shape {list(shape)} must hold {count} values, got {array.size}"
+                f"input {self.name!r}: data of shape {list(shape)} must contain {count} values, got {array.size}"
             )
         return array.reshape(shape)
 
     def read_raw(self, content: bytes | memoryview, shape: Any) -> NDArray[Any]:
-        """Make an array of raw bytes, little-endian and in row-major order; no copy is made.
+        """Return raw bytes, little-endian and row-major, as an array without a copy.
 
         Args:
-            content: The bytes of this input alone.
-            shape: What the client says that the shape is.
+            content: The bytes of this input.
+            shape: The client's `shape`.
         """
         count = self._check_shape(shape)
         if self.is_bytes:
             texts = _split_texts(content, self.name)
             if len(texts) != count:
                 raise InvalidRequestError(
-                    f"input {self.name!r}: binary data of shape {list(shape)} must hold {count} elements, got "
+                    f"input {self.name!r}: binary data of shape {list(shape)} must contain {count} elements, got "
                     f"{len(texts)}"
                 )
             return _make_objects(texts, tuple(shape))
@@ -177,16 +177,16 @@ class InputReader:
                 f"bytes, got {len(content)}"
             )
         if self.dtype.kind == "b":
-            # Any other byte is a boolean that is neither true nor false to what computes with it.
+            # A boolean array with bytes other than 0 and 1 computes wrongly.
             return np.frombuffer(content, np.uint8).astype(bool).reshape(shape)
         return self._check_values(np.frombuffer(content, self.dtype).reshape(shape))
 
     def check_datatype(self, found: Any) -> None:
-        """Refuse another datatype than the signature's."""
+        """Refuse any datatype but the signature's."""
         if found != self.datatype:
             reason = ""
             if found == "BYTES":
-                reason = ": texts and files need a model with a transform that decodes them"
+                reason = ": strings and files need a model with a transform"
             raise InvalidRequestError(
                 f"input {self.name!r}: datatype must be {self.datatype}, got {shorten(found)}{reason}"
             )
@@ -210,7 +210,7 @@ class InputReader:
     def _check_values(self, array: NDArray[Any]) -> NDArray[Any]:
         if self._checks and not _is_finite(array):
             raise InvalidRequestError(
-                f"input {self.name!r}: must hold finite numbers, got NaN or infinity, or a number too large for "
+                f"input {self.name!r}: must contain finite numbers, got NaN, infinity or a number too large for "
                 f"{self.spec.dtype}"
             )
         return array
@@ -228,7 +228,7 @@ def check_names(found: Iterable[str], expected: Mapping[str, Any]) -> None:
 
 
 def encode_texts(array: NDArray[Any]) -> bytes:
-    """Return texts as V2's binary data: each after its length in four bytes, little-endian."""
+    """Encode strings as V2 binary data: each after its length in four bytes, little-endian."""
     parts = []
     for element in array.ravel().tolist():
         content = element if isinstance(element, bytes) else str(element).encode()
@@ -237,22 +237,22 @@ def encode_texts(array: NDArray[Any]) -> bytes:
 
 
 def list_texts(array: NDArray[Any]) -> Any:
-    """Return an array of texts as nested lists of what JSON can hold; bytes that are no UTF-8 in base 64."""
+    """Return an array of strings as nested JSON lists; bytes that are not UTF-8 as base64."""
     return _map_texts(array.tolist())
 
 
 def join(names: Iterable[Any]) -> str:
-    """Return names as one text, shortened: a client can send anything."""
+    """Return names joined to one string of bounded length."""
     return shorten_text(", ".join(repr(name) for name in names))
 
 
 def shorten(value: Any) -> str:
-    """Return what a client sent as a text of bounded length."""
+    """Return the repr of a request value, of bounded length."""
     return shorten_text(repr(value))
 
 
 def shorten_text(text: str, limit: int = 200) -> str:
-    """Cut a text."""
+    """Truncate a string."""
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
@@ -261,7 +261,7 @@ def name_type(value: Any) -> str:
     names = {
         dict: "an object",
         list: "a list",
-        str: "a text",
+        str: "a string",
         bool: "a boolean",
         type(None): "null",
         bytes: "bytes",
@@ -271,7 +271,7 @@ def name_type(value: Any) -> str:
 
 def _is_finite(array: NDArray[Any]) -> bool:
     if array.size <= _SMALL:
-        # A quarter of the price. It may overflow where no element is infinite, and then says nothing.
+        # A quarter of the time; inconclusive after an overflow.
         flat = array.ravel()
         if math.isfinite(np.dot(flat, flat)):
             return True
@@ -317,10 +317,10 @@ def _flatten_texts(value: Any, reader: InputReader, leaves: list[bytes], depth: 
         try:
             leaves.append(base64.b64decode(value["b64"], validate=True))
         except (binascii.Error, ValueError):
-            raise InvalidRequestError(f"input {reader.name!r}: b64 is no valid base 64") from None
+            raise InvalidRequestError(f"input {reader.name!r}: b64 is not valid base64") from None
     else:
         raise InvalidRequestError(
-            f'input {reader.name!r}: must hold texts or {{"b64": …}} (BYTES), got {name_type(value)}'
+            f'input {reader.name!r}: must contain strings or {{"b64": …}} (BYTES), got {name_type(value)}'
         )
     return ()
 
@@ -334,8 +334,8 @@ def _split_texts(content: bytes | memoryview, name: str) -> list[bytes]:
             start, stop = stop, stop + length
         if stop > end:
             raise InvalidRequestError(
-                f"input {name!r}: binary data must be elements after their lengths in four bytes; an element ends at "
-                f"byte {stop} of {end}"
+                f"input {name!r}: binary data must be elements, each after its length in four bytes; an element ends "
+                f"at byte {stop} of {end}"
             )
         texts.append(bytes(content[start:stop]))
         start = stop

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol (V2) over HTTP: JSON and the binary-data extension, in both directions.
+"""Open Inference Protocol (V2) over HTTP: decoding and encoding of JSON and the binary tensor data extension.
 
 Source: https://github.com/kserve/open-inference-protocol and Triton's binary tensor data extension.
 """
@@ -43,13 +43,13 @@ _REFUSED_PARAMETERS = (
 
 @dataclass(frozen=True)
 class Inference:
-    """A request, read.
+    """A decoded request.
 
     Args:
-        id: The client's own, to be echoed; empty without one.
-        inputs: By name.
-        outputs: Names of the outputs that were asked for, each with whether it is wanted as bytes; None for all.
-        binary: Whether outputs are wanted as bytes where nothing else was said.
+        id: ID chosen by the client, returned in the response; empty for none.
+        inputs: Arrays by input name.
+        outputs: Requested outputs by name, each with whether it is returned as binary data; None for all.
+        binary: Whether outputs are returned as binary data by default.
     """
 
     id: str
@@ -63,7 +63,7 @@ class Answer(NamedTuple):
 
     Args:
         body: JSON, or JSON followed by bytes.
-        json_length: How long the JSON is when bytes follow it, else None.
+        json_length: Length of the JSON if binary data follows it, else None.
     """
 
     body: bytes
@@ -73,16 +73,16 @@ class Answer(NamedTuple):
 def decode(
     body: bytes, header_length: bytes | str | None, readers: Mapping[str, InputReader], outputs: Sequence[str]
 ) -> Inference:
-    """Read a body.
+    """Decode a request body.
 
     Args:
         body: JSON, or JSON followed by bytes.
         header_length: Value of the header Inference-Header-Content-Length, the JSON's length; None without it.
-        readers: The inputs that are accepted.
-        outputs: Names of the outputs that may be asked for.
+        readers: Accepted inputs by name.
+        outputs: Names of the model's outputs.
 
     Raises:
-        InvalidRequestError: Naming the field, what was expected and what was found.
+        InvalidRequestError: The body is invalid; the message names the field, the expected and the found value.
     """
     length = len(body) if header_length is None else _read_length(header_length, len(body))
     payload = parse_json(body if length == len(body) else memoryview(body)[:length])
@@ -90,7 +90,7 @@ def decode(
         raise InvalidRequestError(f"body: must be a JSON object with 'inputs', got {name_type(payload)}")
     tensors = payload.get("inputs")
     if not isinstance(tensors, list) or not tensors:
-        found = "an empty list" if tensors == [] else _find(payload, "inputs")
+        found = "an empty list" if tensors == [] else _describe_value(payload, "inputs")
         raise InvalidRequestError(f"inputs: must be a list of inputs, got {found}")
     content = memoryview(body)
     position = length
@@ -100,7 +100,7 @@ def decode(
             raise InvalidRequestError(f"inputs[{index}]: must be an object, got {name_type(tensor)}")
         name = tensor.get("name")
         if not isinstance(name, str):
-            raise InvalidRequestError(f"inputs[{index}].name: must be a text, got {_find(tensor, 'name')}")
+            raise InvalidRequestError(f"inputs[{index}].name: must be a string, got {_describe_value(tensor, 'name')}")
         reader = readers.get(name)
         if reader is None:
             raise InvalidRequestError(f"input {shorten(name)}: unknown, expected {join(readers)}")
@@ -121,18 +121,18 @@ def decode(
             raise InvalidRequestError(f"input {name!r}: has both data and binary_data_size")
         if size > len(body) - position:
             raise InvalidRequestError(
-                f"input {name!r}: binary_data_size must be at most {len(body) - position}, what is left of the body, "
+                f"input {name!r}: binary_data_size must be at most {len(body) - position}, the rest of the body, "
                 f"got {size}"
             )
         inputs[name] = reader.read_raw(content[position : position + size], tensor.get("shape"))
         position += size
     if position != len(body):
-        raise InvalidRequestError(f"body: {len(body) - position} bytes are left that no input's binary_data_size names")
+        raise InvalidRequestError(f"body: {len(body) - position} bytes after the binary data of all inputs")
     if len(inputs) != len(readers):
         check_names(inputs, readers)
     request_id = payload.get("id")
     if request_id is not None and not isinstance(request_id, str):
-        raise InvalidRequestError(f"id: must be a text, got {name_type(request_id)}")
+        raise InvalidRequestError(f"id: must be a string, got {name_type(request_id)}")
     if request_id and not request_id.isascii():
         _check_unicode("id", request_id)
     parameters = _read_parameters(payload, "parameters")
@@ -142,13 +142,13 @@ def decode(
 
 
 def encode(outputs: Mapping[str, NDArray[Any]], request: Inference, model_name: str, model_version: str) -> Answer:
-    """Return the outputs that were asked for, in the form that was asked for. In JSON, NaN becomes null.
+    """Encode the requested outputs; NaN becomes null in JSON.
 
     Args:
-        outputs: By name.
-        request: What is answered.
-        model_name: The name in the URL.
-        model_version: The version that computed it.
+        outputs: Arrays by output name.
+        request: The decoded request.
+        model_name: Name of the model in the URL.
+        model_version: Version of the model that computed the outputs.
     """
     described: list[dict[str, Any]] = []
     raw: list[bytes] = []
@@ -183,7 +183,7 @@ def encode(outputs: Mapping[str, NDArray[Any]], request: Inference, model_name: 
 
 
 def to_bytes(array: NDArray[Any]) -> bytes:
-    """Return an array as V2's binary data: little-endian, row by row."""
+    """Encode an array as V2 binary data: little-endian, row-major."""
     if array.dtype.kind in "OSU":
         return encode_texts(array)
     content: bytes = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
@@ -191,14 +191,14 @@ def to_bytes(array: NDArray[Any]) -> bytes:
 
 
 def refuse_extensions(parameters: Container[str], where: str) -> None:
-    """Refuse parameters of protocol extensions that change what a request means and are not implemented.
+    """Refuse parameters of unsupported protocol extensions, which change the meaning of a request.
 
     Args:
         parameters: The parameters of a request, an input or an output.
-        where: Their field, for the message.
+        where: Name of the field in messages.
 
     Raises:
-        InvalidRequestError: Naming the first of them.
+        InvalidRequestError: There is such a parameter; the message names it.
     """
     for name in _REFUSED_PARAMETERS:
         if name in parameters:
@@ -214,7 +214,7 @@ def _check_unicode(field: str, text: str) -> None:
 
 def _read_length(value: bytes | str, limit: int) -> int:
     text = value.decode("latin-1") if isinstance(value, bytes) else value
-    # int() takes signs, blanks, underscores and other scripts' digits.
+    # int() accepts signs, blanks, underscores and non-ASCII digits.
     if not (text.isascii() and text.isdigit()) or len(text) > 18 or int(text) > limit:
         raise InvalidRequestError(
             f"header Inference-Header-Content-Length: must be 0 to {limit}, the length of the body, got {shorten(text)}"
@@ -266,7 +266,7 @@ def _read_outputs(value: Any, names: Sequence[str], binary: bool) -> Mapping[str
         if not isinstance(name, str) or name not in names:
             raise InvalidRequestError(f"output {shorten(name)}: unknown, expected {join(names)}")
         if name in wanted:
-            raise InvalidRequestError(f"output {name!r}: asked for twice")
+            raise InvalidRequestError(f"output {name!r}: requested twice")
         where = f"outputs[{index}].parameters"
         parameters = _read_parameters(output, where)
         refuse_extensions(parameters, where)
@@ -274,5 +274,5 @@ def _read_outputs(value: Any, names: Sequence[str], binary: bool) -> Mapping[str
     return wanted
 
 
-def _find(holder: Mapping[str, Any], name: str) -> str:
+def _describe_value(holder: Mapping[str, Any], name: str) -> str:
     return name_type(holder[name]) if name in holder else "none"

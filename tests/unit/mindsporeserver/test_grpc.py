@@ -125,18 +125,18 @@ def test_all_outputs_are_raw_when_one_must_be() -> None:
         (make_request(make_tensor(datatype="FP64", fp64_contents=[1, 2])), ONE, "datatype must be FP32, got 'FP64'"),
         (make_request(make_tensor(datatype="", fp32_contents=[1, 2])), ONE, "datatype must be FP32, got ''"),
         (make_request(make_tensor(datatype="BYTES", bytes_contents=[b"a"])), ONE, "need a model with a transform"),
-        (make_request(PLAIN), ONE, "data of shape [1, 2] must hold 2 values, got 0"),
+        (make_request(PLAIN), ONE, "data of shape [1, 2] must contain 2 values, got 0"),
         (make_request(make_tensor(fp64_contents=[1, 2])), ONE, "FP32 must be in fp32_contents, got fp64_contents"),
         (
             make_request(make_tensor(fp32_contents=[1, 2], int_contents=[3])),
             ONE,
             "FP32 must be in fp32_contents, got int_contents",
         ),
-        (make_request(make_tensor(fp32_contents=[1, 2, 3])), ONE, "must hold 2 values, got 3"),
+        (make_request(make_tensor(fp32_contents=[1, 2, 3])), ONE, "must contain 2 values, got 3"),
         (make_request(make_tensor(shape=[2], fp32_contents=[1, 2])), ONE, "shape must be (-1, 2), got (2,)"),
         (make_request(make_tensor(shape=[-1, 2], fp32_contents=[1, 2])), ONE, "shape must be (-1, 2), got (-1, 2)"),
         (make_request(make_tensor(shape=[1 << 62, 2], fp32_contents=[1])), ONE, "values, got 1"),
-        (make_request(make_tensor(fp32_contents=[1, float("nan")])), ONE, "must hold finite numbers"),
+        (make_request(make_tensor(fp32_contents=[1, float("nan")])), ONE, "must contain finite numbers"),
         (make_request(TYPED, raw=[TAIL]), ONE, "has both contents and raw_input_contents"),
         (make_request(PLAIN, raw=[TAIL, TAIL]), ONE, "raw_input_contents: must be as many as inputs, 1, got 2"),
         (make_request(raw=[TAIL]), ONE, "raw_input_contents: must be as many as inputs, 0, got 1"),
@@ -339,7 +339,7 @@ def test_a_full_queue_a_deadline_and_a_client_that_goes(world: GrpcWorld, eventu
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await world.stub.ModelInfer(ask_digits())
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "8 rows are waiting and the limit is 8" in (caught.value.details() or "")
+        assert "8 rows are queued, the limit is 8" in (caught.value.details() or "")
         calls[0].cancel()
         await loop.run_in_executor(None, lambda: None)
         while world.count("cancelled") < before["cancelled"] + 2:

@@ -51,7 +51,7 @@ def test_every_flag_of_kserve_is_known() -> None:
 @pytest.mark.parametrize(
     ("flag", "reason"),
     [
-        ("--access_log_format=%s", "--access_log_format: is not supported: --log_requests=all"),
+        ("--access_log_format=%s", "--access_log_format: is not supported: use --log_requests=all"),
         ("--predictor_host=a", "--predictor_host: is not supported: this server is a predictor"),
         ("--enable_predictor_health_check", "--enable_predictor_health_check: is not supported"),
         ("--enable_docs_url=true", "--enable_docs_url: is not supported: there is no Swagger page"),
@@ -118,9 +118,9 @@ def test_model_directories(flags: list[str], expected: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--model_dir=x", "--model_dir=y"], "--model_dir: 'digits' is given twice: x and y"),
-        (["--model_dir=a=x", "--model_dir=a=y"], "--model_dir: 'a' is given twice: x and y"),
-        (["--model_dir=x", "--model_dir=digits=y"], "--model_dir: 'digits' is given twice: x and y"),
+        (["--model_dir=x", "--model_dir=y"], "--model_dir: 'digits' has two directories: x and y"),
+        (["--model_dir=a=x", "--model_dir=a=y"], "--model_dir: 'a' has two directories: x and y"),
+        (["--model_dir=x", "--model_dir=digits=y"], "--model_dir: 'digits' has two directories: x and y"),
     ],
 )
 def test_a_name_that_is_given_twice(flags: list[str], message: str) -> None:
@@ -147,7 +147,7 @@ def test_a_name_that_is_given_twice(flags: list[str], message: str) -> None:
         ("--http_port=0", "--http_port: must be 1 to 65535, got 0"),
         ("--http_port=70000", "--http_port: must be 1 to 65535, got 70000"),
         ("--grpc_port=-1", "--grpc_port: must be 1 to 65535, got -1"),
-        ("--grpc_port=8080", "--grpc_port: must be another than --http_port, got 8080 for both"),
+        ("--grpc_port=8080", "--grpc_port: must differ from --http_port, got 8080 for both"),
     ],
 )
 def test_values_that_are_refused(flag: str, message: str) -> None:

@@ -160,9 +160,9 @@ BAD = [
     (V1, b"", "body: not valid JSON"),
     (V1, {"instances": []}, "shape must be (-1, 1, 8, 8), got (0,)"),
     (V1, {"instances": ROW}, "input 'image': shape must be (-1, 1, 8, 8), got (1, 8, 8)"),
-    (V1, {"instances": ["a", "b"]}, "must hold numbers (float32), got texts"),
-    (V1, {"instances": [[[[None] * 8] * 8]]}, "must hold numbers (float32), got nulls"),
-    (V1, {"instances": [[[[True] * 8] * 8]]}, "must hold numbers (float32), got booleans"),
+    (V1, {"instances": ["a", "b"]}, "must contain numbers (float32), got strings"),
+    (V1, {"instances": [[[[None] * 8] * 8]]}, "must contain numbers (float32), got nulls"),
+    (V1, {"instances": [[[[True] * 8] * 8]]}, "must contain numbers (float32), got booleans"),
     (V1, {"instances": [[[1, 2], [3]]]}, "shape must be (-1, 1, 8, 8), got rows of different lengths"),
     (V1, {"instances": [{"picture": ROW}]}, "instances[0]: input 'image' missing, got 'picture'"),
     (V1, {"instances": [{"image": ROW}, {"image": ROW, "x": 1}]}, "instances[1]: input 'x' unknown, expected 'image'"),
@@ -177,10 +177,10 @@ BAD = [
     (V2, make_input(datatype="FLOAT"), "input 'image': datatype must be FP32, got 'FLOAT'"),
     (V2, make_input(shape=[1, 64]), "input 'image': shape must be (-1, 1, 8, 8), got (1, 64)"),
     (V2, make_input(shape=[-1, 1, 8, 8]), "input 'image': shape must be (-1, 1, 8, 8), got (-1, 1, 8, 8)"),
-    (V2, make_input(shape=[2, 1, 8, 8]), "data of shape [2, 1, 8, 8] must hold 128 values, got 64"),
+    (V2, make_input(shape=[2, 1, 8, 8]), "data of shape [2, 1, 8, 8] must contain 128 values, got 64"),
     (V2, make_input(shape=["one"]), "input 'image': shape must be a list of integers, got ['one']"),
     (V2, make_input(shape=None), "input 'image': shape must be a list of integers, got None"),
-    (V2, make_input(data=["a"] * 64), "must hold numbers (float32), got texts"),
+    (V2, make_input(data=["a"] * 64), "must contain numbers (float32), got strings"),
     (V2, make_input(data=[[1, 2], [3]]), "got rows of different lengths"),
     (V2, make_input(data=None), "input 'image': data is missing"),
     (V2, {**make_input(), "outputs": [{"name": "label"}]}, "output 'label': unknown, expected 'output'"),
@@ -213,7 +213,7 @@ def corrupt_binary(kind: str) -> tuple[bytes, dict[str, str]]:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("short", "input 'image': binary_data_size must be at most 252, what is left of the body, got 256"),
+        ("short", "input 'image': binary_data_size must be at most 252, the rest of the body, got 256"),
         ("no length", "body: not valid JSON"),
         ("wrong length", "body: not valid JSON"),
         ("no number", "header Inference-Header-Content-Length: must be 0 to"),
@@ -264,7 +264,7 @@ def test_several_inputs_and_outputs(pair_server: Any) -> None:
     [
         ([[1, 2, 3]], "instances: must be objects with 'values', 'index', got a list"),
         ([{"values": [1, 2, 3]}], "instances[0]: input 'index' missing, got 'values'"),
-        ([{"values": [1, 2, 3], "index": 1.5}], "input 'index': must hold integers (int32), got numbers"),
+        ([{"values": [1, 2, 3], "index": 1.5}], "input 'index': must contain integers (int32), got floats"),
         (
             [{"values": [1, 2, 3], "index": 1 << 40}],
             "values must be -2147483648 to 2147483647 (int32), got 1099511627776",

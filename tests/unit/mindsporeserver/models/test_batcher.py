@@ -207,7 +207,7 @@ def test_full_queue_refuses_requests_until_it_has_room(run_scenario: Any) -> Non
         await harness.hold()
         harness.batcher.admit()
         tickets = [harness.submit(1, 5)]
-        with pytest.raises(OverloadedError, match="6 rows are waiting and the limit is 8"):
+        with pytest.raises(OverloadedError, match="6 rows are queued, the limit is 8"):
             harness.submit(2, 3)
         harness.batcher.admit()
         tickets.append(harness.submit(3, 2))
@@ -365,7 +365,7 @@ def test_empty_and_long_error_messages(run_scenario: Any) -> None:
     async def scenario(harness: Harness) -> None:
         harness.graph.sound = False
         harness.graph.error = MemoryError()
-        assert (await fail(harness.submit(POISON))).message == "the model cannot compute this: MemoryError"
+        assert (await fail(harness.submit(POISON))).message == "the computation of the model failed: MemoryError"
         harness.graph.error = RuntimeError("x" * 100_000)
         assert len((await fail(harness.submit(POISON))).message) < 400
 

@@ -137,28 +137,28 @@ def test_a_list_of_texts_shows_what_is_no_text_in_base_64() -> None:
 @pytest.mark.parametrize(
     ("dtype", "values", "message"),
     [
-        ("float32", [["1", "2"]], "must hold numbers (float32), got texts"),
-        ("float32", [[None, 2]], "must hold numbers (float32), got nulls"),
-        ("float32", [[True, 1]], "must hold numbers (float32), got booleans"),
-        ("float32", [[{}, 1]], "must hold numbers (float32), got objects"),
-        ("float32", [["a", None, 1]], "must hold numbers (float32), got nulls and texts"),
+        ("float32", [["1", "2"]], "must contain numbers (float32), got strings"),
+        ("float32", [[None, 2]], "must contain numbers (float32), got nulls"),
+        ("float32", [[True, 1]], "must contain numbers (float32), got booleans"),
+        ("float32", [[{}, 1]], "must contain numbers (float32), got objects"),
+        ("float32", [["a", None, 1]], "must contain numbers (float32), got nulls and strings"),
         ("float32", [[1, 2], [3]], "shape must be (-1, 2), got rows of different lengths"),
         ("float32", [[1, 2], 3], "shape must be (-1, 2), got rows of different lengths"),
         ("float32", [[[1], [2]], [[3], 4]], "shape must be (-1, 2), got rows of different lengths"),
         ("float32", [[1, 2], []], "shape must be (-1, 2), got rows of different lengths"),
         ("float32", [[1, 2], "ab"], "got rows of different lengths"),
-        ("int32", [[1.0, 2]], "must hold integers (int32), got numbers with a point"),
-        ("int32", [[True, 2]], "must hold integers (int32), got booleans"),
-        ("uint8", [["a", 2.5]], "must hold integers (uint8), got numbers with a point and texts"),
-        ("bool", [[0, 1]], "must hold booleans (bool), got numbers"),
-        ("bool", [["true", False]], "must hold booleans (bool), got texts"),
-        ("complex64", [[1, 2]], "must hold nothing that JSON can hold (complex64), got numbers"),
-        ("bytes", [["a", 1]], 'must hold texts or {"b64": …} (BYTES), got a number'),
+        ("int32", [[1.0, 2]], "must contain integers (int32), got floats"),
+        ("int32", [[True, 2]], "must contain integers (int32), got booleans"),
+        ("uint8", [["a", 2.5]], "must contain integers (uint8), got floats and strings"),
+        ("bool", [[0, 1]], "must contain booleans (bool), got numbers"),
+        ("bool", [["true", False]], "must contain booleans (bool), got strings"),
+        ("complex64", [[1, 2]], "must contain no JSON value (complex64), got numbers"),
+        ("bytes", [["a", 1]], 'must contain strings or {"b64": …} (BYTES), got a number'),
         ("bytes", [["a", None]], "got null"),
         ("bytes", [["a", {"b64": 1}]], "got an object"),
         ("bytes", [["a", {"b64": "YQ==", "x": 1}]], "got an object"),
-        ("bytes", [["a", {"b64": "Y"}]], "b64 is no valid base 64"),
-        ("bytes", [["a", {"b64": "é"}]], "b64 is no valid base 64"),
+        ("bytes", [["a", {"b64": "Y"}]], "b64 is not valid base64"),
+        ("bytes", [["a", {"b64": "é"}]], "b64 is not valid base64"),
         ("bytes", [["a", "b"], ["c"]], "got rows of different lengths"),
         ("bytes", [["a", "b"], "c"], "got rows of different lengths"),
     ],
@@ -193,7 +193,7 @@ def test_what_becomes_of_nan_and_infinities(dtype: str, value: float, size: int)
             if allowed:
                 np.testing.assert_array_equal(read(*arguments), array)
             else:
-                assert f"must hold finite numbers, got NaN or infinity, or a number too large for {dtype}" in refuse(
+                assert f"must contain finite numbers, got NaN, infinity or a number too large for {dtype}" in refuse(
                     read, *arguments
                 )
 
@@ -230,10 +230,10 @@ SHAPES: list[tuple[tuple[int, ...], Any, str]] = [
     ((-1, 2), None, "shape must be a list of integers, got None"),
     ((-1, 2), {"0": 2}, "shape must be a list of integers"),
     ((-1, 2), [2] * 40, "shape must be a list of integers"),
-    ((-1, 2), [1 << 62, 2], "must hold 9223372036854775808 values, got 4"),
-    ((-1, 2), [3, 2], "data of shape [3, 2] must hold 6 values, got 4"),
-    ((-1, 2), [1, 2], "data of shape [1, 2] must hold 2 values, got 4"),
-    ((-1, 0), [2, 0], "data of shape [2, 0] must hold 0 values, got 4"),
+    ((-1, 2), [1 << 62, 2], "must contain 9223372036854775808 values, got 4"),
+    ((-1, 2), [3, 2], "data of shape [3, 2] must contain 6 values, got 4"),
+    ((-1, 2), [1, 2], "data of shape [1, 2] must contain 2 values, got 4"),
+    ((-1, 0), [2, 0], "data of shape [2, 0] must contain 0 values, got 4"),
 ]
 
 
@@ -262,9 +262,9 @@ def test_bytes_of_a_boolean_other_than_one_are_true() -> None:
         (b"\x01", [1], "an element ends at byte 4 of 1"),
         (struct.pack("<I", 5) + b"abc", [1], "an element ends at byte 9 of 7"),
         (struct.pack("<I", 0xFFFFFFFF), [1], "an element ends at byte 4294967299 of 4"),
-        (struct.pack("<I", 1) + b"a", [2], "must hold 2 elements, got 1"),
-        (struct.pack("<I", 1) + b"a" + struct.pack("<I", 0), [1], "must hold 1 elements, got 2"),
-        (b"", [1], "must hold 1 elements, got 0"),
+        (struct.pack("<I", 1) + b"a", [2], "must contain 2 elements, got 1"),
+        (struct.pack("<I", 1) + b"a" + struct.pack("<I", 0), [1], "must contain 1 elements, got 2"),
+        (b"", [1], "must contain 1 elements, got 0"),
     ],
 )
 def test_raw_texts_that_lie(content: bytes, shape: list[int], message: str) -> None:
@@ -314,9 +314,7 @@ def test_another_datatype(found: Any) -> None:
 
 def test_texts_for_a_model_without_a_transform_are_refused_with_a_reason() -> None:
     message = refuse(make_reader().check_datatype, "BYTES")
-    assert message == (
-        "input 'x': datatype must be FP32, got 'BYTES': texts and files need a model with a transform that decodes them"
-    )
+    assert message == ("input 'x': datatype must be FP32, got 'BYTES': strings and files need a model with a transform")
     make_reader("bytes").check_datatype("BYTES")
 
 

@@ -76,14 +76,14 @@ def test_files_are_texts_or_base_64() -> None:
         (b"[" * 5000 + b"]" * 5000, "body: not valid JSON"),
         (b"null", "body: must be a JSON object with 'instances', got null"),
         (b"3", "body: must be a JSON object with 'instances', got a number"),
-        (b'"instances"', "body: must be a JSON object with 'instances', got a text"),
+        (b'"instances"', "body: must be a JSON object with 'instances', got a string"),
         (b"[[1, 2]]", "body: must be a JSON object with 'instances', got a list"),
         (b"true", "got a boolean"),
         (b"{}", "instances: missing, got fields none"),
         (b'{"Instances": [[1, 2]]}', "instances: missing, got fields 'Instances'"),
         (b'{"instances": null}', "instances: must be a list, got null"),
         (b'{"instances": {"x": [1, 2]}}', "instances: must be a list, got an object"),
-        (b'{"instances": "abc"}', "instances: must be a list, got a text"),
+        (b'{"instances": "abc"}', "instances: must be a list, got a string"),
         (b'{"instances": [{"x": [1, 2]}, [3, 4]]}', "instances[1]: must be an object with 'x', got a list"),
         (b'{"instances": [{"x": [1, 2]}, null]}', "instances[1]: must be an object with 'x', got null"),
         (b'{"instances": [{"y": [1, 2]}]}', "instances[0]: input 'x' missing, got 'y'"),
@@ -91,8 +91,8 @@ def test_files_are_texts_or_base_64() -> None:
         (b'{"instances": [{"x": [1, 2], "y": 3}]}', "instances[0]: input 'y' unknown, expected 'x'"),
         (b'{"instances": [{"x": [1, 2]}, {"x": [3]}]}', "input 'x': shape must be (-1, 2), got rows of different"),
         (b'{"instances": [[1, 2], {"x": [1, 2]}]}', "input 'x': shape must be (-1, 2), got rows of different lengths"),
-        (b'{"instances": [1, {"x": [1, 2]}]}', "input 'x': must hold numbers (float32), got objects"),
-        (b'{"instances": [{"x": {"b64": "YQ=="}}]}', "input 'x': must hold numbers (float32), got objects"),
+        (b'{"instances": [1, {"x": [1, 2]}]}', "input 'x': must contain numbers (float32), got objects"),
+        (b'{"instances": [{"x": {"b64": "YQ=="}}]}', "input 'x': must contain numbers (float32), got objects"),
     ],
 )
 def test_bodies_that_are_refused(body: bytes, message: str) -> None:
@@ -110,7 +110,7 @@ def test_bodies_that_are_refused(body: bytes, message: str) -> None:
         ([{"b64": "YQ=="}], "instances[0]: input 'x' missing, got 'b64'"),
         ([{"x": [1, 2]}], "instances[0]: input 'n' missing, got 'x'"),
         ([{"x": [1, 2], "n": 1}, {"n": 1, "x": [1, 2], "m": 0}], "instances[1]: input 'm' unknown"),
-        ([{"x": [1, 2], "n": 1.5}], "input 'n': must hold integers (int32), got numbers with a point"),
+        ([{"x": [1, 2], "n": 1.5}], "input 'n': must contain integers (int32), got floats"),
     ],
 )
 def test_rows_of_several_inputs_that_are_refused(rows: list[Any], message: str) -> None:
