@@ -1,1 +1,5 @@
+from .deployment.batch_predict.pipeline import batch_predict as batch_predict
+from .training.digits_from_sources.pipeline import digits_from_sources as digits_from_sources
 from .training.digits_lifecycle.pipeline import digits_lifecycle as digits_lifecycle
+from .training.retrain_and_promote.pipeline import retrain_and_promote as retrain_and_promote
+from .training.scheduled_retraining.pipeline import scheduled_retraining as scheduled_retraining

@@ -1,5 +1,7 @@
 """The digits lifecycle: train, export, evaluate, deploy if accurate enough, smoke test."""
 
+from typing import List
+
 from kfp import dsl
 
 
@@ -17,6 +19,8 @@ def digits_lifecycle(
     service_name: str = "digits",
     namespace: str = "",
     smoke_samples: int = 32,
+    image: str = "",
+    command: List[str] = ["python", "-m", "kfp_mindspore.digits.train"],
 ):
     """Train, evaluate and serve a classifier of digits.
 
@@ -29,6 +33,8 @@ def digits_lifecycle(
         service_name: Name of the service and of the model in its URLs.
         namespace: Namespace of the job and the service; default the steps'.
         smoke_samples: Number of held-out samples that the smoke test sends by each protocol.
+        image: Image of the training workers; default that of the steps.
+        command: Command of the training workers.
     """
     from kfp_mindspore.components import (
         deploy_kserve,
@@ -42,7 +48,8 @@ def digits_lifecycle(
     data = load_dataset(name="digits", seed=seed)
     training = train_msjob(
         dataset=data.outputs["dataset"],
-        command=["python", "-m", "kfp_mindspore.digits.train"],
+        command=command,
+        image=image,
         hyperparameters={"epochs": epochs, "batch_size": batch_size, "seed": seed},
         workers=workers,
         namespace=namespace,

@@ -1,0 +1,1 @@
+"""Pipelines that deploy models and compute predictions."""

@@ -1,0 +1,39 @@
+"""Predictions of a model bundle for a whole split, in parallel shards."""
+
+from typing import List
+
+from kfp import dsl
+
+
+@dsl.pipeline(
+    name="batch-predict",
+    description="Compute the predictions of a model bundle for a split of a dataset, one parallel step per shard.",
+)
+def batch_predict(
+    model: str,
+    data: str = "digits",
+    split: str = "test",
+    shards: List[int] = [0, 1],
+    seed: int = 42,
+):
+    """Compute the predictions of a model bundle for a dataset in parallel shards.
+
+    Args:
+        model: URI of the model bundle, such as the `bundle` of an earlier run; a directory in a local run.
+        data: Name, path or URI of the dataset, see `load_dataset`.
+        split: Split of the dataset.
+        shards: One number per shard, each different: [0, 1, 2, 3] for four steps. At most two run at once locally.
+        seed: Seed of the split.
+    """
+    from kfp_mindspore.components import batch_predict, load_dataset
+
+    bundle = dsl.importer(artifact_uri=model, artifact_class=dsl.Model)
+    loaded = load_dataset(name=data, seed=seed)
+    with dsl.ParallelFor(shards) as shard:
+        batch_predict(bundle=bundle.output, dataset=loaded.outputs["dataset"], split=split, shard=shard, shards=shards)
+
+
+if __name__ == "__main__":
+    from kfp import compiler
+
+    compiler.Compiler().compile(batch_predict, package_path=__file__.replace(".py", ".yaml"))

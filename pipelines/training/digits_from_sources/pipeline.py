@@ -1,0 +1,62 @@
+"""The digits lifecycle with an image that is built from the user's sources in the first step."""
+
+from typing import List
+
+from kfp import dsl
+
+from ..digits_lifecycle.pipeline import digits_lifecycle
+
+
+@dsl.pipeline(
+    name="digits-from-sources",
+    description="Build an image of training sources over the steps' image and push it, then run the digits lifecycle "
+    "with the image in the training workers.",
+)
+def digits_from_sources(
+    files: dict,
+    destination: str = "",
+    base: str = "kfp-mindspore.invalid/python:placeholder",
+    registry: dict = {},
+    command: List[str] = ["python", "train.py"],
+    epochs: int = 30,
+    threshold: float = 0.95,
+    workers: int = 1,
+    service_name: str = "digits",
+    namespace: str = "",
+):
+    """Build an image of training sources and run the digits lifecycle with it.
+
+    The network is imported by the export step too: it is one of the base image, such as
+    `kfp_mindspore.digits.network:LeNet5`. A local run needs no destination: jobs of this machine run without an image,
+    in the working directory of the run.
+
+    Args:
+        files: Sources of the image, text by path, such as {"train.py": "..."}.
+        destination: Repository to push to, `host/name`; required on a cluster.
+        base: Base image; default that of the steps.
+        registry: How registries are reached, see `build_image`.
+        command: Command of the training workers; `--epochs`, `--batch-size` and `--seed` are appended.
+        epochs: Passes over the training split.
+        threshold: Minimum accuracy on the test split for deployment, 0 to 1.
+        workers: Number of training workers.
+        service_name: Name of the service and of the model in its URLs.
+        namespace: Namespace of the job and the service; default the steps'.
+    """
+    from kfp_mindspore.components import build_image
+
+    built = build_image(files=files, destination=destination, base=base, registry=registry).set_caching_options(False)
+    digits_lifecycle.pipeline_func(
+        image=built.outputs["image"],
+        command=command,
+        epochs=epochs,
+        threshold=threshold,
+        workers=workers,
+        service_name=service_name,
+        namespace=namespace,
+    )
+
+
+if __name__ == "__main__":
+    from kfp import compiler
+
+    compiler.Compiler().compile(digits_from_sources, package_path=__file__.replace(".py", ".yaml"))

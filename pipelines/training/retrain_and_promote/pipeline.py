@@ -1,0 +1,83 @@
+"""Retraining of a served model: train, export, compare with the live service, and deploy only a better model."""
+
+from kfp import dsl
+
+
+@dsl.pipeline(
+    name="retrain-and-promote",
+    description="Train a model as an MSJob, export it to MindIR, compare it with the model that serves on the same "
+    "held-out samples and, if it is better, deploy it as the next version of the service and test the service.",
+)
+def retrain_and_promote(
+    data: str = "digits",
+    epochs: int = 30,
+    seed: int = 42,
+    workers: int = 1,
+    batch_size: int = 32,
+    threshold: float = 0.9,
+    margin: float = 0.0,
+    service_name: str = "digits",
+    namespace: str = "",
+    registry: str = "",
+):
+    """Train a model and deploy it if it is better than the one that serves.
+
+    The dataset is read again in each run; the comparison, the deployment and the smoke test are never cached. Without
+    a service of the name the model only has to reach the threshold.
+
+    Args:
+        data: Name, path or URI of the dataset, see `load_dataset`.
+        epochs: Passes over the training split.
+        seed: Seed of the split, the initial parameters and the order of the samples.
+        workers: Number of training workers.
+        batch_size: Samples per step over all workers.
+        threshold: Minimum accuracy on the test split for deployment, 0 to 1.
+        margin: Least difference to the served model's accuracy, 0 to 1; 0 also deploys an equal model.
+        service_name: Name of the service and of the model in its URLs.
+        namespace: Namespace of the job and the service; default the steps'.
+        registry: Address of Kubeflow's Model Registry, in which a deployed model is registered; default none.
+    """
+    from kfp_mindspore.components import (
+        compare_models,
+        deploy_kserve,
+        export_mindir,
+        load_dataset,
+        register_model,
+        smoke_test,
+        train_msjob,
+    )
+
+    loaded = load_dataset(name=data, seed=seed).set_caching_options(False)
+    training = train_msjob(
+        dataset=loaded.outputs["dataset"],
+        command=["python", "-m", "kfp_mindspore.digits.train"],
+        hyperparameters={"epochs": epochs, "batch_size": batch_size, "seed": seed},
+        workers=workers,
+        namespace=namespace,
+    )
+    exported = export_mindir(model=training.outputs["model"], dataset=loaded.outputs["dataset"])
+    comparison = compare_models(
+        candidate=exported.outputs["bundle"],
+        dataset=loaded.outputs["dataset"],
+        service_name=service_name,
+        namespace=namespace,
+        threshold=threshold,
+        margin=margin,
+    ).set_caching_options(False)
+    with dsl.If(comparison.outputs["better"] == True, name="better"):  # noqa: E712
+        deployment = deploy_kserve(
+            bundle=exported.outputs["bundle"], service_name=service_name, namespace=namespace
+        ).set_caching_options(False)
+        smoke_test(
+            bundle=exported.outputs["bundle"],
+            url=deployment.outputs["url"],
+            model_name=deployment.outputs["name"],
+        ).set_caching_options(False)
+        with dsl.If(registry != "", name="registry"):
+            register_model(bundle=exported.outputs["bundle"], model_name=service_name, registry=registry)
+
+
+if __name__ == "__main__":
+    from kfp import compiler
+
+    compiler.Compiler().compile(retrain_and_promote, package_path=__file__.replace(".py", ".yaml"))

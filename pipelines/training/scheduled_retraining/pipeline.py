@@ -1,0 +1,51 @@
+"""Retraining in recurring runs: retrain_and_promote with a margin, so that equal models are not deployed again."""
+
+from kfp import dsl
+
+from ..retrain_and_promote.pipeline import retrain_and_promote
+
+
+@dsl.pipeline(
+    name="scheduled-retraining",
+    description="For recurring runs: read the dataset again, train, export, compare with the model that serves and "
+    "deploy only a model that is better by a margin.",
+)
+def scheduled_retraining(
+    data: str = "digits",
+    epochs: int = 30,
+    threshold: float = 0.9,
+    margin: float = 0.005,
+    service_name: str = "digits",
+    namespace: str = "",
+    registry: str = "",
+):
+    """Retrain a served model in recurring runs and deploy only a clearly better one.
+
+    The steps are those of retrain_and_promote. A recurring run of a compiled pipeline has the cron expression and the
+    maximum concurrency of KFP; set the latter to 1, so that two runs do not deploy the same service.
+
+    Args:
+        data: Name, path or URI of the dataset, see `load_dataset`; it is read again in each run.
+        epochs: Passes over the training split.
+        threshold: Minimum accuracy on the test split for deployment, 0 to 1.
+        margin: Least difference to the served model's accuracy, 0 to 1.
+        service_name: Name of the service and of the model in its URLs.
+        namespace: Namespace of the job and the service; default the steps'.
+        registry: Address of Kubeflow's Model Registry, in which a deployed model is registered; default none.
+    """
+    # The steps themselves instead of a nested pipeline: KFP runs one more driver pod for each nested pipeline.
+    retrain_and_promote.pipeline_func(
+        data=data,
+        epochs=epochs,
+        threshold=threshold,
+        margin=margin,
+        service_name=service_name,
+        namespace=namespace,
+        registry=registry,
+    )
+
+
+if __name__ == "__main__":
+    from kfp import compiler
+
+    compiler.Compiler().compile(scheduled_retraining, package_path=__file__.replace(".py", ".yaml"))
