@@ -51,6 +51,8 @@ def test_compiled_file_is_a_pipeline_spec(file: Path) -> None:
 @pytest.mark.parametrize("file", COMPILED, ids=_name)
 def test_steps_have_placeholder_image_and_install_nothing(file: Path) -> None:
     for executor in _read(file)[0]["deploymentSpec"]["executors"].values():
+        if "importer" in executor:
+            continue
         assert executor["container"]["image"] == PLACEHOLDER_IMAGE
         assert "pip install" not in " ".join(executor["container"]["command"])
 

@@ -4,8 +4,6 @@ from typing import List
 
 from kfp import dsl
 
-from ..digits_lifecycle.pipeline import digits_lifecycle
-
 
 @dsl.pipeline(
     name="digits-from-sources",
@@ -27,32 +25,36 @@ def digits_from_sources(
     """Build an image of training sources and run the digits lifecycle with it.
 
     The network is imported by the export step too: it is one of the base image, such as
-    `kfp_mindspore.digits.network:LeNet5`. A local run needs no destination: jobs of this machine run without an image,
-    in the working directory of the run.
+    `kfp_mindspore.digits.network:LeNet5`. A local run needs no destination and builds nothing: its jobs run
+    the command on this machine.
 
     Args:
         files: Sources of the image, text by path, such as {"train.py": "..."}.
         destination: Repository to push to, `host/name`; required on a cluster.
         base: Base image; default that of the steps.
         registry: How registries are reached, see `build_image`.
-        command: Command of the training workers; `--epochs`, `--batch-size` and `--seed` are appended.
+        command: Command of the training workers; `--epochs` is appended.
         epochs: Passes over the training split.
         threshold: Minimum accuracy on the test split for deployment, 0 to 1.
         workers: Number of training workers.
         service_name: Name of the service and of the model in its URLs.
         namespace: Namespace of the job and the service; default the steps'.
     """
-    from kfp_mindspore.components import build_image
+    from kfp_mindspore.components import build_image, load_dataset, train_msjob
+    from kfp_mindspore.pipelines.training.shared.deployment import deploy_if_accurate
 
     built = build_image(files=files, destination=destination, base=base, registry=registry).set_caching_options(False)
-    digits_lifecycle.pipeline_func(
-        image=built.outputs["image"],
+    dataset = load_dataset(name="digits").outputs["dataset"]
+    training = train_msjob(
+        dataset=dataset,
         command=command,
-        epochs=epochs,
-        threshold=threshold,
+        hyperparameters={"epochs": epochs},
+        image=built.outputs["image"],
         workers=workers,
-        service_name=service_name,
         namespace=namespace,
+    )
+    deploy_if_accurate(
+        training.outputs["model"], dataset, threshold=threshold, service_name=service_name, namespace=namespace
     )
 
 

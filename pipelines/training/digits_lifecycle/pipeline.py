@@ -1,7 +1,5 @@
 """The digits lifecycle: train, export, evaluate, deploy if accurate enough, smoke test."""
 
-from typing import List
-
 from kfp import dsl
 
 
@@ -19,8 +17,6 @@ def digits_lifecycle(
     service_name: str = "digits",
     namespace: str = "",
     smoke_samples: int = 32,
-    image: str = "",
-    command: List[str] = ["python", "-m", "kfp_mindspore.digits.train"],
 ):
     """Train, evaluate and serve a classifier of digits.
 
@@ -33,41 +29,26 @@ def digits_lifecycle(
         service_name: Name of the service and of the model in its URLs.
         namespace: Namespace of the job and the service; default the steps'.
         smoke_samples: Number of held-out samples that the smoke test sends by each protocol.
-        image: Image of the training workers; default that of the steps.
-        command: Command of the training workers.
     """
-    from kfp_mindspore.components import (
-        deploy_kserve,
-        evaluate_mindir,
-        export_mindir,
-        load_dataset,
-        smoke_test,
-        train_msjob,
-    )
+    from kfp_mindspore.components import load_dataset, train_msjob
+    from kfp_mindspore.pipelines.training.shared.deployment import deploy_if_accurate
 
-    data = load_dataset(name="digits", seed=seed)
+    dataset = load_dataset(name="digits", seed=seed).outputs["dataset"]
     training = train_msjob(
-        dataset=data.outputs["dataset"],
-        command=command,
-        image=image,
+        dataset=dataset,
+        command=["python", "-m", "kfp_mindspore.digits.train"],
         hyperparameters={"epochs": epochs, "batch_size": batch_size, "seed": seed},
         workers=workers,
         namespace=namespace,
     )
-    exported = export_mindir(model=training.outputs["model"], dataset=data.outputs["dataset"])
-    evaluation = evaluate_mindir(
-        bundle=exported.outputs["bundle"], dataset=data.outputs["dataset"], threshold=threshold
+    deploy_if_accurate(
+        training.outputs["model"],
+        dataset,
+        threshold=threshold,
+        service_name=service_name,
+        namespace=namespace,
+        smoke_samples=smoke_samples,
     )
-    with dsl.If(evaluation.outputs["accuracy"] >= threshold, name="accurate-enough"):
-        deployment = deploy_kserve(
-            bundle=exported.outputs["bundle"], service_name=service_name, namespace=namespace
-        ).set_caching_options(False)
-        smoke_test(
-            bundle=exported.outputs["bundle"],
-            url=deployment.outputs["url"],
-            model_name=deployment.outputs["name"],
-            sample_count=smoke_samples,
-        ).set_caching_options(False)
 
 
 if __name__ == "__main__":

@@ -37,44 +37,20 @@ def retrain_and_promote(
         namespace: Namespace of the job and the service; default the steps'.
         registry: Address of Kubeflow's Model Registry, in which a deployed model is registered; default none.
     """
-    from kfp_mindspore.components import (
-        compare_models,
-        deploy_kserve,
-        export_mindir,
-        load_dataset,
-        register_model,
-        smoke_test,
-        train_msjob,
-    )
+    from kfp_mindspore.pipelines.training.shared.retraining import retrain
 
-    loaded = load_dataset(name=data, seed=seed).set_caching_options(False)
-    training = train_msjob(
-        dataset=loaded.outputs["dataset"],
-        command=["python", "-m", "kfp_mindspore.digits.train"],
-        hyperparameters={"epochs": epochs, "batch_size": batch_size, "seed": seed},
+    retrain(
+        data=data,
+        epochs=epochs,
+        seed=seed,
         workers=workers,
-        namespace=namespace,
-    )
-    exported = export_mindir(model=training.outputs["model"], dataset=loaded.outputs["dataset"])
-    comparison = compare_models(
-        candidate=exported.outputs["bundle"],
-        dataset=loaded.outputs["dataset"],
-        service_name=service_name,
-        namespace=namespace,
+        batch_size=batch_size,
         threshold=threshold,
         margin=margin,
-    ).set_caching_options(False)
-    with dsl.If(comparison.outputs["better"] == True, name="better"):  # noqa: E712
-        deployment = deploy_kserve(
-            bundle=exported.outputs["bundle"], service_name=service_name, namespace=namespace
-        ).set_caching_options(False)
-        smoke_test(
-            bundle=exported.outputs["bundle"],
-            url=deployment.outputs["url"],
-            model_name=deployment.outputs["name"],
-        ).set_caching_options(False)
-        with dsl.If(registry != "", name="registry"):
-            register_model(bundle=exported.outputs["bundle"], model_name=service_name, registry=registry)
+        service_name=service_name,
+        namespace=namespace,
+        registry=registry,
+    )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 from kfp import dsl
 
-from ..retrain_and_promote.pipeline import retrain_and_promote
-
 
 @dsl.pipeline(
     name="scheduled-retraining",
@@ -33,10 +31,14 @@ def scheduled_retraining(
         namespace: Namespace of the job and the service; default the steps'.
         registry: Address of Kubeflow's Model Registry, in which a deployed model is registered; default none.
     """
-    # The steps themselves instead of a nested pipeline: KFP runs one more driver pod for each nested pipeline.
-    retrain_and_promote.pipeline_func(
+    from kfp_mindspore.pipelines.training.shared.retraining import retrain
+
+    retrain(
         data=data,
         epochs=epochs,
+        seed=42,
+        workers=1,
+        batch_size=32,
         threshold=threshold,
         margin=margin,
         service_name=service_name,

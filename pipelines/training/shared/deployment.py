@@ -1,0 +1,29 @@
+"""The steps from a trained model to a tested service."""
+
+from kfp import dsl
+
+
+def deploy_if_accurate(model, dataset, *, threshold, service_name, namespace, smoke_samples=32):
+    """Export and evaluate a model, and deploy and test it if its accuracy reaches a threshold.
+
+    Args:
+        model: Output `model` of train_msjob.
+        dataset: Output `dataset` of load_dataset.
+        threshold: Minimum accuracy on the test split, 0 to 1.
+        service_name: Name of the service and of the model in its URLs.
+        namespace: Namespace of the service.
+        smoke_samples: Number of held-out samples that the smoke test sends by each protocol.
+    """
+    from kfp_mindspore.components import deploy_kserve, evaluate_mindir, export_mindir, smoke_test
+
+    bundle = export_mindir(model=model, dataset=dataset).outputs["bundle"]
+    evaluation = evaluate_mindir(bundle=bundle, dataset=dataset, threshold=threshold)
+    with dsl.If(evaluation.outputs["accuracy"] >= threshold, name="accurate-enough"):
+        deployment = deploy_kserve(bundle=bundle, service_name=service_name, namespace=namespace)
+        deployment.set_caching_options(False)
+        smoke_test(
+            bundle=bundle,
+            url=deployment.outputs["url"],
+            model_name=deployment.outputs["name"],
+            sample_count=smoke_samples,
+        ).set_caching_options(False)

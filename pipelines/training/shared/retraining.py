@@ -1,0 +1,57 @@
+"""The steps of a retraining: train, export, compare with the live service, deploy and register a better model."""
+
+from kfp import dsl
+
+
+def retrain(*, data, epochs, seed, workers, batch_size, threshold, margin, service_name, namespace, registry):
+    """Train a model and deploy it if it is better than the one that serves.
+
+    The dataset is read again in each run; the comparison, the deployment and the smoke test are never cached.
+
+    Args:
+        data: Name, path or URI of the dataset.
+        epochs: Passes over the training split.
+        seed: Seed of the split, the initial parameters and the order of the samples.
+        workers: Number of training workers.
+        batch_size: Samples per step over all workers.
+        threshold: Minimum accuracy on the test split for deployment, 0 to 1.
+        margin: Least difference to the served model's accuracy, 0 to 1.
+        service_name: Name of the service and of the model in its URLs.
+        namespace: Namespace of the job and the service.
+        registry: Address of Kubeflow's Model Registry; empty for none.
+    """
+    from kfp_mindspore.components import (
+        compare_models,
+        deploy_kserve,
+        export_mindir,
+        load_dataset,
+        register_model,
+        smoke_test,
+        train_msjob,
+    )
+
+    dataset = load_dataset(name=data, seed=seed).set_caching_options(False).outputs["dataset"]
+    training = train_msjob(
+        dataset=dataset,
+        command=["python", "-m", "kfp_mindspore.digits.train"],
+        hyperparameters={"epochs": epochs, "batch_size": batch_size, "seed": seed},
+        workers=workers,
+        namespace=namespace,
+    )
+    bundle = export_mindir(model=training.outputs["model"], dataset=dataset).outputs["bundle"]
+    comparison = compare_models(
+        candidate=bundle,
+        dataset=dataset,
+        service_name=service_name,
+        namespace=namespace,
+        threshold=threshold,
+        margin=margin,
+    ).set_caching_options(False)
+    with dsl.If(comparison.outputs["better"] == True, name="better"):  # noqa: E712
+        deployment = deploy_kserve(bundle=bundle, service_name=service_name, namespace=namespace)
+        deployment.set_caching_options(False)
+        smoke_test(
+            bundle=bundle, url=deployment.outputs["url"], model_name=deployment.outputs["name"]
+        ).set_caching_options(False)
+        with dsl.If(registry != "", name="registry"):
+            register_model(bundle=bundle, model_name=service_name, registry=registry)

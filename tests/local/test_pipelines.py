@@ -1,0 +1,55 @@
+"""The bundled pipelines beside the digits lifecycle: real data, jobs and services."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from kfp_mindspore.inference import InferenceClient, LocalServing
+from kfp_mindspore.runs import run_local
+from kfp_mindspore.testing import Lifecycle
+
+pytestmark = [pytest.mark.lifecycle, pytest.mark.timeout(300)]
+
+
+def test_retraining_deploys_only_a_better_model(local_home: Path) -> None:
+    arguments = {"epochs": 2, "threshold": 0.5, "service_name": "retrained"}
+    first = run_local("retrain_and_promote", arguments, home=local_home, keep=True)
+    client = InferenceClient(LocalServing(local_home))
+    try:
+        assert first.steps["compare-models"].outputs["baseline_accuracy"] == 0
+        assert first.steps["smoke-test"].state == "succeeded"
+        # The same data and seed train an equal model, which is not better by the margin.
+        second = run_local("scheduled_retraining", arguments, home=local_home, keep=True)
+        compared = second.steps["compare-models"].outputs
+        assert compared["better"] is False
+        assert compared["accuracy"] == compared["baseline_accuracy"] > 0.5
+        assert second.steps["deploy-kserve"].state == "skipped"
+        assert (second.state, client.get("retrained").version) == ("succeeded", 1)
+    finally:
+        client.delete("retrained")
+
+
+def test_batch_prediction_covers_each_sample_once(local_home: Path, lifecycle: Lifecycle) -> None:
+    arguments = {"model": str(lifecycle.bundle), "data": str(lifecycle.dataset), "shards": [0, 1, 2]}
+    result = run_local("batch_predict", arguments, home=local_home)
+    files = [path for path in result.directory.rglob("predictions") if path.is_file()]
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert len(files) == 3
+    assert sorted(row["index"] for row in rows) == list(range(360))
+
+
+def test_sources_are_built_before_training(local_home: Path) -> None:
+    arguments = {
+        "files": {"train.py": "print('trained')\n"},
+        "command": [sys.executable, "-m", "kfp_mindspore.digits.train"],
+        "epochs": 2,
+        "threshold": 0.5,
+    }
+    result = run_local("digits_from_sources", arguments, home=local_home)
+    assert next(iter(result.steps)) == "build-image"
+    assert result.steps["build-image"].outputs["built"] is False
+    assert result.steps["smoke-test"].state == "succeeded"
