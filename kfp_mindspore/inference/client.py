@@ -29,28 +29,73 @@ class InferenceClient:
         self.backend = backend if isinstance(backend, ServingBackend) else create_backend(backend)
         self.namespace = namespace
 
-    def deploy(self, service: Service, wait_seconds: float = 120, lease: Lease | None = None) -> ServiceStatus:
-        """Start a service, or its new version, and return when it is ready.
+    def deploy(
+        self, service: Service, wait_seconds: float = 120, lease: Lease | None = None, *, canary: int = 0
+    ) -> ServiceStatus:
+        """Start a service, its new version or its canary, and return when it is ready.
 
-        A new version replaces the old one once it is ready; when it fails, the old one keeps running.
+        A new version replaces the old one once it is ready; when it fails, the old one keeps running. A canary runs
+        beside it: requests to `status.canary.traffic_url` are split, and `promote` or `rollback` ends it.
 
         Args:
             service: The service.
             wait_seconds: Seconds to wait until it is ready.
             lease: The service is terminated when this lease is released; default the lease of the enclosing run, if
-                any.
+                any; without effect on a cluster.
+            canary: Percentage of the requests for a canary, 1 to 99; 0 for a new version. A service that does not
+                exist yet or is stopped gets its first version, and no canary.
 
         Returns:
             Its status, with its addresses.
 
         Raises:
-            UserError: The model or a field is wrong, or a port is taken; nothing has changed.
+            UserError: The model or a field is wrong, a port is taken, or the service has a canary and `canary` is 0;
+                nothing has changed.
             ProcessFailedError: Its server terminated; the message has the last lines of its log.
             WaitTimeoutError: It was not ready before the timeout.
         """
         service.validate()
+        if type(canary) is not int or not 0 <= canary <= 99:
+            raise ValidationError(
+                [f"canary: must be a percentage of 1 to 99, or 0 for none, got {canary!r}"],
+                subject=f"service {service.name}",
+            )
         # No span: nearly all of the time is the server's start-up, which a run counts as overhead.
-        return self.backend.deploy(service, wait_seconds=wait_seconds, lease=lease)
+        return self.backend.deploy(service, wait_seconds=wait_seconds, lease=lease, canary=canary)
+
+    def promote(self, name: str, wait_seconds: float = 120, namespace: str | None = None) -> ServiceStatus:
+        """Deploy the canary's model as the service's next version, wait until it serves, and remove the canary.
+
+        Args:
+            name: Name of the service.
+            wait_seconds: Seconds to wait until it serves.
+            namespace: Its namespace; default the client's.
+
+        Raises:
+            NotFoundError: The service does not exist.
+            UserError: It has no canary.
+            ProcessFailedError: The version does not start; the service and its canary are as before.
+            WaitTimeoutError: It was not ready before the timeout; the same.
+        """
+        return self.backend.promote(*self._check(name, namespace), wait_seconds=wait_seconds)
+
+    def rollback(self, name: str, wait_seconds: float = 120, namespace: str | None = None) -> ServiceStatus:
+        """Remove the canary; without one, deploy the model of the version before as the next version.
+
+        A version is kept for one rollback: the version that was rolled back is not.
+
+        Args:
+            name: Name of the service.
+            wait_seconds: Seconds to wait until the version before serves.
+            namespace: Its namespace; default the client's.
+
+        Raises:
+            NotFoundError: The service does not exist.
+            UserError: It has neither a canary nor a version before.
+            ProcessFailedError: The version does not start; the service is as before.
+            WaitTimeoutError: It was not ready before the timeout; the same.
+        """
+        return self.backend.rollback(*self._check(name, namespace), wait_seconds=wait_seconds)
 
     def get(self, name: str, namespace: str | None = None) -> ServiceStatus:
         """Return the status of a service.

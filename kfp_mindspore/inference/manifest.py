@@ -1,18 +1,39 @@
-"""The InferenceService of a service."""
+"""The InferenceService of a service, and the InferenceGraph of its canary."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.inference.service import Service
+from kfp_mindspore.inference.service import MAXIMUM_NAME, SERVER, Service
 
 API_VERSION = "serving.kserve.io/v1beta1"
+GRAPH_API_VERSION = "serving.kserve.io/v1alpha1"
 MODEL_FORMAT = "mindspore"
+HTTP_PORT = 8080
+GRPC_PORT = 8081
+MANAGER_LABEL = "app.kubernetes.io/managed-by"
+MANAGER = "kfp-mindspore"
+# On the InferenceService of a canary and on its graph: the name of the service.
+CANARY_LABEL = "kfp-mindspore/canary-of"
+# KServe copies annotations to the pod template, so they also identify the pods of a version.
+VERSION_ANNOTATION = "kfp-mindspore/version"
+SERVICE_ANNOTATION = "kfp-mindspore/service"
+PREVIOUS_ANNOTATION = "kfp-mindspore/previous"
+PERCENT_ANNOTATION = "kfp-mindspore/canary-percent"
+STOP_ANNOTATION = "serving.kserve.io/stop"
 # URI schemes of KServe's storage initializer and mounts.
 URI_SCHEMES = ("s3", "gs", "pvc", "http", "https", "hdfs", "webhdfs", "oci", "hf", "abfs", "abfss")
 _URI = re.compile(r"([a-z][a-z0-9+.-]*)://.+")
+# Fields of a service that identify a version on a cluster; name and namespace are those of the object, and the run that
+# deploys the same version again makes no new one.
+_RECORDED = (
+    "model_dir", "replicas", "resources", "server_args", "grpc", "service_account", "download", "storage_secret",
+    "digest", "run",
+)  # fmt: skip
 
 
 def build_inference_service(service: Service) -> dict[str, Any]:
@@ -21,40 +42,157 @@ def build_inference_service(service: Service) -> dict[str, Any]:
     The cluster selects the runtime with autoSelect for the format `mindspore`.
 
     Args:
-        service: Its `model_dir` must be a URI that the cluster can read.
+        service: Its `model_dir` must be a URI that the cluster can read. `minio://bucket/path` becomes
+            `s3://bucket/path` when `service_account` or `storage_secret` names the store.
 
     Raises:
         ValidationError: Naming each field that is wrong.
     """
     service.validate()
-    uri = str(service.model_dir)
-    match = _URI.fullmatch(uri)
-    if match is None or match[1] not in URI_SCHEMES:
-        hint = "Copy the bundle to where the cluster can read it."
-        if match is not None and match[1] == "minio":
-            hint = "KServe does not know minio://: let the pipeline's root be s3://…"
-        raise ValidationError(
-            [f"model_dir: must be a URI with one of {', '.join(f'{scheme}://' for scheme in URI_SCHEMES)}, got {uri}"],
-            subject=f"service {service.name}",
-            hint=hint,
-        )
-    model: dict[str, Any] = {"modelFormat": {"name": MODEL_FORMAT}, "protocolVersion": "v2", "storageUri": uri}
-    if service.server_args:
-        # KServe appends them to those of the runtime.
-        model["args"] = list(service.server_args)
+    uri = _resolve_uri(service)
+    model: dict[str, Any] = {"modelFormat": {"name": MODEL_FORMAT}, "protocolVersion": "v2"}
+    # KServe appends args to those of the runtime; the server's later --model_dir replaces the runtime's default.
+    args = list(service.server_args)
+    if service.download == SERVER:
+        args.insert(0, f"--model_dir={uri}")
+        if service.storage_secret:
+            model["envFrom"] = [{"secretRef": {"name": service.storage_secret}}]
+    else:
+        model["storageUri"] = uri
+    if args:
+        model["args"] = args
+    if service.grpc:
+        # KServe's Service sends port 80 to the first port and gives each further one its own number.
+        model["ports"] = [
+            {"name": "http1", "containerPort": HTTP_PORT, "protocol": "TCP"},
+            {"name": "h2c", "containerPort": GRPC_PORT, "protocol": "TCP"},
+        ]
     if service.resources:
         # Quantities are text in Kubernetes' own objects; a bare number is accepted from YAML.
         model["resources"] = {
             kind: {name: str(quantity) for name, quantity in entries.items()}
             for kind, entries in service.resources.items()
         }
+    predictor: dict[str, Any] = {"minReplicas": service.replicas, "maxReplicas": service.replicas, "model": model}
+    if service.service_account:
+        predictor["serviceAccountName"] = service.service_account
     return {
         "apiVersion": API_VERSION,
         "kind": "InferenceService",
         "metadata": {
             "name": service.name,
             "namespace": service.namespace,
-            "labels": {"app.kubernetes.io/managed-by": "kfp-mindspore"},
+            "labels": {MANAGER_LABEL: MANAGER},
+            "annotations": {SERVICE_ANNOTATION: record_service(service)},
         },
-        "spec": {"predictor": {"minReplicas": service.replicas, "maxReplicas": service.replicas, "model": model}},
+        "spec": {"predictor": predictor},
     }
+
+
+def name_canary(name: str) -> str:
+    """Return the name of the InferenceService of a canary.
+
+    Raises:
+        ValidationError: The service's name leaves no room for the suffix.
+    """
+    suffix = "-canary"
+    if len(name) + len(suffix) > MAXIMUM_NAME:
+        raise ValidationError(
+            [f"name: must be at most {MAXIMUM_NAME - len(suffix)} characters with a canary, got {name!r}"],
+            subject="service",
+        )
+    return f"{name}{suffix}"
+
+
+def name_graph(name: str) -> str:
+    """Return the name of the InferenceGraph that splits requests."""
+    return f"{name}-traffic"
+
+
+def build_canary(service: Service, percent: int, version: int) -> dict[str, Any]:
+    """Return the canary of a service as an InferenceService of its own, whose model has the service's name in URLs."""
+    document = build_inference_service(service)
+    document["spec"]["predictor"]["model"].setdefault("args", []).append(f"--model_name={service.name}")
+    metadata = document["metadata"]
+    metadata["name"] = name_canary(service.name)
+    metadata["labels"][CANARY_LABEL] = service.name
+    metadata["annotations"] |= {VERSION_ANNOTATION: str(version), PERCENT_ANNOTATION: str(percent)}
+    return document
+
+
+def build_canary_graph(service: Service, percent: int, urls: tuple[str, str]) -> dict[str, Any]:
+    """Return the InferenceGraph (serving.kserve.io/v1alpha1) that splits requests between a service and its canary.
+
+    Its root routes by the body: V1 has `instances`, V2 has `inputs`. KServe's router ignores the path of a request.
+
+    Args:
+        service: The canary's service.
+        percent: Percentage of the requests for the canary.
+        urls: Addresses of the service and of its canary.
+    """
+    nodes: dict[str, Any] = {
+        "root": {
+            "routerType": "Switch",
+            "steps": [
+                {"nodeName": "v1", "condition": "instances"},
+                {"nodeName": "v2", "condition": "inputs"},
+            ],
+        }
+    }
+    for node, path in (("v1", f"v1/models/{service.name}:predict"), ("v2", f"v2/models/{service.name}/infer")):
+        nodes[node] = {
+            "routerType": "Splitter",
+            "steps": [
+                {"name": name, "serviceUrl": f"{url}/{path}", "weight": weight}
+                for name, url, weight in zip(("stable", "canary"), urls, (100 - percent, percent), strict=True)
+            ],
+        }
+    return {
+        "apiVersion": GRAPH_API_VERSION,
+        "kind": "InferenceGraph",
+        "metadata": {
+            "name": name_graph(service.name),
+            "namespace": service.namespace,
+            "labels": {MANAGER_LABEL: MANAGER, CANARY_LABEL: service.name},
+        },
+        "spec": {"nodes": nodes},
+    }
+
+
+def record_service(service: Service) -> str:
+    """Return the JSON text from which `restore_service` rebuilds a service."""
+    values = {name: getattr(service, name) for name in _RECORDED}
+    return json.dumps({**values, "model_dir": str(service.model_dir), "server_args": list(service.server_args)})
+
+
+def restore_service(text: str, name: str, namespace: str) -> Service:
+    """Return the service that `record_service` recorded, under a name."""
+    values: Mapping[str, Any] = json.loads(text)
+    return Service(name=name, namespace=namespace, **values)
+
+
+def is_same_version(text: str, service: Service) -> bool:
+    """Return whether a record is that of a service, whichever run deployed it."""
+    recorded, wanted = json.loads(text), json.loads(record_service(service))
+    return {**recorded, "run": ""} == {**wanted, "run": ""}
+
+
+def _resolve_uri(service: Service) -> str:
+    uri = str(service.model_dir)
+    match = _URI.fullmatch(uri)
+    scheme = match[1] if match else ""
+    if scheme == "minio" and (service.service_account or service.storage_secret):
+        return f"s3{uri.removeprefix(scheme)}"
+    if scheme in URI_SCHEMES:
+        return uri
+    hint = "Copy the bundle to where the cluster can read it."
+    if scheme == "minio":
+        hint = (
+            "KServe does not know minio://. Let the pipeline root be s3://…, or name the service_account whose secret "
+            "has the store's endpoint and credentials: the URI then becomes s3://…"
+        )
+    raise ValidationError(
+        [f"model_dir: must be a URI with one of {', '.join(f'{scheme}://' for scheme in URI_SCHEMES)}, got {uri}"],
+        subject=f"service {service.name}",
+        hint=hint,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.kube.names import list_namespace_errors
 
 LOOPBACK = "127.0.0.1"
+INITIALIZER = "initializer"
+SERVER = "server"
 # KServe adds `-predictor`, and the whole has to be a DNS label of at most 63 characters.
 MAXIMUM_NAME = 53
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -57,6 +59,14 @@ class Service:
         grpc_port: gRPC port on this machine; 0 for a free one.
         host: Listen address on this machine; `0.0.0.0` for all.
         server_args: Further flags of the server, each `--flag=value`, such as `--max_batch=32`.
+        grpc: Whether the service on a cluster has a gRPC port, 8081; this machine always has one.
+        service_account: Service account of the pods on a cluster, with the credentials of the model's store.
+        download: Where a cluster downloads a URI: `initializer`, KServe's storage initializer, or `server`, the model
+            server itself, which is allowed in namespaces of the Pod Security Standard `restricted`.
+        storage_secret: With `download="server"`: Secret whose keys are its environment, such as AWS_ACCESS_KEY_ID,
+            AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL.
+        digest: Digest of the bundle; a new digest at the same URI is a new version.
+        run: The pipeline run that deploys it; recorded only.
     """
 
     name: str
@@ -68,6 +78,12 @@ class Service:
     grpc_port: int = 0
     host: str = LOOPBACK
     server_args: Sequence[str] = ()
+    grpc: bool = False
+    service_account: str = ""
+    download: str = INITIALIZER
+    storage_secret: str = ""
+    digest: str = ""
+    run: str = ""
 
     def validate(self) -> None:
         """Check every field.
@@ -90,8 +106,34 @@ class Service:
             errors.append(f"host: must be an address of this machine, got {self.host!r}")
         errors.extend(_list_resource_errors(self.resources))
         errors.extend(_list_flag_errors(self.server_args))
+        if self.download not in (INITIALIZER, SERVER):
+            errors.append(f"download: must be {INITIALIZER!r} or {SERVER!r}, got {self.download!r}")
+        elif self.storage_secret and self.download != SERVER:
+            errors.append(f"storage_secret: needs download={SERVER!r}; the initializer uses service_account")
         if errors:
             raise ValidationError(errors, subject=f"service {self.name}" if isinstance(self.name, str) else "service")
+
+
+@dataclass(frozen=True)
+class CanaryStatus:
+    """The canary of a service: a second model that gets a part of the requests.
+
+    Args:
+        percent: Percentage of the requests that it gets.
+        url: Its own address over HTTP, under the name of the service.
+        traffic_url: Address that splits requests between the service and its canary: POST a V1 or V2 body to it; the
+            path is ignored.
+        model: Directory or URI of its bundle.
+        state: Its state.
+        message: Reason of the state; may be empty.
+    """
+
+    percent: int
+    url: str
+    traffic_url: str
+    model: str
+    state: ServiceState
+    message: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,6 +155,10 @@ class ServiceStatus:
         warnings: Requests that the backend does not honour.
         created: Time of the deployment, in seconds since the epoch.
         log: File with the server's log; empty on a cluster.
+        canary: Its canary, or None.
+        previous: The model that `rollback` restores when there is no canary; empty for none.
+        digest: Digest of the bundle; empty if the deployment named none.
+        run: The pipeline run that deployed it; empty for none.
     """
 
     name: str
@@ -129,6 +175,10 @@ class ServiceStatus:
     warnings: tuple[str, ...] = ()
     created: float = 0.0
     log: str = ""
+    canary: CanaryStatus | None = None
+    previous: str = ""
+    digest: str = ""
+    run: str = ""
 
     @property
     def ready(self) -> bool:
@@ -142,7 +192,9 @@ class ServiceStatus:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the status as JSON types, `ready` included."""
-        value = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        value = asdict(self)
+        if self.canary is not None:
+            value["canary"]["state"] = self.canary.state.value
         return {**value, "state": self.state.value, "warnings": list(self.warnings), "ready": self.ready}
 
 

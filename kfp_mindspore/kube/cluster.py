@@ -162,9 +162,11 @@ class Cluster:
         states = watch_collection(self._client, resource, namespace, labels=labels, fields=fields)
         return self._iterate(states, timeout, token)
 
-    def read_log(self, pod: str, namespace: str, *, container: str = "", last: int | None = None) -> str:
+    def read_log(
+        self, pod: str, namespace: str, *, container: str = "", last: int | None = None, previous: bool = False
+    ) -> str:
         """Return a container's log; see `kfp_mindspore.kube.logs.read_log`."""
-        return self._run(read_log(self._client, pod, namespace, container=container, last=last))
+        return self._run(read_log(self._client, pod, namespace, container=container, last=last, previous=previous))
 
     def stream_log(
         self, pod: str, namespace: str, *, container: str = "", uid: str = "", token: CancellationToken | None = None

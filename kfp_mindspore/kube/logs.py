@@ -18,7 +18,13 @@ Timestamp = tuple[str, str]
 
 
 async def read_log(
-    client: AsyncClient, pod: str, namespace: str, *, container: str = "", last: int | None = None
+    client: AsyncClient,
+    pod: str,
+    namespace: str,
+    *,
+    container: str = "",
+    last: int | None = None,
+    previous: bool = False,
 ) -> str:
     """Return a container's log; empty before the container starts.
 
@@ -28,11 +34,12 @@ async def read_log(
         namespace: Its namespace.
         container: Name of the container; may be empty if there is only one.
         last: How many of its last lines; default all.
+        previous: Whether to return the log of the container before its last restart.
 
     Raises:
         NotFoundError: There is no such pod.
     """
-    query = {"container": container, "tailLines": last}
+    query = {"container": container, "tailLines": last, "previous": "true" if previous else None}
     request = Request("get", "pods/log", pod, namespace)
     try:
         return str(await client.request(request, "GET", PODS.get_path(namespace, pod, "log"), query))

@@ -260,7 +260,8 @@ def _read_model_dirs(values: list[str], model_name: str) -> dict[str, str]:
         # A URI may contain = in its query, a path in the names of its directories.
         if not separator or "/" in name or not name:
             name, path = model_name, value
-        if name in models:
+        # KServe appends the flags of a service to those of the runtime, which has the default.
+        if models.get(name, DEFAULT_MODEL_DIR) != DEFAULT_MODEL_DIR:
             raise UserError(
                 f"--model_dir: {name!r} has two directories: {models[name]} and {path}",
                 hint="Give each model a name: --model_dir first=DIR --model_dir second=DIR",

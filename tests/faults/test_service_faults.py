@@ -113,10 +113,10 @@ def test_the_port_of_another_service_is_taken(shop: Any, free_port: int) -> None
 def test_a_free_port_taken_by_another_process_is_replaced(
     shop: Any, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kfp_mindspore.inference.backends import local
+    from kfp_mindspore.inference.backends import local_rollout
 
-    chosen = [[free_port, free_port], local.list_free_ports(4)]
-    monkeypatch.setattr(local, "list_free_ports", lambda count: chosen.pop(0))
+    chosen = [[free_port, free_port], local_rollout.list_free_ports(4)]
+    monkeypatch.setattr(local_rollout, "list_free_ports", lambda count: chosen.pop(0))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", free_port))
         listener.listen()
@@ -164,10 +164,10 @@ def test_a_new_version_that_fails_leaves_the_old_one_alone(shop: Any, how: str) 
 def test_the_old_version_comes_back_when_the_new_one_fails_on_its_port(
     shop: Any, tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kfp_mindspore.inference.backends import local
+    from kfp_mindspore.inference.backends import local_rollout
 
     old = shop.deploy(port=free_port)
-    poison, start = tmp_path / "poison", local.start_version
+    poison, start = tmp_path / "poison", local_rollout.start_version
     starts: list[int] = []
 
     def start_and_poison(version: Any, *arguments: Any) -> None:
@@ -176,7 +176,7 @@ def test_the_old_version_comes_back_when_the_new_one_fails_on_its_port(
         # The new version has proved itself on another port; on the old one's it fails.
         poison.touch()
 
-    monkeypatch.setattr(local, "start_version", start_and_poison)
+    monkeypatch.setattr(local_rollout, "start_version", start_and_poison)
     with pytest.raises(ProcessFailedError, match="exit code 3"):
         shop.deploy(f"--fail-when={poison}", port=free_port)
     now = shop.connect().get("digits")

@@ -35,7 +35,7 @@ class ServiceFixture:
         inputs = {"image": random.random((samples, 4), np.float32)}
         outputs = {"scores": random.random((samples, 3), np.float32)}
         with write_bundle(path) as writer:
-            (writer.directory / "model.mindir").write_bytes(name.encode() * 100)
+            (writer.directory / "model.mindir").write_text(f"{name}\n" * 100)
             labels = (np.arange(samples) % 3).astype(np.int32)
             writer.write_verified(VerifiedSamples(inputs, outputs, labels))
             writer.sign(

@@ -1,7 +1,8 @@
 """A fake of mindsporeserver for tests of processes: standard library only, with faults on demand.
 
 It accepts the flags that the backend sets, SERVER_FLAGS of the real server, and its own; other flags are refused, as by
-the real server. It serves readiness, and at /pid its process number and the flags of SERVER_FLAGS.
+the real server. It serves readiness, and at /pid its process number and the flags of SERVER_FLAGS. Its prediction, by
+V1 and V2, is the model's name: the first line of model.mindir. It cannot load a model named `broken`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ def main() -> int:
     if given.fail or (given.fail_when and given.fail_when.exists()):
         print("the disk is on fire", file=sys.stderr)
         return given.fail or 3
+    model = (given.model_dir / "model.mindir").read_text().partition("\n")[0]
+    if model == "broken":
+        print("model.mindir: has no graph", file=sys.stderr)
+        return 2
     if given.ignore_terminate:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if given.child:
@@ -53,8 +58,22 @@ def main() -> int:
                 f"/v2/models/{given.model_name}/ready": {"name": given.model_name, "ready": ready},
                 "/pid": {"pid": os.getpid(), "model_dir": str(given.model_dir), "others": others},
             }
-            body = json.dumps(paths.get(self.path, {})).encode()
-            self.send_response((200 if ready else 503) if self.path in paths else 404)
+            self.respond((200 if ready else 503) if self.path in paths else 404, paths.get(self.path, {}))
+
+        def do_POST(self) -> None:
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            output = {"name": "model", "shape": [1], "datatype": "BYTES", "data": [model]}
+            if self.path == f"/v1/models/{given.model_name}:predict" and "instances" in request:
+                self.respond(200, {"predictions": [model]})
+            elif self.path == f"/v2/models/{given.model_name}/infer" and "inputs" in request:
+                self.respond(200, {"model_name": given.model_name, "outputs": [output]})
+            else:
+                self.respond(404, {"error": self.path})
+
+        def respond(self, status: int, document: object) -> None:
+            body = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -13,8 +13,8 @@ class ServingBackend(ABC):
     """Runs services; InferenceClient is its user interface."""
 
     @abstractmethod
-    def deploy(self, service: Service, *, wait_seconds: float, lease: Lease | None) -> ServiceStatus:
-        """Start a service, or its new version, and return when it is ready.
+    def deploy(self, service: Service, *, wait_seconds: float, lease: Lease | None, canary: int = 0) -> ServiceStatus:
+        """Start a service, its new version or its canary, and return when it is ready.
 
         A new version replaces the old one once it is ready; when it fails, the old one keeps running.
 
@@ -22,11 +22,35 @@ class ServingBackend(ABC):
             service: The service.
             wait_seconds: Seconds to wait until it is ready.
             lease: The service ends when this lease is no longer held; None for one named by the environment, if any.
+            canary: Percentage of the requests for a canary; 0 for a new version. A service that does not exist yet or
+                is stopped gets its first version.
 
         Raises:
-            UserError: The model or a field is wrong, or a port is taken.
+            UserError: The model or a field is wrong, a port is taken, or the service has a canary and `canary` is 0.
             ProcessFailedError: Its server terminated; the message has the last lines of its log.
             WaitTimeoutError: It was not ready before the timeout.
+        """
+
+    @abstractmethod
+    def promote(self, name: str, namespace: str, *, wait_seconds: float) -> ServiceStatus:
+        """Deploy the canary's model as the service's next version, wait until it serves, and remove the canary.
+
+        Raises:
+            NotFoundError: The service does not exist.
+            UserError: It has no canary.
+            ProcessFailedError: The version does not start; the service and its canary are as before.
+            WaitTimeoutError: It was not ready before the timeout; the same.
+        """
+
+    @abstractmethod
+    def rollback(self, name: str, namespace: str, *, wait_seconds: float) -> ServiceStatus:
+        """Remove the canary; without one, deploy the model of the version before as the next version.
+
+        Raises:
+            NotFoundError: The service does not exist.
+            UserError: It has neither a canary nor a version before.
+            ProcessFailedError: The version does not start; the service is as before.
+            WaitTimeoutError: It was not ready before the timeout; the same.
         """
 
     @abstractmethod

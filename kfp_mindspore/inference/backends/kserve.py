@@ -1,58 +1,304 @@
-"""The KServe backend; not implemented in this version."""
+"""The backend for clusters, where KServe serves: an InferenceService for each service."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NoReturn
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError, ValidationError, WaitTimeoutError
+from kfp_mindspore.inference import manifest
+from kfp_mindspore.inference.backends import rollout
 from kfp_mindspore.inference.backends.base import ServingBackend
+from kfp_mindspore.inference.backends.kserve_status import (
+    OWN_ANNOTATIONS,
+    build_status,
+    get_annotations,
+    get_canary_url,
+    get_url,
+    is_stopped,
+    snapshot,
+)
+from kfp_mindspore.inference.manifest import PREVIOUS_ANNOTATION, SERVICE_ANNOTATION, STOP_ANNOTATION
+from kfp_mindspore.inference.manifest import VERSION_ANNOTATION as VERSION
 from kfp_mindspore.inference.service import Service, ServiceStatus
+from kfp_mindspore.kube import Cluster, ForbiddenError
+from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.local.lease import Lease
 
+SERVICES = Resource("serving.kserve.io", "v1beta1", "inferenceservices", "InferenceService")
+GRAPHS = Resource("serving.kserve.io", "v1alpha1", "inferencegraphs", "InferenceGraph")
+_MANAGER = "kfp-mindspore-serving"
+_OWN_LABEL = f"{manifest.MANAGER_LABEL}={manifest.MANAGER}"
+_PREDICTORS = "component=predictor"
+_CONTAINER = "kserve-container"
+_REFUSED = "denied the request: "
+_POLL_SECONDS = 0.2
+_DELETION_SECONDS = 120.0
 
-@dataclass(frozen=True)
+Document = dict[str, Any]
+
+
 class KServeBackend(ServingBackend):
-    """Configuration of the cluster that serves.
+    """Services of a cluster with KServe, in Standard mode.
 
-    Services on a cluster are not in this version, so every method raises a UserError. `build_inference_service` and
-    `build_serving_runtime` make the manifests that kubectl applies.
+    Credentials and address are those of the kubernetes client: KUBECONFIG, ~/.kube/config, and in a pod its service
+    account. Errors are those of `kfp_mindspore.kube` beside the package's own.
 
     Args:
-        context: Context of the kubeconfig; None for the current one or the pod's own account.
+        context: Context of the kubeconfig; default the current one.
+        kubeconfig: The kubeconfig.
+        unschedulable_seconds: Seconds for which a pod may have no node before its rollout fails; give a cluster
+            autoscaler the time that it takes to add one.
     """
 
-    context: str | None = None
+    def __init__(
+        self,
+        context: str | None = None,
+        kubeconfig: str | os.PathLike[str] | None = None,
+        *,
+        unschedulable_seconds: float = 15.0,
+    ) -> None:
+        self.context = context
+        self.kubeconfig = kubeconfig
+        self.unschedulable_seconds = unschedulable_seconds
 
-    def deploy(self, service: Service, *, wait_seconds: float, lease: Lease | None) -> ServiceStatus:
-        """Raise UserError."""
-        self._refuse()
+    @functools.cached_property
+    def cluster(self) -> Cluster:
+        """The cluster, reached on first use."""
+        return Cluster(self.kubeconfig, self.context)
+
+    def deploy(self, service: Service, *, wait_seconds: float, lease: Lease | None, canary: int = 0) -> ServiceStatus:
+        """Apply a service, or its canary, and return once the new version serves.
+
+        The same service again is no new rollout. When the new version fails, the InferenceService is restored to the
+        version before, or deleted if this deployment created it. A lease has no effect: the service outlives its run.
+        """
+        current = self._find(SERVICES, service.name, service.namespace)
+        if current is not None and manifest.MANAGER_LABEL not in (current["metadata"].get("labels") or {}):
+            raise UserError(
+                f"service {service.name}: InferenceService in namespace {service.namespace} is not of kfp-mindspore",
+                hint=f"Choose another name, or label it to hand it over: kubectl label -n {service.namespace} "
+                f"inferenceservice {service.name} {_OWN_LABEL}",
+            )
+        if canary and current is not None and not is_stopped(current):
+            self._deploy_canary(service, canary, current, wait_seconds)
+        else:
+            if self._find(SERVICES, f"{service.name}-canary", service.namespace) is not None:
+                raise UserError(
+                    f"service {service.name}: has a canary",
+                    hint=f"End it first: kfp-mindspore service promote {service.name}, or rollback.",
+                )
+            self._deploy_stable(service, current, wait_seconds)
+        return self.get(service.name, service.namespace)
+
+    def promote(self, name: str, namespace: str, *, wait_seconds: float) -> ServiceStatus:
+        """Deploy the canary's model as the service, wait until it serves, and remove the canary."""
+        current, canary = self._get(name, namespace), self._find(SERVICES, f"{name}-canary", namespace)
+        if canary is None:
+            raise UserError(f"service {name}: has no canary to promote")
+        service = manifest.restore_service(get_annotations(canary)[SERVICE_ANNOTATION], name, namespace)
+        self._deploy_stable(service, current, wait_seconds)
+        self._remove_canary(name, namespace)
+        return self.get(name, namespace)
+
+    def rollback(self, name: str, namespace: str, *, wait_seconds: float) -> ServiceStatus:
+        """Remove the canary, or without one deploy the model of the version before again."""
+        current = self._get(name, namespace)
+        if not self._remove_canary(name, namespace):
+            previous = get_annotations(current).get(PREVIOUS_ANNOTATION)
+            if not previous:
+                raise UserError(f"service {name}: has neither a canary nor a version before this one")
+            service = manifest.restore_service(previous, name, namespace)
+            self._deploy_stable(service, current, wait_seconds, keep_previous=False)
+        return self.get(name, namespace)
 
     def get(self, name: str, namespace: str) -> ServiceStatus:
-        """Raise UserError."""
-        self._refuse()
+        """Return the status of a service, from its InferenceService and the pods of its version."""
+        document = self._get(name, namespace)
+        canary = self._find(SERVICES, f"{name}-canary", namespace)
+        return build_status(document, canary, self.cluster.list(PODS, namespace, labels=_PREDICTORS))
 
     def list(self, namespace: str | None) -> list[ServiceStatus]:
-        """Raise UserError."""
-        self._refuse()
+        """Return the services of kfp-mindspore in a namespace, or in all."""
+        found = self.cluster.list(SERVICES, namespace or "", labels=_OWN_LABEL)
+        pods = self.cluster.list(PODS, namespace or "", labels=_PREDICTORS)
+        named = {(item["metadata"]["namespace"], item["metadata"]["name"]): item for item in found}
+        return [
+            build_status(item, named.get((place, f"{name}-canary")), pods)
+            for (place, name), item in sorted(named.items())
+            if manifest.CANARY_LABEL not in item["metadata"]["labels"]
+        ]
 
     def read_logs(self, name: str, namespace: str, *, follow: bool, lines: int | None) -> Iterator[str]:
-        """Raise UserError."""
-        self._refuse()
+        """Yield the lines of the model server in each pod of the service, or follow those of the newest pod."""
+        self._get(name, namespace)
+        pods = rollout.list_pods(self.cluster, f"{name}-predictor", namespace)
+        pods.sort(key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+        for pod in pods[-1:] if follow else pods:
+            pod_name = pod["metadata"]["name"]
+            prefix = f"{pod_name}: " if len(pods) > 1 and not follow else ""
+            if not follow or lines is not None:
+                text = self.cluster.read_log(pod_name, namespace, container=_CONTAINER, last=lines)
+                yield from (f"{prefix}{line}" for line in text.splitlines())
+            if follow:
+                stream = self.cluster.stream_log(pod_name, namespace, container=_CONTAINER)
+                seen = len(text.splitlines()) if lines is not None else 0
+                yield from (line for index, line in enumerate(stream) if lines is None or index >= seen)
 
     def stop(self, name: str, namespace: str) -> ServiceStatus:
-        """Raise UserError."""
-        self._refuse()
+        """Annotate the InferenceService so that KServe removes its pods, and wait until they are gone."""
+        document = snapshot(self._get(name, namespace))
+        self._remove_canary(name, namespace)
+        document["metadata"]["annotations"][STOP_ANNOTATION] = "true"
+        self._apply(document)
+        self._wait_gone(name, namespace)
+        return self.get(name, namespace)
 
     def delete(self, name: str, namespace: str) -> None:
-        """Raise UserError."""
-        self._refuse()
+        """Delete the InferenceService and its canary, and wait until the pods are gone."""
+        self._get(name, namespace)
+        self._remove_canary(name, namespace)
+        self._delete(SERVICES, name, namespace)
+        self._wait_gone(name, namespace)
 
-    def _refuse(self) -> NoReturn:
-        raise UserError(
-            "services on a cluster are not in this version",
-            hint="Serve on this machine: --backend local or KFP_MINDSPORE_BACKEND=local. For KServe on a cluster, "
-            "apply with kubectl the YAML that `kfp-mindspore service runtime` prints, and the InferenceService that "
-            "kfp_mindspore.inference.build_inference_service makes.",
+    def _deploy_stable(
+        self, service: Service, current: Document | None, wait_seconds: float, *, keep_previous: bool = True
+    ) -> None:
+        document = manifest.build_inference_service(service)
+        own = document["metadata"]["annotations"]
+        before = get_annotations(current) if current else {}
+        recorded = before.get(SERVICE_ANNOTATION)
+        is_serving = current is not None and (is_stopped(current) or self._is_serving(current))
+        if recorded and before.get(VERSION) and manifest.is_same_version(recorded, service):
+            # A retried step: the annotations stay as well, since a change of theirs is a rollout.
+            own.update({key: before[key] for key in OWN_ANNOTATIONS if key in before})
+        else:
+            own[VERSION] = str(int(before.get(VERSION) or 0) + 1)
+            previous = recorded if is_serving else before.get(PREVIOUS_ANNOTATION)
+            if keep_previous and previous:
+                own[PREVIOUS_ANNOTATION] = previous
+        good = snapshot(current) if current and is_serving else None
+        if current and good is None and before.get(PREVIOUS_ANNOTATION):
+            # The deployment of the present, failing version died before it could restore the one before.
+            good = manifest.build_inference_service(
+                manifest.restore_service(before[PREVIOUS_ANNOTATION], service.name, service.namespace)
+            )
+            good["metadata"]["annotations"][VERSION] = str(int(own[VERSION]) + 1)
+        self._roll_out(SERVICES, document, f"{service.name}-predictor", good, current is None, wait_seconds)
+
+    def _deploy_canary(self, service: Service, percent: int, stable: Document, wait_seconds: float) -> None:
+        name, namespace = service.name, service.namespace
+        current = self._find(SERVICES, manifest.name_canary(name), namespace)
+        before = get_annotations(current) if current else {}
+        version = max(int(get_annotations(stable).get(VERSION) or 0), int(before.get(VERSION) or 0)) + 1
+        if before and manifest.is_same_version(before[SERVICE_ANNOTATION], service):
+            version = int(before[VERSION])
+        document = manifest.build_canary(service, percent, version)
+        good = snapshot(current) if current and self._is_serving(current) else None
+        subject = f"canary of service {name}"
+        self._roll_out(SERVICES, document, f"{name}-canary-predictor", good, good is None, wait_seconds, subject)
+        url = get_url(stable)
+        urls = url, get_canary_url(url, name)
+        graph = manifest.build_canary_graph(service, percent, urls)
+        graph["metadata"]["annotations"] = {VERSION: f"{version}-{percent}"}
+        try:
+            self._roll_out(GRAPHS, graph, graph["metadata"]["name"], None, True, wait_seconds, f"router of {subject}")
+        except BaseException:
+            self._remove_canary(name, namespace)
+            raise
+
+    def _roll_out(
+        self,
+        resource: Resource,
+        document: Document,
+        deployment: str,
+        good: Document | None,
+        is_new: bool,
+        wait_seconds: float,
+        subject: str = "",
+    ) -> None:
+        """Apply an object and wait until its version serves; if it fails, restore `good` or delete a new object."""
+        name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
+        applied = self._apply(document)
+        waiting = rollout.Rollout(
+            self.cluster, subject or f"service {name}", resource, applied, deployment, self.unschedulable_seconds
         )
+        try:
+            waiting.wait(wait_seconds)
+        except BaseException as error:
+            found = self._find(resource, name, namespace)
+            if found is not None and get_annotations(found).get(VERSION) == get_annotations(applied).get(VERSION):
+                outcome = self._restore(resource, name, namespace, good, is_new)
+                if isinstance(error, KfpMindSporeError):
+                    error.hint = f"{error.hint} {outcome}".strip()
+            raise
+
+    def _restore(self, resource: Resource, name: str, namespace: str, good: Document | None, is_new: bool) -> str:
+        if good is not None:
+            self._apply(good)
+            return "The version before serves on."
+        if is_new:
+            self._delete(resource, name, namespace)
+            return "It was removed: there was no version before it."
+        return "There is no version before it to restore."
+
+    def _remove_canary(self, name: str, namespace: str) -> bool:
+        """Delete the router and the canary; return whether there was one."""
+        names = ((GRAPHS, manifest.name_graph(name)), (SERVICES, f"{name}-canary"))
+        found = [self._delete(resource, item, namespace) for resource, item in names]
+        return any(found)
+
+    def _delete(self, resource: Resource, name: str, namespace: str) -> bool:
+        """Delete an object and wait until it is gone; return whether it existed."""
+        try:
+            self.cluster.delete(resource, name, namespace)
+        except NotFoundError:
+            return False
+        deadline = time.monotonic() + _DELETION_SECONDS
+        while self._find(resource, name, namespace) is not None:
+            if time.monotonic() >= deadline:
+                raise WaitTimeoutError(f"{resource.kind} {name}: not deleted within {_DELETION_SECONDS:g} s")
+            time.sleep(_POLL_SECONDS)
+        return True
+
+    def _wait_gone(self, name: str, namespace: str) -> None:
+        """Wait until the pods of a service have terminated."""
+        deadline = time.monotonic() + _DELETION_SECONDS
+        selector = f"{rollout.SERVICE_LABEL}={name},component=predictor"
+        while pods := self.cluster.list(PODS, namespace, labels=selector):
+            if time.monotonic() >= deadline:
+                names = ", ".join(pod["metadata"]["name"] for pod in pods)
+                raise WaitTimeoutError(f"service {name}: pods not gone within {_DELETION_SECONDS:g} s: {names}")
+            time.sleep(_POLL_SECONDS)
+
+    def _apply(self, document: Mapping[str, Any]) -> Document:
+        try:
+            return self.cluster.apply(document, manager=_MANAGER)
+        except (ForbiddenError, ValidationError) as error:
+            reason = error.message.partition(_REFUSED)[2]
+            if not reason:
+                raise
+            raise ValidationError([reason], subject=f"service {document['metadata']['name']}") from None
+
+    def _find(self, resource: Resource, name: str, namespace: str) -> Document | None:
+        with contextlib.suppress(NotFoundError):
+            return self.cluster.get(resource, name, namespace)
+        return None
+
+    def _get(self, name: str, namespace: str) -> Document:
+        if (document := self._find(SERVICES, name, namespace)) is None:
+            raise NotFoundError(
+                f"service {name}: there is none in namespace {namespace}",
+                hint="See those that are there: kfp-mindspore service list",
+            )
+        return document
+
+    def _is_serving(self, document: Document) -> bool:
+        metadata = document["metadata"]
+        version = get_annotations(document).get(VERSION, "")
+        pods = rollout.list_pods(self.cluster, f"{metadata['name']}-predictor", metadata["namespace"], version)
+        return any(map(rollout.is_ready, pods))

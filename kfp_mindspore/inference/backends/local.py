@@ -7,32 +7,22 @@ import dataclasses
 import importlib.util
 import logging
 import os
-import shutil
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kfp_mindspore import files
-from kfp_mindspore.errors import (
-    KfpMindSporeError,
-    MissingExtraError,
-    NotFoundError,
-    ProcessFailedError,
-    UserError,
-)
-from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
+from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, NotFoundError, UserError
+from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.inference.backends.base import ServingBackend
-from kfp_mindspore.inference.backends.state import ServerSpec, ServiceDirectory, VersionDirectory
-from kfp_mindspore.inference.backends.versions import discard, end_version, get_status, read_logs, start_version
-from kfp_mindspore.inference.service import Service, ServiceStatus
+from kfp_mindspore.inference.backends.local_rollout import LocalRollout, ServerOptions
+from kfp_mindspore.inference.backends.state import ServiceDirectory, VersionDirectory
+from kfp_mindspore.inference.backends.versions import discard, end_version, get_status, read_logs
+from kfp_mindspore.inference.service import CanaryStatus, Service, ServiceStatus
 from kfp_mindspore.local.lease import Lease, is_lease_held
-from kfp_mindspore.local.ports import is_port_free, list_free_ports
 from kfp_mindspore.settings import LEASE_VARIABLE
 
-SERVER_MODULE = "mindsporeserver"
-# Attempts with other free ports when another process binds a chosen one before the server starts.
-_PORT_ATTEMPTS = 3
+CANARY = "canary"
+TRAFFIC = "traffic"
 
 _logger = logging.getLogger(__name__)
 
@@ -60,22 +50,20 @@ class LocalServing(ServingBackend):
         grace_seconds: float = 5.0,
     ) -> None:
         self._root = (home or files.get_home()).absolute() / "services"
-        self._command = tuple(command) if command is not None else None
-        self._max_restarts = max_restarts
-        self._stable_seconds = stable_seconds
-        self._grace_seconds = grace_seconds
+        self._options = ServerOptions(
+            tuple(command) if command is not None else None, max_restarts, stable_seconds, grace_seconds
+        )
 
-    def deploy(self, service: Service, *, wait_seconds: float, lease: Lease | None) -> ServiceStatus:
-        """Start a service, or its new version, and return when it is ready.
+    def deploy(self, service: Service, *, wait_seconds: float, lease: Lease | None, canary: int = 0) -> ServiceStatus:
+        """Start a service, its new version or its canary, and return when it is ready.
 
         When the old version listens on the requested port, the new one first becomes ready on another port and then
         moves to the requested one, with a gap of its start-up time.
         """
         bundle = _open_bundle(service)
         _check_flags(service)
-        if self._command is None and importlib.util.find_spec("kserve") is None:
+        if self._options.command is None and importlib.util.find_spec("kserve") is None:
             raise MissingExtraError("kserve", "serving")
-        deadline = time.monotonic() + wait_seconds
         directory = self._get_directory(service.name, service.namespace)
         lease_path = str(lease.path) if lease else os.environ.get(LEASE_VARIABLE) or None
         if lease_path and not is_lease_held(lease_path):
@@ -83,27 +71,62 @@ class LocalServing(ServingBackend):
                 f"service {service.name}: the run that it would belong to is over: {lease_path} is not held",
                 hint=f"Unset {LEASE_VARIABLE} for a service that outlives its run.",
             )
+        service = dataclasses.replace(service, model_dir=bundle.path.absolute())
         with directory.lock():
-            old = directory.current
-            self._sweep(directory)
-            try:
-                new = self._replace(directory, old, service, bundle, lease_path, deadline, wait_seconds)
-            except BaseException:
-                directory.remove_if_empty()
-                raise
-            if old is not None:
-                shutil.rmtree(old.path, ignore_errors=True)
-        status = get_status(new)
+            current = directory.current
+            if canary and current is not None and not get_status(current).is_finished:
+                self._deploy_canary(service, bundle, current, canary, lease_path, wait_seconds)
+            elif self._get_hidden(service.name, service.namespace, CANARY).current is not None:
+                raise UserError(
+                    f"service {service.name}: has a canary",
+                    hint=f"End it first: kfp-mindspore service promote {service.name}, or rollback.",
+                )
+            else:
+                _sweep(directory)
+                try:
+                    rollout = LocalRollout(directory, service, self._options, lease_path, wait_seconds)
+                    rollout.deploy_bundle(bundle)
+                except BaseException:
+                    directory.remove_if_empty()
+                    raise
+        status = self.get(service.name, service.namespace)
         for warning in status.warnings:
             _logger.warning("service %s: %s", service.name, warning)
         return status
+
+    def promote(self, name: str, namespace: str, *, wait_seconds: float) -> ServiceStatus:
+        """Start the canary's model as the service's next version, and terminate the canary."""
+        directory = self._get_directory(name, namespace)
+        self._get_current(name, namespace)
+        with directory.lock():
+            current = self._get_current(name, namespace)
+            canary = self._get_hidden(name, namespace, CANARY).current
+            if canary is None:
+                raise UserError(f"service {name}: has no canary to promote")
+            _sweep(directory)
+            self._deploy_again(directory, current, canary, wait_seconds, keep_previous=True)
+            self._remove_canary(name, namespace)
+        return self.get(name, namespace)
+
+    def rollback(self, name: str, namespace: str, *, wait_seconds: float) -> ServiceStatus:
+        """Terminate the canary, or without one start the model of the version before as the next version."""
+        directory = self._get_directory(name, namespace)
+        self._get_current(name, namespace)
+        with directory.lock():
+            current = self._get_current(name, namespace)
+            if not self._remove_canary(name, namespace):
+                if (previous := directory.previous) is None:
+                    raise UserError(f"service {name}: has neither a canary nor a version before this one")
+                _sweep(directory)
+                self._deploy_again(directory, current, previous, wait_seconds, keep_previous=False)
+        return self.get(name, namespace)
 
     def get(self, name: str, namespace: str) -> ServiceStatus:
         """Return the status of a service, with a readiness probe of its server."""
         while True:
             version = self._get_current(name, namespace)
             try:
-                status = get_status(version)
+                status = self._describe(version, name, namespace)
             except UserError:
                 # Replaced by a new version meanwhile: retry with that.
                 if self._get_current(name, namespace) == version:
@@ -127,11 +150,12 @@ class LocalServing(ServingBackend):
         return read_logs(self._get_current(name, namespace), follow, lines)
 
     def stop(self, name: str, namespace: str) -> ServiceStatus:
-        """Terminate a service's processes; its state and its log are kept."""
+        """Terminate a service's processes and its canary; its state and its log are kept."""
         directory = self._get_directory(name, namespace)
         self._get_current(name, namespace)
         with directory.lock():
-            self._sweep(directory)
+            _sweep(directory)
+            self._remove_canary(name, namespace)
             version = self._get_current(name, namespace)
             end_version(version)
             return get_status(version)
@@ -141,122 +165,82 @@ class LocalServing(ServingBackend):
         directory = self._get_directory(name, namespace)
         self._get_current(name, namespace)
         with directory.lock():
+            self._remove_canary(name, namespace)
             for version in directory.list_versions():
                 end_version(version)
             directory.remove()
 
-    def _replace(
+    def _deploy_canary(
         self,
-        directory: ServiceDirectory,
-        old: VersionDirectory | None,
         service: Service,
         bundle: ModelBundle,
+        stable: VersionDirectory,
+        percent: int,
         lease: str | None,
-        deadline: float,
-        wait_seconds: float,
-    ) -> VersionDirectory:
-        """Start the new version, make it the service and terminate the old one."""
-        held = _get_ports(old)
-        for attempt in range(1, _PORT_ATTEMPTS + 1):
-            wanted = _resolve_ports(service, held)
-            shared = held & set(wanted)
-            first = tuple(list_free_ports(2)) if shared else wanted
-            version = directory.add_version()
-            with contextlib.ExitStack() as stack:
-                try:
-                    stack.enter_context(Lease.hold(version.deploying))
-                    self._prepare(version, service, bundle, first, lease)
-                    try:
-                        start_version(version, deadline, wait_seconds)
-                    except ProcessFailedError:
-                        if _was_port_taken(service, first) and attempt < _PORT_ATTEMPTS:
-                            discard(version)
-                            continue
-                        raise
-                    if shared and old is not None:
-                        self._move(version, old, service, wanted, deadline, wait_seconds)
-                    directory.set_current(version)
-                except BaseException:
-                    discard(version)
-                    raise
-            if old is not None:
-                end_version(old)
-            return version
-        raise AssertionError("the last attempt returns or raises")
-
-    def _prepare(
-        self,
-        version: VersionDirectory,
-        service: Service,
-        bundle: ModelBundle,
-        ports: Sequence[int],
-        lease: str | None,
-    ) -> None:
-        version.work.mkdir()
-        version.model.mkdir()
-        # A link, not a copy: a bundle is replaced as a whole, never modified.
-        for name in (*bundle.signature.files, SIGNATURE_FILE):
-            _link(bundle.path / name, version.model / name)
-        port, grpc_port = ports
-        spec = ServerSpec(
-            name=service.name,
-            namespace=service.namespace,
-            version=version.number,
-            source=str(bundle.path.absolute()),
-            argv=self._build_command(service, version.model, port, grpc_port),
-            port=port,
-            grpc_port=grpc_port,
-            replicas=service.replicas,
-            warnings=_list_warnings(service),
-            lease=lease,
-            max_restarts=self._max_restarts,
-            stable_seconds=self._stable_seconds,
-            grace_seconds=self._grace_seconds,
-            created=time.time(),
-            host=service.host,
-        )
-        version.write_spec(spec)
-
-    def _build_command(self, service: Service, model: Path, port: int, grpc_port: int) -> tuple[str, ...]:
-        command = self._command or (sys.executable, "-m", SERVER_MODULE)
-        flags = (
-            f"--model_name={service.name}",
-            f"--model_dir={model}",
-            f"--http_port={port}",
-            f"--grpc_port={grpc_port}",
-            f"--host={service.host}",
-        )
-        return (*command, *flags, *service.server_args)
-
-    def _move(
-        self,
-        version: VersionDirectory,
-        old: VersionDirectory,
-        service: Service,
-        ports: Sequence[int],
-        deadline: float,
         wait_seconds: float,
     ) -> None:
-        """Move a version that was ready to the ports of the old one; when that fails, restart the old one."""
-        spec = version.read_spec()
-        port, grpc_port = ports
-        end_version(version)
-        end_version(old)
-        argv = self._build_command(service, version.model, port, grpc_port)
-        version.write_spec(dataclasses.replace(spec, argv=argv, port=port, grpc_port=grpc_port))
+        """Start a second server and the splitter in front of both; on failure the canary before, if any, stays."""
+        name, namespace = service.name, service.namespace
+        # The service keeps its ports; those of a canary are free ones.
+        service = dataclasses.replace(service, port=0, grpc_port=0)
+        directories = [self._get_hidden(name, namespace, kind) for kind in (CANARY, TRAFFIC)]
+        is_new = directories[0].current is None
         try:
-            start_version(version, deadline, wait_seconds)
+            for directory in directories:
+                _sweep(directory)
+            rollouts = [LocalRollout(path, service, self._options, lease, wait_seconds) for path in directories]
+            version = rollouts[0].deploy_bundle(bundle, keep_previous=False, percent=percent)
+            rollouts[1].start_splitter(stable.read_spec().url, version.read_spec().url, percent)
         except BaseException:
-            end_version(version)
-            start_version(old, time.monotonic() + wait_seconds, wait_seconds)
+            if is_new:
+                self._remove_canary(name, namespace)
             raise
 
-    def _sweep(self, directory: ServiceDirectory) -> None:
-        """Remove versions left by a killed deployment."""
-        current = directory.current
-        for version in directory.list_versions():
-            if current is None or version.number != current.number:
-                discard(version)
+    def _deploy_again(
+        self,
+        directory: ServiceDirectory,
+        current: VersionDirectory,
+        source: VersionDirectory,
+        wait_seconds: float,
+        *,
+        keep_previous: bool,
+    ) -> None:
+        """Deploy the model of a canary or of the version before, at the service's requested address."""
+        spec = current.read_spec()
+        address = {key: spec.service[key] for key in ("host", "port", "grpc_port")}
+        service = Service(**{**source.read_spec().service, **address})
+        rollout = LocalRollout(directory, service, self._options, spec.lease, wait_seconds)
+        rollout.deploy_bundle(ModelBundle.open(source.model), keep_previous=keep_previous)
+
+    def _remove_canary(self, name: str, namespace: str) -> bool:
+        """Terminate the splitter and the canary; return whether there was a canary."""
+        found = self._get_hidden(name, namespace, CANARY).current is not None
+        for kind in (TRAFFIC, CANARY):
+            directory = self._get_hidden(name, namespace, kind)
+            for version in directory.list_versions():
+                end_version(version)
+            directory.remove()
+        return found
+
+    def _describe(self, version: VersionDirectory, name: str, namespace: str) -> ServiceStatus:
+        """Return the status of a version with that of its canary."""
+        status = get_status(version)
+        previous = self._get_directory(name, namespace).previous
+        if previous is not None:
+            status = dataclasses.replace(status, previous=previous.read_spec().source)
+        canary, traffic = (self._get_hidden(name, namespace, kind).current for kind in (CANARY, TRAFFIC))
+        if canary is None or traffic is None:
+            return status
+        spec, found, splitter = canary.read_spec(), get_status(canary), get_status(traffic)
+        worst = found if splitter.ready else splitter
+        return dataclasses.replace(
+            status,
+            canary=CanaryStatus(spec.percent, spec.url, splitter.url, spec.source, worst.state, worst.message),
+        )
+
+    def _get_hidden(self, name: str, namespace: str, kind: str) -> ServiceDirectory:
+        """Return the directory of a canary or its splitter, which `list` skips."""
+        return ServiceDirectory(self._root / namespace / f".{name}-{kind}")
 
     def _get_directory(self, name: str, namespace: str) -> ServiceDirectory:
         return ServiceDirectory(self._root / namespace / name)
@@ -291,45 +275,9 @@ def _check_flags(service: Service) -> None:
             )
 
 
-def _list_warnings(service: Service) -> tuple[str, ...]:
-    warnings = []
-    if service.replicas > 1:
-        warnings.append(f"replicas: {service.replicas} requested, this machine runs 1")
-    if any(service.resources.values()):
-        warnings.append("resources: not enforced on this machine")
-    return tuple(warnings)
-
-
-def _get_ports(version: VersionDirectory | None) -> set[int]:
-    """Return the ports of a running version."""
-    if version is None:
-        return set()
-    state = version.read_state()
-    spec = version.read_spec()
-    return {spec.port, spec.grpc_port} if state is not None and state.supervisor.is_alive() else set()
-
-
-def _resolve_ports(service: Service, held: set[int]) -> tuple[int, int]:
-    """Return the ports for a service: the requested ones, else free ones."""
-    for name, port in (("port", service.port), ("grpc_port", service.grpc_port)):
-        if port and port not in held and not is_port_free(port):
-            raise UserError(
-                f"service {service.name}: {name} {port} is taken by another process",
-                hint=f"End that process, or choose another {name}; 0 takes a free one.",
-            )
-    free = [port for port in list_free_ports(4) if port not in (service.port, service.grpc_port)]
-    return service.port or free[0], service.grpc_port or free[1]
-
-
-def _was_port_taken(service: Service, ports: Sequence[int]) -> bool:
-    """Return whether another process took a port that the user did not choose."""
-    chosen = {service.port, service.grpc_port}
-    return any(port not in chosen and not is_port_free(port) for port in ports)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        target.hardlink_to(source.resolve())
-    except OSError:
-        # Another file system, or one without links.
-        shutil.copyfile(source, target)
+def _sweep(directory: ServiceDirectory) -> None:
+    """Remove versions left by a killed deployment."""
+    kept = {version.number for version in (directory.current, directory.previous) if version is not None}
+    for version in directory.list_versions():
+        if version.number not in kept:
+            discard(version)

@@ -1,7 +1,8 @@
 """The directories of a local service, shared by clients and supervisors.
 
-services/<namespace>/<name>/
+services/<namespace>/<name>/; a canary's is `.<name>-canary`, that of its traffic splitter `.<name>-traffic`
   current               number of the version that is the service; absent until one was ready
+  previous              number of the version that `rollback` deploys again; absent if there is none
   versions/<number>/
     plan.json           `ServerSpec`, written by the deployment
     state.json          `ServerState`, written by the supervisor
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ class ServerSpec:
         grace_seconds: Seconds between SIGTERM and SIGKILL of the server.
         created: Time of the deployment, in seconds since the epoch.
         host: Listen address.
+        service: Fields of the deployed `Service`; empty for a traffic splitter.
+        percent: Percentage of the requests, of a canary.
     """
 
     name: str
@@ -65,6 +68,8 @@ class ServerSpec:
     grace_seconds: float = 5.0
     created: float = 0.0
     host: str = LOOPBACK
+    service: Mapping[str, Any] = field(default_factory=dict)
+    percent: int = 0
 
     @property
     def url(self) -> str:
@@ -198,15 +203,23 @@ class ServiceDirectory(StateDirectory):
     @property
     def current(self) -> VersionDirectory | None:
         """The version that is the service, or None."""
-        try:
-            number = int((self.path / "current").read_text())
-        except FileNotFoundError:
-            return None
-        return VersionDirectory(self.path / "versions" / str(number))
+        return self._read_version("current")
+
+    @property
+    def previous(self) -> VersionDirectory | None:
+        """The stopped version that `rollback` deploys again, or None."""
+        return self._read_version("previous")
 
     def set_current(self, version: VersionDirectory) -> None:
         """Make a version the service."""
         files.write_text(self.path / "current", f"{version.number}\n")
+
+    def set_previous(self, version: VersionDirectory | None) -> None:
+        """Keep a version for a rollback, or none."""
+        if version is None:
+            (self.path / "previous").unlink(missing_ok=True)
+        else:
+            files.write_text(self.path / "previous", f"{version.number}\n")
 
     def list_versions(self) -> list[VersionDirectory]:
         """Return every version, also those that a killed deployment left, oldest first."""
@@ -221,6 +234,13 @@ class ServiceDirectory(StateDirectory):
         path = self.path / "versions" / str(max([0, current.number if current else 0, *numbers]) + 1)
         path.mkdir(parents=True)
         return VersionDirectory(path)
+
+    def _read_version(self, name: str) -> VersionDirectory | None:
+        try:
+            number = int((self.path / name).read_text())
+        except FileNotFoundError:
+            return None
+        return VersionDirectory(self.path / "versions" / str(number))
 
     def remove_if_empty(self) -> None:
         """Remove the directory of a service without versions."""

@@ -105,6 +105,8 @@ def get_status(version: VersionDirectory) -> ServiceStatus:
         warnings=spec.warnings,
         created=spec.created,
         log=str(version.server_log),
+        digest=spec.service.get("digest", ""),
+        run=spec.service.get("run", ""),
     )
     state = version.read_state()
     if state is None:

@@ -92,9 +92,12 @@ def test_an_unknown_service(shop: Any, capsys: pytest.CaptureFixture[str], comma
     assert captured.out == ""
 
 
-def test_a_cluster_is_refused_by_name(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cluster_needs_a_kubeconfig(
+    shop: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
     assert run(["service", "list", "--backend", "kubernetes"]) == 2
-    assert "services on a cluster are not in this version" in capsys.readouterr().err
+    assert f"{tmp_path / 'missing'} does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

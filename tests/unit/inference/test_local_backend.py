@@ -173,7 +173,8 @@ def test_a_new_version_takes_the_place_of_the_old_one(shop: Any) -> None:
     assert (new.version, new.model, new.ready) == (2, str(new_bundle), True)
     assert shop.request_pid(new) == new.pid != old.pid
     assert not is_ready(old.url, "digits")
-    assert [path.name for path in (shop.home / "services/default/digits/versions").iterdir()] == ["2"]
+    # The old one is stopped, and kept for a rollback.
+    assert sorted(path.name for path in (shop.home / "services/default/digits/versions").iterdir()) == ["1", "2"]
     assert len(shop.find_processes()) == 2
 
 

@@ -1,15 +1,24 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.inference import InferenceClient, KServeBackend, Service, build_inference_service
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.inference import Service, build_inference_service
+from kfp_mindspore.inference.manifest import (
+    SERVICE_ANNOTATION,
+    build_canary,
+    build_canary_graph,
+    is_same_version,
+    record_service,
+    restore_service,
+)
 
-CRD = Path(__file__).parents[4] / "shared" / "crds" / "inferenceservices.serving.kserve.io.json"
+CRDS = Path(__file__).parents[4] / "shared" / "crds"
 
 
 def test_the_whole_manifest() -> None:
@@ -22,6 +31,7 @@ def test_the_whole_manifest() -> None:
             "name": "digits",
             "namespace": "team",
             "labels": {"app.kubernetes.io/managed-by": "kfp-mindspore"},
+            "annotations": {SERVICE_ANNOTATION: record_service(service)},
         },
         "spec": {
             "predictor": {
@@ -36,6 +46,62 @@ def test_the_whole_manifest() -> None:
             }
         },
     }
+
+
+def test_named_ports_for_grpc() -> None:
+    model = build_inference_service(Service("digits", "s3://b/m", grpc=True))["spec"]["predictor"]["model"]
+    assert [(port["name"], port["containerPort"]) for port in model["ports"]] == [("http1", 8080), ("h2c", 8081)]
+
+
+def test_service_account() -> None:
+    predictor = build_inference_service(Service("digits", "s3://b/m", service_account="models"))["spec"]["predictor"]
+    assert predictor["serviceAccountName"] == "models"
+
+
+def test_download_by_the_server_has_no_storage_initializer() -> None:
+    service = Service("digits", "s3://b/m/", download="server", storage_secret="store", server_args=("--max_batch=1",))
+    model = build_inference_service(service)["spec"]["predictor"]["model"]
+    assert "storageUri" not in model
+    assert model["args"] == ["--model_dir=s3://b/m/", "--max_batch=1"]
+    assert model["envFrom"] == [{"secretRef": {"name": "store"}}]
+
+
+@pytest.mark.parametrize("options", [{"service_account": "models"}, {"download": "server", "storage_secret": "store"}])
+def test_minio_uri_becomes_s3_with_credentials(options: dict[str, Any]) -> None:
+    model = build_inference_service(Service("digits", "minio://mlpipeline/m/", **options))["spec"]["predictor"]["model"]
+    assert "s3://mlpipeline/m/" in (model.get("storageUri"), model.get("args", [""])[0].partition("=")[2])
+
+
+def test_recorded_service_is_restored() -> None:
+    resources = {"limits": {"cpu": "1"}}
+    service = Service("digits", "s3://b/m", 2, resources, "team", server_args=["--max_batch=1"], grpc=True, digest="d")
+    text = record_service(service)
+    assert restore_service(text, "digits", "team") == service
+    assert is_same_version(text, dataclasses.replace(service, run="another"))
+    assert not is_same_version(text, dataclasses.replace(service, digest="e"))
+
+
+def test_canary_serves_under_the_name_of_the_service() -> None:
+    document = build_canary(Service("digits", "s3://b/m", namespace="team"), 10, 3)
+    assert document["metadata"]["name"] == "digits-canary"
+    assert document["metadata"]["labels"]["kfp-mindspore/canary-of"] == "digits"
+    assert document["spec"]["predictor"]["model"]["args"] == ["--model_name=digits"]
+    with pytest.raises(ValidationError, match="must be at most 46 characters with a canary"):
+        build_canary(Service("d" * 47, "s3://b/m"), 10, 3)
+
+
+def test_graph_splits_both_protocols() -> None:
+    graph = build_canary_graph(Service("digits", "s3://b/m"), 10, ("http://stable", "http://canary"))
+    nodes = graph["spec"]["nodes"]
+    assert [(step["condition"], step["nodeName"]) for step in nodes["root"]["steps"]] == [
+        ("instances", "v1"),
+        ("inputs", "v2"),
+    ]
+    for node, path in (("v1", "/v1/models/digits:predict"), ("v2", "/v2/models/digits/infer")):
+        assert [(step["serviceUrl"], step["weight"]) for step in nodes[node]["steps"]] == [
+            (f"http://stable{path}", 90),
+            (f"http://canary{path}", 10),
+        ]
 
 
 def test_flags_of_the_server() -> None:
@@ -58,14 +124,25 @@ def test_a_wrong_service_has_no_manifest() -> None:
         build_inference_service(Service("digits", "s3://b/m", replicas=0))
 
 
-@pytest.mark.skipif(not CRD.is_file(), reason="KServe's custom resource definition is not beside this repository")
-@pytest.mark.parametrize("resources", [{}, {"limits": {"cpu": "1", "huawei.com/Ascend910": 1}}])
-def test_the_manifest_has_the_fields_of_kserves_definition(resources: dict[str, Any]) -> None:
-    definition = json.loads(CRD.read_text())
-    (version,) = [entry for entry in definition["spec"]["versions"] if entry["name"] == "v1beta1"]
-    manifest = build_inference_service(Service("digits", "pvc://models/digits", replicas=3, resources=resources))
-    assert find_misfits(manifest, version["schema"]["openAPIV3Schema"], "") == []
-    assert manifest["apiVersion"] == f"{definition['spec']['group']}/{version['name']}"
+@pytest.mark.skipif(not CRDS.is_dir(), reason="KServe's custom resource definitions are not beside this repository")
+@pytest.mark.parametrize(
+    "document",
+    [
+        build_inference_service(Service("digits", "pvc://models/digits", replicas=3)),
+        build_inference_service(
+            Service("digits", "s3://b/m", resources={"limits": {"cpu": "1", "huawei.com/Ascend910": 1}}, grpc=True)
+        ),
+        build_canary(Service("digits", "s3://b/m", download="server", storage_secret="s", service_account="a"), 5, 2),
+        build_canary_graph(Service("digits", "s3://b/m"), 10, ("http://stable", "http://canary")),
+    ],
+    ids=["claim", "grpc", "canary", "graph"],
+)
+def test_the_manifest_has_the_fields_of_kserves_definition(document: dict[str, Any]) -> None:
+    plural = f"{document['kind'].lower()}s"
+    definition = json.loads((CRDS / f"{plural}.serving.kserve.io.json").read_text())
+    name = document["apiVersion"].partition("/")[2]
+    (version,) = [entry for entry in definition["spec"]["versions"] if entry["name"] == name]
+    assert find_misfits(document, version["schema"]["openAPIV3Schema"], "") == []
 
 
 def find_misfits(value: Any, schema: dict[str, Any], path: str) -> list[str]:
@@ -75,6 +152,8 @@ def find_misfits(value: Any, schema: dict[str, Any], path: str) -> list[str]:
     types = {"object": dict, "string": str, "integer": int, "array": list, "boolean": bool}
     if not isinstance(value, types[schema["type"]]):
         return [f"{path}: {value!r} is no {schema['type']}"]
+    if isinstance(value, list):
+        return [misfit for entry in value for misfit in find_misfits(entry, schema["items"], f"{path}[]")]
     if not isinstance(value, dict) or path == ".metadata":
         return []
     misfits = [f"{path}.{name}: missing" for name in schema.get("required", []) if name not in value]
@@ -82,17 +161,3 @@ def find_misfits(value: Any, schema: dict[str, Any], path: str) -> list[str]:
         below = schema.get("properties", {}).get(name) or schema.get("additionalProperties")
         misfits += find_misfits(entry, below, f"{path}.{name}") if below else [f"{path}.{name}: unknown"]
     return misfits
-
-
-def test_services_on_a_cluster_are_refused() -> None:
-    client = InferenceClient(KServeBackend(context="here"))
-    calls = (client.get, client.stop, client.delete, client.logs)
-    for call in (
-        lambda: client.deploy(Service("digits", "s3://b/m")),
-        client.list,
-        *(lambda c=c: c("x") for c in calls),
-    ):
-        with pytest.raises(UserError, match="services on a cluster are not in this version") as caught:
-            call()
-        for step in ("--backend local", "kubectl", "kfp-mindspore service runtime", "build_inference_service"):
-            assert step in caught.value.hint

@@ -38,6 +38,8 @@ from kfp_mindspore.inference.service import ServiceState, ServiceStatus, list_na
         ({"server_args": ["--a", 1]}, "server_args[1]: must be --flag or --flag=value, got 1"),
         ({"server_args": ["--http-port=1"]}, "server_args[0]: --http-port follows from the service's own fields"),
         ({"server_args": ["--model_dir", "x"]}, "server_args[0]: --model_dir follows from the service's own fields"),
+        ({"download": "git"}, "download: must be 'initializer' or 'server', got 'git'"),
+        ({"storage_secret": "store"}, "storage_secret: needs download='server'"),
         ({"resources": []}, "resources: must be an object"),
         ({"resources": {"limit": {}}}, "resources.limit: unknown field, expected requests or limits"),
         ({"resources": {"limits": "2"}}, "resources.limits: must be an object of quantities"),

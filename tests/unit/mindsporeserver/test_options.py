@@ -100,6 +100,7 @@ def test_the_docs_name_each_flag_with_its_default() -> None:
         (["--model_dir", "a=x", "--model_dir", "b=y"], {"a": "x", "b": "y"}),
         (["--model_dir", "a=x", "--model_dir", "y"], {"a": "x", "digits": "y"}),
         (["--model_dir=a=b=c"], {"a": "b=c"}),
+        (["--model_dir=/mnt/models", "--model_dir=s3://bucket/a/"], {"digits": "s3://bucket/a/"}),
         (["--model_dir=/models/a=b"], {"digits": "/models/a=b"}),
         (["--model_dir=./a=b"], {"digits": "./a=b"}),
         (["--model_dir==b"], {"digits": "=b"}),

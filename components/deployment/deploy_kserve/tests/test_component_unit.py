@@ -15,7 +15,7 @@ class RecordingBackend(LocalServing):
         super().__init__(home)
         self.deployed = []
 
-    def deploy(self, service, *, wait_seconds, lease):
+    def deploy(self, service, *, wait_seconds, lease, canary=0):
         self.deployed.append((service, wait_seconds))
         return ServiceStatus(
             name=service.name,

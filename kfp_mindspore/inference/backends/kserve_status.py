@@ -1,0 +1,143 @@
+"""The status of a service on a cluster, from its InferenceService and its pods."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kfp_mindspore.inference import manifest
+from kfp_mindspore.inference.backends import rollout
+from kfp_mindspore.inference.manifest import (
+    PREVIOUS_ANNOTATION,
+    SERVICE_ANNOTATION,
+    STOP_ANNOTATION,
+    VERSION_ANNOTATION,
+)
+from kfp_mindspore.inference.service import CanaryStatus, Service, ServiceState, ServiceStatus
+
+Document = Mapping[str, Any]
+
+OWN_ANNOTATIONS = (
+    SERVICE_ANNOTATION,
+    VERSION_ANNOTATION,
+    PREVIOUS_ANNOTATION,
+    manifest.PERCENT_ANNOTATION,
+    STOP_ANNOTATION,
+)
+
+
+def get_annotations(document: Document) -> dict[str, str]:
+    """Return the annotations of an object."""
+    return document["metadata"].get("annotations") or {}
+
+
+def is_stopped(document: Document) -> bool:
+    """Return whether an InferenceService is to have no pods."""
+    return get_annotations(document).get(STOP_ANNOTATION) == "true"
+
+
+def snapshot(document: Document) -> dict[str, Any]:
+    """Return what restores an object by server-side apply: its spec with our labels and annotations."""
+    metadata = document["metadata"]
+    return {
+        "apiVersion": document["apiVersion"],
+        "kind": document["kind"],
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "labels": {
+                key: value
+                for key, value in (metadata.get("labels") or {}).items()
+                if key in (manifest.MANAGER_LABEL, manifest.CANARY_LABEL)
+            },
+            "annotations": {key: value for key, value in get_annotations(document).items() if key in OWN_ANNOTATIONS},
+        },
+        "spec": copy.deepcopy(document["spec"]),
+    }
+
+
+def get_url(document: Document) -> str:
+    """Return the address of an InferenceService within the cluster."""
+    metadata = document["metadata"]
+    address = ((document.get("status") or {}).get("address") or {}).get("url")
+    return str(address or f"http://{metadata['name']}-predictor.{metadata['namespace']}.svc.cluster.local")
+
+
+def get_canary_url(url: str, name: str) -> str:
+    """Return the address of a service's canary, of the same form as the service's own."""
+    return url.replace(f"//{name}", f"//{name}-canary", 1)
+
+
+def build_status(document: Document, canary: Document | None, pods: Sequence[Document]) -> ServiceStatus:
+    """Return the status of a service.
+
+    Args:
+        document: Its InferenceService.
+        canary: That of its canary, or None.
+        pods: Pods of predictors, also of other services.
+    """
+    metadata, found = document["metadata"], get_annotations(document)
+    name, namespace = metadata["name"], metadata["namespace"]
+    own = _select_pods(pods, document)
+    recorded, previous = found.get(SERVICE_ANNOTATION), found.get(PREVIOUS_ANNOTATION)
+    service = manifest.restore_service(recorded, name, namespace) if recorded else Service(name, "")
+    state, message = _get_state(document, own)
+    model = document["spec"]["predictor"].get("model") or {}
+    url = get_url(document)
+    created = datetime.datetime.fromisoformat(metadata["creationTimestamp"].replace("Z", "+00:00"))
+    return ServiceStatus(
+        name=name,
+        namespace=namespace,
+        state=state,
+        url=url,
+        grpc_url=f"{url.partition('://')[2]}:{manifest.GRPC_PORT}" if service.grpc else "",
+        model=str(service.model_dir) or str(model.get("storageUri", "")),
+        version=int(found.get(VERSION_ANNOTATION) or 1),
+        replicas=sum(map(rollout.is_ready, own)),
+        restarts=rollout.count_restarts(own),
+        message=message,
+        created=created.timestamp(),
+        canary=_build_canary_status(name, document, canary, pods) if canary else None,
+        previous=str(manifest.restore_service(previous, name, namespace).model_dir) if previous else "",
+        digest=service.digest,
+        run=service.run,
+    )
+
+
+def _select_pods(pods: Sequence[Document], document: Document) -> Sequence[Document]:
+    metadata, version = document["metadata"], get_annotations(document).get(VERSION_ANNOTATION, "")
+    return [
+        pod
+        for pod in pods
+        if pod["metadata"]["namespace"] == metadata["namespace"]
+        and pod["metadata"]["labels"].get(rollout.SERVICE_LABEL) == metadata["name"]
+        and rollout.is_of_version(pod, version)
+    ]
+
+
+def _get_state(document: Document, pods: Sequence[Document]) -> tuple[ServiceState, str]:
+    if is_stopped(document):
+        return ServiceState.STOPPED, "stopped"
+    if any(map(rollout.is_ready, pods)):
+        return ServiceState.READY, ""
+    failures = [failure for pod in pods if (failure := rollout.get_pod_failure(pod))]
+    message = failures[0].reason if failures else next(filter(None, map(rollout.get_unschedulable, pods)), "")
+    condition = rollout.get_condition(document, "PredictorReady")
+    state = ServiceState.RESTARTING if rollout.count_restarts(pods) else ServiceState.STARTING
+    return state, message or str(condition.get("message") or "")
+
+
+def _build_canary_status(name: str, stable: Document, canary: Document, pods: Sequence[Document]) -> CanaryStatus:
+    found, namespace = get_annotations(canary), canary["metadata"]["namespace"]
+    state, message = _get_state(canary, _select_pods(pods, canary))
+    url = get_url(stable)
+    return CanaryStatus(
+        percent=int(found.get(manifest.PERCENT_ANNOTATION) or 0),
+        url=get_canary_url(url, name),
+        traffic_url=f"http://{manifest.name_graph(name)}.{namespace}.svc{url.partition('.svc')[2]}",
+        model=str(manifest.restore_service(found[SERVICE_ANNOTATION], name, namespace).model_dir),
+        state=state,
+        message=message,
+    )

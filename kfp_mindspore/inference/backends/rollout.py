@@ -1,0 +1,263 @@
+"""A rollout on a cluster: its completion, and the reason why it fails.
+
+Ready=True of an InferenceService stays true while the pods of a new version crash, and an InferenceGraph is Ready
+without its router. So a rollout is complete when its Deployment is, and fails when a pod of its version does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailedError, WaitTimeoutError
+from kfp_mindspore.inference.manifest import VERSION_ANNOTATION
+from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.resources import EVENTS, PODS, Resource
+
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
+# On the pods of an InferenceService: its name.
+SERVICE_LABEL = "serving.kserve.io/inferenceservice"
+KNATIVE_MODES = ("Knative", "Serverless")
+_POLL_SECONDS = 0.3
+_LAST_LINES = 15
+# The controller makes a Deployment in under a second, and repeats an attempt that failed by a conflict.
+_CONTROLLER_SECONDS = 5.0
+# modelStatus keeps the failure of an earlier spec until the controller has read the new one.
+_STALE_SECONDS = 2.0
+# A container does not leave these waiting states without intervention.
+_STUCK_REASONS = frozenset(
+    {"CreateContainerConfigError", "CreateContainerError", "ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff"}
+    | {"InvalidImageName", "CrashLoopBackOff", "RunContainerError"}
+)
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PodFailure:
+    """Why a pod does not become ready.
+
+    Args:
+        reason: One sentence with the pod and its container.
+        pod: Name of the pod.
+        container: Its failing container; empty when none has started.
+        restarted: Whether the container that failed is the one before the present one.
+        message: Termination message, the last resort for a log.
+    """
+
+    reason: str
+    pod: str
+    container: str = ""
+    restarted: bool = False
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One version of an InferenceService or InferenceGraph.
+
+    Args:
+        cluster: The cluster.
+        subject: Its name in messages, such as `service digits`.
+        resource: Kind of the object.
+        applied: The object as the API server stored it.
+        deployment: Name of its Deployment in Standard mode.
+        unschedulable_seconds: Seconds for which a pod may have no node.
+    """
+
+    cluster: Cluster
+    subject: str
+    resource: Resource
+    applied: Document
+    deployment: str
+    unschedulable_seconds: float
+
+    def wait(self, wait_seconds: float) -> None:
+        """Wait until the version serves, and no pod of another version is left.
+
+        Raises:
+            ProcessFailedError: A pod fails, the controller refuses the spec, or another deployment replaced it.
+            WaitTimeoutError: The timeout expired.
+        """
+        start = time.monotonic()
+        unschedulable: dict[str, float] = {}
+        while True:
+            seconds = time.monotonic() - start
+            observed = self._get()
+            if self._marker(observed) != self._marker(self.applied):
+                raise ProcessFailedError(f"{self.subject}: another deployment replaced this one meanwhile")
+            deployment = self._get_deployment()
+            pods = list_pods(self.cluster, self.deployment, self._namespace, self._marker(self.applied))
+            if self._is_complete(observed, deployment, pods):
+                return
+            for pod in pods:
+                failure = get_pod_failure(pod)
+                if failure is None and (why := get_unschedulable(pod)):
+                    since = unschedulable.setdefault(pod["metadata"]["uid"], time.monotonic())
+                    if time.monotonic() - since >= self.unschedulable_seconds:
+                        failure = PodFailure(f"pod {pod['metadata']['name']}: Unschedulable: {why}", "")
+                if failure is not None:
+                    raise ProcessFailedError(f"{self.subject}: {failure.reason}", log=self._read_lines(failure))
+            if reason := self._get_refusal(observed, deployment, pods, seconds):
+                raise ProcessFailedError(f"{self.subject}: {reason}")
+            if seconds >= wait_seconds:
+                states = [f"pod {pod['metadata']['name']} is {pod['status'].get('phase')}" for pod in pods]
+                lines = self._read_lines(PodFailure("", pods[0]["metadata"]["name"])) if pods else []
+                raise WaitTimeoutError(
+                    f"{self.subject}: not ready within {wait_seconds:g} s: {', '.join(states) or 'it has no pods'}",
+                    log=lines,
+                    hint="Increase the timeout if it is still loading according to its last lines.",
+                )
+            time.sleep(_POLL_SECONDS)
+
+    @property
+    def _namespace(self) -> str:
+        return str(self.applied["metadata"]["namespace"])
+
+    def _marker(self, document: Document) -> str:
+        return str((document["metadata"].get("annotations") or {}).get(VERSION_ANNOTATION, ""))
+
+    def _get(self) -> Document:
+        try:
+            return self.cluster.get(self.resource, self.applied["metadata"]["name"], self._namespace)
+        except NotFoundError:
+            raise ProcessFailedError(f"{self.subject}: was deleted meanwhile") from None
+
+    def _get_deployment(self) -> Document | None:
+        """Return the Deployment once it has the version's template."""
+        try:
+            deployment = self.cluster.get(DEPLOYMENTS, self.deployment, self._namespace)
+        except NotFoundError:
+            return None
+        return deployment if self._marker(deployment["spec"]["template"]) == self._marker(self.applied) else None
+
+    def _is_complete(self, observed: Document, deployment: Document | None, pods: Sequence[Document]) -> bool:
+        status = observed.get("status") or {}
+        if status.get("deploymentMode") in KNATIVE_MODES:
+            revisions = (status.get("components") or {}).get("predictor") or {}
+            latest = revisions.get("latestCreatedRevision")
+            # A graph has no components, and its own Ready is that of its Knative service.
+            is_latest = not revisions or latest == revisions.get("latestReadyRevision")
+            is_serving = is_latest and (not revisions or any(map(is_ready, pods)))
+            return get_condition(observed, "Ready").get("status") == "True" and is_serving
+        if deployment is None:
+            return False
+        found = deployment.get("status") or {}
+        wanted = deployment["spec"].get("replicas", 1)
+        counts = [found.get(field, 0) for field in ("updatedReplicas", "replicas", "availableReplicas")]
+        is_observed = found.get("observedGeneration", 0) >= deployment["metadata"]["generation"]
+        return bool(is_observed and wanted > 0 and counts == [wanted] * 3)
+
+    def _get_refusal(
+        self, observed: Document, deployment: Document | None, pods: Sequence[Document], seconds: float
+    ) -> str:
+        """Return why there are no pods: the spec, or a quota or policy; empty while there is no reason."""
+        if deployment is not None:
+            failed = get_condition(deployment, "ReplicaFailure")
+            return str(failed.get("message") or "") if failed.get("status") == "True" and not pods else ""
+        model = (observed.get("status") or {}).get("modelStatus") or {}
+        if model.get("transitionStatus") == "InvalidSpec" and seconds >= _STALE_SECONDS and not pods:
+            info = model.get("lastFailureInfo") or {}
+            return f"{info.get('reason', 'InvalidSpec')}: {info.get('message', '')}".rstrip(": ")
+        return self._get_event() if seconds >= _CONTROLLER_SECONDS and not pods else ""
+
+    def _get_event(self) -> str:
+        """Return the newest warning of the controller about this version."""
+        metadata = self.applied["metadata"]
+        since = max((entry.get("time", "") for entry in metadata.get("managedFields") or []), default="")
+        fields = f"involvedObject.kind={self.resource.kind},involvedObject.name={metadata['name']},type=Warning"
+        events = self.cluster.list(EVENTS, self._namespace, fields=fields)
+        found = [event for event in events if (event.get("lastTimestamp") or "") >= since]
+        newest = max(found, key=lambda event: str(event.get("lastTimestamp")), default=None)
+        return f"{newest.get('reason')}: {newest.get('message')}" if newest else ""
+
+    def _read_lines(self, failure: PodFailure) -> list[str]:
+        lines: list[str] = []
+        # The reason is known; a log that cannot be read must not hide it.
+        with contextlib.suppress(KfpMindSporeError):
+            if failure.pod and (failure.container or not failure.reason):
+                container = failure.container or "kserve-container"
+                text = self.cluster.read_log(
+                    failure.pod, self._namespace, container=container, last=_LAST_LINES, previous=failure.restarted
+                )
+                lines = text.splitlines()
+        return lines or failure.message.splitlines()[-_LAST_LINES:]
+
+
+def list_pods(cluster: Cluster, deployment: str, namespace: str, version: str = "") -> list[dict[str, Any]]:
+    """Return the pods of a Deployment of KServe, without those that are being deleted.
+
+    Args:
+        cluster: The cluster.
+        deployment: Its name; in Knative mode, the name of the Knative service.
+        namespace: Their namespace.
+        version: Only those of this version; empty for all.
+    """
+    service, _, component = deployment.rpartition("-")
+    selector = f"app=isvc.{deployment}"
+    if component == "predictor":
+        # `app` differs in Knative mode; these labels are the same in both.
+        selector = f"{SERVICE_LABEL}={service},component=predictor"
+    pods = cluster.list(PODS, namespace, labels=selector)
+    return [pod for pod in pods if is_of_version(pod, version)]
+
+
+def is_of_version(pod: Document, version: str = "") -> bool:
+    """Return whether a pod is of a version, or with no version of any, and is not being deleted."""
+    metadata = pod["metadata"]
+    found = (metadata.get("annotations") or {}).get(VERSION_ANNOTATION)
+    return not metadata.get("deletionTimestamp") and version in ("", found)
+
+
+def get_condition(document: Document, kind: str) -> Document:
+    """Return a condition of an object; empty when it has none."""
+    conditions = (document.get("status") or {}).get("conditions") or []
+    return next((entry for entry in conditions if entry.get("type") == kind), {})
+
+
+def is_ready(pod: Document) -> bool:
+    """Return whether a pod is ready."""
+    return get_condition(pod, "Ready").get("status") == "True"
+
+
+def count_restarts(pods: Sequence[Document]) -> int:
+    """Return the number of container restarts of pods."""
+    statuses = [item for pod in pods for item in (pod.get("status") or {}).get("containerStatuses") or []]
+    return sum(int(item.get("restartCount") or 0) for item in statuses)
+
+
+def get_unschedulable(pod: Document) -> str:
+    """Return why a pod has no node; empty when it has one."""
+    condition = get_condition(pod, "PodScheduled")
+    is_refused = condition.get("status") == "False" and condition.get("reason") == "Unschedulable"
+    return str(condition.get("message") or "no node fits") if is_refused else ""
+
+
+def get_pod_failure(pod: Document) -> PodFailure | None:
+    """Return why a pod does not become ready: a container that ended or cannot start, or an eviction; else None."""
+    name, status = pod["metadata"]["name"], pod.get("status") or {}
+    for item in (*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])):
+        state = item.get("state") or {}
+        is_server = item in (status.get("containerStatuses") or [])
+        before = (item.get("lastState") or {}).get("terminated")
+        ended = state.get("terminated") or before
+        if ended and (ended.get("exitCode") or is_server):
+            code, why = ended.get("exitCode"), ended.get("reason") or "Error"
+            why = "" if why in ("Error", "Completed") else f" ({why})"
+            return PodFailure(
+                f"pod {name}: container {item['name']} ended with exit code {code}{why}",
+                name,
+                item["name"],
+                restarted="terminated" not in state,
+                message=str(ended.get("message") or ""),
+            )
+        waiting = state.get("waiting") or {}
+        if waiting.get("reason") in _STUCK_REASONS:
+            text = f"{waiting['reason']}: {waiting.get('message') or item.get('image')}"
+            return PodFailure(f"pod {name}: container {item['name']}: {text}", name)
+    if status.get("phase") == "Failed":
+        return PodFailure(f"pod {name}: {status.get('reason', 'Failed')}: {status.get('message', '')}".rstrip(": "), "")
+    return None

@@ -1,0 +1,60 @@
+"""Traffic splitter of a canary: `python -m kfp_mindspore.inference.splitter NAME HOST PORT STABLE CANARY PERCENT`.
+
+As the router of KServe's InferenceGraph it ignores the path of a POST request: a body with `instances` is V1, one with
+`inputs` is V2. Each request is forwarded to one of the two servers, at random.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import httpx
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+
+def build_application(name: str, stable: str, canary: str, percent: int) -> Starlette:
+    """Return the application.
+
+    Args:
+        name: Name of the model on both servers.
+        stable: Address of the service.
+        canary: Address of its canary.
+        percent: Percentage of the requests for the canary.
+    """
+    # No timeout: the servers have their own.
+    client = httpx.AsyncClient(timeout=None, trust_env=False)
+    paths = {"instances": f"/v1/models/{name}:predict", "inputs": f"/v2/models/{name}/infer"}
+
+    async def get_ready(request: Request) -> Response:
+        return JSONResponse({"name": name, "ready": True})
+
+    async def forward(request: Request) -> Response:
+        try:
+            body = await request.json()
+        except ValueError:
+            body = None
+        path = next((path for key, path in paths.items() if isinstance(body, dict) and key in body), None)
+        if path is None:
+            return JSONResponse({"error": "the body must be JSON with instances (V1) or inputs (V2)"}, 404)
+        url = canary if random.random() * 100 < percent else stable
+        try:
+            response = await client.post(
+                f"{url}{path}", content=await request.body(), headers={"Content-Type": "application/json"}
+            )
+        except httpx.HTTPError as error:
+            return JSONResponse({"error": f"{url}: {error or type(error).__name__}"}, 502)
+        return Response(response.content, response.status_code, media_type=response.headers.get("content-type"))
+
+    routes = [Route(f"/v2/models/{name}/ready", get_ready), Route("/{path:path}", forward, methods=["POST"])]
+    return Starlette(routes=routes)
+
+
+if __name__ == "__main__":
+    name, host, port, stable, canary, percent = sys.argv[1:]
+    application = build_application(name, stable, canary, int(percent))
+    uvicorn.run(application, host=host, port=int(port), log_level="warning")
