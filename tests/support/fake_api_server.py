@@ -20,7 +20,10 @@ import yaml
 Document = dict[str, Any]
 TICK_SECONDS = 0.02
 _COLLECTIONS = frozenset(
-    {"msjobs", "pods", "services", "endpointslices", "events", "leases", "customresourcedefinitions", "things"}
+    {
+        *("msjobs", "pods", "services", "endpointslices", "events", "leases", "customresourcedefinitions", "things"),
+        *("configmaps", "secrets", "persistentvolumeclaims"),
+    }
 )
 
 

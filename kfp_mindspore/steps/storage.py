@@ -1,0 +1,257 @@
+"""Hand-over of data between Kubeflow Pipelines and the pods of a job, chosen by the parameter `storage`."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.errors import NotFoundError, ProcessFailedError, UserError, ValidationError
+from kfp_mindspore.kube.errors import ForbiddenError
+from kfp_mindspore.kube.resources import PERSISTENT_VOLUME_CLAIMS
+from kfp_mindspore.steps import store_config
+from kfp_mindspore.steps.artifact_store import ArtifactStore
+from kfp_mindspore.steps.pod_patch import PodPatch
+
+if TYPE_CHECKING:
+    from kfp_mindspore.kube import Cluster
+
+ARTIFACTS, WORKSPACE, CLAIM = "artifacts", "workspace", "claim"
+ENTRYPOINT = "kfp_mindspore.steps.artifact_entrypoint"
+
+# Below the output root of the step, beside its artifacts: the same URI for each retry, and no part of an artifact.
+CHECKPOINT_FOLDER = "msjob-checkpoints"
+_DATA_DIR = "/kfp-mindspore"
+_CLAIM_DIR = "/kfp-mindspore-claim"
+# KFP's own names of the workspace's volume, mount path and placeholder.
+_WORKSPACE_VOLUME, _WORKSPACE_DIR, _WORKSPACE_PLACEHOLDER = "kfp-workspace", "/kfp-workspace", "{{$.workspace_path}}"
+_CLAIM_PATTERN = re.compile(r"claim:(?P<claim>[a-z0-9]([a-z0-9.-]*[a-z0-9])?)(/(?P<path>[^/$][^$]*))?")
+# kfp.dsl's local paths of URIs.
+_LOCAL_PREFIXES = {"/s3/": "s3://", "/minio/": "minio://", "/gcs/": "gs://"}
+
+
+@dataclass(frozen=True)
+class StorageSpec:
+    """A parsed parameter `storage`.
+
+    Args:
+        kind: ARTIFACTS, WORKSPACE or CLAIM.
+        claim: Name of the PersistentVolumeClaim; empty unless `kind` is CLAIM.
+        path: Directory in the workspace or claim; empty for its root.
+    """
+
+    kind: str = ARTIFACTS
+    claim: str = ""
+    path: str = ""
+
+
+def parse_storage(text: str) -> StorageSpec:
+    """Parse the parameter `storage`; an empty text is `artifacts`.
+
+    Raises:
+        ValidationError: It has another form.
+    """
+    text = text or ARTIFACTS
+    for head in (_WORKSPACE_PLACEHOLDER, _WORKSPACE_DIR, WORKSPACE):
+        if text == head or text.startswith(f"{head}/"):
+            path = text[len(head) :].strip("/")
+            if ".." not in path.split("/"):
+                return StorageSpec(WORKSPACE, path=path)
+    if text == ARTIFACTS:
+        return StorageSpec()
+    found = _CLAIM_PATTERN.fullmatch(text)
+    if found is None or ".." in (found["path"] or "").split("/"):
+        raise ValidationError([f"storage: must be artifacts, workspace or claim:NAME/PATH, got {text!r}"])
+    return StorageSpec(CLAIM, found["claim"], (found["path"] or "").strip("/"))
+
+
+@dataclass(frozen=True)
+class JobStorage:
+    """The data of a job's pods.
+
+    Args:
+        patch: Volumes, mounts and credentials of the pods.
+        wrapper: The entrypoint of the pods; the job's command follows it.
+        inputs: Paths in the pods by URI.
+        outputs: Paths in the pods by name.
+        checkpoint_dir: Checkpoint directory in the pods.
+        artifacts: Access of this process to the artifacts' files.
+    """
+
+    patch: PodPatch
+    wrapper: tuple[str, ...]
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    checkpoint_dir: str
+    artifacts: ArtifactStore = field(compare=False)
+
+    def wrap(self, command: Sequence[str]) -> list[str]:
+        """Return the command of the pods."""
+        return [*self.wrapper, *command]
+
+    @contextlib.contextmanager
+    def explain_failures(self) -> Iterator[None]:
+        """Add the reason to the error of a job whose image lacks the entrypoint."""
+        try:
+            yield
+        except ProcessFailedError as error:
+            text = "\n".join((error.message, *error.log))
+            if re.search(r"No module named '?(kfp_mindspore|lazy_loader|fsspec)", text):
+                raise ProcessFailedError(
+                    error.message,
+                    hint="The image of the job lacks kfp-mindspore[artifacts], which reads and writes its artifacts.",
+                    log=error.log,
+                ) from None
+            raise
+
+
+def plan_storage(
+    storage: str,
+    *,
+    root: str,
+    folder: str,
+    cluster: Cluster,
+    namespace: str,
+    inputs: Mapping[str, str],
+    outputs: Mapping[str, str],
+    checkpoint_dir: str = "",
+    workflow: str = "",
+    patch: PodPatch | None = None,
+) -> JobStorage:
+    """Return how the pods of a job access the artifacts of a step on a cluster.
+
+    Args:
+        storage: The parameter, see `parse_storage`.
+        root: URI of the step's output root.
+        folder: Directory of the job in a workspace or claim, the same for each retry of the step.
+        cluster: The cluster.
+        namespace: Namespace of the step, with its ConfigMap, Secrets and claims.
+        inputs: Paths of the input artifacts in this process, by URI.
+        outputs: URIs of the outputs by name; a name that ends with `/` is a directory that the command expects.
+        checkpoint_dir: URI or mounted directory of the checkpoints of several runs; empty for one of this step.
+        workflow: Name of the run's Workflow; empty if it is unknown.
+        patch: Volumes and mounts that the pods have besides.
+
+    Raises:
+        ValidationError: `storage` or `checkpoint_dir` is invalid.
+        UserError: The pods cannot access an artifact, or the run has no workspace; nothing was submitted.
+    """
+    spec = parse_storage(storage)
+    patch = patch or PodPatch()
+    volumes = _build_volumes(spec, cluster, namespace, workflow, patch)
+    base = _DATA_DIR
+    if spec.kind != ARTIFACTS:
+        base = "/".join(part for part in (volumes.volume_mounts[0]["mountPath"], spec.path, folder) if part)
+    synced, directory = _resolve_checkpoints(checkpoint_dir, spec, root, base, patch.merge(volumes))
+    in_place = {
+        uri: path for uri, path in inputs.items() if spec.kind == WORKSPACE and path.startswith(f"{_WORKSPACE_DIR}/")
+    }
+    downloads = {
+        uri: f"{base}/inputs/{index}/{uri.rstrip('/').rpartition('/')[2]}"
+        for index, uri in enumerate(uri for uri in inputs if uri not in in_place)
+    }
+    uploads = {f"{base}/outputs/{name}": uri for name, uri in outputs.items()}
+    stores = store_config.resolve_stores(
+        [*downloads, *uploads.values(), *([synced] if synced else ())],
+        store_config.read_providers(cluster, namespace),
+    )
+    wrapper = ["python", "-m", ENTRYPOINT]
+    for uri, path in downloads.items():
+        wrapper += ["--download", uri, path]
+    for path, uri in uploads.items():
+        wrapper += ["--upload", path.rstrip("/"), uri, *(("--mkdir", path) if path.endswith("/") else ())]
+    if synced:
+        wrapper += ["--checkpoints", directory, synced, *(("--keep-checkpoints",) if checkpoint_dir else ())]
+    else:
+        wrapper += ["--mkdir", directory]
+    if spec.kind != ARTIFACTS:
+        wrapper.append("--shared")
+    return JobStorage(
+        patch=volumes.merge(PodPatch(env=store_config.build_env(stores))),
+        wrapper=(*(part.replace("$", "$$") for part in wrapper), "--"),
+        inputs={**downloads, **in_place},
+        outputs={name: f"{base}/outputs/{name}".rstrip("/") for name in outputs},
+        checkpoint_dir=directory,
+        artifacts=store_config.open_stores(stores, cluster, namespace),
+    )
+
+
+def get_root_uri(output_file: str, artifact_uris: Sequence[str]) -> str:
+    """Return the URI of a step's output root.
+
+    Args:
+        output_file: `outputs.outputFile` of KFP's ExecutorInput, `/s3/…/output_metadata.json` since KFP 2.16.
+        artifact_uris: URIs of the output artifacts.
+
+    Raises:
+        UserError: Neither is below a URI.
+    """
+    for prefix, scheme in _LOCAL_PREFIXES.items():
+        if output_file.startswith(prefix):
+            return scheme + output_file[len(prefix) :].rpartition("/")[0]
+    for uri in artifact_uris:
+        if "://" in uri:
+            return uri.rstrip("/").rpartition("/")[0]
+    raise UserError(
+        f"{output_file}: the step has no URI to which the job's pods can write their outputs",
+        hint="It needs Kubeflow Pipelines ≥ 2.16 with a pipeline root of s3://, minio:// or gs://.",
+    )
+
+
+def _build_volumes(spec: StorageSpec, cluster: Cluster, namespace: str, workflow: str, patch: PodPatch) -> PodPatch:
+    source: dict[str, Any]
+    if spec.kind == ARTIFACTS:
+        name, source, mount = "kfp-mindspore-data", {"emptyDir": {}}, _DATA_DIR
+    elif spec.kind == CLAIM:
+        _check_claim(cluster, spec.claim, namespace, f"storage: claim:{spec.claim}: there is no such claim")
+        name, mount = "kfp-mindspore-claim", _CLAIM_DIR
+        source = {"persistentVolumeClaim": {"claimName": spec.claim}}
+    else:
+        claim = _get_workspace_claim(patch, workflow)
+        _check_claim(cluster, claim, namespace, "storage: workspace: the run has no workspace")
+        name, mount = _WORKSPACE_VOLUME, _WORKSPACE_DIR
+        source = {"persistentVolumeClaim": {"claimName": claim}}
+    return PodPatch(volumes=[{"name": name, **source}], volume_mounts=[{"name": name, "mountPath": mount}])
+
+
+def _get_workspace_claim(patch: PodPatch, workflow: str) -> str:
+    for volume in patch.volumes:
+        if volume.get("name") == _WORKSPACE_VOLUME:
+            return str(volume["persistentVolumeClaim"]["claimName"])
+    if not workflow:
+        raise UserError("storage: workspace: the Workflow of this step is unknown, and with it the claim's name")
+    return f"{workflow}-{_WORKSPACE_VOLUME}"
+
+
+def _check_claim(cluster: Cluster, claim: str, namespace: str, message: str) -> None:
+    # A step that may not get claims submits the job, and the pods' events name a missing claim.
+    with contextlib.suppress(ForbiddenError):
+        try:
+            cluster.get(PERSISTENT_VOLUME_CLAIMS, claim, namespace)
+        except NotFoundError:
+            hint = "Set dsl.PipelineConfig(workspace=…) on the pipeline." if "workspace" in message else ""
+            raise UserError(f"{message}: claim {namespace}/{claim} does not exist", hint=hint) from None
+
+
+def _resolve_checkpoints(given: str, spec: StorageSpec, root: str, base: str, patch: PodPatch) -> tuple[str, str]:
+    """Return the URI of the checkpoints, empty without one, and their directory in the pods."""
+    if not given:
+        if spec.kind == ARTIFACTS:
+            return f"{root.rstrip('/')}/{CHECKPOINT_FOLDER}", f"{base}/checkpoints"
+        return "", f"{base}/checkpoints"
+    if "://" in given:
+        return given.rstrip("/"), f"{base}/checkpoints"
+    mounts = [str(mount["mountPath"]).rstrip("/") for mount in _list_shared_mounts(patch)]
+    if any(given == mount or given.startswith(f"{mount}/") for mount in mounts):
+        return "", given
+    raise ValidationError(
+        [f"checkpoint_dir: must be a URI or a directory of a volume of the pods ({', '.join(mounts)}), got {given!r}"],
+        hint="A path of the step's own file system does not exist in the pods of the job.",
+    )
+
+
+def _list_shared_mounts(patch: PodPatch) -> list[Mapping[str, Any]]:
+    empty = {volume["name"] for volume in patch.volumes if "emptyDir" in volume}
+    return [mount for mount in patch.volume_mounts if mount["name"] not in empty]

@@ -1,0 +1,204 @@
+"""Object stores of Kubeflow Pipelines: the ConfigMap `kfp-launcher`, as KFP 2.17's launcher reads it.
+
+A store's credentials are a Secret, which pods receive by reference, or (`fromEnv`) the environment and the service
+account of the pod.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.kube.resources import CONFIG_MAPS, SECRETS
+from kfp_mindspore.steps.artifact_store import (
+    PROTOCOLS,
+    SECRET_PREFIX,
+    STORES_VARIABLE,
+    ArtifactStore,
+    Store,
+    dump_stores,
+)
+
+if TYPE_CHECKING:
+    from kfp_mindspore.kube import Cluster
+
+CONFIG_MAP = "kfp-launcher"
+# KFP's default for minio:// without a provider in the ConfigMap.
+_MINIO_DEFAULT = {
+    "endpoint": "seaweedfs.kubeflow:9000",
+    "region": "minio",
+    "disableSSL": True,
+    "credentials": {
+        "secretRef": {
+            "secretName": "mlpipeline-minio-artifact",
+            "accessKeyKey": "accesskey",
+            "secretKeyKey": "secretkey",
+        }
+    },
+}
+_AWS_ENDPOINT = re.compile(r"(https://)?s3\.amazonaws\.com", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """Access to the objects below a prefix, with references to its credentials.
+
+    Args:
+        prefix: URI that ends with `/` or is a key prefix, such as `s3://bucket/`.
+        options: Keyword arguments of the fsspec file system.
+        secret: Name of the Secret; empty for the environment and service account of the pod.
+        keys: Further keyword arguments by name: the key of the Secret.
+    """
+
+    prefix: str
+    options: Mapping[str, Any]
+    secret: str = ""
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_providers(cluster: Cluster, namespace: str) -> dict[str, Any]:
+    """Return the providers of a namespace's ConfigMap `kfp-launcher` by scheme; empty without one.
+
+    Raises:
+        UserError: The ConfigMap is not valid YAML.
+        ForbiddenError: The service account may not get ConfigMaps.
+    """
+    try:
+        data = cluster.get(CONFIG_MAPS, CONFIG_MAP, namespace).get("data") or {}
+    except NotFoundError:
+        return {}
+    try:
+        providers = yaml.safe_load(data.get("providers") or "") or {}
+    except yaml.YAMLError as error:
+        raise UserError(f"ConfigMap {namespace}/{CONFIG_MAP}: providers: not valid YAML ({error})") from None
+    if not isinstance(providers, dict):
+        raise UserError(f"ConfigMap {namespace}/{CONFIG_MAP}: providers: must be a mapping")
+    return providers
+
+
+def resolve_stores(uris: Iterable[str], providers: Mapping[str, Any]) -> list[StoreConfig]:
+    """Return the stores of URIs, each once.
+
+    Args:
+        uris: URIs of artifacts.
+        providers: Result of `read_providers`.
+
+    Raises:
+        UserError: The pods of a job cannot read a URI: its scheme is not supported, or it has a query.
+    """
+    stores: dict[str, StoreConfig] = {}
+    for uri in uris:
+        scheme, separator, rest = uri.partition("://")
+        if not separator or scheme not in PROTOCOLS:
+            raise UserError(
+                f"{uri}: the pods of a job cannot read this URI: expected s3://, minio:// or gs://",
+                hint="Set a pipeline root with one of them.",
+            )
+        if "?" in uri:
+            raise UserError(
+                f"{uri}: the pods of a job cannot use the query of a pipeline root",
+                hint=f"Configure the store in the ConfigMap {CONFIG_MAP} instead.",
+            )
+        bucket, _, key = rest.partition("/")
+        found = _resolve_provider(scheme, bucket, key, providers.get(scheme) or {})
+        stores[found.prefix] = found
+    return list(stores.values())
+
+
+def build_env(stores: Sequence[StoreConfig]) -> list[dict[str, Any]]:
+    """Return the EnvVars with which pods access the stores; credentials are references to Secrets."""
+    env: list[dict[str, Any]] = []
+    entries = []
+    for index, store in enumerate(stores):
+        variables = {name: f"{SECRET_PREFIX}{index}_{name.upper()}" for name in sorted(store.keys)}
+        for name, variable in variables.items():
+            reference = {"secretKeyRef": {"name": store.secret, "key": store.keys[name]}}
+            env.append({"name": variable, "valueFrom": reference})
+        entries.append(Store(store.prefix, store.options, variables))
+    return [{"name": STORES_VARIABLE, "value": dump_stores(entries)}, *env]
+
+
+def open_stores(stores: Sequence[StoreConfig], cluster: Cluster, namespace: str) -> ArtifactStore:
+    """Return access to the stores for this process.
+
+    Raises:
+        UserError: A Secret does not exist or lacks a key.
+        ForbiddenError: The service account may not get Secrets.
+    """
+    opened = []
+    for store in stores:
+        options = dict(store.options)
+        if store.secret:
+            try:
+                data = cluster.get(SECRETS, store.secret, namespace).get("data") or {}
+            except NotFoundError:
+                raise UserError(
+                    f"Secret {namespace}/{store.secret} with the credentials of {store.prefix} does not exist",
+                    hint=f"It is named in the ConfigMap {namespace}/{CONFIG_MAP}, or is the default of KFP.",
+                ) from None
+            for name, key in store.keys.items():
+                if key not in data:
+                    raise UserError(f"Secret {namespace}/{store.secret}: has no key {key!r}")
+                value = base64.b64decode(data[key]).decode()
+                options[name] = json.loads(value) if name == "token" else value
+        opened.append(Store(store.prefix, options))
+    return ArtifactStore(opened, {})
+
+
+def _resolve_provider(scheme: str, bucket: str, key: str, provider: Mapping[str, Any]) -> StoreConfig:
+    default = provider.get("default")
+    overrides = provider.get("Overrides") or provider.get("overrides") or []
+    prefix = f"{scheme}://{bucket}/"
+    if not default and not overrides:
+        if scheme != "minio":
+            return StoreConfig(prefix, {})
+        default = _MINIO_DEFAULT
+    settings = dict(default or {})
+    for override in overrides:
+        key_prefix = override.get("keyPrefix") or ""
+        if override.get("bucketName") == bucket and f"{key}/".startswith(key_prefix):
+            prefix += key_prefix
+            settings.update({name: value for name, value in override.items() if value not in ("", None)})
+            break
+    credentials = settings.get("credentials")
+    reference = (credentials or {}).get("secretRef") or {}
+    if credentials is None or not (credentials.get("fromEnv") or reference.get("secretName")):
+        raise UserError(
+            f"ConfigMap {CONFIG_MAP}: providers.{scheme}: credentials: must have fromEnv or secretRef, got neither"
+        )
+    is_environment = bool(credentials.get("fromEnv"))
+    keys = {"token": "tokenKey"} if scheme == "gs" else {"key": "accessKeyKey", "secret": "secretKeyKey"}
+    return StoreConfig(
+        prefix,
+        {} if scheme == "gs" else _build_s3_options(settings),
+        "" if is_environment else str(reference["secretName"]),
+        {} if is_environment else {name: str(reference.get(entry, "")) for name, entry in keys.items()},
+    )
+
+
+def _build_s3_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return s3fs's arguments; they mean what KFP's Go client does with the same settings."""
+    options: dict[str, Any] = {
+        "config_kwargs": {
+            "s3": {"addressing_style": "path" if settings.get("forcePathStyle", True) else "auto"},
+            "retries": {"max_attempts": int(settings.get("maxRetries") or 5), "mode": "standard"},
+            # Stores other than AWS refuse the checksums that botocore ≥ 1.36 adds by default.
+            "request_checksum_calculation": "when_required",
+            "response_checksum_validation": "when_required",
+        }
+    }
+    endpoint = str(settings.get("endpoint") or "")
+    if endpoint and not _AWS_ENDPOINT.match(endpoint):
+        if "://" not in endpoint:
+            endpoint = ("http://" if settings.get("disableSSL") else "https://") + endpoint
+        options["endpoint_url"] = endpoint
+    if settings.get("region"):
+        options["client_kwargs"] = {"region_name": str(settings["region"])}
+    return options
