@@ -12,7 +12,7 @@ PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 CLUSTERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-pythons lint format types contracts unit local suite test-docker test-cluster test-gang cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
+.PHONY: help install demo test test-pythons lint format types contracts unit local suite test-docker test-cluster test-gang test-kubeflow cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -75,6 +75,10 @@ test-cluster: cluster-build ## Tests on a real Kubernetes: our own, or with KFP_
 test-gang: cluster-build ## Gang scheduling by Volcano and scheduler-plugins, built first (8 minutes the first time)
 	$(BIN)/python -m tests.cluster build --gang
 	KFP_MINDSPORE_TEST_GANG=1 $(PYTEST) -m cluster tests/cluster/scenarios/test_gang_scheduling.py
+
+test-kubeflow: cluster-build ## KServe's own controller and services on it, built first (3 minutes the first time)
+	$(BIN)/python -m tests.cluster build --kserve
+	KFP_MINDSPORE_TEST_KUBEFLOW=1 $(PYTEST) -m cluster --durations 20 tests/cluster/scenarios/test_kserve.py
 
 cluster-up: $(STAMP) ## Start a one-node Kubernetes that keeps running (root), and print its KUBECONFIG
 	@$(BIN)/python -m tests.cluster up

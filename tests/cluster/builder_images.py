@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.infrastructure.binaries import BUILDKIT, get_binaries
-from tests.cluster.infrastructure.images import PYTHON, ImageConfig, get_images, write_archive
+from tests.cluster.infrastructure.images import PYTHON, ImageConfig, get_images, unpack_archive, write_archive
 from tests.cluster.infrastructure.paths import compute_digest, get_cache, lock, make_directory
 from tests.cluster.infrastructure.prerequisites import UnavailableError
 
@@ -47,7 +47,7 @@ def make_buildkit_archive() -> Path:
         if not archive.exists():
             with tempfile.TemporaryDirectory(dir=make_directory(archive.parent), prefix=f".{name}-") as folder:
                 root = Path(folder, "root")
-                _unpack(get_images()[PYTHON], root)
+                unpack_archive(get_images()[PYTHON], root)
                 _install(root, _BUILDKIT_PACKAGES)
                 _allow_namespaces(root)
                 _add_buildkit(root, binaries)
@@ -98,14 +98,6 @@ def _add_buildkit(root: Path, binaries: Path) -> None:
     home = root / _HOME.lstrip("/")
     for path in [home, *home.rglob("*"), root / _RUNTIME.lstrip("/")]:
         os.chown(path, 1000, 1000)
-
-
-def _unpack(archive: Path, root: Path) -> None:
-    """Unpack the one layer of an archive, with its owners."""
-    with tarfile.open(archive) as tar:
-        (name,) = json.load(tar.extractfile("manifest.json"))[0]["Layers"]
-        with tarfile.open(fileobj=tar.extractfile(name)) as layer:
-            layer.extractall(root, numeric_owner=True)
 
 
 def _install(root: Path, packages: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Go programs of the tests: Kubernetes, BuildKit and gang schedulers, built from modules pinned by go.mod files."""
+"""Go programs of the tests: Kubernetes, BuildKit, gang schedulers and KServe, from modules pinned by go.mod files."""
 
 from __future__ import annotations
 
@@ -118,6 +118,33 @@ VOLCANO = Toolset(
     },
 )
 
+_KSERVE = "github.com/kserve/kserve"
+_KSERVE_FILES = {
+    **{
+        f"{name}.yaml": f"config/crd/full/serving.kserve.io_{name}.yaml"
+        for name in ("clusterservingruntimes", "inferencegraphs", "inferenceservices", "servingruntimes", "trainedmodels")
+    },
+    "clusterstoragecontainers.yaml": (
+        "config/crd/full/clusterstoragecontainer/serving.kserve.io_clusterstoragecontainers.yaml"
+    ),
+    "role.yaml": "config/rbac/role.yaml",
+    "webhooks.yaml": "config/webhook/manifests.yaml",
+    "configuration.yaml": "config/configmap/inferenceservice.yaml",
+    "storage-container.yaml": "config/storagecontainers/default.yaml",
+}
+KSERVE = Toolset(
+    programs={
+        "kserve-manager": Program("kserve", f"{_KSERVE}/cmd/manager"),
+        "kserve-router": Program("kserve", f"{_KSERVE}/cmd/router"),
+    },
+    files={
+        **{name: SourceFile("kserve", _KSERVE, path) for name, path in _KSERVE_FILES.items()},
+        "initializer-entrypoint": SourceFile(
+            "kserve", _KSERVE, "python/storage-initializer/scripts/initializer-entrypoint", 0o755
+        ),
+    },
+)
+
 
 def get_binaries(tools: Toolset = KUBERNETES) -> Path:
     """Return the directory of a toolset.
@@ -130,7 +157,7 @@ def get_binaries(tools: Toolset = KUBERNETES) -> Path:
     if missing:
         raise UnavailableError(
             f"{directory}: {', '.join(missing)} not built; run `python -m tests.cluster build` "
-            "(16 minutes the first time; `--gang` adds gang schedulers)"
+            "(16 minutes the first time; `--gang` adds gang schedulers, `--kserve` KServe)"
         )
     return directory
 

@@ -174,7 +174,7 @@ class OwnedCluster(Cluster):
                 create(client, item)
             daemons.wait_ready("kube-controller-manager", lambda: has_default_account(client))
             daemons.wait_ready("kubelet", lambda: is_node_ready(client, NODE))
-        daemons.wait_ready("kube-proxy", lambda: resolves(self.network.dns, f"kubernetes.default.svc.{CLUSTER_DOMAIN}"))
+        daemons.wait_ready("kube-proxy", lambda: resolve(self.network.dns, f"kubernetes.default.svc.{CLUSTER_DOMAIN}"))
 
     def _list_commands(self, binaries: Path) -> Commands:
         addresses = Addresses(
@@ -223,16 +223,23 @@ def render_dns(address: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(text))
 
 
-def resolves(server: str, name: str) -> bool:
-    """Return whether a DNS server has an address for a name."""
+def resolve(server: str, name: str) -> list[str]:
+    """Return the addresses that a DNS server has for a name; none when it does not respond."""
     labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
     query = struct.pack(">6H", 7, 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack(">2H", 1, 1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.settimeout(2)
         try:
             client.sendto(query, (server, 53))
-            answer = client.recv(512)
+            response = client.recv(512)
         except OSError:
-            return False
-    _, flags, _, count, _, _ = struct.unpack(">6H", answer[:12])
-    return bool(flags & 15 == 0 and count > 0)
+            return []
+    addresses, position = [], len(query)
+    for _ in range(struct.unpack(">6H", response[:12])[3]):
+        # The name: a pointer of two bytes, or labels up to an empty one.
+        position = position + 2 if response[position] >= 0xC0 else response.index(b"\0", position) + 1
+        kind, _, _, length = struct.unpack(">2HIH", response[position : position + 10])
+        if kind == 1:
+            addresses.append(socket.inet_ntoa(response[position + 10 : position + 10 + length]))
+        position += 10 + length
+    return addresses

@@ -73,12 +73,12 @@ def build_images() -> dict[str, Path]:
     with lock(get_cache() / "images" / ".lock"):
         for name, program in ((PAUSE, "pause"), (COREDNS, "coredns")):
             if not archives[name].exists():
-                with _temporary(archives[name]) as root:
+                with make_root(archives[name]) as root:
                     shutil.copy(binaries / program, root / program)
                     make_directory(root / "tmp", 0o1777)
                     write_archive(name, root, archives[name], ImageConfig(entrypoint=[f"/{program}"]))
         if not archives[PYTHON].exists():
-            with _temporary(archives[PYTHON]) as root:
+            with make_root(archives[PYTHON]) as root:
                 bootstrap(root, _PACKAGES)
                 config = ImageConfig(command=["python3"], environment=["LANG=C.UTF-8", "PYTHONUNBUFFERED=1"])
                 write_archive(PYTHON, root, archives[PYTHON], config)
@@ -144,6 +144,22 @@ def write_archive(name: str, root: Path, archive: Path, config: ImageConfig | No
     partial.replace(archive)
 
 
+def unpack_archive(archive: Path, root: Path) -> None:
+    """Unpack the one layer of an archive, with its owners."""
+    with tarfile.open(archive) as tar:
+        (name,) = json.load(tar.extractfile("manifest.json"))[0]["Layers"]
+        with tarfile.open(fileobj=tar.extractfile(name)) as layer:
+            layer.extractall(root, numeric_owner=True)
+
+
+@contextlib.contextmanager
+def make_root(archive: Path) -> Iterator[Path]:
+    """Create an empty root file system beside an archive; remove it after the block."""
+    with tempfile.TemporaryDirectory(prefix=".root-", dir=make_directory(archive.parent)) as directory:
+        # Containers of any user must be able to enter their root directory.
+        yield make_directory(Path(directory))
+
+
 def _locate() -> dict[str, Path]:
     recipe = compute_digest([], _DEBIAN, *_PACKAGES, *_UNUSED)
     built = get_binaries().name
@@ -153,13 +169,6 @@ def _locate() -> dict[str, Path]:
         COREDNS: root / f"coredns-{built}.tar",
         PYTHON: root / f"python-{recipe}.tar",
     }
-
-
-@contextlib.contextmanager
-def _temporary(archive: Path) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix=".root-", dir=make_directory(archive.parent)) as directory:
-        # Containers of any user must be able to enter their root directory.
-        yield make_directory(Path(directory))
 
 
 def _compute_sha256(file: IO[bytes]) -> str:

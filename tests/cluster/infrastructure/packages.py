@@ -5,6 +5,7 @@ Pods of the Python image mount them read-only, which saves an image of 2 GB.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -16,11 +17,13 @@ from typing import Any
 from tests.cluster.infrastructure.paths import ROOT, compute_digest, get_cache, lock, make_directory
 from tests.cluster.infrastructure.prerequisites import UnavailableError
 
-EXTRAS = ("train", "operator", "images", "kubernetes")
+EXTRAS = ("pipelines", "train", "serving", "storage", "operator", "images", "kubernetes")
 _PYTHON_VERSION = "3.11"
 _SOURCES = ("kfp_mindspore", "components", "pipelines", "serving")
 _FILES = ("pyproject.toml", "README.md", "LICENSE")
 _DEPENDENCIES, _PROJECT = "/opt/dependencies", "/opt/project"
+# The project first: it is under test.
+ENVIRONMENT = {"PYTHONPATH": f"{_PROJECT}:{_DEPENDENCIES}", "HOME": "/tmp", "GLOG_v": "3", "OMP_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,7 @@ class PodPackages:
     @property
     def environment(self) -> list[dict[str, Any]]:
         """Entries of a container's `env`."""
-        # The project first: it is under test.
-        values = {"PYTHONPATH": f"{_PROJECT}:{_DEPENDENCIES}", "HOME": "/tmp", "GLOG_v": "3", "OMP_NUM_THREADS": "1"}
-        return [{"name": name, "value": value} for name, value in values.items()]
+        return [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
 
     def add_to(self, pod: dict[str, Any]) -> dict[str, Any]:
         """Return a copy of a pod's `spec` with the packages in every container."""
@@ -91,7 +92,7 @@ def install_dependencies() -> Path:
             partial = directory.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
             extras = [word for extra in EXTRAS for word in ("--extra", extra)]
-            _install(partial, "--requirement", str(ROOT / "pyproject.toml"), *extras, "--compile-bytecode")
+            install_python_packages(partial, "--requirement", str(ROOT / "pyproject.toml"), *extras, "--compile-bytecode")
             make_directory(partial).replace(directory)
     return directory
 
@@ -114,17 +115,26 @@ def install_project(directory: Path) -> PodPackages:
             shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         _call_uv("build", "--quiet", "--wheel", "--python", sys.executable, "--out-dir", str(wheels), str(source))
         (wheel,) = wheels.glob("*.whl")
-        _install(directory, "--no-deps", str(wheel))
+        install_python_packages(directory, "--no-deps", str(wheel))
     return PodPackages(dependencies, make_directory(directory))
 
 
 def _locate() -> Path:
-    lines = (ROOT / "pyproject.toml").read_text().splitlines()
-    wanted = [line for line in lines if line.split(" = [")[0] in EXTRAS]
+    text = (ROOT / "pyproject.toml").read_text()
+    wanted = [found for extra in EXTRAS for found in re.findall(rf"^{extra} = \[.*?\]$", text, re.DOTALL | re.MULTILINE)]
     return get_cache() / f"packages-{compute_digest([ROOT / 'constraints.txt'], _PYTHON_VERSION, *wanted)}"
 
 
-def _install(target: Path, *words: str) -> None:
+def install_python_packages(target: Path, *words: str) -> None:
+    """Install packages for the image's Python with the versions of constraints.txt.
+
+    Args:
+        target: Their directory.
+        words: Requirements and options of `uv pip install`.
+
+    Raises:
+        RuntimeError: uv failed; the message holds its errors.
+    """
     constraints = ["--constraint", str(ROOT / "constraints.txt")]
     where = ["--target", str(target), "--python", sys.executable, "--python-version", _PYTHON_VERSION]
     _call_uv("pip", "install", "--quiet", *where, *constraints, *words)

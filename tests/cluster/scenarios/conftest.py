@@ -9,6 +9,8 @@ import pytest
 from kfp_mindspore.kube import Cluster
 from kfp_mindspore.msjob.crd import build_crd
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
+from tests.cluster.infrastructure.packages import PodPackages
+from tests.support.kserve import KServe, run_kserve
 from tests.support.node_jobs import NodeJobs
 from tests.support.operators import OperatorProcess
 
@@ -30,6 +32,13 @@ def shared_operator(
         OperatorProcess(own_cluster.kubeconfig, log, "-n", namespace) as operator,
     ):
         yield namespace, operator
+
+
+@pytest.fixture(scope="session")
+def kserve(own_cluster: NodeCluster, pod_packages: PodPackages) -> Iterator[KServe]:
+    """Return KServe on the cluster, with the project's serving runtime."""
+    with run_kserve(own_cluster, pod_packages) as kserve:
+        yield kserve
 
 
 @pytest.fixture
