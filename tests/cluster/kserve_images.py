@@ -6,7 +6,14 @@ import shutil
 from pathlib import Path
 
 from tests.cluster.infrastructure.binaries import KSERVE, get_binaries
-from tests.cluster.infrastructure.images import PYTHON, ImageConfig, get_images, make_root, unpack_archive, write_archive
+from tests.cluster.infrastructure.images import (
+    PYTHON,
+    ImageConfig,
+    get_images,
+    make_root,
+    unpack_archive,
+    write_archive,
+)
 from tests.cluster.infrastructure.packages import ENVIRONMENT, install_python_packages
 from tests.cluster.infrastructure.paths import ROOT, compute_digest, get_cache, lock, make_directory
 

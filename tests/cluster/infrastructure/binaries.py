@@ -122,7 +122,13 @@ _KSERVE = "github.com/kserve/kserve"
 _KSERVE_FILES = {
     **{
         f"{name}.yaml": f"config/crd/full/serving.kserve.io_{name}.yaml"
-        for name in ("clusterservingruntimes", "inferencegraphs", "inferenceservices", "servingruntimes", "trainedmodels")
+        for name in (
+            "clusterservingruntimes",
+            "inferencegraphs",
+            "inferenceservices",
+            "servingruntimes",
+            "trainedmodels",
+        )
     },
     "clusterstoragecontainers.yaml": (
         "config/crd/full/clusterstoragecontainer/serving.kserve.io_clusterstoragecontainers.yaml"

@@ -92,7 +92,9 @@ def install_dependencies() -> Path:
             partial = directory.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
             extras = [word for extra in EXTRAS for word in ("--extra", extra)]
-            install_python_packages(partial, "--requirement", str(ROOT / "pyproject.toml"), *extras, "--compile-bytecode")
+            install_python_packages(
+                partial, "--requirement", str(ROOT / "pyproject.toml"), *extras, "--compile-bytecode"
+            )
             make_directory(partial).replace(directory)
     return directory
 
@@ -121,7 +123,9 @@ def install_project(directory: Path) -> PodPackages:
 
 def _locate() -> Path:
     text = (ROOT / "pyproject.toml").read_text()
-    wanted = [found for extra in EXTRAS for found in re.findall(rf"^{extra} = \[.*?\]$", text, re.DOTALL | re.MULTILINE)]
+    wanted = [
+        found for extra in EXTRAS for found in re.findall(rf"^{extra} = \[.*?\]$", text, re.DOTALL | re.MULTILINE)
+    ]
     return get_cache() / f"packages-{compute_digest([ROOT / 'constraints.txt'], _PYTHON_VERSION, *wanted)}"
 
 
