@@ -86,8 +86,11 @@ def pipelines_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Run a fake Kubeflow Pipelines API server on 127.0.0.1; no variable of the environment names another."""
     from tests.support.pipelines_server import serve
 
-    for name in ("KFP_ENDPOINT", "KF_PIPELINES_ENDPOINT", "KFP_TOKEN", "KFP_MINDSPORE_IMAGE"):
+    for name in ("KFP_ENDPOINT", "KF_PIPELINES_ENDPOINT", "KFP_TOKEN", "KFP_COOKIE", "KF_PIPELINES_SA_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("KFP_MINDSPORE_IMAGE", raising=False)
+    # No cluster of the machine is read for the reasons of failures.
+    monkeypatch.setenv("KUBECONFIG", "/none/kubeconfig")
     with serve() as server:
         yield server
 

@@ -1,25 +1,22 @@
-"""`kfp-mindspore pipeline`: list and compile pipelines; upload and run them on a cluster."""
+"""`kfp-mindspore pipeline`: list, compile and upload pipelines; the group of all commands on pipelines."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 
-from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_table
+from kfp_mindspore.cli.output import add_json_option, print_json, print_table
 from kfp_mindspore.cli.pipeline_cluster import check, setup
+from kfp_mindspore.cli.pipeline_options import Server, add_server_options, add_source
+from kfp_mindspore.cli.pipeline_runs import delete, get, run, schedule, terminate, unschedule
 from kfp_mindspore.errors import KfpMindSporeError, UserError
-from kfp_mindspore.settings import IMAGE_VARIABLE
 
-if TYPE_CHECKING:
-    from kfp_mindspore.runs.remote import RemoteClient, RemoteRun
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-_SOURCE = "NAME|FILE.py[:FUNCTION]|FILE.yaml"
+_LISTINGS = ("packaged", "uploaded", "versions", "runs", "schedules")
+Listing = tuple[list[dict[str, Any]], list[str]]
 
 
 @click.group(epilog="Example: kfp-mindspore pipeline compile digits_lifecycle -o pipeline.yaml")
@@ -27,47 +24,53 @@ def pipeline() -> None:
     """List and compile pipelines; upload and run them on a cluster."""
 
 
-pipeline.add_command(setup)
-pipeline.add_command(check)
+for _command in (setup, check, run, get, terminate, delete, schedule, unschedule):
+    pipeline.add_command(_command)
 
 
-def _add_source(command: Command) -> Command:
-    image = click.option(
-        "--image",
-        envvar=IMAGE_VARIABLE,
-        default="",
-        help="Image of the steps and of the jobs' pods, preferably by digest. [env: KFP_MINDSPORE_IMAGE]",
-    )
-    return click.argument("source", metavar=_SOURCE)(image(command))
-
-
-def _add_server_options(command: Command) -> Command:
-    options = (
-        click.option(
-            "--host",
-            envvar=["KFP_ENDPOINT", "KF_PIPELINES_ENDPOINT"],
-            default="",
-            help="URL of Kubeflow Pipelines. [env: KFP_ENDPOINT]",
-        ),
-        click.option("--namespace", default="", help="Your namespace on a multi-user server."),
-        click.option("--token", envvar="KFP_TOKEN", default="", help="Bearer token. [env: KFP_TOKEN]"),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-@pipeline.command("list", epilog="Example: kfp-mindspore pipeline list")
+@pipeline.command(
+    "list",
+    epilog="""\b
+Examples:
+  kfp-mindspore pipeline list
+  kfp-mindspore pipeline list runs --host http://127.0.0.1:8888
+  kfp-mindspore pipeline list versions --pipeline my-project""",
+)
+@click.argument(
+    "what", type=click.Choice(["packaged", "uploaded", "versions", "runs", "schedules"]), default="packaged"
+)
+@click.option("--pipeline", "name", default="", help="Name of the pipeline, for versions.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Newest entries of a server.")
+@add_server_options
 @add_json_option
-def list_(as_json: bool) -> None:
-    """List the pipelines of this package."""
-    from kfp_mindspore.runs.sources import list_pipelines
-
-    rows = [{"name": name, "description": description} for name, description in list_pipelines().items()]
+def list_(what: str, name: str, limit: int, server: Server, as_json: bool) -> None:
+    """List the pipelines of this package, or the pipelines, versions, runs or schedules of a server."""
+    if (what == "versions") != bool(name):
+        raise UserError("list: --pipeline and versions must be given together")
+    rows, columns = _list_packaged() if what == "packaged" else _list_remote(server, what, name, limit)
     if as_json:
         print_json(rows)
     else:
-        print_table(rows, ["name", "description"])
+        print_table(rows, columns)
+
+
+def _list_packaged() -> Listing:
+    from kfp_mindspore.runs.sources import list_pipelines
+
+    rows = [{"name": name, "description": description} for name, description in list_pipelines().items()]
+    return rows, ["name", "description"]
+
+
+def _list_remote(server: Server, what: str, name: str, limit: int) -> Listing:
+    client = server.connect()
+    listings: dict[str, tuple[Callable[[], Sequence[Any]], list[str]]] = {
+        "uploaded": (lambda: client.list_pipelines(limit), ["name", "pipeline_id", "url"]),
+        "versions": (lambda: client.list_versions(name, limit), ["version", "version_id", "url"]),
+        "runs": (lambda: client.list_runs(limit), ["name", "state", "created", "run_id"]),
+        "schedules": (lambda: client.list_schedules(limit), ["name", "when", "is_enabled", "schedule_id"]),
+    }
+    read, columns = listings[what]
+    return [dataclasses.asdict(item) for item in read()], columns
 
 
 @pipeline.command(
@@ -77,7 +80,7 @@ Examples:
   kfp-mindspore pipeline compile digits_lifecycle -o pipeline.yaml
   kfp-mindspore pipeline compile my-project/pipeline.py -o mine.yaml --image registry/mine@sha256:…""",
 )
-@_add_source
+@add_source
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output file, .yaml or .yml.")
 @add_json_option
 def compile_(source: str, output: Path, image: str, as_json: bool) -> None:
@@ -112,96 +115,18 @@ def compile_(source: str, output: Path, image: str, as_json: bool) -> None:
 
 
 @pipeline.command(epilog="Example: kfp-mindspore pipeline upload my-project/pipeline.py --host http://127.0.0.1:8888")
-@_add_source
+@add_source
 @click.option("--name", default="", help="Name on the server. [default: the pipeline's]")
 @click.option("--version", default="", help="Name of the version of an existing pipeline. [default: from its digest]")
 @click.option("--description", default="", help="Description on the server.")
-@_add_server_options
+@add_server_options
 @add_json_option
-def upload(
-    source: str,
-    image: str,
-    name: str,
-    version: str,
-    description: str,
-    host: str,
-    namespace: str,
-    token: str,
-    as_json: bool,
-) -> None:
+def upload(source: str, image: str, name: str, version: str, description: str, server: Server, as_json: bool) -> None:
     """Upload a pipeline to Kubeflow Pipelines, as a new version if it exists."""
-    client, text = _prepare(source, image, host, namespace, token)
+    client, text = server.prepare(source, image)
     uploaded = client.upload(text, name=name, version=version, description=description)
     if as_json:
         print_json(dataclasses.asdict(uploaded))
         return
     click.echo(f"{uploaded.name}: uploaded{f' as version {uploaded.version}' if uploaded.version else ''}")
     click.echo(uploaded.url)
-
-
-@pipeline.command(
-    epilog="""\b
-Examples:
-  kfp-mindspore pipeline run digits_lifecycle --host http://127.0.0.1:8888 --image registry/image@sha256:…
-  kfp-mindspore pipeline run my-project/pipeline.py -p epochs=40 --wait"""
-)
-@_add_source
-@click.option("-p", "--param", "parameters", type=PairType(), multiple=True, help="Pipeline argument; repeatable.")
-@click.option("--name", default="", help="Name of the run. [default: the pipeline's with the time]")
-@click.option("--experiment", default="Default", show_default=True, help="Experiment of the run.")
-@click.option("--pipeline-root", default="", help="URI of the artifacts, such as s3://bucket/runs.")
-@click.option("--service-account", default="", help="Service account of the steps.")
-@click.option("--no-cache", is_flag=True, help="Disable caching.")
-@click.option("--wait", is_flag=True, help="Wait until the run has finished; exit code 1 if it failed.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds to wait. [default: no limit]")
-@_add_server_options
-@add_json_option
-def run(
-    source: str,
-    image: str,
-    parameters: tuple[tuple[str, str], ...],
-    name: str,
-    experiment: str,
-    pipeline_root: str,
-    service_account: str,
-    no_cache: bool,
-    wait: bool,
-    timeout: float | None,
-    host: str,
-    namespace: str,
-    token: str,
-    as_json: bool,
-) -> None:
-    """Start a run on Kubeflow Pipelines (`kfp-mindspore run` runs locally)."""
-    client, text = _prepare(source, image, host, namespace, token)
-    started = client.run(
-        text,
-        dict(parameters),
-        name=name,
-        experiment=experiment,
-        cache=not no_cache,
-        pipeline_root=pipeline_root,
-        service_account=service_account,
-    )
-    click.echo(f"{started.name}: {started.url}", err=as_json)
-
-    def show(run: RemoteRun) -> None:
-        click.echo(run.state, err=as_json)
-
-    if wait or timeout is not None:
-        started = client.wait(started.run_id, timeout=timeout, on_state=show)
-    if as_json:
-        print_json(dataclasses.asdict(started))
-
-
-def _prepare(source: str, image: str, host: str, namespace: str, token: str) -> tuple[RemoteClient, str]:
-    """Compile the pipeline, then connect: errors of the pipeline are reported without a server."""
-    from kfp_mindspore.runs.remote import RemoteClient, check_package
-    from kfp_mindspore.runs.server import check_host
-    from kfp_mindspore.runs.sources import check_source, compile_text
-
-    check_source(source)
-    check_host(host)
-    text = compile_text(source, image)
-    check_package(text)
-    return RemoteClient(host, namespace=namespace, token=token), text

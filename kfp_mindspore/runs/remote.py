@@ -1,76 +1,41 @@
-"""Client of a Kubeflow Pipelines server: uploads and runs by kfp.Client."""
+"""Client of a Kubeflow Pipelines server: uploads, runs and schedules by kfp.Client."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.compat.lazy_kfp import import_kfp
-from kfp_mindspore.errors import ProcessFailedError, UserError, WaitTimeoutError
-from kfp_mindspore.runs.image import list_placeholders
-from kfp_mindspore.runs.server import check_host, check_server, explain_errors
-from kfp_mindspore.runs.spec import PipelineSpec, convert_arguments, get_pipeline_name, parse_spec
+from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.runs.package import check_package, disable_caching, write_package
+from kfp_mindspore.runs.records import (
+    RemoteRun,
+    Schedule,
+    UploadedPipeline,
+    describe_pipeline,
+    describe_run,
+    describe_schedule,
+    describe_version,
+    format_cron,
+    get_details,
+)
+from kfp_mindspore.runs.server import Credentials, check_host, check_server, explain_errors, read_pod_log
+from kfp_mindspore.runs.spec import convert_arguments, get_pipeline_name
+from kfp_mindspore.runs.task_details import list_failed_pods
+from kfp_mindspore.runs.wait import LOG_LINES, POLL_SECONDS, wait_for_run
+from kfp_mindspore.runs.workflow import FailedStep, RunOnCluster, get_last_lines
+
+if TYPE_CHECKING:
+    from kfp_mindspore.kube import Cluster
 
 CONNECT_SECONDS = 10.0
-POLL_SECONDS = 5.0
-
-# kfp.Client.wait_for_run_completion misses CANCELED, and fails while a new run has no state.
-_FINISHED = ("SUCCEEDED", "FAILED", "SKIPPED", "CANCELED")
+_PAGE = 100
 # Enumeration value in KFP's filters.
 _EQUALS = 1
-
-
-@dataclass(frozen=True)
-class UploadedPipeline:
-    """A pipeline on a server.
-
-    Args:
-        name: Name of the pipeline.
-        pipeline_id: ID of the pipeline.
-        version_id: ID of the uploaded version; empty for the first one.
-        version: Name of the uploaded version; empty for the first one.
-        url: URL of its page.
-    """
-
-    name: str
-    pipeline_id: str
-    version_id: str
-    version: str
-    url: str
-
-
-@dataclass(frozen=True)
-class RemoteRun:
-    """A run on a server.
-
-    Args:
-        run_id: ID of the run.
-        name: Name of the run.
-        state: `PENDING`, `RUNNING`, `SUCCEEDED`, `FAILED`, `SKIPPED`, `CANCELED`, or another of KFP's.
-        url: URL of its page.
-        failed_steps: Names of the failed steps.
-        error: KFP's error message; often empty.
-    """
-
-    run_id: str
-    name: str
-    state: str
-    url: str
-    failed_steps: tuple[str, ...] = ()
-    error: str = ""
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the run has succeeded, failed, or was skipped or cancelled."""
-        return self.state in _FINISHED
 
 
 class RemoteClient:
@@ -80,6 +45,10 @@ class RemoteClient:
         host: URL of the server, such as `https://kubeflow.example.com/pipeline` or `http://127.0.0.1:8080`.
         namespace: Namespace of the user on a multi-user server; empty on a single-user server.
         token: Bearer token; empty for none.
+        token_file: File with a service account's token, used without a token; empty for none.
+        cookie: Session cookie, such as `authservice_session=…`; empty for none.
+        ca_file: Certificate authority of the server; empty for those of the system.
+        cluster: Client of the cluster of the runs, for the reasons of failures; None to use the server alone.
         connect_seconds: Timeout of the first request, in seconds.
 
     Raises:
@@ -89,20 +58,39 @@ class RemoteClient:
     """
 
     def __init__(
-        self, host: str, *, namespace: str = "", token: str = "", connect_seconds: float = CONNECT_SECONDS
+        self,
+        host: str,
+        *,
+        namespace: str = "",
+        token: str = "",
+        token_file: str = "",
+        cookie: str = "",
+        ca_file: str = "",
+        cluster: Cluster | None = None,
+        connect_seconds: float = CONNECT_SECONDS,
     ) -> None:
         self.host = check_host(host)
         self.namespace = namespace
+        self._credentials = Credentials(token=token, token_file=token_file, cookie=cookie, ca_file=ca_file)
+        self._cluster = cluster
         import_kfp()
         from kfp.client import Client
+        from kfp.client.set_volume_credentials import ServiceAccountTokenVolumeCredentials
 
-        check_server(self.host, token, connect_seconds)
+        check_server(self.host, self._credentials, connect_seconds)
         with warnings.catch_warnings(), explain_errors(self.host, "connect"):
             # It always warns about servers before 2.0.
             warnings.simplefilter("ignore", FutureWarning)
             # Without a namespace it requests the server's multi-user mode and caches the response in the home
             # directory; `kubeflow` means no namespace.
-            self._client = Client(host=self.host, namespace=namespace or "kubeflow", existing_token=token or None)
+            self._client = Client(
+                host=self.host,
+                namespace=namespace or "kubeflow",
+                existing_token=token or None,
+                credentials=ServiceAccountTokenVolumeCredentials(token_file) if token_file else None,
+                cookies=cookie or None,
+                ssl_ca_cert=ca_file or None,
+            )
 
     def upload(self, text: str, *, name: str = "", version: str = "", description: str = "") -> UploadedPipeline:
         """Upload a compiled pipeline, as a new version if a pipeline of this name exists.
@@ -121,18 +109,17 @@ class RemoteClient:
         spec = check_package(text)
         name = name or get_pipeline_name(spec)
         version = version or f"{name} {hashlib.sha256(text.encode()).hexdigest()[:12]}"
-        with _write_package(text) as package, explain_errors(self.host, "upload", version=version):
+        with write_package(text) as package, explain_errors(self.host, "upload", version=version):
             pipeline_id = self._get_pipeline_id(name)
             if pipeline_id is None:
                 created = self._client.upload_pipeline(
                     package, pipeline_name=name, description=description or None, namespace=self.namespace or None
                 )
-                return UploadedPipeline(name, created.pipeline_id, "", "", self._link("pipelines", created.pipeline_id))
+                return describe_pipeline(self.host, created)
             added = self._client.upload_pipeline_version(
                 package, version, pipeline_id=pipeline_id, description=description or None
             )
-            link = f"{self._link('pipelines', pipeline_id)}/version/{added.pipeline_version_id}"
-            return UploadedPipeline(name, pipeline_id, added.pipeline_version_id, version, link)
+            return describe_version(self.host, name, added)
 
     def run(
         self,
@@ -165,7 +152,7 @@ class RemoteClient:
         if not cache:
             text = disable_caching(text)
         name = name or f"{get_pipeline_name(spec)} {time.strftime('%Y-%m-%d %H-%M-%S')}"
-        with _write_package(text) as package, explain_errors(self.host, "run"):
+        with write_package(text) as package, explain_errors(self.host, "run"):
             started = self._client.create_run_from_pipeline_package(
                 package,
                 arguments=values,
@@ -175,7 +162,7 @@ class RemoteClient:
                 pipeline_root=pipeline_root or None,
                 service_account=service_account or None,
             )
-            return self._describe_run(started.run_info)
+            return describe_run(self.host, started.run_info)
 
     def get_run(self, run_id: str) -> RemoteRun:
         """Return a run.
@@ -184,7 +171,119 @@ class RemoteClient:
             KfpMindSporeError: The server is unreachable, or the run does not exist.
         """
         with explain_errors(self.host, "get the run"):
-            return self._describe_run(self._client.get_run(run_id))
+            return describe_run(self.host, self._client.get_run(run_id))
+
+    def schedule(
+        self,
+        text: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        name: str,
+        cron: str = "",
+        every_seconds: int | None = None,
+        experiment: str = "Default",
+        cache: bool = True,
+        pipeline_root: str = "",
+        service_account: str = "",
+        max_concurrency: int = 1,
+        catch_up: bool = False,
+    ) -> Schedule:
+        """Create a recurring run of a compiled pipeline.
+
+        Args:
+            text: The compiled pipeline.
+            arguments: Arguments of the pipeline; text is parsed as the parameter's type.
+            name: Name of the schedule.
+            cron: Five fields (minute, hour, day, month, weekday), or six with seconds first; UTC unless the server
+                has another time zone.
+            every_seconds: Interval in seconds, in place of `cron`.
+            experiment: Name of the experiment; created if missing.
+            cache: Whether to use the server's cache.
+            pipeline_root: URI of the artifacts; default the server's.
+            service_account: Service account of the steps; default the server's.
+            max_concurrency: Number of its runs that may run at once.
+            catch_up: Whether to run once for each time that was missed while the schedule was disabled.
+
+        Raises:
+            UserError: The pipeline or an argument is invalid, or both or none of the times are given.
+            KfpMindSporeError: The server is unreachable or refuses the request.
+        """
+        spec = check_package(text)
+        values = convert_arguments(spec, arguments or {})
+        if bool(cron) == (every_seconds is not None):
+            raise UserError("schedule: exactly one of cron and an interval must be given")
+        expression = format_cron(cron) if cron else None
+        text = text if cache else disable_caching(text)
+        with write_package(text) as package, explain_errors(self.host, "schedule"):
+            group = self._client.create_experiment(experiment, namespace=self.namespace or None)
+            created = self._client.create_recurring_run(
+                group.experiment_id,
+                name,
+                cron_expression=expression,
+                interval_second=every_seconds,
+                max_concurrency=max_concurrency,
+                no_catchup=not catch_up,
+                params=values,
+                pipeline_package_path=package,
+                pipeline_root=pipeline_root or None,
+                service_account=service_account or None,
+            )
+            return describe_schedule(self.host, created)
+
+    def delete_schedule(self, schedule_id: str) -> None:
+        """Delete a recurring run; its runs stay.
+
+        Raises:
+            KfpMindSporeError: The server is unreachable, or the schedule does not exist.
+        """
+        with explain_errors(self.host, "delete the schedule"):
+            self._client.delete_recurring_run(schedule_id)
+
+    def terminate(self, run_id: str) -> None:
+        """Terminate a run, which then ends FAILED; its exit tasks run.
+
+        Raises:
+            KfpMindSporeError: The server is unreachable, or the run does not exist.
+        """
+        with explain_errors(self.host, "terminate the run"):
+            self._client.terminate_run(run_id)
+
+    def delete(self, run_id: str) -> None:
+        """Delete a run with its Workflow and the objects that it owns, such as MSJobs; artifacts stay.
+
+        Raises:
+            KfpMindSporeError: The server is unreachable, or the run does not exist.
+        """
+        with explain_errors(self.host, "delete the run"):
+            self._client.delete_run(run_id)
+
+    def list_pipelines(self, limit: int = _PAGE) -> list[UploadedPipeline]:
+        """Return the pipelines on the server, newest first."""
+        found = self._list_pages("pipelines", limit, namespace=self.namespace or None)
+        return [describe_pipeline(self.host, item) for item in found]
+
+    def list_versions(self, name: str, limit: int = _PAGE) -> list[UploadedPipeline]:
+        """Return the versions of a pipeline, newest first.
+
+        Raises:
+            NotFoundError: The server has no pipeline of this name.
+        """
+        with explain_errors(self.host, "list pipelines"):
+            pipeline_id = self._get_pipeline_id(name)
+        if pipeline_id is None:
+            raise NotFoundError(f"{name}: {self.host} has no such pipeline")
+        found = self._list_pages("pipeline_versions", limit, pipeline_id=pipeline_id)
+        return [describe_version(self.host, name, item) for item in found]
+
+    def list_runs(self, limit: int = _PAGE) -> list[RemoteRun]:
+        """Return the runs on the server, newest first."""
+        runs = self._list_pages("runs", limit, namespace=self.namespace or None)
+        return [describe_run(self.host, run) for run in runs]
+
+    def list_schedules(self, limit: int = _PAGE) -> list[Schedule]:
+        """Return the recurring runs on the server, newest first."""
+        found = self._list_pages("recurring_runs", limit, namespace=self.namespace or None)
+        return [describe_schedule(self.host, item) for item in found]
 
     def wait(
         self,
@@ -192,41 +291,71 @@ class RemoteClient:
         *,
         timeout: float | None = None,
         interval: float = POLL_SECONDS,
-        on_state: Callable[[RemoteRun], None] | None = None,
+        on_change: Callable[[RemoteRun], None] | None = None,
+        on_obstacle: Callable[[str], None] | None = None,
     ) -> RemoteRun:
         """Wait until a run has succeeded.
 
         Args:
             run_id: ID of the run.
-            timeout: Timeout in seconds; None for none. A run whose workflow was deleted stays RUNNING forever.
+            timeout: Timeout in seconds; None for none.
             interval: Poll interval in seconds.
-            on_state: Called with the run after each change of its state.
+            on_change: Called with the run after each change of its state or that of a step.
+            on_obstacle: Called once with each reason why a pod of the run does not start; requires a cluster.
 
         Raises:
-            ProcessFailedError: The run failed, was skipped or cancelled; the message names the failed steps.
+            ProcessFailedError: The run failed, was skipped or cancelled, or its Workflow was deleted; the message has
+                the failed step and its reason, `log` its last lines.
             WaitTimeoutError: The timeout expired; the run continues.
             KfpMindSporeError: The server is unreachable, or the run does not exist.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        state = ""
-        while True:
-            run = self.get_run(run_id)
-            if on_state is not None and run.state != state:
-                on_state(run)
-            state = run.state
-            if run.is_finished:
-                break
-            left = interval if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                raise WaitTimeoutError(
-                    f"run {run.name}: still {state} after {timeout:g} s", hint=f"The run continues: {run.url}"
+        return wait_for_run(
+            lambda: self.get_run(run_id),
+            self._open_run(run_id),
+            lambda run, on_cluster: self._list_failed_steps(run, on_cluster),
+            timeout=timeout,
+            interval=interval,
+            on_change=on_change,
+            on_obstacle=on_obstacle,
+        )
+
+    def explain_failure(self, run: RemoteRun) -> list[FailedStep]:
+        """Return the failed steps of a run with reasons and last log lines, as far as they can be read.
+
+        The cluster has the reasons and logs of all pods that still exist; the server's log API may have logs only.
+        """
+        return self._list_failed_steps(run, self._open_run(run.run_id))
+
+    def _open_run(self, run_id: str) -> RunOnCluster | None:
+        namespaces = (self.namespace,) if self.namespace else ()
+        return RunOnCluster(self._cluster, run_id, namespaces) if self._cluster is not None else None
+
+    def _list_failed_steps(self, run: RemoteRun, on_cluster: RunOnCluster | None) -> list[FailedStep]:
+        failed = on_cluster.list_failed_steps(lines=LOG_LINES) if on_cluster is not None else []
+        if failed:
+            return failed
+        with explain_errors(self.host, "get the run"):
+            details = get_details(self._client.get_run(run.run_id))
+        pods = list_failed_pods(details)
+        logs = (get_last_lines(read_pod_log(self.host, self._credentials, run.run_id, pod), LOG_LINES) for pod in pods)
+        # Task details do not name the pod of a step: with several failed steps, a log cannot be assigned to one.
+        log = next(filter(None, logs), ()) if len(run.failed_steps) == 1 else ()
+        return [FailedStep(name, log=log) for name in run.failed_steps]
+
+    def _list_pages(self, kind: str, limit: int, **options: Any) -> list[Any]:
+        call = getattr(self._client, f"list_{kind}")
+        found: list[Any] = []
+        token = ""
+        with explain_errors(self.host, f"list {kind.replace('_', ' ')}"):
+            while len(found) < limit:
+                page = call(
+                    page_token=token, page_size=min(_PAGE, limit - len(found)), sort_by="created_at desc", **options
                 )
-            time.sleep(min(interval, left))
-        if run.state != "SUCCEEDED":
-            steps = f" in step {', '.join(run.failed_steps)}" if run.failed_steps else ""
-            error = f": {run.error}" if run.error else ""
-            raise ProcessFailedError(f"run {run.name} ended {run.state}{steps}{error}", hint=f"Details: {run.url}")
-        return run
+                found += getattr(page, kind) or []
+                token = page.next_page_token or ""
+                if not token:
+                    break
+        return found
 
     def _get_pipeline_id(self, name: str) -> str | None:
         # kfp.Client.get_pipeline_id has no namespace argument.
@@ -235,60 +364,3 @@ class RemoteClient:
             filter=json.dumps({"predicates": [predicate]}), namespace=self.namespace or None
         )
         return next((pipeline.pipeline_id for pipeline in found.pipelines or ()), None)
-
-    def _describe_run(self, run: Any) -> RemoteRun:
-        details = run.run_details.task_details or [] if run.run_details else []
-        failed = [task for task in details if task.state == "FAILED"]
-        # Tasks without a pod are the DAGs around the failed steps.
-        steps = [task for task in failed if task.pod_name] or failed
-        return RemoteRun(
-            run_id=run.run_id,
-            name=run.display_name or run.run_id,
-            state=run.state or "PENDING",
-            url=self._link("runs", run.run_id),
-            failed_steps=tuple(dict.fromkeys(task.display_name for task in steps)),
-            error=str(run.error.message or "") if run.error else "",
-        )
-
-    def _link(self, kind: str, identifier: str) -> str:
-        return f"{self.host}/#/{kind}/details/{identifier}"
-
-
-def check_package(text: str) -> PipelineSpec:
-    """Parse a compiled pipeline and check that its steps have images.
-
-    Raises:
-        UserError: The text is not a compiled pipeline, or a step has a placeholder image.
-    """
-    spec = parse_spec(text)
-    placeholders = list_placeholders(spec)
-    if placeholders:
-        raise UserError(
-            f"{get_pipeline_name(spec)}: its steps have no image, only the placeholder {placeholders[0]}",
-            hint="Set an image with kfp-mindspore installed: --image, or KFP_MINDSPORE_IMAGE.",
-        )
-    return spec
-
-
-def disable_caching(text: str) -> str:
-    """Return a compiled pipeline with caching disabled for each step, including those in conditions and loops.
-
-    Args:
-        text: A compiled pipeline; documents after the first are not changed.
-    """
-    import yaml
-
-    documents = [document for document in yaml.safe_load_all(text) if document]
-    spec = documents[0]
-    for component in (spec["root"], *spec.get("components", {}).values()):
-        for task in component.get("dag", {}).get("tasks", {}).values():
-            task["cachingOptions"] = {}
-    return str(yaml.safe_dump_all(documents, sort_keys=True))
-
-
-@contextlib.contextmanager
-def _write_package(text: str) -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="kfp-mindspore-") as directory:
-        file = Path(directory, "pipeline.yaml")
-        file.write_text(text)
-        yield str(file)

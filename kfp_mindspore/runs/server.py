@@ -1,4 +1,4 @@
-"""Connection to a Kubeflow Pipelines server: its URL, a first request and its errors."""
+"""Connection to a Kubeflow Pipelines server: its URL, credentials, a first request and its errors."""
 
 from __future__ import annotations
 
@@ -6,12 +6,53 @@ import contextlib
 import io
 import json
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, UserError
 
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse
+
 HOST_VARIABLES = ("KFP_ENDPOINT", "KF_PIPELINES_ENDPOINT")
 TOKEN_VARIABLE = "KFP_TOKEN"
+COOKIE_VARIABLE = "KFP_COOKIE"
+# Set in the notebooks of a Kubeflow profile by the PodDefault `access-ml-pipeline`; also read by kfp.Client.
+TOKEN_FILE_VARIABLE = "KF_PIPELINES_SA_TOKEN_PATH"
+_LOG_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Credentials of a Kubeflow Pipelines server; the first of token and token file is used.
+
+    Args:
+        token: Bearer token; empty for none.
+        token_file: File with a service account's token, re-read for each request; empty for none.
+        cookie: Session cookie of a login page, such as `authservice_session=…`; empty for none.
+        ca_file: Certificate authority of the server; empty for those of the system.
+    """
+
+    token: str = field(default="", repr=False)
+    token_file: str = ""
+    cookie: str = field(default="", repr=False)
+    ca_file: str = ""
+
+    def build_headers(self) -> dict[str, str]:
+        """Return the headers of a request.
+
+        Raises:
+            UserError: The token file cannot be read.
+        """
+        token = self.token
+        if not token and self.token_file:
+            try:
+                token = Path(self.token_file).read_text().strip()
+            except OSError as error:
+                raise UserError(f"token file: {self.token_file}: {error.strerror or error}") from error
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return {**headers, "Cookie": self.cookie} if self.cookie else headers
 
 
 def check_host(host: str) -> str:
@@ -37,35 +78,32 @@ def check_host(host: str) -> str:
     return host.rstrip("/")
 
 
-def check_server(host: str, token: str, seconds: float) -> None:
+def check_server(host: str, credentials: Credentials, seconds: float) -> None:
     """Check that a URL is served by Kubeflow Pipelines.
 
     kfp.Client would retry five times at intervals of five seconds and log a stack trace each time.
 
     Args:
         host: URL from `check_host`.
-        token: Bearer token; empty for none.
+        credentials: The credentials.
         seconds: Timeout in seconds.
 
     Raises:
-        UserError: The host is not a URL.
+        UserError: The host is not a URL, or the token file cannot be read.
         KfpMindSporeError: The server is unreachable, refuses the request or is not Kubeflow Pipelines.
     """
-    import urllib3
     from urllib3.exceptions import HTTPError, LocationParseError
 
-    headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
     url = f"{host}/apis/v2beta1/healthz"
-    with urllib3.PoolManager(retries=False, timeout=seconds) as pool:
-        try:
-            response = pool.request("GET", url, headers=headers)
-        except LocationParseError as error:
-            raise UserError(f"host: {host!r} is not a URL ({error})") from None
-        except HTTPError as error:
-            raise KfpMindSporeError(
-                f"{host}: no response from Kubeflow Pipelines ({_shorten(str(error))})",
-                hint="Check the URL, or forward a port: kubectl port-forward -n kubeflow svc/ml-pipeline 8888",
-            ) from error
+    try:
+        response = _get(url, credentials, seconds)
+    except LocationParseError as error:
+        raise UserError(f"host: {host!r} is not a URL ({error})") from None
+    except HTTPError as error:
+        raise KfpMindSporeError(
+            f"{host}: no response from Kubeflow Pipelines ({_shorten(str(error))})",
+            hint="Check the URL, or forward a port: kubectl port-forward -n kubeflow svc/ml-pipeline 8888",
+        ) from error
     if response.status != 200:
         raise _make_error(host, "connect", response.status, response.reason or "", response.data)
     try:
@@ -76,6 +114,38 @@ def check_server(host: str, token: str, seconds: float) -> None:
             f"{url}: expected JSON from Kubeflow Pipelines, got {kind}",
             hint="This may be a login page: set a token. Or the path of the API differs.",
         ) from None
+
+
+def read_pod_log(host: str, credentials: Credentials, run_id: str, pod: str) -> list[str]:
+    """Return the log of a step's pod from the server's log API, empty if it is not available.
+
+    The API returns status 200 with an error as JSON for a missing pod, and gateways may serve a page in its place.
+
+    Args:
+        host: URL from `check_host`.
+        credentials: The credentials.
+        run_id: ID of the run.
+        pod: Name of the pod.
+    """
+    from urllib3.exceptions import HTTPError
+
+    try:
+        response = _get(f"{host}/apis/v1alpha1/runs/{run_id}/nodes/{pod}/log", credentials, _LOG_SECONDS)
+    except HTTPError:
+        return []
+    text = response.data.decode(errors="replace")
+    is_log = response.status == 200 and "text/html" not in response.headers.get("Content-Type", "")
+    # The error follows the part of the log that was sent before it.
+    lines = text.partition('{"error_message":')[0].splitlines()
+    return lines if is_log and not text.lstrip().lower().startswith("<!doctype") else []
+
+
+def _get(url: str, credentials: Credentials, seconds: float) -> BaseHTTPResponse:
+    import urllib3
+
+    headers = {"Accept": "application/json", **credentials.build_headers()}
+    with urllib3.PoolManager(retries=False, timeout=seconds, ca_certs=credentials.ca_file or None) as pool:
+        return pool.request("GET", url, headers=headers)
 
 
 @contextlib.contextmanager
@@ -114,7 +184,10 @@ def _make_error(host: str, action: str, status: int, reason: str, body: Any) -> 
     message = _read_message(body)
     hint = ""
     if status in (301, 302, 303, 307, 308, 401, 403):
-        hint = f"Set a token (--token, {TOKEN_VARIABLE}) and your namespace (--namespace)."
+        hint = (
+            f"Set a token (--token, {TOKEN_VARIABLE}), a token file (--token-file) or a session cookie (--cookie), "
+            "and your namespace (--namespace)."
+        )
     elif status == 404:
         hint = "The path of the API may be missing: many installations serve it at …/pipeline."
     summary = f"{host}: {action}: HTTP {status} {reason}".rstrip()

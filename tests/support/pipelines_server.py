@@ -1,33 +1,80 @@
-"""A fake Kubeflow Pipelines server on 127.0.0.1 with the routes of kfp.Client for uploads and runs."""
+"""A fake Kubeflow Pipelines API server on 127.0.0.1 with the routes of kfp.Client, by kfp_server_api's own models.
+
+It behaves like KFP 2.17: a new run has no state, `error` and each task's `pod_name` stay empty, tasks are the nodes of
+the Argo Workflow, a terminated run is FAILED, and the log API returns errors with status 200.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import email
 import email.policy
 import json
 import threading
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import yaml
+from kfp_server_api import (
+    ApiClient,
+    PipelineTaskDetailChildTask,
+    V2beta1Experiment,
+    V2beta1GetHealthzResponse,
+    V2beta1ListExperimentsResponse,
+    V2beta1ListPipelinesResponse,
+    V2beta1ListPipelineVersionsResponse,
+    V2beta1ListRecurringRunsResponse,
+    V2beta1ListRunsResponse,
+    V2beta1Pipeline,
+    V2beta1PipelineTaskDetail,
+    V2beta1PipelineVersion,
+    V2beta1RecurringRun,
+    V2beta1Run,
+    V2beta1RunDetails,
+)
+
+# Status and gRPC code of a refusal by the API's gateway.
+_CODES = {400: 3, 401: 16, 404: 5, 409: 6}
+_START = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 class PipelinesServer(ThreadingHTTPServer):
-    """Stores uploads and runs; each request of a run returns the next of `states`."""
+    """Stores uploads, runs and schedules; each request of a run returns the next of `states`.
+
+    Attributes:
+        token: The accepted bearer token; empty for any.
+        cookie: The accepted cookie; empty for any.
+        multi_user: Whether requests of runs and experiments need a namespace.
+        refusal: Status, content type and text of the response to each request; None to serve.
+        states: States of a run, one per request; the last one stays.
+        tasks: Task details of runs.
+        logs: Logs by pod.
+        paths: Methods and paths of all requests.
+    """
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.token = ""
+        self.cookie = ""
+        self.multi_user = False
         self.refusal: tuple[int, str, str] | None = None
-        self.pipelines: dict[str, dict[str, Any]] = {}
-        self.versions: list[dict[str, Any]] = []
-        self.experiments: dict[str, dict[str, Any]] = {}
-        self.runs: dict[str, dict[str, Any]] = {}
+        self.pipelines: dict[str, V2beta1Pipeline] = {}
+        self.versions: list[V2beta1PipelineVersion] = []
+        self.packages: list[str] = []
+        self.queries: list[dict[str, str]] = []
+        self.experiments: dict[str, V2beta1Experiment] = {}
+        self.runs: dict[str, V2beta1Run] = {}
+        self.schedules: dict[str, V2beta1RecurringRun] = {}
         self.states: list[str | None] = ["SUCCEEDED"]
-        self.tasks: list[dict[str, Any]] = []
+        self.tasks: list[V2beta1PipelineTaskDetail] = []
+        self.logs: dict[str, str] = {}
         self.paths: list[str] = []
 
     @property
@@ -35,66 +82,128 @@ class PipelinesServer(ThreadingHTTPServer):
         """URL of the server."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
+    def now(self) -> datetime.datetime:
+        """Return a time, one second later for each stored object."""
+        count = len(self.pipelines) + len(self.versions) + len(self.runs) + len(self.schedules)
+        return _START + datetime.timedelta(seconds=count)
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: PipelinesServer
 
     def do_GET(self) -> None:
         path, query = self._open()
-        if path is None:
-            return
+        server = self.server
         match path:
-            case ["healthz"]:
-                self._respond({"multi_user": False})
-            case ["pipelines"]:
-                self._respond({"pipelines": _filter(self.server.pipelines, query)})
-            case ["experiments"]:
-                self._respond({"experiments": _filter(self.server.experiments, query)})
-            case ["runs", identifier] if identifier in self.server.runs:
-                states = self.server.states
-                state = states.pop(0) if len(states) > 1 else states[0]
-                details = {"task_details": self.server.tasks} if state == "FAILED" else None
-                run = {**self.server.runs[identifier], "state": state, "run_details": details}
-                self._respond({key: value for key, value in run.items() if value is not None})
+            case None:
+                return
+            case ["v2beta1", "healthz"]:
+                self._respond(V2beta1GetHealthzResponse(multi_user=server.multi_user))
+            case ["v2beta1", "pipelines"]:
+                self._list("pipelines", V2beta1ListPipelinesResponse, list(server.pipelines.values()), query)
+            case ["v2beta1", "pipelines", identifier, "versions"]:
+                versions = [version for version in server.versions if version.pipeline_id == identifier]
+                self._list("pipeline_versions", V2beta1ListPipelineVersionsResponse, versions, query)
+            case ["v2beta1", "experiments" | "runs" | "recurringruns"] if server.multi_user and not query.get(
+                "namespace"
+            ):
+                self._refuse(400, "Invalid input error: A namespace cannot be empty in multi-user mode")
+            case ["v2beta1", "experiments"]:
+                self._list("experiments", V2beta1ListExperimentsResponse, list(server.experiments.values()), query)
+            case ["v2beta1", "runs"]:
+                self._list("runs", V2beta1ListRunsResponse, list(server.runs.values()), query)
+            case ["v2beta1", "recurringruns"]:
+                schedules = list(server.schedules.values())
+                self._list("recurring_runs", V2beta1ListRecurringRunsResponse, schedules, query)
+            case ["v2beta1", "runs", identifier] if identifier in server.runs:
+                run = server.runs[identifier]
+                run.state = server.states.pop(0) if len(server.states) > 1 else server.states[0]
+                run.run_details = V2beta1RunDetails(task_details=server.tasks) if run.state else None
+                self._respond(run)
+            case ["v1alpha1", "runs", identifier, "nodes", pod, "log"]:
+                text = server.logs.get(pod) if identifier in server.runs else None
+                error = {"error_message": f"Failed to read logs for run {identifier}", "error_details": f"pod {pod}"}
+                self._send(200, "text/plain", (json.dumps(error) if text is None else text).encode())
             case _:
-                self._refuse(404, "not found: " + "/".join(path))
+                self._refuse(404, "not found: " + "/".join(path[1:]))
 
     def do_POST(self) -> None:
         path, query = self._open()
-        if path is None:
-            return
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        server = self.server
         match path:
-            case ["pipelines", "upload"]:
+            case None:
+                return
+            case ["v2beta1", "pipelines", "upload"]:
                 name = query["name"]
-                if name in self.server.pipelines:
-                    self._refuse(409, f"pipeline {name} already exists")
+                if name in server.pipelines:
+                    self._refuse_upload(409, f"Already exist error: The name {name} already exist.")
                     return
-                pipeline = {"pipeline_id": f"p{len(self.server.pipelines)}", "display_name": name, "name": name}
-                self.server.pipelines[name] = {**pipeline, "package": self._read_file(body), "query": query}
+                pipeline = V2beta1Pipeline(
+                    pipeline_id=f"p{len(server.pipelines)}",
+                    display_name=name,
+                    description=query.get("description"),
+                    namespace=query.get("namespace"),
+                    created_at=server.now(),
+                )
+                self._store_version(pipeline.pipeline_id, name, body)
+                server.pipelines[name] = pipeline
+                server.queries.append(query)
                 self._respond(pipeline)
-            case ["pipelines", "upload_version"]:
-                if any(version["display_name"] == query["name"] for version in self.server.versions):
-                    self._refuse(400, f"The pipeline version {query['name']} already exist.")
+            case ["v2beta1", "pipelines", "upload_version"]:
+                if any(version.display_name == query["name"] for version in server.versions):
+                    self._refuse_upload(409, f"Already exist error: The name {query['name']} already exist.")
                     return
-                version = {
-                    "pipeline_id": query["pipelineid"],
-                    "pipeline_version_id": f"v{len(self.server.versions)}",
-                    "display_name": query["name"],
-                }
-                self.server.versions.append({**version, "package": self._read_file(body)})
-                self._respond(version)
-            case ["experiments"]:
-                name = json.loads(body)["display_name"]
-                experiment = {"experiment_id": f"e{len(self.server.experiments)}", "display_name": name}
-                self.server.experiments[name] = experiment
+                self._respond(self._store_version(query["pipelineid"], query["name"], body))
+            case ["v2beta1", "experiments"]:
+                experiment = self._parse(body, "V2beta1Experiment")
+                if server.multi_user and not experiment.namespace:
+                    self._refuse(400, "Invalid input error: A namespace cannot be empty in multi-user mode")
+                    return
+                experiment.experiment_id = f"e{len(server.experiments)}"
+                server.experiments[experiment.display_name] = experiment
                 self._respond(experiment)
-            case ["runs"]:
-                run = {**json.loads(body), "run_id": f"r{len(self.server.runs)}"}
-                self.server.runs[run["run_id"]] = run
+            case ["v2beta1", "runs"]:
+                run = self._parse(body, "V2beta1Run")
+                if run.experiment_id not in [item.experiment_id for item in server.experiments.values()]:
+                    self._refuse(404, f"Experiment {run.experiment_id} not found")
+                    return
+                run.run_id, run.created_at = f"r{len(server.runs)}", server.now()
+                server.runs[run.run_id] = run
                 self._respond(run)
+            case ["v2beta1", "recurringruns"]:
+                schedule = self._parse(body, "V2beta1RecurringRun")
+                cron = schedule.trigger.cron_schedule.cron if schedule.trigger.cron_schedule else "@daily"
+                if not 1 <= int(schedule.max_concurrency) <= 10:
+                    self._refuse(400, "Invalid input error: Max concurrency of the recurring run is out of range")
+                elif not cron.startswith("@") and len(cron.split()) not in (5, 6):
+                    self._refuse(400, f"Invalid input error: Schedule cron is not a supported format: {cron}")
+                else:
+                    schedule.recurring_run_id = f"s{len(server.schedules)}"
+                    schedule.status, schedule.created_at = "ENABLED", server.now()
+                    server.schedules[schedule.recurring_run_id] = schedule
+                    self._respond(schedule)
+            case ["v2beta1", "runs", action]:
+                identifier, _, verb = action.partition(":")
+                if verb != "terminate" or identifier not in server.runs:
+                    self._refuse(404, f"Run {identifier} not found")
+                    return
+                server.states[:] = ["FAILED"]
+                self._send(200, "application/json", b"{}")
             case _:
-                self._refuse(404, "not found: " + "/".join(path))
+                self._refuse(404, "not found: " + "/".join(path[1:]))
+
+    def do_DELETE(self) -> None:
+        path, _ = self._open()
+        collections: dict[str, dict[str, Any]] = {"runs": self.server.runs, "recurringruns": self.server.schedules}
+        match path:
+            case None:
+                return
+            case ["v2beta1", kind, identifier] if identifier in collections.get(kind, {}):
+                del collections[kind][identifier]
+                self._send(200, "application/json", b"{}")
+            case _:
+                self._refuse(404, "not found: " + "/".join(path[1:]))
 
     def _open(self) -> tuple[list[str] | None, dict[str, str]]:
         parts = urlsplit(self.path)
@@ -103,24 +212,55 @@ class _Handler(BaseHTTPRequestHandler):
             status, kind, text = self.server.refusal
             self._send(status, kind, text.encode())
             return None, {}
-        if self.server.token and self.headers.get("Authorization") != f"Bearer {self.server.token}":
-            self._refuse(401, "Unauthorized: no valid token")
-            return None, {}
-        path = parts.path.removeprefix("/apis/v2beta1/").split("/")
+        wanted = (("Authorization", f"Bearer {self.server.token}"), ("Cookie", self.server.cookie))
+        for header, value in wanted:
+            if value not in ("", "Bearer ") and self.headers.get(header) != value:
+                self._refuse(401, f"Unauthenticated: no valid {header}")
+                return None, {}
+        path = [unquote(part) for part in parts.path.removeprefix("/apis/").split("/")]
         return path, {name: values[0] for name, values in parse_qs(parts.query).items()}
 
-    def _read_file(self, body: bytes) -> str:
+    def _list(self, kind: str, response: type, items: list[Any], query: dict[str, str]) -> None:
+        predicates = json.loads(query.get("filter", "{}")).get("predicates", [])
+        names = [predicate["stringValue"] for predicate in predicates]
+        found = [item for item in items if not names or item.display_name in names]
+        if query.get("sort_by") == "created_at desc":
+            found.sort(key=lambda item: item.created_at, reverse=True)
+        start, size = int(query.get("page_token") or 0), int(query.get("page_size") or 20)
+        token = str(start + size) if start + size < len(found) else None
+        page = found[start : start + size] or None
+        self._respond(response(**{kind: page}, next_page_token=token))
+
+    def _store_version(self, pipeline_id: str, name: str, body: bytes) -> V2beta1PipelineVersion:
         head = f"Content-Type: {self.headers['Content-Type']}\r\n\r\n".encode()
         message = email.message_from_bytes(head + body, policy=email.policy.HTTP)
         (part,) = message.iter_parts()
         content = part.get_content()
-        return content if isinstance(content, str) else content.decode()
+        text = content if isinstance(content, str) else content.decode()
+        version = V2beta1PipelineVersion(
+            pipeline_id=pipeline_id,
+            pipeline_version_id=f"v{len(self.server.versions)}",
+            display_name=name,
+            pipeline_spec=next(iter(yaml.safe_load_all(text))),
+            created_at=self.server.now(),
+        )
+        self.server.versions.append(version)
+        self.server.packages.append(text)
+        return version
 
-    def _respond(self, value: Any) -> None:
-        self._send(200, "application/json", json.dumps(value).encode())
+    def _parse(self, body: bytes, model: str) -> Any:
+        return ApiClient().deserialize(SimpleNamespace(data=body), model)
+
+    def _respond(self, model: Any) -> None:
+        self._send(200, "application/json", json.dumps(ApiClient().sanitize_for_serialization(model)).encode())
 
     def _refuse(self, status: int, message: str) -> None:
-        self._send(status, "application/json", json.dumps({"error_message": message, "code": status}).encode())
+        body = {"code": _CODES[status], "message": message, "details": []}
+        self._send(status, "application/json", json.dumps(body).encode())
+
+    def _refuse_upload(self, status: int, message: str) -> None:
+        body = {"error_message": message, "error_details": message}
+        self._send(status, "application/json", json.dumps(body).encode())
 
     def _send(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)
@@ -133,10 +273,61 @@ class _Handler(BaseHTTPRequestHandler):
         """Suppress the access log."""
 
 
-def _filter(entries: dict[str, dict[str, Any]], query: dict[str, str]) -> list[dict[str, Any]]:
-    wanted = [predicate["stringValue"] for predicate in json.loads(query.get("filter", "{}")).get("predicates", [])]
-    found = [entry for name, entry in entries.items() if not wanted or name in wanted]
-    return [{key: value for key, value in entry.items() if key not in ("package", "query")} for entry in found]
+def make_tasks(steps: Mapping[str, str], workflow: str = "counting-tpc82") -> list[V2beta1PipelineTaskDetail]:
+    """Return the task details of a run as KFP 2.17 does: one per node of its Workflow, without names of pods.
+
+    Args:
+        steps: State by step; the run's state is FAILED if one has failed, else RUNNING.
+        workflow: Name of the Workflow.
+    """
+    state = "FAILED" if "FAILED" in steps.values() else "RUNNING"
+    nodes: list[tuple[str, str, str]] = [
+        (workflow, workflow, state),
+        (f"{workflow}.root-driver", "root-driver", "SUCCEEDED"),
+        (f"{workflow}.root", "root", state),
+        (f"{workflow}.root(0)", "root(0)", state),
+    ]
+    for step, result in steps.items():
+        path = f"{workflow}.root(0).{step}"
+        nodes += [
+            (f"{path}-driver", f"{step}-driver", "SUCCEEDED"),
+            (path, step, result),
+            (f"{path}.executor", "executor", result),
+            (f"{path}.executor(0)", "executor(0)", result),
+        ]
+    tasks = []
+    for index, (path, name, result) in enumerate(nodes):
+        children = [child for child, _, _ in nodes if child.removesuffix("(0)") == path or _get_parent(child) == path]
+        tasks.append(
+            V2beta1PipelineTaskDetail(
+                run_id="r0",
+                task_id=f"t{index}",
+                display_name=name,
+                state=result,
+                start_time=_START + datetime.timedelta(seconds=index),
+                child_tasks=[
+                    PipelineTaskDetailChildTask(pod_name=make_node_id(child, workflow))
+                    for child in children
+                    if child != path
+                ],
+            )
+        )
+    return tasks
+
+
+def make_node_id(path: str, workflow: str) -> str:
+    """Return the ID of a node."""
+    return f"{workflow}-{zlib.crc32(path.encode())}"
+
+
+def make_pod_name(step: str, workflow: str = "counting-tpc82") -> str:
+    """Return the name of a step's pod."""
+    number = make_node_id(f"{workflow}.root(0).{step}.executor(0)", workflow).rpartition("-")[2]
+    return f"{workflow}-system-container-impl-{number}"
+
+
+def _get_parent(path: str) -> str:
+    return path.rpartition(".")[0]
 
 
 @contextlib.contextmanager

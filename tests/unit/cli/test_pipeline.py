@@ -136,9 +136,9 @@ def test_upload_uses_host_of_environment(
         "my-project: uploaded",
         f"{pipelines_server.url}/#/pipelines/details/p0",
     ]
-    parse(pipelines_server.pipelines["my-project"]["package"])
+    parse(pipelines_server.packages[0])
     assert run([*upload, "--version", "2", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["version_id"] == "v0"
+    assert json.loads(capsys.readouterr().out)["version_id"] == "v1"
     assert run([*upload, "--version", "2"]) == 2
     assert "version '2': already exists" in capsys.readouterr().err
 
@@ -151,7 +151,7 @@ def test_run_waits_for_its_end(
     printed = capsys.readouterr()
     assert json.loads(printed.out)["state"] == "SUCCEEDED"
     assert printed.err.splitlines() == [f"one: {pipelines_server.url}/#/runs/details/r0", "SUCCEEDED"]
-    assert pipelines_server.runs["r0"]["runtime_config"]["parameters"] == {"epochs": 40, "dataset": "wine"}
+    assert pipelines_server.runs["r0"].runtime_config.parameters == {"epochs": 40, "dataset": "wine"}
     pipelines_server.states[:] = ["FAILED"]
     assert run([*command, "--wait"]) == 1
     assert "ended FAILED" in capsys.readouterr().err

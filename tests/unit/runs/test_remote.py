@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +12,16 @@ import yaml
 from kfp_mindspore.errors import (
     AlreadyExistsError,
     KfpMindSporeError,
+    NotFoundError,
     ProcessFailedError,
     UserError,
     ValidationError,
     WaitTimeoutError,
 )
 from kfp_mindspore.runs import remote, server, sources
+from kfp_mindspore.runs.package import disable_caching
+from kfp_mindspore.runs.records import format_cron
+from tests.support.pipelines_server import make_pod_name, make_tasks
 
 SOURCE = """
 from kfp import dsl
@@ -50,18 +55,17 @@ def test_upload_stores_the_compiled_pipeline(client: remote.RemoteClient, pipeli
     assert uploaded == remote.UploadedPipeline(
         "counting", "p0", "", "", f"{pipelines_server.url}/#/pipelines/details/p0"
     )
-    stored = pipelines_server.pipelines["counting"]
-    assert stored["package"] == package
-    assert stored["query"] == {"name": "counting", "description": "counts"}
+    assert pipelines_server.packages == [package]
+    assert pipelines_server.queries == [{"name": "counting", "description": "counts"}]
 
 
 def test_second_upload_creates_a_version(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     client.upload(package)
     second = client.upload(package, version="two")
-    assert (second.pipeline_id, second.version_id, second.version) == ("p0", "v0", "two")
-    assert second.url.endswith("/#/pipelines/details/p0/version/v0")
+    assert (second.pipeline_id, second.version_id, second.version) == ("p0", "v1", "two")
+    assert second.url.endswith("/#/pipelines/details/p0/version/v1")
     assert client.upload(package).version.startswith("counting ")
-    assert [version["package"] for version in pipelines_server.versions] == [package, package]
+    assert pipelines_server.packages == [package] * 3
 
 
 def test_upload_of_the_same_pipeline_is_refused(client: remote.RemoteClient, package: str) -> None:
@@ -74,54 +78,156 @@ def test_upload_of_the_same_pipeline_is_refused(client: remote.RemoteClient, pac
 def test_upload_with_name_and_namespace(pipelines_server: Any, package: str) -> None:
     client = remote.RemoteClient(pipelines_server.url + "/", namespace="team-a")
     assert client.upload(package, name="other").name == "other"
-    assert pipelines_server.pipelines["other"]["query"]["namespace"] == "team-a"
+    assert pipelines_server.pipelines["other"].namespace == "team-a"
 
 
 def test_run_converts_arguments(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     run = client.run(package, {"number": "5"}, name="first", experiment="mine", pipeline_root="s3://b/r")
     assert (run.run_id, run.name, run.state) == ("r0", "first", "PENDING")
     started = pipelines_server.runs["r0"]
-    assert started["runtime_config"] == {"parameters": {"number": 5}, "pipeline_root": "s3://b/r"}
-    assert started["experiment_id"] == pipelines_server.experiments["mine"]["experiment_id"]
-    assert started["pipeline_spec"]["pipelineInfo"]["name"] == "counting"
+    assert (started.runtime_config.parameters, started.runtime_config.pipeline_root) == ({"number": 5}, "s3://b/r")
+    assert started.experiment_id == pipelines_server.experiments["mine"].experiment_id
+    assert started.pipeline_spec["pipelineInfo"]["name"] == "counting"
     assert client.run(package, experiment="mine").name.startswith("counting 20")
     assert len(pipelines_server.experiments) == 1
 
 
 def test_caching_is_disabled_in_conditions(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     client.run(package, cache=False)
-    spec = pipelines_server.runs["r0"]["pipeline_spec"]
+    spec = pipelines_server.runs["r0"].pipeline_spec
     dags = [spec["root"], *(part for part in spec["components"].values() if "dag" in part)]
     options = [task.get("cachingOptions") for part in dags for task in part["dag"]["tasks"].values()]
     assert len(options) == 3
     assert not any((option or {}).get("enableCache") for option in options)
 
 
-def test_wait_reports_each_state_once(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
+def test_wait_reports_each_change_once(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     run = client.run(package)
     pipelines_server.states[:] = [None, "PENDING", "RUNNING", "RUNNING", "SUCCEEDED"]
-    seen: list[str] = []
-    done = client.wait(run.run_id, interval=0.01, on_state=lambda run: seen.append(run.state))
-    assert seen == ["PENDING", "RUNNING", "SUCCEEDED"]
+    pipelines_server.tasks = make_tasks({"count": "RUNNING"})
+    seen: list[Any] = []
+    done = client.wait(run.run_id, interval=0.01, on_change=lambda run: seen.append((run.state, dict(run.steps))))
+    steps = {"count": "RUNNING"}
+    assert seen == [("PENDING", {}), ("PENDING", steps), ("RUNNING", steps), ("SUCCEEDED", steps)]
     assert done.is_finished
 
 
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [("FAILED", "ended FAILED in step train"), ("CANCELED", "ended CANCELED"), ("SKIPPED", "ended SKIPPED")],
-)
-def test_failed_run_names_its_steps(
-    client: remote.RemoteClient, pipelines_server: Any, package: str, state: str, message: str
+LAUNCHER_LOG = """I1123 02:41:07.120000      21 launcher_v2.go:192] publish success.
+
+KfpMindSporeError: the data are missing
+time="2026-11-23T02:41:08.000Z" level=info msg="sub-process exited" argo=true error="<nil>"
+F1123 02:41:08.210000      21 main.go:57] failed to execute component: exit status 1
+"""
+
+
+def test_failed_run_names_each_step_once_with_its_last_lines(
+    client: remote.RemoteClient, pipelines_server: Any, package: str
 ) -> None:
     run = client.run(package, name="bad")
-    pipelines_server.tasks = [
-        {"display_name": "root", "state": "FAILED"},
-        {"display_name": "train", "state": "FAILED", "pod_name": "train-1"},
-        {"display_name": "load", "state": "SUCCEEDED", "pod_name": "load-1"},
-    ]
-    pipelines_server.states[:] = [state]
-    with pytest.raises(ProcessFailedError, match=f"^run bad {message}$|^run bad {message}\n"):
+    pipelines_server.tasks = make_tasks({"count": "SUCCEEDED", "count-2": "FAILED"})
+    pipelines_server.logs = {make_pod_name("count"): "fine\n", make_pod_name("count-2"): LAUNCHER_LOG}
+    pipelines_server.states[:] = ["FAILED"]
+    with pytest.raises(ProcessFailedError) as caught:
         client.wait(run.run_id, interval=0.01)
+    assert caught.value.message == "run bad ended FAILED in step count-2"
+    assert caught.value.log == ("KfpMindSporeError: the data are missing",)
+    assert caught.value.hint == f"Details: {run.url}"
+
+
+@pytest.mark.parametrize("log", [None, "<!doctype html><title>Kubeflow</title>"])
+def test_failed_run_without_readable_log(
+    client: remote.RemoteClient, pipelines_server: Any, package: str, log: str | None
+) -> None:
+    run = client.run(package, name="bad")
+    pipelines_server.tasks = make_tasks({"count": "FAILED", "count-2": "FAILED"})
+    pipelines_server.logs = {} if log is None else {make_pod_name("count"): log}
+    pipelines_server.states[:] = ["FAILED"]
+    with pytest.raises(ProcessFailedError) as caught:
+        client.wait(run.run_id, interval=0.01)
+    assert (caught.value.message, caught.value.log) == ("run bad ended FAILED in step count, count-2", ())
+
+
+@pytest.mark.parametrize("state", ["CANCELED", "SKIPPED"])
+def test_cancelled_run_is_a_failure(
+    client: remote.RemoteClient, pipelines_server: Any, package: str, state: str
+) -> None:
+    run = client.run(package, name="bad")
+    pipelines_server.states[:] = [state]
+    with pytest.raises(ProcessFailedError, match=f"^run bad ended {state}\n"):
+        client.wait(run.run_id, interval=0.01)
+
+
+def test_terminated_run_ends_failed(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
+    run = client.run(package)
+    pipelines_server.states[:] = ["RUNNING"]
+    assert client.get_run(run.run_id).state == "RUNNING"
+    client.terminate(run.run_id)
+    assert client.get_run(run.run_id).state == "FAILED"
+
+
+def test_deleted_run_is_unknown(client: remote.RemoteClient, package: str) -> None:
+    run = client.run(package)
+    client.delete(run.run_id)
+    for act in (client.get_run, client.terminate, client.delete):
+        with pytest.raises(KfpMindSporeError, match="HTTP 404"):
+            act(run.run_id)
+
+
+def test_lists_are_read_page_by_page_newest_first(client: remote.RemoteClient, package: str) -> None:
+    for index in range(3):
+        client.upload(package, name=f"p{index}")
+        client.run(package, name=f"run {index}")
+    client.upload(package, name="p2", version="second")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remote, "_PAGE", 2)
+        assert [item.name for item in client.list_pipelines(9)] == ["p2", "p1", "p0"]
+        runs = client.list_runs(9)
+    assert [(run.name, run.state) for run in runs] == [("run 2", "PENDING"), ("run 1", "PENDING"), ("run 0", "PENDING")]
+    assert runs[0].created.startswith("2026-01-01T00:00:")
+    assert len(client.list_runs(1)) == 1
+    assert [item.version for item in client.list_versions("p2")] == ["second", "p2"]
+    with pytest.raises(NotFoundError, match=r"other: http.* has no such pipeline"):
+        client.list_versions("other")
+    assert client.list_schedules() == []
+
+
+def test_schedule_creates_a_recurring_run(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
+    made = client.schedule(
+        package, {"number": "3"}, name="nightly", cron="0 3 * * *", cache=False, service_account="runner"
+    )
+    stored = pipelines_server.schedules[made.schedule_id]
+    assert stored.trigger.cron_schedule.cron == "0 0 3 * * *"
+    assert stored.runtime_config.parameters == {"number": 3}
+    assert (stored.service_account, stored.mode, stored.no_catchup) == ("runner", "ENABLE", True)
+    assert "enableCache" not in json.dumps(stored.pipeline_spec)
+    periodic = client.schedule(package, name="often", every_seconds=3600)
+    assert [(item.name, item.when, item.is_enabled) for item in client.list_schedules()] == [
+        ("often", "every 3600 s", True),
+        ("nightly", "0 0 3 * * *", True),
+    ]
+    client.delete_schedule(periodic.schedule_id)
+    assert [item.name for item in client.list_schedules()] == ["nightly"]
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        ({}, "exactly one of cron and an interval"),
+        ({"cron": "0 3 * * *", "every_seconds": 5}, "exactly one of cron and an interval"),
+        ({"cron": "0 3 * *"}, "cron: must have five fields"),
+    ],
+)
+def test_invalid_schedule_is_refused(
+    client: remote.RemoteClient, pipelines_server: Any, package: str, times: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        client.schedule(package, name="bad", **times)
+    assert not pipelines_server.schedules
+
+
+@pytest.mark.parametrize(("given", "sent"), [("@daily", "@daily"), ("5 0 3 * * 1", "5 0 3 * * 1")])
+def test_cron_with_seconds_is_kept(given: str, sent: str) -> None:
+    assert format_cron(given) == sent
 
 
 def test_wait_times_out(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
@@ -148,10 +254,42 @@ def test_invalid_arguments_are_refused_before_any_request(
 
 def test_token_is_sent_with_every_request(pipelines_server: Any, package: str) -> None:
     pipelines_server.token = "abc"
-    with pytest.raises(KfpMindSporeError, match="connect: HTTP 401 Unauthorized: Unauthorized: no valid token") as it:
+    with pytest.raises(KfpMindSporeError, match="connect: HTTP 401 Unauthorized: Unauthenticated") as it:
         remote.RemoteClient(pipelines_server.url)
     assert "KFP_TOKEN" in it.value.hint
     assert remote.RemoteClient(pipelines_server.url, token="abc").upload(package).pipeline_id == "p0"
+
+
+def test_token_file_is_read_for_each_request(pipelines_server: Any, package: str, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    with pytest.raises(UserError, match=r"token file: .*: No such file"):
+        remote.RemoteClient(pipelines_server.url, token_file=str(file))
+    file.write_text("first\n")
+    pipelines_server.token = "first"
+    client = remote.RemoteClient(pipelines_server.url, token_file=str(file))
+    client.run(package)
+    file.write_text("second\n")
+    pipelines_server.token = "second"
+    assert client.get_run("r0").run_id == "r0"
+
+
+def test_cookie_is_sent_with_every_request(pipelines_server: Any, package: str) -> None:
+    pipelines_server.cookie = "authservice_session=abc"
+    with pytest.raises(KfpMindSporeError, match="HTTP 401"):
+        remote.RemoteClient(pipelines_server.url)
+    client = remote.RemoteClient(pipelines_server.url, cookie="authservice_session=abc")
+    assert client.upload(package).pipeline_id == "p0"
+
+
+def test_multi_user_server_requires_the_namespace(pipelines_server: Any, package: str) -> None:
+    pipelines_server.multi_user = True
+    with pytest.raises(KfpMindSporeError, match="namespace cannot be empty in multi-user mode"):
+        remote.RemoteClient(pipelines_server.url).run(package)
+    client = remote.RemoteClient(pipelines_server.url, namespace="team-a")
+    client.run(package, name="mine")
+    client.schedule(package, name="nightly", cron="@daily")
+    assert {item.namespace for item in pipelines_server.experiments.values()} == {"team-a"}
+    assert [run.name for run in client.list_runs()] == ["mine"]
 
 
 @pytest.mark.parametrize(
@@ -237,6 +375,6 @@ def test_invalid_pipeline_is_refused(client: remote.RemoteClient, text: str) -> 
 
 
 def test_disable_caching_keeps_other_documents(package: str) -> None:
-    documents = list(yaml.safe_load_all(remote.disable_caching(package + "\n---\nplatforms: {}\n")))
+    documents = list(yaml.safe_load_all(disable_caching(package + "\n---\nplatforms: {}\n")))
     assert documents[1] == {"platforms": {}}
     assert documents[0]["pipelineInfo"]["name"] == "counting"

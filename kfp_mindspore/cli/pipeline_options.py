@@ -1,0 +1,166 @@
+"""Options that several `kfp-mindspore pipeline` commands share: the source, the server and the cluster of its runs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kfp_mindspore.settings import IMAGE_VARIABLE
+
+if TYPE_CHECKING:
+    from kfp_mindspore.kube import Cluster
+    from kfp_mindspore.runs.remote import RemoteClient
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+SOURCE = "NAME|FILE.py[:FUNCTION]|FILE.yaml"
+# An unreachable API server delays a poll of the run by this many seconds.
+_CLUSTER_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """The values of the server options.
+
+    Args:
+        host: URL of the server; may be empty.
+        namespace: Namespace of the user on a multi-user server.
+        token: Bearer token.
+        token_file: File with a service account's token.
+        cookie: Session cookie.
+        ca_file: Certificate authority of the server.
+        kubeconfig: Kubeconfig of the runs' cluster.
+        context: Context of the kubeconfig.
+    """
+
+    host: str
+    namespace: str
+    token: str
+    token_file: str
+    cookie: str
+    ca_file: str
+    kubeconfig: Path | None
+    context: str | None
+
+    def connect(self) -> RemoteClient:
+        """Return a client of the server.
+
+        Raises:
+            UserError: The host is missing or not a URL.
+            KfpMindSporeError: The server is unreachable or refuses the request.
+        """
+        from kfp_mindspore.runs.remote import RemoteClient
+
+        return RemoteClient(
+            self.host,
+            namespace=self.namespace,
+            token=self.token,
+            token_file=self.token_file,
+            cookie=self.cookie,
+            ca_file=self.ca_file,
+            cluster=self._open_cluster(),
+        )
+
+    def prepare(self, source: str, image: str) -> tuple[RemoteClient, str]:
+        """Compile a pipeline, then connect: errors of the pipeline are reported without a server."""
+        from kfp_mindspore.runs.package import check_package
+        from kfp_mindspore.runs.server import check_host
+        from kfp_mindspore.runs.sources import check_source, compile_text
+
+        check_source(source)
+        check_host(self.host)
+        text = compile_text(source, image)
+        check_package(text)
+        return self.connect(), text
+
+    def _open_cluster(self) -> Cluster | None:
+        """Return the cluster if one is configured; a run is watched without it otherwise."""
+        from kfp_mindspore.errors import KfpMindSporeError
+        from kfp_mindspore.kube import Cluster
+
+        cluster = Cluster(self.kubeconfig, self.context, retry_timeout=_CLUSTER_SECONDS)
+        try:
+            cluster.namespace  # noqa: B018 - reads the configuration
+        except KfpMindSporeError:
+            if self.kubeconfig is not None or self.context is not None:
+                raise
+            return None
+        return cluster
+
+
+def add_source(command: Command) -> Command:
+    """Add the argument SOURCE and the option `--image`."""
+    image = click.option(
+        "--image",
+        envvar=IMAGE_VARIABLE,
+        default="",
+        help="Image of the steps and of the jobs' pods, preferably by digest. [env: KFP_MINDSPORE_IMAGE]",
+    )
+    return click.argument("source", metavar=SOURCE)(image(command))
+
+
+def add_server_options(command: Command) -> Command:
+    """Add the options of a server, passed to the command as `server`."""
+
+    @functools.wraps(command)
+    def wrapped(*arguments: Any, **options: Any) -> Any:
+        server = Server(**{name: options.pop(name) for name in Server.__dataclass_fields__})
+        return command(*arguments, server=server, **options)
+
+    for option in reversed(
+        (
+            click.option(
+                "--host",
+                envvar=["KFP_ENDPOINT", "KF_PIPELINES_ENDPOINT"],
+                default="",
+                help="URL of Kubeflow Pipelines. [env: KFP_ENDPOINT]",
+            ),
+            click.option("-n", "--namespace", default="", help="Your namespace on a multi-user server."),
+            click.option("--token", envvar="KFP_TOKEN", default="", help="Bearer token. [env: KFP_TOKEN]"),
+            click.option(
+                "--token-file",
+                envvar="KF_PIPELINES_SA_TOKEN_PATH",
+                default="",
+                help="File with a service account's token. [env: KF_PIPELINES_SA_TOKEN_PATH]",
+            ),
+            click.option(
+                "--cookie",
+                envvar="KFP_COOKIE",
+                default="",
+                help="Session cookie, such as authservice_session=…. [env: KFP_COOKIE]",
+            ),
+            click.option("--ca-file", default="", help="Certificate authority of the server, PEM."),
+            click.option(
+                "--kubeconfig",
+                type=click.Path(path_type=Path),
+                help="Cluster of the runs, for reasons of failures. [default: KUBECONFIG, ~/.kube/config if it exists]",
+            ),
+            click.option("--context", help="Context of the kubeconfig. [default: its current one]"),
+        )
+    ):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[return-value]
+
+
+def add_run_options(command: Command) -> Command:
+    """Add the options of a run and of a schedule."""
+    from kfp_mindspore.cli.output import PairType
+
+    for option in reversed(
+        (
+            click.option(
+                "-p", "--param", "parameters", type=PairType(), multiple=True, help="Pipeline argument; repeatable."
+            ),
+            click.option("--experiment", default="Default", show_default=True, help="Experiment of the run."),
+            click.option("--pipeline-root", default="", help="URI of the artifacts, such as s3://bucket/runs."),
+            click.option("--service-account", default="", help="Service account of the steps."),
+            click.option("--no-cache", is_flag=True, help="Disable caching."),
+        )
+    ):
+        command = option(command)
+    return command

@@ -1,0 +1,203 @@
+"""`kfp-mindspore pipeline run|get|terminate|delete|schedule|unschedule`: runs on a Kubeflow Pipelines server."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from kfp_mindspore.cli.output import add_json_option, print_json, print_table
+from kfp_mindspore.cli.pipeline_options import Server, add_run_options, add_server_options, add_source
+
+if TYPE_CHECKING:
+    from kfp_mindspore.runs.records import RemoteRun
+
+_WAIT = click.option("--wait", is_flag=True, help="Wait until the run has finished; exit code 1 if it failed.")
+_TIMEOUT = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds to wait; implies --wait. [default: none]",
+)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kfp-mindspore pipeline run digits_lifecycle --host http://127.0.0.1:8888 --image registry/image@sha256:…
+  kfp-mindspore pipeline run my-project/pipeline.py -p epochs=40 --wait"""
+)
+@add_source
+@add_run_options
+@click.option("--name", default="", help="Name of the run. [default: the pipeline's with the time]")
+@_WAIT
+@_TIMEOUT
+@add_server_options
+@add_json_option
+def run(
+    source: str,
+    image: str,
+    parameters: tuple[tuple[str, str], ...],
+    name: str,
+    experiment: str,
+    pipeline_root: str,
+    service_account: str,
+    no_cache: bool,
+    wait: bool,
+    timeout: float | None,
+    server: Server,
+    as_json: bool,
+) -> None:
+    """Start a run on Kubeflow Pipelines (`kfp-mindspore run` runs locally)."""
+    client, text = server.prepare(source, image)
+    started = client.run(
+        text,
+        dict(parameters),
+        name=name,
+        experiment=experiment,
+        cache=not no_cache,
+        pipeline_root=pipeline_root,
+        service_account=service_account,
+    )
+    click.echo(f"{started.name}: {started.url}", err=as_json)
+    if wait or timeout is not None:
+        started = client.wait(
+            started.run_id, timeout=timeout, on_change=_make_printer(as_json), on_obstacle=_print_obstacle
+        )
+    if as_json:
+        print_json(dataclasses.asdict(started))
+
+
+@click.command(epilog="Example: kfp-mindspore pipeline get 6f2c… --host http://127.0.0.1:8888 --wait")
+@click.argument("run_id")
+@_WAIT
+@_TIMEOUT
+@add_server_options
+@add_json_option
+def get(run_id: str, wait: bool, timeout: float | None, server: Server, as_json: bool) -> None:
+    """Show a run: its state, that of its steps, and of failed ones the reason and last lines."""
+    client = server.connect()
+    if wait or timeout is not None:
+        found = client.wait(run_id, timeout=timeout, on_change=_make_printer(as_json), on_obstacle=_print_obstacle)
+    else:
+        found = client.get_run(run_id)
+    failed = client.explain_failure(found) if found.state == "FAILED" else []
+    if as_json:
+        print_json({**dataclasses.asdict(found), "failed": [dataclasses.asdict(step) for step in failed]})
+        return
+    click.echo(f"{found.name}: {found.state}\n{found.url}")
+    if found.steps:
+        print_table([{"step": name, "state": state} for name, state in found.steps.items()], ["step", "state"])
+    for step in failed:
+        click.echo(f"{step.name}: {step.reason or 'failed'}")
+        for line in step.log:
+            click.echo(f"  | {line}")
+
+
+@click.command(epilog="Example: kfp-mindspore pipeline terminate 6f2c… --host http://127.0.0.1:8888")
+@click.argument("run_id")
+@add_server_options
+@add_json_option
+def terminate(run_id: str, server: Server, as_json: bool) -> None:
+    """Terminate a run; Kubeflow Pipelines reports it as FAILED."""
+    server.connect().terminate(run_id)
+    _report(run_id, "terminated", as_json)
+
+
+@click.command(epilog="Example: kfp-mindspore pipeline delete 6f2c… --host http://127.0.0.1:8888")
+@click.argument("run_id")
+@add_server_options
+@add_json_option
+def delete(run_id: str, server: Server, as_json: bool) -> None:
+    """Delete a run with its Workflow and the jobs that it owns; artifacts and services stay."""
+    server.connect().delete(run_id)
+    _report(run_id, "deleted", as_json)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kfp-mindspore pipeline schedule my-project/pipeline.py --name nightly --cron "0 3 * * *"
+  kfp-mindspore pipeline schedule digits_lifecycle --name hourly --every 3600 --image registry/image@sha256:…"""
+)
+@add_source
+@add_run_options
+@click.option("--name", required=True, help="Name of the schedule.")
+@click.option("--cron", default="", help="Minute, hour, day, month and weekday; a first of six fields is seconds.")
+@click.option("--every", type=click.IntRange(min=1), help="Interval in seconds, in place of --cron.")
+@click.option(
+    "--max-concurrency", type=click.IntRange(1, 10), default=1, show_default=True, help="Runs that may run at once."
+)
+@click.option("--catch-up", is_flag=True, help="Run once for each time missed while disabled.")
+@add_server_options
+@add_json_option
+def schedule(
+    source: str,
+    image: str,
+    parameters: tuple[tuple[str, str], ...],
+    experiment: str,
+    pipeline_root: str,
+    service_account: str,
+    no_cache: bool,
+    name: str,
+    cron: str,
+    every: int | None,
+    max_concurrency: int,
+    catch_up: bool,
+    server: Server,
+    as_json: bool,
+) -> None:
+    """Run a pipeline at fixed times, by a recurring run of Kubeflow Pipelines."""
+    client, text = server.prepare(source, image)
+    created = client.schedule(
+        text,
+        dict(parameters),
+        name=name,
+        cron=cron,
+        every_seconds=every,
+        experiment=experiment,
+        cache=not no_cache,
+        pipeline_root=pipeline_root,
+        service_account=service_account,
+        max_concurrency=max_concurrency,
+        catch_up=catch_up,
+    )
+    if as_json:
+        print_json(dataclasses.asdict(created))
+    else:
+        click.echo(f"{created.name}: {created.when}\n{created.url}")
+
+
+@click.command(epilog="Example: kfp-mindspore pipeline unschedule 6f2c… --host http://127.0.0.1:8888")
+@click.argument("schedule_id")
+@add_server_options
+@add_json_option
+def unschedule(schedule_id: str, server: Server, as_json: bool) -> None:
+    """Delete a schedule; its runs stay."""
+    server.connect().delete_schedule(schedule_id)
+    _report(schedule_id, "deleted", as_json)
+
+
+def _make_printer(as_json: bool) -> Callable[[RemoteRun], None]:
+    """Return a function that prints each state of a run and of its steps once."""
+    printed: set[str] = set()
+
+    def show(run: RemoteRun) -> None:
+        for line in (*(f"{step}: {state}" for step, state in run.steps.items()), run.state):
+            if line not in printed:
+                click.echo(line, err=as_json)
+            printed.add(line)
+
+    return show
+
+
+def _print_obstacle(text: str) -> None:
+    click.echo(f"Waiting: {text}", err=True)
+
+
+def _report(identifier: str, action: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"id": identifier, "action": action})
+    else:
+        click.echo(f"{identifier} {action}")

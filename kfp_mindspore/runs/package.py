@@ -1,0 +1,53 @@
+"""Compiled pipelines as packages for a Kubeflow Pipelines server."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.runs.image import list_placeholders
+from kfp_mindspore.runs.spec import PipelineSpec, get_pipeline_name, parse_spec
+
+
+def check_package(text: str) -> PipelineSpec:
+    """Parse a compiled pipeline and check that its steps have images.
+
+    Raises:
+        UserError: The text is not a compiled pipeline, or a step has a placeholder image.
+    """
+    spec = parse_spec(text)
+    placeholders = list_placeholders(spec)
+    if placeholders:
+        raise UserError(
+            f"{get_pipeline_name(spec)}: its steps have no image, only the placeholder {placeholders[0]}",
+            hint="Set an image with kfp-mindspore installed: --image, or KFP_MINDSPORE_IMAGE.",
+        )
+    return spec
+
+
+def disable_caching(text: str) -> str:
+    """Return a compiled pipeline with caching disabled for each step, including those in conditions and loops.
+
+    Args:
+        text: A compiled pipeline; documents after the first are not changed.
+    """
+    import yaml
+
+    documents = [document for document in yaml.safe_load_all(text) if document]
+    spec = documents[0]
+    for component in (spec["root"], *spec.get("components", {}).values()):
+        for task in component.get("dag", {}).get("tasks", {}).values():
+            task["cachingOptions"] = {}
+    return str(yaml.safe_dump_all(documents, sort_keys=True))
+
+
+@contextlib.contextmanager
+def write_package(text: str) -> Iterator[str]:
+    """Write a compiled pipeline to a temporary file for the block, and return its path."""
+    with tempfile.TemporaryDirectory(prefix="kfp-mindspore-") as directory:
+        file = Path(directory, "pipeline.yaml")
+        file.write_text(text)
+        yield str(file)

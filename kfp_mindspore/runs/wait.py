@@ -1,0 +1,91 @@
+"""Waiting for the end of a run on a server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from kfp_mindspore.errors import ProcessFailedError, WaitTimeoutError
+from kfp_mindspore.runs.records import RemoteRun
+from kfp_mindspore.runs.workflow import FailedStep, RunOnCluster
+
+POLL_SECONDS = 5.0
+# Last lines of a failed step.
+LOG_LINES = 20
+
+
+def wait_for_run(
+    get_run: Callable[[], RemoteRun],
+    on_cluster: RunOnCluster | None,
+    list_failed_steps: Callable[[RemoteRun, RunOnCluster | None], Sequence[FailedStep]],
+    *,
+    timeout: float | None,
+    interval: float,
+    on_change: Callable[[RemoteRun], None] | None = None,
+    on_obstacle: Callable[[str], None] | None = None,
+) -> RemoteRun:
+    """Wait until a run has succeeded; see `RemoteClient.wait`.
+
+    Args:
+        get_run: Requests the run.
+        on_cluster: The run's Workflow and pods; None without a cluster.
+        list_failed_steps: Returns the failed steps of a finished run.
+        timeout: Timeout in seconds; None for none.
+        interval: Poll interval in seconds.
+        on_change: Called after each change of the run.
+        on_obstacle: Called once with each reason why a pod does not start.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    monitor = _Monitor(on_cluster, on_obstacle)
+    seen: RemoteRun | None = None
+    while True:
+        run = get_run()
+        if on_change is not None and (seen is None or (run.state, run.steps) != (seen.state, seen.steps)):
+            on_change(run)
+        seen = run
+        if run.is_finished:
+            break
+        monitor.poll(run)
+        left = interval if deadline is None else deadline - time.monotonic()
+        if left <= 0:
+            raise WaitTimeoutError(
+                f"run {run.name}: still {run.state} after {timeout:g} s", hint=f"The run continues: {run.url}"
+            )
+        time.sleep(min(interval, left))
+    if run.state != "SUCCEEDED":
+        raise make_failure(run, list_failed_steps(run, on_cluster))
+    return run
+
+
+def make_failure(run: RemoteRun, failed: Sequence[FailedStep]) -> ProcessFailedError:
+    """Return the error of a run that did not succeed: its failed steps, reasons and last lines."""
+    texts = [f"{step.name} ({step.reason})" if step.reason else step.name for step in failed]
+    steps = f" in step {', '.join(texts)}" if texts else ""
+    error = f": {run.error}" if run.error else ""
+    log = next((step.log for step in failed if step.log), ())
+    return ProcessFailedError(f"run {run.name} ended {run.state}{steps}{error}", log=log, hint=f"Details: {run.url}")
+
+
+class _Monitor:
+    """Reports obstacles of an unfinished run once each, and a deleted Workflow as a failure."""
+
+    def __init__(self, on_cluster: RunOnCluster | None, on_obstacle: Callable[[str], None] | None) -> None:
+        self._on_cluster = on_cluster
+        self._on_obstacle = on_obstacle
+        self._reported: set[str] = set()
+        self._missing = 0
+
+    def poll(self, run: RemoteRun) -> None:
+        if self._on_cluster is None:
+            return
+        for text in self._on_cluster.list_obstacles():
+            if self._on_obstacle is not None and text not in self._reported:
+                self._on_obstacle(text)
+            self._reported.add(text)
+        # Twice: the server stores the final state after the Workflow's end.
+        self._missing = self._missing + 1 if self._on_cluster.is_deleted() else 0
+        if self._missing > 1:
+            raise ProcessFailedError(
+                f"run {run.name}: its Workflow was deleted; the server reports it as {run.state} forever",
+                hint=f"Delete it: kfp-mindspore pipeline delete {run.run_id}",
+            )

@@ -1,0 +1,169 @@
+"""A run on its cluster: the Argo Workflow's nodes, the pods and logs of steps, and reasons why pods do not start."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.kube.resources import EVENTS, PODS, Resource
+from kfp_mindspore.msjob.names import API_VERSION, GROUP, KIND, PLURAL
+
+if TYPE_CHECKING:
+    from kfp_mindspore.kube import Cluster
+
+Document = dict[str, Any]
+
+_WORKFLOWS = Resource("argoproj.io", "v1alpha1", "workflows", "Workflow")
+_MSJOBS = Resource(GROUP, API_VERSION.rpartition("/")[2], PLURAL, KIND)
+# Of KFP, on the Workflow, its pods and the jobs of its steps; of Argo, on pods.
+_RUN_LABEL = "pipeline/runid"
+_NODE_ANNOTATION = "workflows.argoproj.io/node-id"
+_FAILED = ("Failed", "Error")
+# Messages of Argo about pods that start as they should.
+_STARTING = ("", "ContainerCreating", "PodInitializing")
+# Namespace of KFP's installations.
+_DEFAULT_NAMESPACE = "kubeflow"
+_ATTEMPT = re.compile(r"\(\d+\)$")
+_EXECUTOR = "executor"
+_DRIVER = "-driver"
+_READ_LINES = 400
+# Lines of KFP's launcher in Go's log format, its blank lines, and its repeated exit code.
+_LAUNCHER_LINE = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.|\s*$|time=\"\S+\" level=")
+
+
+@dataclass(frozen=True)
+class FailedStep:
+    """A failed step of a run.
+
+    Args:
+        name: Name of the step.
+        reason: Reason of the failure, such as `OOMKilled (exit code 137)`; may be empty.
+        log: Last lines of its log without those of KFP's launcher; may be empty.
+    """
+
+    name: str
+    reason: str = ""
+    log: tuple[str, ...] = ()
+
+
+class RunOnCluster:
+    """Reads a run's Workflow, pods and events; all methods return nothing if they may not be read.
+
+    Args:
+        cluster: Client of the cluster.
+        run_id: ID of the run.
+        namespaces: Namespaces in which to look for the Workflow; empty for those of the context and of KFP.
+    """
+
+    def __init__(self, cluster: Cluster, run_id: str, namespaces: Sequence[str] = ()) -> None:
+        self._cluster = cluster
+        self._labels = f"{_RUN_LABEL}={run_id}"
+        self._namespaces = tuple(namespaces)
+        self._namespace = ""
+        self._is_readable = True
+
+    def is_deleted(self) -> bool:
+        """Return whether the Workflow existed before and does not exist any more: KFP's run stays RUNNING then."""
+        was_found = bool(self._namespace)
+        return self._read_workflow() is None and was_found and self._is_readable
+
+    def list_obstacles(self) -> list[str]:
+        """Return a sentence for each pod that does not start or is refused: pods of steps and of their jobs."""
+        workflow = self._read_workflow()
+        if workflow is None:
+            return []
+        pending = [node for node in _list_last_attempts(workflow) if node.get("phase") == "Pending"]
+        found = [
+            f"{_get_step(node)}: {message}"
+            for node in pending
+            if (message := str(node.get("message") or "")) not in _STARTING
+        ]
+        return [*found, *self._list_job_warnings()]
+
+    def list_failed_steps(self, *, lines: int) -> list[FailedStep]:
+        """Return the failed steps, in the order of their failure, each with its last attempt.
+
+        Args:
+            lines: Number of log lines of each.
+        """
+        workflow = self._read_workflow()
+        if workflow is None:
+            return []
+        failed = [node for node in _list_last_attempts(workflow) if node.get("phase") in _FAILED]
+        steps = [
+            FailedStep(_get_step(node), str(node.get("message") or ""), self._read_log(node["id"], lines))
+            for node in failed
+        ]
+        message = str((workflow.get("status") or {}).get("message") or "")
+        return steps or ([FailedStep("root", message)] if message else [])
+
+    def _read_workflow(self) -> Document | None:
+        for namespace in [self._namespace] if self._namespace else self._namespaces or self._get_default_namespaces():
+            found = self._list(_WORKFLOWS, namespace, labels=self._labels)
+            if found:
+                self._namespace = namespace
+                return found[0]
+        return None
+
+    def _get_default_namespaces(self) -> list[str]:
+        try:
+            return list(dict.fromkeys((self._cluster.namespace, _DEFAULT_NAMESPACE)))
+        except KfpMindSporeError:
+            return []
+
+    def _list(self, resource: Resource, namespace: str, *, labels: str = "", fields: str = "") -> list[Document]:
+        try:
+            found = self._cluster.list(resource, namespace, labels=labels, fields=fields)
+        except KfpMindSporeError:
+            # No right to read it, or another cluster: the run is watched by its server alone.
+            self._is_readable = False
+            return []
+        self._is_readable = True
+        return found
+
+    def _read_log(self, node: str, lines: int) -> tuple[str, ...]:
+        for pod in self._list(PODS, self._namespace, labels=self._labels):
+            metadata = pod["metadata"]
+            if (metadata.get("annotations") or {}).get(_NODE_ANNOTATION) == node:
+                with contextlib.suppress(KfpMindSporeError):
+                    text = self._cluster.read_log(metadata["name"], self._namespace, container="main", last=_READ_LINES)
+                    return get_last_lines(text.splitlines(), lines)
+        return ()
+
+    def _list_job_warnings(self) -> list[str]:
+        """Return the last warning of each MSJob of the run: the operator's events name pods that are refused."""
+        jobs = {
+            job["metadata"]["uid"]: job["metadata"]["name"]
+            for job in self._list(_MSJOBS, self._namespace, labels=self._labels)
+        }
+        if not jobs:
+            return []
+        events = self._list(EVENTS, self._namespace, fields=f"involvedObject.kind={KIND},type=Warning")
+        events.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+        last = {event["involvedObject"].get("uid"): event for event in events}
+        return [f"job {name}: {last[uid].get('message', '')}" for uid, name in jobs.items() if uid in last]
+
+
+def get_last_lines(lines: Iterable[str], count: int) -> tuple[str, ...]:
+    """Return the last lines of a step's log, without those of KFP's launcher."""
+    own = [line for line in lines if not _LAUNCHER_LINE.match(line)]
+    return tuple(own[-count:])
+
+
+def _list_last_attempts(workflow: Document) -> list[Document]:
+    """Return the last pod node of each step and iteration, by start."""
+    nodes: dict[str, Document] = (workflow.get("status") or {}).get("nodes") or {}
+    pods = [node for node in nodes.values() if node.get("type") == "Pod"]
+    pods.sort(key=lambda node: str(node.get("startedAt") or ""))
+    return list({_ATTEMPT.sub("", str(node["name"])): node for node in pods}.values())
+
+
+def _get_step(node: Document) -> str:
+    """Return the step of a pod node: node names are paths such as `WORKFLOW.root(0).train-msjob.executor(0)`."""
+    parts = [_ATTEMPT.sub("", part) for part in str(node["name"]).split(".")]
+    name = parts[-2] if parts[-1] == _EXECUTOR and len(parts) > 1 else parts[-1]
+    return name.removesuffix(_DRIVER)
