@@ -22,7 +22,7 @@ TICK_SECONDS = 0.02
 _COLLECTIONS = frozenset(
     {
         *("msjobs", "pods", "services", "endpointslices", "events", "leases", "customresourcedefinitions", "things"),
-        *("configmaps", "secrets", "persistentvolumeclaims"),
+        *("configmaps", "secrets", "persistentvolumeclaims", "workflows"),
     }
 )
 
@@ -462,10 +462,18 @@ def _is_selected(document: Document, query: dict[str, str]) -> bool:
     for selector, values in (("labelSelector", labels), ("fieldSelector", None)):
         for term in filter(None, query.get(selector, "").split(",")):
             key, _, wanted = term.partition("=")
-            found = values.get(key) if values is not None else document["metadata"].get(key.removeprefix("metadata."))
+            found = values.get(key) if values is not None else _get_field(document, key)
             if found != wanted:
                 return False
     return True
+
+
+def _get_field(document: Document, path: str) -> Any:
+    """Return a field that the API server selects by: of the metadata, or of an event."""
+    value: Any = document
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 def _merge(document: Document, patch: Document) -> Document:

@@ -1,0 +1,167 @@
+"""A run on its cluster: Workflows as Argo writes them, on a fake Kubernetes API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.errors import ProcessFailedError
+from kfp_mindspore.kube import Cluster
+from kfp_mindspore.runs.records import RemoteRun
+from kfp_mindspore.runs.wait import wait_for_run
+from kfp_mindspore.runs.workflow import FailedStep, RunOnCluster
+from tests.support.fake_api_server import FakeApiServer, respond_once
+
+NAMESPACE = "team"
+WORKFLOWS = f"/apis/argoproj.io/v1alpha1/namespaces/{NAMESPACE}/workflows"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
+MSJOBS = f"/apis/mindspore.gitee.com/v1/namespaces/{NAMESPACE}/msjobs"
+LABELS = {"pipeline/runid": "run-1"}
+STARTED = "2026-01-01T00:00:{:02d}Z"
+
+
+@pytest.fixture
+def server() -> Iterator[FakeApiServer]:
+    with FakeApiServer().serve() as server:
+        yield server
+
+
+@pytest.fixture
+def run(server: FakeApiServer, tmp_path: Path) -> RunOnCluster:
+    cluster = Cluster(server.write_kubeconfig(tmp_path / "kubeconfig", namespace=NAMESPACE), retry_timeout=1)
+    return RunOnCluster(cluster, "run-1")
+
+
+def make_node(path: str, phase: str, second: int, message: str = "", kind: str = "Pod") -> dict[str, Any]:
+    name = f"digits-x7k2p.{path}"
+    node = {"id": f"digits-x7k2p-{second}", "name": name, "displayName": path.rpartition(".")[2], "type": kind}
+    return {**node, "phase": phase, "startedAt": STARTED.format(second), "message": message}
+
+
+def put_workflow(server: FakeApiServer, *nodes: dict[str, Any], message: str = "") -> None:
+    status = {"nodes": {node["id"]: node for node in nodes}, "message": message}
+    server.put(WORKFLOWS, {"metadata": {"name": "digits-x7k2p", "labels": LABELS}, "status": status})
+
+
+def put_pod(server: FakeApiServer, node: dict[str, Any], *lines: str) -> None:
+    name = f"digits-x7k2p-system-container-impl-{node['id'].rpartition('-')[2]}"
+    annotations = {"workflows.argoproj.io/node-id": node["id"]}
+    server.put(PODS, {"metadata": {"name": name, "labels": LABELS, "annotations": annotations}})
+    if lines:
+        server.write(name, *(f"2026-01-01T00:00:00.000000000Z {line}" for line in lines), end=True)
+
+
+def test_failed_step_has_reason_and_last_lines_of_its_last_attempt(server: FakeApiServer, run: RunOnCluster) -> None:
+    first = make_node("root(0).train-msjob.executor(0)", "Failed", 4, "Error (exit code 1)")
+    last = make_node("root(0).train-msjob.executor(1)", "Failed", 5, "OOMKilled (exit code 137)")
+    put_workflow(
+        server,
+        make_node("root", "Failed", 1, "child failed", kind="Retry"),
+        make_node("root(0).load-dataset-driver", "Succeeded", 2),
+        make_node("root(0).load-dataset.executor(0)", "Failed", 2, "Error (exit code 1)"),
+        make_node("root(0).load-dataset.executor(1)", "Succeeded", 3),
+        first,
+        last,
+    )
+    put_pod(server, first, "first attempt")
+    put_pod(server, last, "loading", "I1123 02:41:07.120000 21 launcher_v2.go:192] publish", "", "Error: no memory")
+    failed = run.list_failed_steps(lines=2)
+    assert failed == [FailedStep("train-msjob", "OOMKilled (exit code 137)", ("loading", "Error: no memory"))]
+
+
+def test_failed_driver_is_reported_as_its_step(server: FakeApiServer, run: RunOnCluster) -> None:
+    put_workflow(server, make_node("root.export-driver", "Error", 2, "pods is forbidden: exceeded quota"))
+    assert run.list_failed_steps(lines=5) == [FailedStep("export", "pods is forbidden: exceeded quota")]
+
+
+def test_iterations_of_a_loop_fail_separately(server: FakeApiServer, run: RunOnCluster) -> None:
+    path = "root.for-loop-2.iteration-iterations({}:{}).predict.executor(0)"
+    put_workflow(
+        server,
+        make_node(path.format(0, 0), "Failed", 2, "Error (exit code 1)"),
+        make_node(path.format(1, 1), "Succeeded", 3),
+    )
+    assert [step.name for step in run.list_failed_steps(lines=5)] == ["predict"]
+
+
+def test_workflow_that_fails_without_a_pod_has_its_message(server: FakeApiServer, run: RunOnCluster) -> None:
+    put_workflow(server, message="invalid spec: templates.root: unknown")
+    assert run.list_failed_steps(lines=5) == [FailedStep("root", "invalid spec: templates.root: unknown")]
+
+
+def test_pods_that_do_not_start_are_obstacles(server: FakeApiServer, run: RunOnCluster) -> None:
+    put_workflow(
+        server,
+        make_node("root.load.executor", "Pending", 1, "Unschedulable: 0/3 nodes are available: insufficient memory"),
+        make_node("root.train.executor", "Pending", 2, "PodInitializing"),
+        make_node("root.export.executor", "Pending", 3, "ImagePullBackOff: Back-off pulling image x"),
+        make_node("root.deploy-driver", "Running", 4),
+    )
+    assert run.list_obstacles() == [
+        "load: Unschedulable: 0/3 nodes are available: insufficient memory",
+        "export: ImagePullBackOff: Back-off pulling image x",
+    ]
+
+
+def test_refused_pods_of_a_job_are_obstacles(server: FakeApiServer, run: RunOnCluster) -> None:
+    put_workflow(server, make_node("root.train.executor", "Running", 1))
+    own = server.put(MSJOBS, {"metadata": {"name": "train-1", "labels": LABELS}})["metadata"]["uid"]
+    other = server.put(MSJOBS, {"metadata": {"name": "other"}})["metadata"]["uid"]
+    for index, (uid, kind, message) in enumerate(
+        [
+            (own, "Warning", 'pods "train-1-worker-0" is forbidden: violates PodSecurity "restricted"'),
+            (own, "Warning", 'pods "train-1-worker-0" is forbidden: exceeded quota'),
+            (own, "Normal", "Created"),
+            (other, "Warning", "another run"),
+        ]
+    ):
+        subject = {"kind": "MSJob", "name": "train-1", "uid": uid}
+        event = {"involvedObject": subject, "type": kind, "message": message, "lastTimestamp": STARTED.format(index)}
+        server.put(EVENTS, {"metadata": {"name": f"event-{index}"}, **event})
+    assert run.list_obstacles() == ['job train-1: pods "train-1-worker-0" is forbidden: exceeded quota']
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_unreadable_cluster_is_no_failure(server: FakeApiServer, run: RunOnCluster, status: int) -> None:
+    server.faults.append(respond_once(status, reason="Forbidden" if status == 403 else "NotFound", times=100))
+    assert run.list_obstacles() == []
+    assert run.list_failed_steps(lines=5) == []
+    assert not run.is_deleted()
+
+
+def make_run(state: str = "RUNNING") -> RemoteRun:
+    return RemoteRun("run-1", "mine", state, "http://kfp/#/runs/details/run-1")
+
+
+def test_deleted_workflow_ends_the_wait(server: FakeApiServer, run: RunOnCluster) -> None:
+    put_workflow(server, make_node("root.train.executor", "Pending", 1, "Unschedulable: no node"))
+    reported: list[str] = []
+    polls = 0
+
+    def poll() -> RemoteRun:
+        nonlocal polls
+        polls += 1
+        if polls == 3:
+            server.remove(WORKFLOWS, "digits-x7k2p")
+        return make_run()
+
+    with pytest.raises(ProcessFailedError, match="run mine: its Workflow was deleted") as caught:
+        wait_for_run(poll, run, lambda *_: [], timeout=None, interval=0.001, on_obstacle=reported.append)
+    assert polls == 4
+    assert reported == ["train: Unschedulable: no node"]
+    assert caught.value.hint == "Delete it: kfp-mindspore pipeline delete run-1"
+
+
+def test_unreadable_workflow_does_not_end_the_wait(server: FakeApiServer, run: RunOnCluster) -> None:
+    put_workflow(server)
+    states = iter(["RUNNING"] * 5 + ["SUCCEEDED"])
+
+    def poll() -> RemoteRun:
+        server.faults[:] = [respond_once(403, reason="Forbidden", times=100)] if server.requests else []
+        return make_run(next(states))
+
+    assert wait_for_run(poll, run, lambda *_: [], timeout=None, interval=0.001).state == "SUCCEEDED"
