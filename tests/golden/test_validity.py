@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 import datetime
 import inspect
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +67,8 @@ def test_component_directory_follows_convention(folder: Path) -> None:
     assert metadata["name"] == folder.name
     assert metadata["stability"] in ("experimental", "alpha", "beta", "stable")
     assert set(metadata["dependencies"]) == {"kubeflow", "external_services"}
+    for needs in metadata["dependencies"].values():
+        assert all(re.fullmatch(r"(>=|<=|==)?\d+\.\d+\.\d+", need["version"]) for need in needs)
     verified = metadata["lastVerified"]
     assert isinstance(verified, datetime.datetime)
     assert verified.tzinfo is not None
@@ -74,15 +79,22 @@ def test_component_directory_follows_convention(folder: Path) -> None:
         assert (folder / "tests" / "test_component_local.py").is_file()
 
 
-@pytest.mark.parametrize("folder", COMPONENTS, ids=_name)
-def test_component_module_imports_only_kfp_and_standard_library(folder: Path) -> None:
-    import sys
+MODULES = sorted(file for name in ("components", "pipelines") for file in (ROOT / name).rglob("*.py"))
 
-    for node in ast.parse((folder / "component.py").read_text()).body:
+
+@pytest.mark.parametrize("file", MODULES, ids=_name)
+def test_module_imports_only_kfp_pytest_and_standard_library(file: Path) -> None:
+    """Assert the import guard of kubeflow/pipelines-components: other imports are relative or inside functions."""
+    for node in ast.parse(file.read_text()).body:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
         for name in names:
-            assert name.partition(".")[0] in {"kfp", *sys.stdlib_module_names}, name
+            assert name.partition(".")[0] in {"kfp", "pytest", *sys.stdlib_module_names}, name
+
+
+@pytest.mark.parametrize("file", MODULES, ids=_name)
+def test_directory_of_a_module_is_a_package(file: Path) -> None:
+    assert (file.parent / "__init__.py").is_file()
 
 
 @pytest.mark.parametrize("folder", COMPONENTS, ids=_name)
@@ -97,7 +109,10 @@ def test_component_body_uses_one_module_of_steps(folder: Path) -> None:
 def test_inputs_and_outputs_are_documented(folder: Path) -> None:
     component = load(folder)
     function = getattr(component, "python_func", None) or component.pipeline_func
-    described = {param.arg_name for param in docstring_parser.parse(inspect.getdoc(function) or "").params}
+    params = docstring_parser.parse(inspect.getdoc(function) or "").params
+    described = {param.arg_name for param in params}
+    # The README generator of kubeflow/pipelines-components breaks its tables at the line breaks of descriptions.
+    assert not [param.arg_name for param in params if "\n" in (param.description or "")]
     assert set(inspect.signature(function).parameters) == described, get_module_name(folder)
     for name, output in (component.component_spec.outputs or {}).items():
         assert name in described or output.description, name
@@ -113,9 +128,6 @@ def test_deployment_and_smoke_test_are_never_cached() -> None:
 
 
 def test_package_exports_components_lazily() -> None:
-    import subprocess
-    import sys
-
     import kfp_mindspore.components as package
 
     assert sorted(folder.name for folder in COMPONENTS) == sorted(package.__all__)

@@ -16,11 +16,13 @@ def load_dataset(
 ) -> NamedTuple("Outputs", [("train_samples", int), ("validation_samples", int), ("test_samples", int)]):
     """Load a dataset and split it into train, validation and test, stratified by label.
 
+    The dataset directory contains dataset.json, and train.npz, validation.npz and test.npz with `features` (float32)
+    and `labels` (int32). `digits`, `breast_cancer` and `wine` are bundled with scikit-learn and need no network
+    access; an .npz file has the same two arrays.
+
     Args:
-        dataset: The dataset directory: train.npz, validation.npz and test.npz with `features` (float32) and `labels`
-            (int32), and dataset.json. Its metadata contain name, labels, features, splits, seed and digests.
-        name: `digits`, `breast_cancer` or `wine` (bundled with scikit-learn, no network access), or a path or URI of a
-            dataset directory or of one .npz file with `features` and `labels`.
+        dataset: The dataset directory, with name, labels, features, splits, seed and digests in its metadata.
+        name: `digits`, `breast_cancer` or `wine`, or a path or URI of a dataset directory or an .npz file.
         seed: Seed of the split.
         validation_fraction: Fraction of all samples in the validation split, between 0 and 1.
         test_fraction: Fraction of all samples in the test split, between 0 and 1.

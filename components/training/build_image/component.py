@@ -26,9 +26,14 @@ def build_image(
     When the registry has the image of the same sources over the same base, nothing is built or sent. Switch caching off
     for this step in a pipeline (`task.set_caching_options(False)`) when the base image's tag may move.
 
+    A local run without a destination builds no image; the outputs are empty. The builder `append` adds one layer by the
+    registry's HTTP API, in this step; `cluster` creates a Kubernetes Job with rootless BuildKit; `docker` uses a Docker
+    daemon. Options of `cluster`: claim and claim_path, or store and store_endpoint (where the build context is stored),
+    image, namespace, build_args, secrets, start_seconds; of `docker`: host, build_args, network. Options of the
+    registry client: insecure, ca_file, mirrors, docker_config, push_secret, pull_secrets, timeout_seconds, attempts.
+
     Args:
-        destination: Repository to push to, `host/name`; the tag is derived from the image's content. A local run
-            without a destination builds no image; the outputs are empty.
+        destination: Repository to push to, `host/name`; the tag is derived from the image's content.
         sources: Folder or file of the sources; files of its .dockerignore and likely secrets are left out.
         files: Further sources, text by path, such as {"train.py": "print(1)"}.
         base: Base image; by default the one of the pipeline's steps.
@@ -37,13 +42,9 @@ def build_image(
         command: The image's command; jobs have their own.
         env: Environment variables of the image, by name.
         platform: Platform of the image; `all` keeps every platform of the base image (append).
-        builder: `append`: one layer by the registry's HTTP API, in this step; `cluster`: a Kubernetes Job with
-            rootless BuildKit; `docker`: a Docker daemon.
-        builder_options: Options of the builder by name: for `cluster` claim and claim_path or store and
-            store_endpoint (where the build context is stored), image, namespace, build_args, secrets, start_seconds;
-            for `docker` host, build_args, network.
-        registry: How registries are reached: insecure, ca_file, mirrors, docker_config, push_secret, pull_secrets,
-            timeout_seconds, attempts, by name.
+        builder: `append`, `cluster` or `docker`.
+        builder_options: Options of the builder by name.
+        registry: Options of the registry client by name.
 
     Returns:
         image: The image by digest, `host/name@sha256:…`, for `train_msjob(image=…)`.

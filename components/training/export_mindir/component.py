@@ -19,17 +19,19 @@ def export_mindir(
 ) -> NamedTuple("Outputs", [("max_abs_diff", float)]):
     """Export a checkpoint's network to MindIR, reload it and compare both on held-out samples.
 
+    The bundle contains model.mindir, signature.json (inputs, outputs, digests) and verified.npz (samples and the
+    network's outputs). A transform is the preprocessing and postprocessing of the served model: a Python file is tested
+    and copied to the bundle; a name is that of a transform of an installed package.
+
     Args:
         model: Output of train_msjob; its `checkpoint/` records how to build the network.
         dataset: The dataset directory; its test split is used for the comparison.
-        bundle: The model bundle: model.mindir, signature.json (inputs, outputs, digests) and verified.npz (samples and
-            the network's outputs). Its metadata contain the signature.
+        bundle: The model bundle, with its signature and digests in its metadata.
         batch: Batch size of the exported graph; 0 for a free one.
         samples: Number of held-out samples to compare and keep, at least 32.
         network: Factory of the network as `module:callable`; default the checkpoint's.
         network_arguments: Keyword arguments of the factory; default the checkpoint's.
-        transform: Preprocessing and postprocessing of the served model: a Python file in the step's image, which is
-            tested and copied to the bundle, or the name of a transform of an installed package.
+        transform: Transform of the served model: a Python file in the step's image, or a registered name.
 
     Returns:
         max_abs_diff: Largest absolute difference between the outputs of the exported graph and of the network.

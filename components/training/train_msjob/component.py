@@ -29,27 +29,28 @@ def train_msjob(
     of the job; `kfp_mindspore.training.fit` uses all three. With more than one worker, a scheduler is added, and each
     worker has MindSpore's topology in MS_*.
 
+    The hyperparameters {"epochs": 5} become `--epochs 5`, {"nesterov": true} becomes `--nesterov`; false and null omit
+    the option. The restart policy `ExitCode` restarts after a retryable exit code (130, 137, 138, 143) and fails after
+    any other; `OnFailure` restarts after any exit code but 0. Without `checkpoint_dir`, checkpoints are beside the
+    output and deleted at the end. The model's metadata contain the job's name and workers, the network and the
+    hyperparameters.
+
     Args:
-        model: Output of the job: `checkpoint/` (parameters and how to build the network) and metrics.jsonl. Its
-            metadata contain the job's name and workers, the network and the hyperparameters.
+        model: Output of the job: `checkpoint/` (parameters and how to build the network) and metrics.jsonl.
         metrics: The last value of each metric in metrics.jsonl, such as loss and accuracy.
         command: Command of each worker, such as ["python", "train.py"].
         dataset: The dataset directory; optional.
         args: Arguments of the command; integers are written without a decimal point.
-        hyperparameters: Further arguments by name: {"epochs": 5} becomes `--epochs 5`, {"nesterov": true} becomes
-            `--nesterov`; false and null omit the option. Values can be pipeline parameters.
+        hyperparameters: Further arguments by name; values can be pipeline parameters.
         workers: Number of workers.
         image: Image of the workers; default this package's ($KFP_MINDSPORE_IMAGE).
         env: Environment variables of the workers by name.
-        restart_policy: `ExitCode`: restart after a retryable exit code (130, 137, 138, 143), fail after any other;
-            `OnFailure`: restart after any exit code but 0; `Never`; `Always`.
+        restart_policy: `ExitCode`, `OnFailure`, `Never` or `Always`.
         backoff_limit: Number of restarts after which the job fails.
         active_deadline_seconds: Seconds after which the job is terminated and fails; 0 for no limit.
-        job_name: Name of the job, a DNS label of at most 51 characters; default a name derived from the step's output,
-            the same for each retry of the step.
+        job_name: Name of the job, a DNS label of at most 51 characters; default the same for each retry of the step.
         namespace: Namespace of the job; default the step's.
-        checkpoint_dir: Persistent checkpoint directory, from which a later run resumes; default one beside the output,
-            deleted at the end.
+        checkpoint_dir: Persistent checkpoint directory, from which a later run resumes.
     """
     from kfp_mindspore.steps.train import train_model
 

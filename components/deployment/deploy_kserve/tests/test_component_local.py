@@ -1,13 +1,12 @@
 import pytest
 from kfp import dsl
 
-from kfp_mindspore.components import deploy_kserve, smoke_test
-
 pytest_plugins = ["kfp_mindspore.testing"]
 
 
 @pytest.mark.mindspore
 def test_deployed_bundle_passes_the_smoke_test(run_component, lifecycle) -> None:
+    from kfp_mindspore.components import deploy_kserve, smoke_test
     from kfp_mindspore.inference import InferenceClient
 
     client = InferenceClient()
@@ -27,6 +26,8 @@ def test_deployed_bundle_passes_the_smoke_test(run_component, lifecycle) -> None
 
 
 def test_empty_directory_is_refused(run_component, tmp_path) -> None:
+    from kfp_mindspore.components import deploy_kserve
+
     (tmp_path / "empty").mkdir()
     with pytest.raises(RuntimeError, match=r"empty: an empty directory: signature.json and model.mindir missing"):
         run_component(deploy_kserve, {"bundle": (dsl.Model, tmp_path / "empty")}, service_name="none")

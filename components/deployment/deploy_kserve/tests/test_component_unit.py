@@ -1,55 +1,51 @@
 import pytest
 from kfp import dsl
 
-from kfp_mindspore.components.deployment.deploy_kserve import deploy_kserve
-from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.inference import Service, client
-from kfp_mindspore.inference.backends.local import LocalServing
-from kfp_mindspore.inference.service import ServiceState, ServiceStatus
-
-
-class RecordingBackend(LocalServing):
-    """A backend that records each service instead of starting its server; the client in front of it is the real one."""
-
-    def __init__(self, home) -> None:
-        super().__init__(home)
-        self.deployed = []
-
-    def deploy(self, service, *, wait_seconds, lease, canary=0):
-        self.deployed.append((service, wait_seconds))
-        return ServiceStatus(
-            name=service.name,
-            namespace=service.namespace,
-            state=ServiceState.READY,
-            url="http://127.0.0.1:8080",
-            grpc_url="127.0.0.1:8081",
-            model=str(service.model_dir),
-            warnings=("replicas: this machine runs one",),
-        )
+from ..component import deploy_kserve
 
 
 @pytest.fixture
 def backend(monkeypatch, tmp_path):
+    from kfp_mindspore.inference import client
+    from kfp_mindspore.inference.backends.local import LocalServing
+    from kfp_mindspore.inference.service import ServiceState, ServiceStatus
+
+    class RecordingBackend(LocalServing):
+        """A backend that records each service instead of starting its server; the client before it is the real one."""
+
+        def __init__(self, home) -> None:
+            super().__init__(home)
+            self.deployed = []
+
+        def deploy(self, service, *, wait_seconds, lease, canary=0):
+            self.deployed.append((service, wait_seconds))
+            return ServiceStatus(
+                name=service.name,
+                namespace=service.namespace,
+                state=ServiceState.READY,
+                url="http://127.0.0.1:8080",
+                grpc_url="127.0.0.1:8081",
+                model=str(service.model_dir),
+                warnings=("replicas: this machine runs one",),
+            )
+
     backend = RecordingBackend(tmp_path)
     monkeypatch.setattr(client, "create_backend", lambda name=None: backend)
     return backend
 
 
 @pytest.mark.parametrize(
-    ("arguments", "service", "seconds"),
-    [
-        ({}, Service("digits", "/bundle"), 120),
-        (
-            {"namespace": "vision", "replicas": 2, "resources": {"limits": {"cpu": "1"}}, "wait_seconds": 5},
-            Service("digits", "/bundle", replicas=2, resources={"limits": {"cpu": "1"}}, namespace="vision"),
-            5,
-        ),
-    ],
+    ("fields", "seconds"),
+    [({}, 120), ({"namespace": "vision", "replicas": 2, "resources": {"limits": {"cpu": "1"}}}, 5)],
 )
-def test_arguments_become_a_service(backend, capsys, arguments, service, seconds) -> None:
-    outputs = deploy_kserve.python_func(bundle=dsl.Model(uri="/bundle"), service_name="digits", **arguments)
+def test_arguments_become_a_service(backend, capsys, fields, seconds) -> None:
+    from kfp_mindspore.inference import Service
+
+    outputs = deploy_kserve.python_func(
+        bundle=dsl.Model(uri="/bundle"), service_name="digits", wait_seconds=seconds, **fields
+    )
     assert outputs == ("http://127.0.0.1:8080", "127.0.0.1:8081", "digits")
-    assert backend.deployed == [(service, seconds)]
+    assert backend.deployed == [(Service("digits", "/bundle", **fields), seconds)]
     assert "warning: replicas: this machine runs one" in capsys.readouterr().out
 
 
@@ -64,6 +60,8 @@ def test_arguments_become_a_service(backend, capsys, arguments, service, seconds
     ],
 )
 def test_invalid_argument_is_refused(backend, arguments, message) -> None:
+    from kfp_mindspore.errors import ValidationError
+
     with pytest.raises(ValidationError, match=message):
         deploy_kserve.python_func(**{"bundle": dsl.Model(uri="/bundle"), "service_name": "digits", **arguments})
     assert not backend.deployed

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from kfp import dsl
 
-from kfp_mindspore.components.training.train_msjob import train_msjob
+from ..component import train_msjob
 
 pytest_plugins = ["kfp_mindspore.testing"]
 

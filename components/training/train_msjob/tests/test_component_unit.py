@@ -5,11 +5,7 @@ import sys
 import pytest
 from kfp import dsl
 
-from kfp_mindspore.components.training.train_msjob import train_msjob
-from kfp_mindspore.errors import ProcessFailedError, ValidationError
-from kfp_mindspore.msjob import MSJobClient
-from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
-from kfp_mindspore.steps.options import JobOptions
+from ..component import train_msjob
 
 pytest_plugins = ["kfp_mindspore.testing"]
 
@@ -18,6 +14,8 @@ COPY = "import os, shutil, sys; shutil.copytree(sys.argv[1], os.environ['KFP_MIN
 
 def _train(tmp_path, dataset=None, **arguments):
     """Run the component's function with real local jobs; return the model, the metrics and the job's manifest."""
+    from kfp_mindspore.msjob import MSJobClient
+
     model, metrics = dsl.Model(uri=str(tmp_path / "model"), metadata={}), dsl.Metrics(metadata={})
     train_msjob.python_func(
         model=model, metrics=metrics, dataset=dsl.Dataset(uri=str(dataset)) if dataset else None, **arguments
@@ -70,6 +68,9 @@ def test_arguments_become_a_job_and_outputs_are_described(local_home, lifecycle,
 
 @pytest.mark.timeout(120)
 def test_task_setters_take_precedence_over_parameters(local_home, tmp_path, monkeypatch) -> None:
+    from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
+    from kfp_mindspore.steps.options import JobOptions
+
     options = JobOptions(
         workers=3,
         backoff_limit=0,
@@ -98,6 +99,8 @@ def test_task_setters_take_precedence_over_parameters(local_home, tmp_path, monk
 
 
 def test_empty_output_directory_is_an_error(local_home, tmp_path) -> None:
+    from kfp_mindspore.errors import ProcessFailedError
+
     with pytest.raises(ProcessFailedError, match="succeeded, but its output directory is empty"):
         _train(tmp_path, command=[shutil.which("true")])
 
@@ -114,6 +117,8 @@ def test_empty_output_directory_is_an_error(local_home, tmp_path) -> None:
     ],
 )
 def test_invalid_argument_is_refused(local_home, tmp_path, arguments, message) -> None:
+    from kfp_mindspore.errors import ValidationError
+
     with pytest.raises(ValidationError, match=message):
         _train(tmp_path, **{"command": ["true"], **arguments})
     assert not list(local_home.glob("jobs/*/*"))
