@@ -9,11 +9,19 @@ from kfp_mindspore.cli.output import add_json_option, print_json
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.kube.names import list_namespace_errors
 from kfp_mindspore.operator.install.options import NAME, NAMESPACE
-from kfp_mindspore.operator.options import GANG_SCHEDULERS, GangScheduler
+from kfp_mindspore.operator.options import GANG_SCHEDULERS, POD_SECURITY, GangScheduler, PodSecurity
 from kfp_mindspore.settings import PLACEHOLDER_OPERATOR_IMAGE
 
 # Options of the operator, which --definition-only does not install.
-_OPERATOR_OPTIONS = ("image", "operator_namespace", "namespaces", "gang_scheduler", "istio_sidecar", "replicas")
+_OPERATOR_OPTIONS = (
+    "image",
+    "operator_namespace",
+    "namespaces",
+    "gang_scheduler",
+    "istio_sidecar",
+    "pod_security",
+    "replicas",
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -36,6 +44,13 @@ def operator() -> None:
     "--scheduler-name", default="", help="schedulerName of pods with a gang scheduler. [default: that of the scheduler]"
 )
 @click.option("--istio-sidecar", is_flag=True, help="Let Istio inject its sidecar into job pods.")
+@click.option(
+    "--pod-security",
+    type=click.Choice(POD_SECURITY),
+    default="restricted",
+    show_default=True,
+    help="Security context added to job pods where the template has none.",
+)
 @click.option(
     "--workers", type=click.IntRange(min=1), default=16, show_default=True, help="Jobs reconciled concurrently."
 )
@@ -60,6 +75,7 @@ def run(
     gang_scheduler: GangScheduler,
     scheduler_name: str,
     istio_sidecar: bool,
+    pod_security: PodSecurity,
     workers: int,
     log_format: str,
     verbose: bool,
@@ -88,7 +104,12 @@ def run(
             kubeconfig=kubeconfig,
             context=context,
             namespaces=tuple(dict.fromkeys(namespaces)),
-            options=Options(istio_sidecar=istio_sidecar, gang_scheduler=gang_scheduler, scheduler_name=scheduler_name),
+            options=Options(
+                istio_sidecar=istio_sidecar,
+                gang_scheduler=gang_scheduler,
+                scheduler_name=scheduler_name,
+                pod_security=pod_security,
+            ),
             workers=workers,
             host=host,
             port=metrics_port,
@@ -111,6 +132,13 @@ def run(
 )
 @click.option("--istio-sidecar", is_flag=True, help="Let Istio inject its sidecar into job pods.")
 @click.option(
+    "--pod-security",
+    type=click.Choice(POD_SECURITY),
+    default="restricted",
+    show_default=True,
+    help="Security context added to job pods where the template has none.",
+)
+@click.option(
     "--replicas",
     type=click.IntRange(min=1),
     default=2,
@@ -128,6 +156,7 @@ def install(
     namespaces: tuple[str, ...],
     gang_scheduler: GangScheduler,
     istio_sidecar: bool,
+    pod_security: PodSecurity,
     replicas: int,
     definition_only: bool,
     dry_run: bool,
@@ -160,6 +189,7 @@ def install(
         watched=tuple(dict.fromkeys(namespaces)),
         gang_scheduler=gang_scheduler,
         istio_sidecar=istio_sidecar,
+        pod_security=pod_security,
         replicas=replicas,
     )
     objects = build_objects(options)

@@ -67,6 +67,15 @@ def parse_time(value: str | datetime.datetime | None) -> datetime.datetime | Non
     return datetime.datetime.fromisoformat(value.replace("Z", "+00:00")).astimezone(datetime.timezone.utc)
 
 
+def parse_lease(value: str | None) -> datetime.datetime | None:
+    """Return the time at which a lease expires; None without one, and for a value that is no RFC 3339 time."""
+    try:
+        time = datetime.datetime.fromisoformat((value or "").replace("Z", "+00:00"))
+        return None if time.tzinfo is None else time.astimezone(datetime.timezone.utc)
+    except (ValueError, OverflowError):
+        return None
+
+
 def now() -> datetime.datetime:
     """Return the present time in UTC."""
     return datetime.datetime.now(datetime.timezone.utc)

@@ -16,6 +16,7 @@ from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import FAILED, RESTARTING, SUCCEEDED
 from kfp_mindspore.operator.actions import Action, Create, Delete, EmitEvent, RequeueAt
 from kfp_mindspore.operator.metrics import Metrics
+from kfp_mindspore.operator.observed import Refusal
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.reconcile import Outcome, reconcile
 from kfp_mindspore.operator.recorder import Recorder
@@ -27,8 +28,11 @@ from kfp_mindspore.operator.workqueue import WorkQueue
 _ROUNDS = 4
 # Deadlines are wall-clock; never fire early.
 _TIMER_SLACK_SECONDS = 0.01
-# Errors that a retry does not resolve: an invalid template, a quota, an admission policy.
+# An invalid template, a quota, an admission policy.
 _REFUSALS = (ValidationError, ForbiddenError)
+# Pod Security admission (kubernetes 1.25 to 1.34): `pods "x" is forbidden: violates PodSecurity "restricted:latest": …`
+_POD_SECURITY = "violates PodSecurity"
+_WEBHOOK = "admission webhook"
 
 
 class Controller:
@@ -151,12 +155,17 @@ class Controller:
             if isinstance(result, BaseException) and not isinstance(result, KfpMindSporeError):
                 raise result
         errors = [result for result in results if isinstance(result, KfpMindSporeError)]
-        refusal = next((error for error in errors if isinstance(error, _REFUSALS)), None)
-        if creates and self._store.set_refusal(key, refusal.message if refusal else ""):
+        refusals = [
+            (error, Refusal(error.message, is_permanent=action.resource == PODS and _is_permanent(error)))
+            for action, error in zip(creates, results, strict=False)
+            if isinstance(error, _REFUSALS)
+        ]
+        refusals.sort(key=lambda item: not item[1].is_permanent)
+        if creates and self._store.set_refusal(key, refusals[0][1] if refusals else None):
             # The status must show the refusal before the retry delay is over.
             self._queue.add(key)
         if errors:
-            raise refusal or errors[0]
+            raise refusals[0][0] if refusals else errors[0]
         return any(result is True for result in results)
 
     async def _create(self, key: Key, action: Create) -> bool:
@@ -223,3 +232,9 @@ class Controller:
         level = logging.WARNING if new in (RESTARTING, FAILED) else logging.INFO
         extra = {"job": str(key), "state": new, "reason": reason, "attempt": after.get("attempt")}
         self._logger.log(level, "%s: %s", new, condition.get("message") or "", extra=extra)
+
+
+def _is_permanent(error: KfpMindSporeError) -> bool:
+    """Return whether a pod is refused every time: quotas, webhooks and missing accounts may change, a template not."""
+    is_invalid = isinstance(error, ValidationError) and _WEBHOOK not in error.message
+    return is_invalid or _POD_SECURITY in error.message

@@ -118,6 +118,19 @@ class PodGroupView(ObjectView):
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """The API server's refusal to create an object of a job.
+
+    Attributes:
+        message: Its message.
+        is_permanent: Whether retries are refused too: the pod is invalid, or violates its namespace's Pod Security.
+    """
+
+    message: str
+    is_permanent: bool = False
+
+
+@dataclass(frozen=True)
 class Observed:
     """The input of one decision.
 
@@ -127,7 +140,7 @@ class Observed:
         services: The Services, likewise.
         endpoint_slices: The EndpointSlices, likewise.
         pod_group: The PodGroup of the job's name, if there is one.
-        refusal: The API server's last refusal to create one of the job's objects; empty when there was none.
+        refusal: The last refusal to create one of the job's objects; None when there was none.
     """
 
     job: Mapping[str, Any] | None
@@ -135,7 +148,7 @@ class Observed:
     services: tuple[ServiceView, ...] = ()
     endpoint_slices: tuple[EndpointSliceView, ...] = ()
     pod_group: PodGroupView | None = None
-    refusal: str = ""
+    refusal: Refusal | None = None
 
 
 def view_pod(pod: Mapping[str, Any]) -> PodView:

@@ -12,6 +12,8 @@ SCHEDULER_NAMES: dict[GangScheduler, str] = {
     "volcano": "volcano",
     "scheduler-plugins": "scheduler-plugins-scheduler",
 }
+PodSecurity = Literal["restricted", "none"]
+POD_SECURITY: tuple[PodSecurity, ...] = ("restricted", "none")
 MANAGER = "mindspore.gitee.com/msjob-controller"
 
 
@@ -25,6 +27,7 @@ class Options:
             between members before it is ready, and mutual TLS breaks traffic by pod IP.
         gang_scheduler: `none`, `volcano` or `scheduler-plugins`: admits all pods of a job, or none.
         scheduler_name: The pods' schedulerName with a gang scheduler; empty for its default.
+        pod_security: `restricted` adds what that Pod Security level requires to templates; `none` adds nothing.
         failure_grace_seconds: Seconds between SIGTERM and SIGKILL for the peers of a failed member.
         log_lines: How many of a failed member's last lines are kept in the status.
     """
@@ -33,6 +36,7 @@ class Options:
     istio_sidecar: bool = False
     gang_scheduler: GangScheduler = "none"
     scheduler_name: str = ""
+    pod_security: PodSecurity = "restricted"
     failure_grace_seconds: int = 1
     log_lines: int = 10
 
@@ -40,6 +44,8 @@ class Options:
         if self.gang_scheduler not in GANG_SCHEDULERS:
             known = ", ".join(GANG_SCHEDULERS)
             raise ValueError(f"gang_scheduler must be one of {known}, got {self.gang_scheduler!r}")
+        if self.pod_security not in POD_SECURITY:
+            raise ValueError(f"pod_security must be one of {', '.join(POD_SECURITY)}, got {self.pod_security!r}")
         if self.failure_grace_seconds < 1:
             # 0 deletes the pod from the API before its processes have ended.
             raise ValueError(f"failure_grace_seconds must be ≥ 1, got {self.failure_grace_seconds}")

@@ -16,6 +16,7 @@ from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.observed import HOST_ANNOTATION, RESTARTS_ANNOTATION, WORKERS_ANNOTATION
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.quantities import max_resources, sum_resources
+from kfp_mindspore.operator.security import restrict_pod
 
 ISTIO_INJECT = "sidecar.istio.io/inject"
 VOLCANO_GROUP = "scheduling.k8s.io/group-name"
@@ -64,6 +65,8 @@ def build_pod(
             container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
         if _uses_worker_template(job, member):
             _drop_devices(container)
+    if options.pod_security == "restricted":
+        restrict_pod(spec)
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -24,10 +24,12 @@ from typing import Any, Literal, NamedTuple
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Resource
+from kfp_mindspore.msjob.manifest import format_time, parse_lease
 from kfp_mindspore.msjob.names import (
     CLEAN_POD_POLICIES,
     CREATED,
     FAILED,
+    LEASE_ANNOTATION,
     RESTARTING,
     RUNNING,
     SUCCEEDED,
@@ -65,6 +67,7 @@ from kfp_mindspore.operator.terminations import list_terminations
 # No watch reports the deletion of objects without the job's label.
 _RETRY_SECONDS = 15
 # Failures after which the peers have nothing to save.
+LEASE_EXPIRED = "LeaseExpired"
 _ENDED_AT_ONCE = frozenset({"JobFailed", "BackoffLimitExceeded", START_ERROR})
 
 
@@ -111,6 +114,7 @@ class _Reconciliation:
         self.pod_groups = get_pod_groups(options.gang_scheduler)
         self.uid = str(document["metadata"].get("uid", ""))
         self.name = str(document["metadata"]["name"])
+        self.lease: str | None = (document["metadata"].get("annotations") or {}).get(LEASE_ANNOTATION)
         self.status = read_status(document.get("status"))
         self.pods = tuple(pod for pod in observed.pods if pod.owner == self.uid)
         named = get_service_name(self.name)
@@ -159,6 +163,11 @@ class _Reconciliation:
             self._emit("Normal", "JobCreated", message)
             for sentence in list_replaced_env(self.job, self.members):
                 self._emit("Warning", "EnvReplaced", sentence)
+            if self.lease is not None and parse_lease(self.lease) is None:
+                sentence = f"{LEASE_ANNOTATION}: must be an RFC 3339 time, got {self.lease!r}; the job has no lease"
+                self._emit("Warning", "InvalidLease", sentence)
+        if self._is_lease_expired():
+            return
         if self.policy.suspend:
             self._suspend()
             return
@@ -169,6 +178,9 @@ class _Reconciliation:
         if self._is_past_deadline():
             seconds = self.policy.active_deadline_seconds
             self._finish(FAILED, "DeadlineExceeded", f"MSJob {self.name} ran longer than {seconds} s")
+            return
+        if (refusal := self.observed.refusal) and refusal.is_permanent:
+            self._finish(FAILED, "PodsRefused", refusal.message)
             return
         self._decide()
         if not self.status.is_finished:
@@ -186,6 +198,18 @@ class _Reconciliation:
         if self.now < end:
             self.actions.append(RequeueAt(end))
         return self.now >= end
+
+    def _is_lease_expired(self) -> bool:
+        """Fail a job whose client no longer renews its lease, also while it is suspended."""
+        end = parse_lease(self.lease)
+        if end is None:
+            return False
+        if self.now < end:
+            self.actions.append(RequeueAt(end))
+            return False
+        message = f"the lease of MSJob {self.name} expired at {format_time(end)} without renewal by its client"
+        self._finish(FAILED, LEASE_EXPIRED, message)
+        return True
 
     def _decide(self) -> None:
         current = self._current()
@@ -242,7 +266,7 @@ class _Reconciliation:
             for pod in leftovers:
                 self._delete(PODS, pod, self.options.failure_grace_seconds if failed else None)
             return
-        self.waiting = self.observed.refusal or None
+        self.waiting = refusal.message if (refusal := self.observed.refusal) else None
         if self._must_pause() or self._is_name_taken() or not self._is_admitted() or not self._has_service():
             return
         scheduler = current.get(get_service_name(self.name))
@@ -363,7 +387,11 @@ class _Reconciliation:
         # The policy of an invalid job may have any value.
         policy = raw.get("cleanPodPolicy") if raw.get("cleanPodPolicy") in CLEAN_POD_POLICIES else "Running"
         failed = self.status.get_condition(FAILED)
-        at_once = failed is not None and failed.status == "True" and failed.reason in _ENDED_AT_ONCE
+        reason = failed.reason if failed is not None and failed.status == "True" else ""
+        at_once = reason in _ENDED_AT_ONCE
+        if reason == LEASE_EXPIRED and policy == "None":
+            # Pods that nobody watches must not hold devices.
+            policy = "Running"
         for pod in self.pods:
             if pod.attempt < self.attempt or policy == "All" or (policy == "Running" and not pod.is_finished):
                 self._delete(PODS, pod, self.options.failure_grace_seconds if at_once else None)

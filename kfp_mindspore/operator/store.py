@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Resource
-from kfp_mindspore.msjob.names import JOB_LABEL
+from kfp_mindspore.msjob.manifest import parse_lease
+from kfp_mindspore.msjob.names import JOB_LABEL, LEASE_ANNOTATION
 from kfp_mindspore.operator.observed import (
     EndpointSliceView,
     Observed,
     PodGroupView,
     PodView,
+    Refusal,
     ServiceView,
     view_endpoint_slice,
     view_pod,
@@ -56,25 +58,30 @@ class Entry:
     """The observed state of one job.
 
     Attributes:
-        job: Its document as JSON, a tenth of the memory of Python's objects; empty when there is none.
+        job: Its document as JSON, a tenth of the memory of Python's objects, without resourceVersion and lease; empty
+            when there is none.
+        lease: The value of its lease annotation; None without.
         uid: Its uid.
+        generation: Its generation.
         version: Its resourceVersion.
         state: Its state, for metrics.
         children: Its pods, Service, EndpointSlice and PodGroup, by resource and name.
         foreign: Objects without the job's label that have a name which the job needs, by resource and name.
-        refusal: The API server's last refusal to create one of its objects; empty when there was none.
+        refusal: The last refusal to create one of its objects in this generation; None when there was none.
     """
 
-    __slots__ = ("children", "foreign", "job", "refusal", "state", "uid", "version")
+    __slots__ = ("children", "foreign", "generation", "job", "lease", "refusal", "state", "uid", "version")
 
     def __init__(self) -> None:
         self.job = b""
+        self.lease: str | None = None
         self.uid = ""
+        self.generation: int | None = None
         self.version = 0
         self.state = ""
         self.children: dict[tuple[Resource, str], Child] = {}
         self.foreign: dict[tuple[Resource, str], View] = {}
-        self.refusal = ""
+        self.refusal: Refusal | None = None
 
 
 @dataclass
@@ -90,7 +97,10 @@ class Store:
     _deleted_uids: OrderedDict[str, None] = field(default_factory=OrderedDict)
 
     def put_job(self, document: Mapping[str, Any]) -> Key | None:
-        """Store a job; return its key, or None when this version is already known."""
+        """Store a job; return its key, or None when nothing that a decision needs now has changed.
+
+        A renewed lease is such a change only at the time at which the one before would have expired.
+        """
         metadata = document["metadata"]
         key = Key(metadata["namespace"], metadata["name"])
         uid, version = str(metadata.get("uid", "")), int(metadata.get("resourceVersion") or 0)
@@ -98,9 +108,14 @@ class Store:
         if uid in self._deleted_uids or (entry is not None and entry.job and version <= entry.version):
             return None
         entry = entry or self.entries.setdefault(key, Entry())
-        entry.job, entry.uid, entry.version = _pack(document), uid, version
+        generation = metadata.get("generation")
+        if (uid, generation) != (entry.uid, entry.generation):
+            entry.refusal = None
+        packed, lease = _pack(document)
+        is_known = packed == entry.job and _is_renewal(entry.lease, lease)
+        entry.job, entry.lease, entry.uid, entry.generation, entry.version = packed, lease, uid, generation, version
         self._count(entry, str((document.get("status") or {}).get("state") or "Pending"))
-        return key
+        return None if is_known else key
 
     def drop_job(self, key: Key, uid: str) -> Key | None:
         """Drop a deleted job, if it is still the one of this uid; return its key."""
@@ -109,7 +124,7 @@ class Store:
         if entry is None or not entry.job or entry.uid != uid:
             return None
         self._count(entry, "")
-        entry.job, entry.uid, entry.version, entry.refusal = b"", "", 0, ""
+        entry.job, entry.uid, entry.version, entry.refusal = b"", "", 0, None
         entry.foreign.clear()
         self._remove_if_empty(key, entry)
         return key
@@ -177,14 +192,14 @@ class Store:
         self._remove_if_empty(key, entry)
         return key
 
-    def set_refusal(self, key: Key, refusal: str) -> bool:
-        """Store why one of a job's objects could not be created; return whether it is the first refusal."""
+    def set_refusal(self, key: Key, refusal: Refusal | None) -> bool:
+        """Store why one of a job's objects could not be created; return whether the status must show it at once."""
         entry = self.entries.get(key)
         if entry is None:
             return False
-        first = bool(refusal) and not entry.refusal
+        is_news = refusal is not None and (entry.refusal is None or refusal.is_permanent)
         entry.refusal = refusal
-        return first
+        return is_news
 
     def observe(self, key: Key) -> tuple[Observed, int]:
         """Return the observed state of a job, and its resourceVersion."""
@@ -194,7 +209,7 @@ class Store:
         views = [*(child.view for child in entry.children.values()), *entry.foreign.values()]
         return (
             Observed(
-                json.loads(entry.job),
+                _unpack(entry.job, entry.lease),
                 tuple(view for view in views if isinstance(view, PodView)),
                 tuple(view for view in views if isinstance(view, ServiceView)),
                 tuple(view for view in views if isinstance(view, EndpointSliceView)),
@@ -239,10 +254,28 @@ def _view(resource: Resource, document: Mapping[str, Any]) -> View:
     return _VIEWS.get(resource, view_pod_group)(document)
 
 
-def _pack(document: Mapping[str, Any]) -> bytes:
-    """Return a document as JSON, without managedFields and kubectl's copy of it."""
-    metadata = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
-    if _LAST_APPLIED in (metadata.get("annotations") or {}):
-        annotations = metadata["annotations"].items()
-        metadata["annotations"] = {name: value for name, value in annotations if name != _LAST_APPLIED}
-    return json.dumps({**document, "metadata": metadata}).encode()
+def _pack(document: Mapping[str, Any]) -> tuple[bytes, str | None]:
+    """Return a job as JSON without lease, resourceVersion, managedFields and kubectl's copy of it; and its lease."""
+    metadata = {
+        name: value for name, value in document["metadata"].items() if name not in ("managedFields", "resourceVersion")
+    }
+    annotations: Mapping[str, str] = metadata.pop("annotations", None) or {}
+    kept = {name: value for name, value in annotations.items() if name not in (_LAST_APPLIED, LEASE_ANNOTATION)}
+    if kept:
+        metadata["annotations"] = kept
+    return json.dumps({**document, "metadata": metadata}).encode(), annotations.get(LEASE_ANNOTATION)
+
+
+def _unpack(packed: bytes, lease: str | None) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(packed)
+    if lease is not None:
+        document["metadata"].setdefault("annotations", {})[LEASE_ANNOTATION] = lease
+    return document
+
+
+def _is_renewal(before: str | None, after: str | None) -> bool:
+    """Return whether a lease holds for longer than before, or as long."""
+    if before == after:
+        return True
+    old, new = parse_lease(before), parse_lease(after)
+    return old is not None and new is not None and new >= old

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from kfp_mindspore.kube.errors import Request
-from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
-from kfp_mindspore.msjob.names import JOB_LABEL
+from kfp_mindspore.kube.resources import ENDPOINT_SLICES, NAMESPACES, PODS, SERVICES, Resource
+from kfp_mindspore.msjob.manifest import format_time
+from kfp_mindspore.msjob.names import JOB_LABEL, LEASE_ANNOTATION
 from tests.cluster.infrastructure.api_server import ControlPlane
 from tests.support.operators import Jobs, OperatorProcess, find, has, install_definition, is_deleting, wait_for
 
 ATTEMPT = "training.kubeflow.org/attempt"
+QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +181,57 @@ def test_deadline_fires_without_events(jobs: Jobs) -> None:
     jobs.wait_pods("late", lambda pods: not pods)
 
 
+def test_lease_expires_without_events(jobs: Jobs) -> None:
+    jobs.create("leased", workers=2, cleanPodPolicy="None")
+    jobs.launch("leased", 3)
+    for seconds in (60, 2):
+        lease = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=seconds)
+        jobs.patch("leased", {"metadata": {"annotations": {LEASE_ANNOTATION: format_time(lease)}}})
+        assert not has(jobs.get("leased"), "Failed")
+    failed = jobs.wait("leased", "Failed")
+    assert find(failed, "Failed")["reason"] == "LeaseExpired"
+    assert datetime.datetime.now(datetime.timezone.utc) >= lease
+    jobs.wait_pods("leased", lambda pods: all(map(is_deleting, pods.values())))
+
+
+def test_restricted_namespace_admits_jobs_and_fails_root_jobs(jobs: Jobs) -> None:
+    level = "pod-security.kubernetes.io/enforce"
+    jobs.cluster.patch(NAMESPACES, jobs.namespace, "", {"metadata": {"labels": {level: "restricted"}}})
+    try:
+        jobs.create("restricted", workers=2)
+        jobs.launch("restricted", 3)
+        jobs.create("root", workers=2, security_context={"runAsUser": 0})
+        failed = jobs.wait("root", "Failed")
+    finally:
+        jobs.cluster.patch(NAMESPACES, jobs.namespace, "", {"metadata": {"labels": {level: None}}})
+    assert find(failed, "Failed")["reason"] == "PodsRefused"
+    assert 'violates PodSecurity "restricted' in find(failed, "Failed")["message"]
+    assert jobs.pods("root") == {}
+    jobs.wait_gone("root-scheduler-0", SERVICES)
+
+
+def test_jobs_over_quota_wait_until_it_is_raised(jobs: Jobs) -> None:
+    quota: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "gpus", "namespace": jobs.namespace},
+        "spec": {"hard": {"requests.nvidia.com/gpu": "0"}},
+    }
+    jobs.cluster.apply(quota)
+    resources = {"limits": {"nvidia.com/gpu": "1"}}
+    wait_for(
+        lambda: "hard" in (jobs.cluster.get(QUOTAS, "gpus", jobs.namespace).get("status") or {}),
+        lambda: "the quota has no status",
+    )
+    jobs.create("over", workers=1, resources=resources)
+    job = jobs.wait_until("over", lambda job: bool((job.get("status") or {}).get("waiting")), "waiting")
+    assert "exceeded quota: gpus" in job["status"]["waiting"]
+    assert not has(job, "Failed")
+    jobs.cluster.delete(QUOTAS, "gpus", jobs.namespace)
+    jobs.launch("over", 1)
+    assert "waiting" not in jobs.get("over")["status"]
+
+
 def test_ttl_deletes_the_job_and_its_dependents(jobs: Jobs) -> None:
     jobs.create("brief", workers=2, ttlSecondsAfterFinished=1, cleanPodPolicy="None")
     jobs.launch("brief", 3)
@@ -294,14 +348,14 @@ def test_taken_names_are_reported_and_waited_for(jobs: Jobs) -> None:
     assert "waiting" not in jobs.get("taken")["status"]
 
 
-def test_refusals_are_reported_in_the_status(jobs: Jobs) -> None:
+def test_invalid_pods_fail_the_job(jobs: Jobs) -> None:
     """The definition leaves an image out, as Kubernetes' own templates do; the pod's own check does not."""
     jobs.create("imageless", workers=1, image=None)
-    job = jobs.wait_until("imageless", lambda job: bool((job.get("status") or {}).get("waiting")), "waiting")
-    assert "spec.containers[0].image" in job["status"]["waiting"]
-    assert not has(job, "Failed")
+    failed = find(jobs.wait("imageless", "Failed"), "Failed")
+    assert failed["reason"] == "PodsRefused"
+    assert "spec.containers[0].image" in failed["message"]
     wait_for(
-        lambda: any(event["reason"] == "Waiting" for event in jobs.events("imageless")),
+        lambda: any(event["reason"] == "PodsRefused" for event in jobs.events("imageless")),
         lambda: f"{jobs.events('imageless')}",
     )
 

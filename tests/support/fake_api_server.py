@@ -180,6 +180,7 @@ def respond_once(
     path: str = "",
     headers: dict[str, str] | None = None,
     reason: str = "",
+    message: str = "",
     details: Document | None = None,
     times: int = 1,
 ) -> Callable[[RecordedRequest, BaseHTTPRequestHandler], bool]:
@@ -190,7 +191,7 @@ def respond_once(
         if not left[0] or method not in ("", request.method) or path not in request.path:
             return False
         left[0] -= 1
-        send_status(handler, status, reason or "Fault", f"injected fault {status}", headers, details)
+        send_status(handler, status, reason or "Fault", message or f"injected fault {status}", headers, details)
         return True
 
     return fault

@@ -303,10 +303,18 @@ def make_job(
     restart_policy: str = "OnFailure",
     success_policy: str = "",
     image: str | None = "kfp-mindspore.invalid/none",
+    security_context: Mapping[str, Any] | None = None,
+    resources: Mapping[str, Any] | None = None,
     **policy: Any,
 ) -> dict[str, Any]:
     """Return a job whose pods no node will ever run; `policy` is its runPolicy, on the wire."""
-    container = {"name": "mindspore", "command": ["python", "train.py"], **({"image": image} if image else {})}
+    container: dict[str, Any] = {
+        "name": "mindspore",
+        "command": ["python", "train.py"],
+        **({"image": image} if image else {}),
+    }
+    container |= {"resources": resources} if resources else {}
+    spec = {"containers": [container], **({"securityContext": security_context} if security_context else {})}
     return {
         "apiVersion": "mindspore.gitee.com/v1",
         "kind": "MSJob",
@@ -318,7 +326,7 @@ def make_job(
                 "Worker": {
                     "replicas": workers,
                     "restartPolicy": restart_policy,
-                    "template": {"spec": {"containers": [container]}},
+                    "template": {"spec": spec},
                 }
             },
         },

@@ -8,7 +8,6 @@ from typing import Any
 from kfp_mindspore.operator.install.objects import group_objects
 from kfp_mindspore.operator.install.options import NAME, NAMESPACE, InstallOptions
 from kfp_mindspore.operator.install.roles import build_kueue_roles, build_operator_roles, list_gang_rules
-from kfp_mindspore.operator.install.workload import build_namespace
 from kfp_mindspore.operator.options import GangScheduler
 
 Document = dict[str, Any]
@@ -66,11 +65,6 @@ def _overlay_namespace() -> Document:
         {"patch": json.dumps({"$patch": "delete", "apiVersion": _RBAC, "kind": kind, "metadata": {"name": NAME}})}
         for kind in ("ClusterRole", "ClusterRoleBinding")
     ]
-    levels = [
-        {"op": "replace", "path": f"/metadata/labels/{label.replace('/', '~1')}", "value": "baseline"}
-        for label in build_namespace(InstallOptions())["metadata"]["labels"]
-        if label.startswith("pod-security")
-    ]
     own = {
         "op": "add",
         "path": "/spec/template/spec/containers/0/env/-",
@@ -80,8 +74,6 @@ def _overlay_namespace() -> Document:
         resources=[_BASE, "role.yaml"],
         patches=[
             *deletions,
-            # Job images seldom meet the restricted level.
-            _patch("Namespace", NAMESPACE, levels),
             _patch("Deployment", NAME, [own]),
             _add_arguments("--namespace=$(POD_NAMESPACE)"),
         ],

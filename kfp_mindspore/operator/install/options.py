@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.kube.names import list_namespace_errors
-from kfp_mindspore.operator.options import GANG_SCHEDULERS, GangScheduler
+from kfp_mindspore.operator.options import GANG_SCHEDULERS, POD_SECURITY, GangScheduler, PodSecurity
 from kfp_mindspore.settings import PLACEHOLDER_OPERATOR_IMAGE
 
 NAME = "msjob-controller"
@@ -25,6 +25,7 @@ class InstallOptions:
         watched: Namespaces of its jobs; empty for all.
         gang_scheduler: `none`, `volcano` or `scheduler-plugins`.
         istio_sidecar: Whether Istio may inject its sidecar into job pods.
+        pod_security: `restricted` adds what that Pod Security level requires to job pods; `none` adds nothing.
         replicas: Number of operator pods; one of them is the leader.
     """
 
@@ -33,6 +34,7 @@ class InstallOptions:
     watched: tuple[str, ...] = ()
     gang_scheduler: GangScheduler = "none"
     istio_sidecar: bool = False
+    pod_security: PodSecurity = "restricted"
     replicas: int = 2
 
     def __post_init__(self) -> None:
@@ -43,6 +45,8 @@ class InstallOptions:
         errors.extend(list_namespace_errors("namespace", *self.watched))
         if self.gang_scheduler not in GANG_SCHEDULERS:
             errors.append(f"gang_scheduler: must be one of {', '.join(GANG_SCHEDULERS)}, got {self.gang_scheduler!r}")
+        if self.pod_security not in POD_SECURITY:
+            errors.append(f"pod_security: must be one of {', '.join(POD_SECURITY)}, got {self.pod_security!r}")
         if self.replicas < 1:
             errors.append(f"replicas: must be ≥ 1, got {self.replicas}")
         if errors:

@@ -28,6 +28,8 @@ def list_arguments(options: InstallOptions) -> list[str]:
     arguments += [f"--namespace={namespace}" for namespace in options.watched]
     if options.gang_scheduler != "none":
         arguments.append(f"--gang-scheduler={options.gang_scheduler}")
+    if options.pod_security != "restricted":
+        arguments.append(f"--pod-security={options.pod_security}")
     if options.istio_sidecar:
         arguments.append("--istio-sidecar")
     return arguments

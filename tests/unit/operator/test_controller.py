@@ -131,6 +131,32 @@ def test_refused_pods_are_reported_in_the_status(server: FakeApiServer, store: S
     assert store.states["Created"] == 1
 
 
+@pytest.mark.parametrize(
+    ("status", "message", "state"),
+    [
+        (403, 'pods "x" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true', "Failed"),
+        (422, 'Pod "x" is invalid: spec.containers[0].image: Required value', "Failed"),
+        (
+            403,
+            'pods "x" is forbidden: exceeded quota: team, requested: pods=1, used: pods=2, limited: pods=2',
+            "Created",
+        ),
+        (403, 'pods "x" is forbidden: error looking up service account team/train: not found', "Created"),
+        (400, 'admission webhook "validate.example.com" denied the request: no team label', "Created"),
+        (500, "Internal error occurred: failed calling webhook", "Created"),
+    ],
+)
+def test_permanent_refusals_fail_the_job(
+    server: FakeApiServer, process: Process, status: int, message: str, state: str
+) -> None:
+    server.faults.append(respond_once(status, method="POST", path="/pods", message=message))
+    assert len(process()) == 1
+    statuses = [item.body["status"] for item in server.requests if item.method == "PUT"]
+    assert statuses[-1]["state"] == state
+    if state == "Failed":
+        assert message in statuses[-1]["conditions"][-1]["message"]
+
+
 def test_names_held_by_foreign_objects_are_reported(server: FakeApiServer, store: Store, process: Process) -> None:
     server.put("/api/v1/namespaces/team/pods", {"metadata": {"namespace": "team", "name": "digits-worker-0"}})
     assert process() == []

@@ -22,6 +22,14 @@ from kfp_mindspore.operator.quantities import format_quantity, max_resources, pa
 from kfp_mindspore.operator.services import build_endpoint_slice, build_pod_group, build_service, get_address
 from tests.support.simulated_cluster import Cluster, make_job
 
+CONTAINER_CONTEXT = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+POD_CONTEXT = {
+    "runAsNonRoot": True,
+    "runAsUser": 1000,
+    "fsGroup": 1000,
+    "fsGroupChangePolicy": "OnRootMismatch",
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
 CRDS = Path(__file__).parents[3].parent / "shared" / "crds"
 HOST, PORT = "10.96.0.7", 2222
 
@@ -111,8 +119,61 @@ def test_template_is_not_modified() -> None:
     assert pod["metadata"]["annotations"]["sidecar.istio.io/inject"] == "true", "who says so himself gets it"
     assert pod["spec"]["restartPolicy"] == "Never"
     assert pod["spec"]["somethingNewer"] == {"a": 1}
-    assert pod["spec"]["containers"][1] == {"name": "proxy", "image": "p"}
+    assert pod["spec"]["containers"][1] == {"name": "proxy", "image": "p", "securityContext": CONTAINER_CONTEXT}
     assert pod["spec"]["containers"][0]["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+@pytest.mark.parametrize(
+    ("pod", "container", "pod_after", "container_after"),
+    [
+        ({}, {}, POD_CONTEXT, CONTAINER_CONTEXT),
+        (
+            {"runAsUser": 65532, "supplementalGroups": [4]},
+            {"readOnlyRootFilesystem": True},
+            {**POD_CONTEXT, "runAsUser": 65532, "fsGroup": 65532, "supplementalGroups": [4]},
+            {**CONTAINER_CONTEXT, "readOnlyRootFilesystem": True},
+        ),
+        (
+            {"fsGroup": 100, "seccompProfile": {"type": "Unconfined"}},
+            {"capabilities": {"add": ["IPC_LOCK"]}},
+            {**POD_CONTEXT, "fsGroup": 100, "seccompProfile": {"type": "Unconfined"}},
+            {**CONTAINER_CONTEXT, "capabilities": {"add": ["IPC_LOCK"]}},
+        ),
+        # Root by the template: no field is added.
+        ({"runAsUser": 0}, {}, {"runAsUser": 0}, None),
+        ({"runAsNonRoot": False}, {}, {"runAsNonRoot": False}, None),
+        ({}, {"privileged": True}, None, {"privileged": True}),
+        ({}, {"runAsUser": 0}, None, {"runAsUser": 0}),
+    ],
+)
+def test_pods_are_restricted_where_the_template_has_no_value(
+    pod: dict[str, Any], container: dict[str, Any], pod_after: Any, container_after: Any
+) -> None:
+    job = make_job(2)
+    spec = find_template(job)["spec"]
+    spec["initContainers"] = [{"name": "data", "image": "d"}]
+    if pod:
+        spec["securityContext"] = pod
+    if container:
+        spec["containers"][0]["securityContext"] = container
+    before = copy.deepcopy(job)
+    for built in make_pods(job).values():
+        assert built["spec"].get("securityContext") == pod_after
+        assert built["spec"]["containers"][0].get("securityContext") == container_after
+        is_root = None in (pod_after, container_after)
+        assert built["spec"]["initContainers"][0].get("securityContext") == (None if is_root else CONTAINER_CONTEXT)
+        assert built["spec"]["automountServiceAccountToken"] is False
+    for built in make_pods(job, Options(pod_security="none")).values():
+        assert built["spec"].get("securityContext") == (pod or None)
+        assert built["spec"]["containers"][0].get("securityContext") == (container or None)
+        assert "automountServiceAccountToken" not in built["spec"]
+    assert job == before
+
+
+def test_template_may_mount_the_service_account_token() -> None:
+    job = make_job(1)
+    find_template(job)["spec"]["automountServiceAccountToken"] = True
+    assert make_pods(job)["digits-worker-0"]["spec"]["automountServiceAccountToken"] is True
 
 
 def test_istio_option() -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import datetime
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from kfp_mindspore.msjob.names import ATTEMPT_LABEL
+from kfp_mindspore.msjob.names import ATTEMPT_LABEL, LEASE_ANNOTATION
 from kfp_mindspore.operator import Observed, Options, Outcome, reconcile
 from kfp_mindspore.operator.actions import Create, Delete, EmitEvent, RequeueAt
-from kfp_mindspore.operator.observed import EndpointSliceView, PodView, ServiceView
+from kfp_mindspore.operator.observed import EndpointSliceView, PodView, Refusal, ServiceView
 from kfp_mindspore.operator.resources import JOBS
 from tests.support.simulated_cluster import START, Cluster, make_job, significant
 
@@ -286,6 +288,71 @@ def test_deadline_fires_without_events() -> None:
     assert "delete Pod digits-worker-0" in list_actions(cluster), "with its own grace: it may save"
     assert cluster.get_condition("Failed")["reason"] == "DeadlineExceeded"
     assert cluster.get_condition("Failed")["message"] == "MSJob digits ran longer than 100 s"
+
+
+def test_lease_expires_without_events() -> None:
+    job = make_job(2, cleanPodPolicy="None")
+    job["metadata"]["annotations"] = {LEASE_ANNOTATION: "2026-01-31T12:01:00Z"}
+    cluster = Cluster(job).start()
+    assert [action for action in cluster.decide().actions if isinstance(action, RequeueAt)] == [
+        RequeueAt(START + datetime.timedelta(seconds=60))
+    ]
+    cluster.wait(59)
+    assert list_actions(cluster) == []
+    assert cluster.job is not None
+    cluster.job["metadata"]["annotations"][LEASE_ANNOTATION] = "2026-01-31T12:01:30.500000+00:00"
+    cluster.wait(1)
+    assert list_actions(cluster) == [], "renewed"
+    cluster.wait(31)
+    deleted = [*SERVICE_DELETED, *(f"delete Pod {name}" for name in MEMBERS)]
+    assert list_actions(cluster) == sorted(deleted), "with their own grace periods, whatever the cleanPodPolicy"
+    assert cluster.get_condition("Failed")["reason"] == "LeaseExpired"
+    assert "2026-01-31T12:01:30.500000Z" in cluster.get_condition("Failed")["message"]
+
+
+@pytest.mark.parametrize(
+    ("lease", "finished", "state", "reason"),
+    [
+        ("2026-01-31T12:00:01Z", False, "Suspended", None),
+        ("2026-01-31T12:00:00Z", False, "Failed", "LeaseExpired"),
+        ("2026-01-31T12:00:00+01:00", False, "Failed", "LeaseExpired"),
+        ("2020-01-31T12:00:00Z", True, "Succeeded", "JobSucceeded"),
+        ("soon", False, "Suspended", "InvalidLease"),
+        ("", False, "Suspended", "InvalidLease"),
+        ("2020-01-31T12:00:00", False, "Suspended", "InvalidLease"),
+        ("0001-01-01T00:00:00+23:00", False, "Suspended", "InvalidLease"),
+    ],
+)
+def test_lease_of_suspended_finished_and_invalid(lease: str, finished: bool, state: str, reason: str | None) -> None:
+    if finished:
+        cluster = Cluster(make_job(1)).start()
+        cluster.exit("digits-worker-0", 0)
+        cluster.settle()
+    else:
+        cluster = Cluster(make_job(1, suspend=True))
+    assert cluster.job is not None
+    cluster.job["metadata"]["annotations"] = {LEASE_ANNOTATION: lease}
+    for _ in range(3):
+        cluster.reconcile()
+    assert cluster.status["state"] == state
+    assert reasons(cluster).count(reason or "") == (1 if reason else 0)
+    assert reason is not None or "InvalidLease" not in reasons(cluster)
+
+
+@pytest.mark.parametrize(("is_permanent", "state"), [(True, "Failed"), (False, "Created")])
+def test_permanent_refusal_fails_the_job(is_permanent: bool, state: str) -> None:
+    cluster = Cluster(make_job(2))
+    cluster.settle()
+    cluster.vanish("digits-worker-1")
+    message = "cannot create pods 'digits-worker-1' in namespace team: refused"
+    outcome = cluster.decide(dataclasses.replace(cluster.observe(), refusal=Refusal(message, is_permanent)))
+    cluster.apply(outcome, cluster.version)
+    assert cluster.status["state"] == state
+    assert cluster.get_condition(state)["reason"] == ("PodsRefused" if is_permanent else "JobCreated")
+    assert cluster.status.get("waiting") == (None if is_permanent else message)
+    assert cluster.events[-1] == EmitEvent("Warning", "PodsRefused" if is_permanent else "Waiting", message)
+    left = [name for name, pod in cluster.pods.items() if not pod["metadata"].get("deletionTimestamp")]
+    assert len(left) == (0 if is_permanent else 3)
 
 
 def test_suspend_deletes_pods_and_resume_creates_them() -> None:

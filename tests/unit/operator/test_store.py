@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_mindspore.kube.resources import PODS
+from kfp_mindspore.msjob.names import LEASE_ANNOTATION
+from kfp_mindspore.operator.observed import Refusal
 from kfp_mindspore.operator.store import Key, Store
 
 KEY = Key("ns", "job")
@@ -44,6 +47,44 @@ def test_managed_fields_and_last_applied_are_not_stored() -> None:
     assert observed.job["metadata"]["annotations"] == {"mine": "stays"}
     assert "managedFields" not in observed.job["metadata"]
     assert observed.job["spec"] == {"version": 5}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_reported"),
+    [
+        ("2026-01-31T12:00:30Z", "2026-01-31T12:01:00Z", False),
+        ("2026-01-31T12:00:30Z", "2026-01-31T12:00:30.500000+00:00", False),
+        ("2026-01-31T12:00:30Z", "2026-01-31T12:00:10Z", True),
+        ("2026-01-31T12:00:30Z", None, True),
+        (None, "2026-01-31T12:00:30Z", True),
+        ("2026-01-31T12:00:30Z", "soon", True),
+        ("soon", "2026-01-31T12:00:30Z", True),
+    ],
+)
+def test_lease_renewals_are_stored_and_not_reported(before: str | None, after: str | None, is_reported: bool) -> None:
+    store = Store()
+    for version, lease in ((5, before), (6, after)):
+        job = {**make_job(version), "spec": {}}
+        job["metadata"]["annotations"] |= {LEASE_ANNOTATION: lease} if lease else {}
+        reported = store.put_job(job) == KEY
+    assert reported is is_reported
+    observed, version = store.observe(KEY)
+    assert version == 6
+    assert observed.job is not None
+    assert observed.job["metadata"]["annotations"].get(LEASE_ANNOTATION) == after
+
+
+@pytest.mark.parametrize(
+    ("change", "is_kept"), [({"state": "Running"}, True), ({"generation": 2}, False), ({"uid": "u2"}, False)]
+)
+def test_refusals_belong_to_one_generation(change: dict[str, Any], is_kept: bool) -> None:
+    store = Store()
+    store.put_job(make_job(1))
+    assert store.set_refusal(KEY, Refusal("exceeded quota"))
+    assert not store.set_refusal(KEY, Refusal("exceeded quota"))
+    assert store.set_refusal(KEY, Refusal("violates PodSecurity", is_permanent=True))
+    store.put_job(make_job(2, **change))
+    assert (store.observe(KEY)[0].refusal is not None) is is_kept
 
 
 def test_known_versions_and_views_are_not_reported() -> None:
