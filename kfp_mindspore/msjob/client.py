@@ -306,8 +306,8 @@ class MSJobClient:
             replica_type: Only this type, case-insensitive.
             replica_index: Only this index.
         """
-        choose = build_pod_filter(is_master, replica_type, replica_index)
-        return [pod for pod in self.backend.list_pods(name, namespace or self.namespace) if choose(pod)]
+        pod_filter = build_pod_filter(is_master, replica_type, replica_index)
+        return [pod for pod in self.backend.list_pods(name, namespace or self.namespace) if pod_filter(pod)]
 
     def get_job_pod_names(
         self,
@@ -346,15 +346,15 @@ class MSJobClient:
         """
         namespace = namespace or self.namespace
         is_master = is_master and replica_type is None and replica_index is None
-        choose = build_pod_filter(is_master, replica_type, replica_index)
+        pod_filter = build_pod_filter(is_master, replica_type, replica_index)
         logs: dict[str, str] = {}
         if follow:
-            for pod_name, line in self.backend.follow_logs(name, namespace, choose):
+            for pod_name, line in self.backend.follow_logs(name, namespace, pod_filter):
                 print(f"[Pod {pod_name}]: {line}", flush=True)
                 logs[pod_name] = logs.get(pod_name, "") + line + "\n"
         else:
             for pod in self.backend.list_pods(name, namespace):
-                if choose(pod):
+                if pod_filter(pod):
                     logs[pod.name] = self.backend.read_log(name, namespace, pod.name)
         events: dict[str, list[str]] = {}
         if verbose:

@@ -68,11 +68,11 @@ def _follow(
 ) -> JobStatus:
     last: deque[str] = deque(maxlen=_LAST_LINES)
 
-    def choose(pod: Pod) -> bool:
+    def pod_filter(pod: Pod) -> bool:
         return pod.replica_type == WORKER and pod.index == 0
 
     try:
-        for _, line in client.backend.follow_logs(name, namespace, choose, timeout=timeout):
+        for _, line in client.backend.follow_logs(name, namespace, pod_filter, timeout=timeout):
             last.append(line)
             if on_log is not None:
                 on_log(line)

@@ -1,6 +1,8 @@
-"""Constants of the MSJob API: group, kinds, labels, condition types and limits."""
+"""Constants of the MSJob API: group, kinds, resource, labels, condition types and limits."""
 
 from __future__ import annotations
+
+from kfp_mindspore.kube.resources import Resource
 
 GROUP = "mindspore.gitee.com"
 API_VERSION = f"{GROUP}/v1"
@@ -9,6 +11,7 @@ KIND = "MSJob"
 PLURAL = "msjobs"
 SINGULAR = "msjob"
 SHORT_NAME = "msj"
+MSJOBS = Resource(GROUP, API_VERSION.rpartition("/")[2], PLURAL, KIND)
 
 CONTAINER_NAME = "mindspore"
 PORT_NAME = "msjob-port"

@@ -21,11 +21,11 @@ def build_pod_filter(
     if replica_type is not None and kind is None:
         raise ValidationError([f"replica_type: must be one of {', '.join(REPLICA_TYPES)}, got {replica_type!r}"])
 
-    def choose(pod: Pod) -> bool:
+    def is_selected(pod: Pod) -> bool:
         return (
             (not is_master or (pod.replica_type == WORKER and pod.index == 0))
             and kind in (None, pod.replica_type)
             and replica_index in (None, pod.index)
         )
 
-    return choose
+    return is_selected

@@ -13,14 +13,13 @@ from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, NotFound
 from kfp_mindspore.kube import AsyncClient, ConflictError, ForbiddenError
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, Resource
 from kfp_mindspore.msjob.manifest import now
-from kfp_mindspore.msjob.names import FAILED, RESTARTING, SUCCEEDED
+from kfp_mindspore.msjob.names import FAILED, MSJOBS, RESTARTING, SUCCEEDED
 from kfp_mindspore.operator.actions import Action, Create, Delete, EmitEvent, RequeueAt
 from kfp_mindspore.operator.metrics import Metrics
 from kfp_mindspore.operator.observed import Refusal
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.reconcile import Outcome, reconcile
 from kfp_mindspore.operator.recorder import Recorder
-from kfp_mindspore.operator.resources import JOBS
 from kfp_mindspore.operator.store import Key, Store
 from kfp_mindspore.operator.workqueue import WorkQueue
 
@@ -116,7 +115,7 @@ class Controller:
         metadata = {**job["metadata"], "resourceVersion": str(version)}
         try:
             stored = await self._client.update(
-                JOBS, {**job, "metadata": metadata, "status": outcome.status}, subresource="status"
+                MSJOBS, {**job, "metadata": metadata, "status": outcome.status}, subresource="status"
             )
         except (NotFoundError, ConflictError):
             await self._refresh_job(key, uid)
@@ -130,7 +129,7 @@ class Controller:
 
     async def _refresh_job(self, key: Key, uid: str) -> None:
         try:
-            document = await self._client.get(JOBS, key.name, key.namespace)
+            document = await self._client.get(MSJOBS, key.name, key.namespace)
         except NotFoundError:
             self._store.drop_job(key, uid)
             return
@@ -187,7 +186,7 @@ class Controller:
         except (NotFoundError, ConflictError):
             # Gone, or another object of that name.
             deleted = {}
-        if action.resource == JOBS:
+        if action.resource == MSJOBS:
             self._store.drop_job(key, action.uid)
             return False
         metadata = deleted.get("metadata") or {}

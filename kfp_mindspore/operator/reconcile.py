@@ -30,6 +30,7 @@ from kfp_mindspore.msjob.names import (
     CREATED,
     FAILED,
     LEASE_ANNOTATION,
+    MSJOBS,
     RESTARTING,
     RUNNING,
     SUCCEEDED,
@@ -43,7 +44,7 @@ from kfp_mindspore.operator.actions import Action, Create, Delete, EmitEvent, Re
 from kfp_mindspore.operator.observed import ObjectView, Observed, PodView
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.pods import build_pod, list_members, list_replaced_env
-from kfp_mindspore.operator.resources import JOBS, get_pod_groups
+from kfp_mindspore.operator.resources import get_pod_groups
 from kfp_mindspore.operator.services import (
     build_endpoint_slice,
     build_pod_group,
@@ -404,7 +405,7 @@ class _Reconciliation:
         seconds, end = raw.get("ttlSecondsAfterFinished"), self.status.completion_time
         if isinstance(seconds, int) and not isinstance(seconds, bool) and end is not None:
             end += datetime.timedelta(seconds=seconds)
-            self.actions.append(RequeueAt(end) if self.now < end else Delete(JOBS, self.name, self.uid))
+            self.actions.append(RequeueAt(end) if self.now < end else Delete(MSJOBS, self.name, self.uid))
 
     def _delete(self, resource: Resource | None, view: ObjectView | None, grace_seconds: int | None = None) -> None:
         if resource is not None and view is not None and view.owner == self.uid and not view.deleting:

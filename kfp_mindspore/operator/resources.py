@@ -1,12 +1,10 @@
-"""The custom resources that the operator reads and writes."""
+"""The resources of gang schedulers."""
 
 from __future__ import annotations
 
 from kfp_mindspore.kube.resources import Resource
-from kfp_mindspore.msjob.names import GROUP, KIND, PLURAL
 from kfp_mindspore.operator.options import GangScheduler
 
-JOBS = Resource(GROUP, "v1", PLURAL, KIND)
 _POD_GROUPS: dict[GangScheduler, Resource] = {
     "volcano": Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup"),
     "scheduler-plugins": Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup"),

@@ -16,14 +16,14 @@ from typing import Any
 from kfp_mindspore.errors import MissingExtraError
 from kfp_mindspore.kube import AsyncClient
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
-from kfp_mindspore.msjob.names import OPERATOR_LABEL
+from kfp_mindspore.msjob.names import MSJOBS, OPERATOR_LABEL
 from kfp_mindspore.operator.controller import Controller
 from kfp_mindspore.operator.health import serve_health
 from kfp_mindspore.operator.leader import Leader
 from kfp_mindspore.operator.metrics import Metrics
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.recorder import Recorder
-from kfp_mindspore.operator.resources import JOBS, get_pod_groups
+from kfp_mindspore.operator.resources import get_pod_groups
 from kfp_mindspore.operator.store import Store
 from kfp_mindspore.operator.watch import Watcher
 from kfp_mindspore.operator.workqueue import WorkQueue
@@ -167,7 +167,7 @@ class Operator:
     def _make_watchers(self, client: AsyncClient) -> list[Watcher]:
         groups = get_pod_groups(self.settings.options.gang_scheduler)
         children = [PODS, SERVICES, ENDPOINT_SLICES, *([groups] if groups else [])]
-        selectors = {JOBS: "", **dict.fromkeys(children, OPERATOR_LABEL)}
+        selectors = {MSJOBS: "", **dict.fromkeys(children, OPERATOR_LABEL)}
         return [
             Watcher(client, self.store, resource, namespace, selector, self.queue.add)
             for namespace in self.settings.namespaces or ("",)

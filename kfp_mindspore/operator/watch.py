@@ -13,7 +13,7 @@ from kfp_mindspore.kube.backoff import Backoff
 from kfp_mindspore.kube.client import Document
 from kfp_mindspore.kube.resources import Resource
 from kfp_mindspore.kube.watch import watch_events
-from kfp_mindspore.operator.resources import JOBS
+from kfp_mindspore.msjob.names import MSJOBS
 from kfp_mindspore.operator.store import Key, Store
 
 _LONGEST_DELAY_SECONDS = 10.0
@@ -76,12 +76,12 @@ class Watcher:
         else:
             if self._listed is not None:
                 self._listed.add(str(document["metadata"].get("uid", "")))
-            is_job = self.resource == JOBS
+            is_job = self.resource == MSJOBS
             self._notify(self.store.put_job(document) if is_job else self.store.put(self.resource, document))
 
     def _drop(self, document: Document) -> None:
         metadata = document["metadata"]
-        if self.resource == JOBS:
+        if self.resource == MSJOBS:
             self._notify(self.store.drop_job(Key(metadata["namespace"], metadata["name"]), metadata["uid"]))
         elif (key := self.store.resolve_job(self.resource, document)) is not None:
             self._notify(self.store.drop(self.resource, key, metadata["name"], metadata["uid"]))
@@ -89,7 +89,7 @@ class Watcher:
     def _drop_unlisted(self, version: int) -> None:
         """Drop objects that a complete list lacks; those created after the list have a later resourceVersion."""
         listed, self._listed = self._listed or set(), None
-        if self.resource == JOBS:
+        if self.resource == MSJOBS:
             for key, uid, seen in self.store.list_jobs(self.namespace):
                 if uid not in listed and seen <= version:
                     self._notify(self.store.drop_job(key, uid))
@@ -109,7 +109,7 @@ class Watcher:
                 "Give the operator its role (kfp-mindspore operator install --image …), or other namespaces "
                 "by --namespace."
             )
-        elif self.resource == JOBS:
+        elif self.resource == MSJOBS:
             hint = "Install the definition of MSJob: kfp-mindspore operator install --definition-only"
         else:
             hint = f"The API {self.resource.api_version} is not installed; see --gang-scheduler."

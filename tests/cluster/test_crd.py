@@ -14,8 +14,8 @@ from kfp_mindspore.kube import Cluster
 from kfp_mindspore.kube.errors import Request
 from kfp_mindspore.kube.resources import DEFINITIONS
 from kfp_mindspore.msjob import MSJob
-from kfp_mindspore.msjob.backends.kubernetes import MSJOBS
 from kfp_mindspore.msjob.crd import build_crd
+from kfp_mindspore.msjob.names import MSJOBS
 from tests.cluster.infrastructure.api_server import Api
 from tests.support.msjob_cases import UPDATES, VALID, VALID_HERE, Update, build_job, put
 from tests.support.operators import install_definition

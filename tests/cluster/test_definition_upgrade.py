@@ -14,8 +14,8 @@ from kfp_mindspore.errors import NotFoundError, ValidationError
 from kfp_mindspore.kube import Cluster
 from kfp_mindspore.kube.resources import DEFINITIONS
 from kfp_mindspore.msjob import KubernetesBackend, MSJobClient
-from kfp_mindspore.msjob.backends.kubernetes import MSJOBS
 from kfp_mindspore.msjob.crd import build_crd
+from kfp_mindspore.msjob.names import MSJOBS
 from tests.cluster.infrastructure.api_server import ApiServer
 from tests.support.msjob_cases import VALID, VALID_HERE, build_job, build_template, put
 

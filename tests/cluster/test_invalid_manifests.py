@@ -11,7 +11,7 @@ import pytest
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.kube import Cluster
 from kfp_mindspore.msjob import KubernetesBackend, MSJobClient
-from kfp_mindspore.msjob.backends.kubernetes import MSJOBS
+from kfp_mindspore.msjob.names import MSJOBS
 from tests.cluster.infrastructure.api_server import Api
 from tests.support.msjob_cases import INVALID, Invalid
 from tests.support.operators import install_definition

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.kube.resources import PODS, SERVICES
+from kfp_mindspore.msjob.names import MSJOBS
 from kfp_mindspore.operator.install.apply import apply_objects
-from kfp_mindspore.operator.resources import JOBS
 from tests.cluster.infrastructure.api_server import ApiServer
 from tests.support.operators import Jobs, OperatorProcess, has, install_definition, is_deleting, make_job
 
@@ -63,7 +63,7 @@ def test_jobs_of_ms_operator_are_adopted(start_api_server: Callable[..., ApiServ
         for name in ("finished", "running", "waiting"):
             document = make_job(name, 2)
             del document["spec"]["successPolicy"]
-            jobs.cluster.create(JOBS, document, namespace)
+            jobs.cluster.create(MSJOBS, document, namespace)
         over = {"conditions": [_condition("Created"), _condition("Succeeded")], "replicaStatuses": {}}
         jobs.patch_status("finished", {**over, "startTime": STAMP, "completionTime": STAMP})
         active = {"conditions": [_condition("Created"), _condition("Running")], "replicaStatuses": {}}
@@ -75,7 +75,7 @@ def test_jobs_of_ms_operator_are_adopted(start_api_server: Callable[..., ApiServ
 
         # The definition is upgraded in place; every stored object is still there and readable.
         install_definition(server.kubeconfig)
-        stored = {item["metadata"]["name"]: item for item in jobs.cluster.list(JOBS, namespace)}
+        stored = {item["metadata"]["name"]: item for item in jobs.cluster.list(MSJOBS, namespace)}
         assert set(stored) == {"finished", "running", "waiting"}
         assert stored["running"]["spec"]["msReplicaSpecs"]["Worker"]["replicas"] == 2
         assert has(stored["finished"], "Succeeded")

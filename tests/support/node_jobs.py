@@ -17,9 +17,9 @@ from kfp_mindspore.kube.resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.msjob import MSJob, MSJobClient, build_msjob
 from kfp_mindspore.msjob.backends.base import Pod
-from kfp_mindspore.msjob.backends.kubernetes import MSJOBS, KubernetesBackend
+from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
 from kfp_mindspore.msjob.manifest import now
-from kfp_mindspore.msjob.names import JOB_LABEL
+from kfp_mindspore.msjob.names import JOB_LABEL, MSJOBS
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.images import PYTHON
 from tests.support.operators import SECONDS, wait_for

@@ -22,9 +22,8 @@ from kfp_mindspore.errors import AlreadyExistsError, NotFoundError
 from kfp_mindspore.kube import Cluster, ConflictError
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Resource
 from kfp_mindspore.msjob.crd import build_crd
-from kfp_mindspore.msjob.names import ATTEMPT_LABEL, JOB_LABEL
+from kfp_mindspore.msjob.names import ATTEMPT_LABEL, JOB_LABEL, MSJOBS
 from kfp_mindspore.operator.install.apply import apply_objects
-from kfp_mindspore.operator.resources import JOBS
 
 # Far beyond what anything here takes, for machines with more to do than this.
 SECONDS = 240.0
@@ -129,31 +128,31 @@ class Jobs:
 
     def create(self, name: str, workers: int = 2, **options: Any) -> dict[str, Any]:
         """Make a job; see `make_job`."""
-        return self.cluster.create(JOBS, make_job(name, workers, **options), self.namespace)
+        return self.cluster.create(MSJOBS, make_job(name, workers, **options), self.namespace)
 
     def get(self, name: str) -> dict[str, Any]:
         """Return a job."""
-        return self.cluster.get(JOBS, name, self.namespace)
+        return self.cluster.get(MSJOBS, name, self.namespace)
 
     def patch(self, name: str, patch: Mapping[str, Any]) -> None:
         """Merge a patch into a job."""
-        self.cluster.patch(JOBS, name, self.namespace, patch)
+        self.cluster.patch(MSJOBS, name, self.namespace, patch)
 
     def patch_status(self, name: str, status: Mapping[str, Any]) -> None:
         """Merge a status into a job's, as another controller would write it."""
-        self.cluster.patch(JOBS, name, self.namespace, {"status": status}, subresource="status")
+        self.cluster.patch(MSJOBS, name, self.namespace, {"status": status}, subresource="status")
 
     def delete(self, name: str) -> None:
         """Delete a job."""
-        self.cluster.delete(JOBS, name, self.namespace)
+        self.cluster.delete(MSJOBS, name, self.namespace)
 
     def scale(self, name: str, workers: int) -> None:
         """Change a job's number of workers, as `kubectl scale` does."""
-        self.cluster.patch(JOBS, name, self.namespace, {"spec": {"replicas": workers}}, subresource="scale")
+        self.cluster.patch(MSJOBS, name, self.namespace, {"spec": {"replicas": workers}}, subresource="scale")
 
     def get_scale(self, name: str) -> dict[str, Any]:
         """Return the scale subresource of a job."""
-        return self.cluster.get(JOBS, name, self.namespace, subresource="scale")
+        return self.cluster.get(MSJOBS, name, self.namespace, subresource="scale")
 
     def wait(self, name: str, condition: str, seconds: float = SECONDS) -> dict[str, Any]:
         """Wait until a job is in a condition, and return it."""
@@ -164,13 +163,13 @@ class Jobs:
     ) -> dict[str, Any]:
         """Wait until a job passes a check, and return it."""
         job: dict[str, Any] = {}
-        for jobs in self.cluster.watch(JOBS, self.namespace, fields=f"metadata.name={name}", timeout=seconds):
+        for jobs in self.cluster.watch(MSJOBS, self.namespace, fields=f"metadata.name={name}", timeout=seconds):
             job = jobs.get(name) or {}
             if job and check(job):
                 return job
         raise AssertionError(f"{name} is not {what or 'as expected'} after {seconds:g} s: {job.get('status')}")
 
-    def wait_gone(self, name: str, resource: Resource = JOBS) -> None:
+    def wait_gone(self, name: str, resource: Resource = MSJOBS) -> None:
         """Wait until there is no job of a name."""
         for objects in self.cluster.watch(resource, self.namespace, timeout=SECONDS):
             if name not in objects:

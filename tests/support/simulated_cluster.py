@@ -10,6 +10,7 @@ from typing import Any
 
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
 from kfp_mindspore.msjob.manifest import format_time
+from kfp_mindspore.msjob.names import MSJOBS
 from kfp_mindspore.operator import (
     Observed,
     Options,
@@ -21,7 +22,6 @@ from kfp_mindspore.operator import (
     view_service,
 )
 from kfp_mindspore.operator.actions import Action, Create, Delete, EmitEvent, RequeueAt
-from kfp_mindspore.operator.resources import JOBS
 
 START = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone.utc)
 
@@ -152,7 +152,7 @@ class Cluster:
             self.created.append(self.pods[action.name])
 
     def _delete(self, action: Delete) -> None:
-        if action.resource == JOBS:
+        if action.resource == MSJOBS:
             assert self.job is None or self.job["metadata"]["uid"] == action.uid
             self.job = None
         elif action.resource == PODS:

@@ -196,14 +196,14 @@ class JobBackend(abc.ABC):
 
     @abc.abstractmethod
     def follow_logs(
-        self, name: str, namespace: str, choose: Callable[[Pod], bool], *, timeout: float | None = None
+        self, name: str, namespace: str, pod_filter: Callable[[Pod], bool], *, timeout: float | None = None
     ) -> Iterator[tuple[str, str]]:
         """Yield (pod name, line) of the chosen pods, from their first line until the job is finished or deleted.
 
         Args:
             name: The job.
             namespace: Its namespace.
-            choose: Predicate of the pods to follow.
+            pod_filter: Predicate of the pods to follow.
             timeout: Seconds; None for no limit.
 
         Raises:

@@ -15,18 +15,17 @@ from typing import Any, NoReturn
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ValidationError, WaitTimeoutError
 from kfp_mindspore.kube import CancellationToken, Cluster, ConflictError, ForbiddenError
 from kfp_mindspore.kube.errors import UncertainError
-from kfp_mindspore.kube.resources import EVENTS, PODS, Resource
+from kfp_mindspore.kube.resources import EVENTS, PODS
 from kfp_mindspore.msjob.backends.base import Event, JobBackend, Pod
 from kfp_mindspore.msjob.backends.cluster_logs import follow_pods
 from kfp_mindspore.msjob.backends.cluster_pods import is_owned, read_events, read_pods
 from kfp_mindspore.msjob.build import has_image
-from kfp_mindspore.msjob.names import API_VERSION, CONTAINER_NAME, GROUP, JOB_LABEL, KIND, PLURAL, resolve_replica_type
+from kfp_mindspore.msjob.names import CONTAINER_NAME, JOB_LABEL, MSJOBS, resolve_replica_type
 from kfp_mindspore.msjob.status import DetailedStatus
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import validate_msjob
 from kfp_mindspore.settings import KUBERNETES, get_backend_name
 
-MSJOBS = Resource(GROUP, API_VERSION.rpartition("/")[2], PLURAL, KIND)
 _MANAGER = "kfp-mindspore"
 # Set by the API server; in a patch, resourceVersion would be a precondition.
 _SERVER_FIELDS = (

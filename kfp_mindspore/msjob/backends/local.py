@@ -197,7 +197,7 @@ class LocalBackend(JobBackend):
             return ""
 
     def follow_logs(
-        self, name: str, namespace: str, choose: Callable[[Pod], bool], *, timeout: float | None = None
+        self, name: str, namespace: str, pod_filter: Callable[[Pod], bool], *, timeout: float | None = None
     ) -> Iterator[tuple[str, str]]:
         """Yield (process name, line) until the job is finished or deleted; see `JobBackend.follow_logs`."""
         directory = self._open(name, namespace)
@@ -208,7 +208,7 @@ class LocalBackend(JobBackend):
                 _, state = self._read(name, namespace)
                 is_finished = state.status.is_finished
                 for pod in state.pods:
-                    if pod.name not in readers and choose(pod):
+                    if pod.name not in readers and pod_filter(pod):
                         readers[pod.name] = LogReader(directory.log_file(pod.name))
             except NotFoundError:
                 is_finished = True

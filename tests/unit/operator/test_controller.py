@@ -12,13 +12,13 @@ import pytest
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.kube import AsyncClient
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, SERVICES
+from kfp_mindspore.msjob.names import MSJOBS
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.controller import Controller
 from kfp_mindspore.operator.metrics import Metrics
 from kfp_mindspore.operator.observed import PodView
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.recorder import Recorder
-from kfp_mindspore.operator.resources import JOBS
 from kfp_mindspore.operator.services import build_endpoint_slice, build_service
 from kfp_mindspore.operator.store import Key, Store
 from kfp_mindspore.operator.workqueue import WorkQueue
@@ -26,7 +26,7 @@ from tests.support.fake_api_server import FakeApiServer, respond_once
 from tests.support.simulated_cluster import make_job
 
 KEY = Key("team", "digits")
-COLLECTION = JOBS.get_path("team")
+COLLECTION = MSJOBS.get_path("team")
 
 Process = Callable[..., list[str]]
 

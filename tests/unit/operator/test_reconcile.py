@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.msjob.names import ATTEMPT_LABEL, LEASE_ANNOTATION
+from kfp_mindspore.msjob.names import ATTEMPT_LABEL, LEASE_ANNOTATION, MSJOBS
 from kfp_mindspore.operator import Observed, Options, Outcome, reconcile
 from kfp_mindspore.operator.actions import Create, Delete, EmitEvent, RequeueAt
 from kfp_mindspore.operator.observed import EndpointSliceView, PodView, Refusal, ServiceView
-from kfp_mindspore.operator.resources import JOBS
 from tests.support.simulated_cluster import START, Cluster, make_job, significant
 
 MEMBERS = {"digits-scheduler-0", "digits-worker-0", "digits-worker-1"}
@@ -275,7 +274,7 @@ def test_ttl_deletes_the_job_by_uid() -> None:
     cluster.wait(59)
     assert not significant(cluster.reconcile())
     cluster.wait(1)
-    assert Delete(JOBS, "digits", "job-uid") in cluster.decide().actions
+    assert Delete(MSJOBS, "digits", "job-uid") in cluster.decide().actions
 
 
 def test_deadline_fires_without_events() -> None:

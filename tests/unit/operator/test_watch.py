@@ -11,7 +11,7 @@ import pytest
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.kube import AsyncClient
 from kfp_mindspore.kube.resources import PODS
-from kfp_mindspore.operator.resources import JOBS
+from kfp_mindspore.msjob.names import MSJOBS
 from kfp_mindspore.operator.store import Key, Store
 from kfp_mindspore.operator.watch import Watcher
 from tests.support.fake_api_server import FakeApiServer, respond_once
@@ -108,7 +108,7 @@ def test_missing_definition_or_role_ends_the_first_list(
     server.faults.append(respond_once(status, times=100))
 
     async def work(client: AsyncClient) -> None:
-        watcher = Watcher(client, Store(), JOBS, "", "", lambda key: None)
+        watcher = Watcher(client, Store(), MSJOBS, "", "", lambda key: None)
         with pytest.raises(KfpMindSporeError, match=r"cannot watch msjobs in all namespaces: ") as caught:
             await watcher.run()
         assert hint in caught.value.hint
