@@ -40,7 +40,7 @@ class UserError(KfpMindSporeError):
     exit_code = 2
 
 
-class ValidationError(UserError):
+class ValidationError(UserError, ValueError):
     """One or more invalid fields.
 
     Args:
@@ -54,11 +54,11 @@ class ValidationError(UserError):
         super().__init__(head + "; ".join(errors), hint=hint)
 
 
-class NotFoundError(UserError):
+class NotFoundError(UserError, RuntimeError):
     """The named job, service, pipeline or file does not exist."""
 
 
-class AlreadyExistsError(UserError):
+class AlreadyExistsError(UserError, RuntimeError):
     """The named job or service exists already."""
 
 

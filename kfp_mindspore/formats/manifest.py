@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore import files
-from kfp_mindspore.errors import CorruptBundleError, UserError
+from kfp_mindspore.errors import CorruptBundleError, KfpMindSporeError, UserError
 
 Entries = Mapping[str, Mapping[str, Any]]
 
@@ -76,6 +76,8 @@ def naming_fields(file: Path, kind: str) -> Iterator[None]:
     """
     try:
         yield
+    except KfpMindSporeError:
+        raise
     except KeyError as error:
         raise UserError(f"{file}: field {error.args[0]!r} is missing") from None
     except (TypeError, ValueError, AttributeError) as error:

@@ -16,7 +16,7 @@ class ConfigurationError(UserError):
     """No cluster is configured, or its kubeconfig cannot be used."""
 
 
-class UnreachableError(KfpMindSporeError):
+class UnreachableError(KfpMindSporeError, RuntimeError):
     """The API server does not respond."""
 
 
@@ -24,19 +24,19 @@ class UncertainError(UnreachableError):
     """The connection broke during a create request: the object may exist or not."""
 
 
-class UnauthorizedError(UserError):
+class UnauthorizedError(UserError, RuntimeError):
     """The credentials were rejected (401)."""
 
 
-class ForbiddenError(UserError):
+class ForbiddenError(UserError, RuntimeError):
     """The account is not allowed to do this, or a quota or admission policy refused it (403)."""
 
 
-class NotInstalledError(UserError):
+class NotInstalledError(UserError, RuntimeError):
     """The API server does not serve this kind of object."""
 
 
-class ApiError(KfpMindSporeError):
+class ApiError(KfpMindSporeError, RuntimeError):
     """An error response without a class of its own.
 
     Args:

@@ -16,7 +16,7 @@ from kfp_mindspore.settings import PLACEHOLDER_IMAGE
 def build_msjob(
     name: str,
     *,
-    command: Sequence[str],
+    command: Sequence[str] | None,
     args: Sequence[str] = (),
     image: str = PLACEHOLDER_IMAGE,
     workers: int = 1,
@@ -34,7 +34,7 @@ def build_msjob(
 
     Args:
         name: A DNS label of at most 51 characters.
-        command: The workers' command, such as `["python", "train.py"]`.
+        command: The workers' command, such as `["python", "train.py"]`; None for the entry point of their image.
         args: Its arguments.
         image: Image of the workers; the local backend runs in the present environment instead.
         workers: Number of workers. From 2 on a scheduler runs the same command, with another `MS_ROLE`.
@@ -51,7 +51,9 @@ def build_msjob(
     Raises:
         ValidationError: An argument is wrong; the message names the field.
     """
-    container: dict[str, Any] = {"name": CONTAINER_NAME, "image": image, "command": _to_list(command)}
+    container: dict[str, Any] = {"name": CONTAINER_NAME, "image": image}
+    if command is not None:
+        container["command"] = _to_list(command)
     if args:
         container["args"] = _to_list(args)
     if env:

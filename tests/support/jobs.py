@@ -85,5 +85,5 @@ class JobFixture:
         for namespace in self._namespaces:
             for job in self.client.list_jobs(namespace):
                 with contextlib.suppress(NotFoundError):
-                    self.client.delete_job(job.name, namespace, {"gracePeriodSeconds": 0})
+                    self.client.delete_job(job.name, namespace, delete_options={"gracePeriodSeconds": 0})
         eventually(lambda: not any(map(is_alive, self.read_pids())), 5)

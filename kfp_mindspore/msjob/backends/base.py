@@ -8,6 +8,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from kfp_mindspore.msjob.manifest import deserialize, parse_time, serialize
@@ -55,6 +56,16 @@ class Pod:
     def __post_init__(self) -> None:
         self.start_time = parse_time(self.start_time)
         self.finish_time = parse_time(self.finish_time)
+
+    @property
+    def metadata(self) -> SimpleNamespace:
+        """Name, namespace and labels, as of a V1Pod."""
+        return SimpleNamespace(name=self.name, namespace=self.namespace, labels=dict(self.labels))
+
+    @property
+    def status(self) -> SimpleNamespace:
+        """Phase, reason, message and start time, as of a V1Pod."""
+        return SimpleNamespace(phase=self.phase, reason=self.reason, message=self.message, start_time=self.start_time)
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Pod:

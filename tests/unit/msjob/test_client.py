@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.msjob import MSJobClient
+from kfp_mindspore.msjob import KubernetesBackend, LocalBackend, MSJobClient
+from kfp_mindspore.msjob.arguments import build_function_job
+from kfp_mindspore.msjob.backends.base import Pod
 from kfp_mindspore.msjob.commands import build_function_command, build_network_command, build_script_command
 from kfp_mindspore.msjob.pod_filter import build_pod_filter
 
-# Of TrainingClient's parameters: those of other kinds of job, of a server, and of a language model's fine-tuning.
+# TrainingClient's parameters for other kinds of job and for fine-tuning of language models.
 NOT_OURS = {
-    "job_kind",
-    "timeout",
-    "num_procs_per_worker",
     "num_chief_replicas",
     "num_ps_replicas",
     "model_provider_parameters",
@@ -89,15 +88,77 @@ def test_packages_are_installed_first() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "must have job, or name and train_func"),
-        ({"name": "a"}, "must have job, or name and train_func"),
+        ({}, "must have job, or name and train_func or base_image"),
+        ({"name": "a"}, "must have job, or name and train_func or base_image"),
         ({"job": {}, "train_func": print}, "train_func must be absent when job is given"),
         ({"job": {"kind": "PyTorchJob"}}, "kind: must be 'MSJob'"),
+        ({"job": "digits"}, "job: must be an MSJob or its manifest, got str"),
+        ({"job": {}, "job_kind": "PyTorchJob"}, "job_kind: must be 'MSJob', got 'PyTorchJob'"),
+        ({"name": "a", "base_image": "i", "num_procs_per_worker": 4}, "num_procs_per_worker: must be 1, got 4"),
+        ({"name": "a", "base_image": "i", "volumes": [{"name": "v"}]}, "volume_mounts: must be one per volume"),
     ],
 )
 def test_create_job_refuses(desk: Any, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ValueError, match=message):
         desk.client.create_job(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "kind", "message"),
+    [
+        ("get_job", {"name": "none", "timeout": 1}, RuntimeError, "none"),
+        ("get_job", {"name": "none", "job_kind": "TFJob"}, ValueError, "job_kind: must be 'MSJob', got 'TFJob'"),
+        ("list_jobs", {"job_kind": "TFJob"}, ValueError, "job_kind"),
+        ("get_job_conditions", {}, ValueError, "must have name or job"),
+        ("is_job_running", {"job": "digits"}, ValueError, "job: must be an MSJob, got str"),
+        (
+            "wait_for_job_conditions",
+            {"name": "none", "expected_conditions": {"Done"}},
+            ValueError,
+            "expected_conditions",
+        ),
+        ("get_job_pods", {"name": "none", "replica_type": "chief", "timeout": 1}, ValueError, "replica_type"),
+        ("get_job_logs", {"name": "none", "job_kind": "MSJob", "timeout": 1}, RuntimeError, "none"),
+        ("update_job", {"name": "none", "job": 3}, ValueError, "job: must be an MSJob or a patch, got int"),
+        ("delete_job", {"name": "none", "job_kind": "MSJob"}, RuntimeError, "none"),
+    ],
+)
+def test_errors_are_of_training_clients_types(
+    desk: Any, method: str, arguments: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        getattr(desk.client, method)(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"job_kind": "PyTorchJob"}, "job_kind: must be 'MSJob'"),
+        ({"backend": "kubernetes"}, "backend: must be a LocalBackend or KubernetesBackend, got 'kubernetes'"),
+        ({"backend": LocalBackend(), "context": "prod"}, "must be absent when backend is given"),
+    ],
+)
+def test_client_refuses(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MSJobClient(**arguments)
+
+
+def test_kubeconfig_and_context_select_a_cluster() -> None:
+    backend = MSJobClient(namespace="team", config_file="config", context="prod", job_kind="MSJob").backend
+    assert isinstance(backend, KubernetesBackend)
+    assert (backend.kubeconfig, backend.context, backend.namespace) == ("config", "prod", "team")
+
+
+def test_an_image_without_a_function_runs_its_entry_point() -> None:
+    job = build_function_job("job", "team", "example.com/train:1", None, None, workers=2)
+    assert job.ms_replica_specs["Worker"].container == {"name": "mindspore", "image": "example.com/train:1"}
+
+
+def test_pods_have_metadata_and_status_of_a_v1_pod() -> None:
+    pod = Pod("job-worker-0", "team", "Worker", 0, phase="Failed", labels={"a": "b"}, reason="OOMKilled")
+    assert (pod.metadata.name, pod.metadata.namespace, pod.metadata.labels) == ("job-worker-0", "team", {"a": "b"})
+    assert (pod.status.phase, pod.status.reason) == ("Failed", "OOMKilled")
+    assert "metadata" not in pod.to_dict()
 
 
 def test_a_queue_is_a_label(desk: Any) -> None:

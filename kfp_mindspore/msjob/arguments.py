@@ -1,0 +1,99 @@
+"""Arguments of TrainingClient's methods, and their jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.msjob.build import build_msjob
+from kfp_mindspore.msjob.commands import build_function_command
+from kfp_mindspore.msjob.manifest import serialize
+from kfp_mindspore.msjob.names import KIND, WORKER
+from kfp_mindspore.msjob.types import MSJob
+from kfp_mindspore.settings import PLACEHOLDER_IMAGE, get_image
+
+
+def check_job_kind(job_kind: str | None) -> None:
+    """Raise a ValidationError for another kind than MSJob."""
+    if job_kind not in (None, KIND):
+        raise ValidationError([f"job_kind: must be {KIND!r}, got {job_kind!r}"])
+
+
+def check_processes(num_procs_per_worker: int | str | None) -> None:
+    """Raise a ValidationError for several processes in a worker."""
+    if num_procs_per_worker not in (None, 1, "1"):
+        raise ValidationError(
+            [f"num_procs_per_worker: must be 1, got {num_procs_per_worker!r}"],
+            hint="Start several processes in a worker with msrun as the template's command, or use more workers.",
+        )
+
+
+def read_job(job: MSJob | Mapping[str, Any]) -> MSJob:
+    """Return a copy of a job, or the job of a manifest.
+
+    Raises:
+        ValidationError: It is neither, or the manifest is invalid.
+    """
+    if not isinstance(job, (MSJob, Mapping)):
+        raise ValidationError([f"job: must be an MSJob or its manifest, got {type(job).__name__}"])
+    document = serialize(job) if isinstance(job, Mapping) else job.to_dict()
+    return MSJob.from_dict(document, validate=isinstance(job, Mapping))
+
+
+def build_function_job(
+    name: str,
+    namespace: str,
+    image: str | None,
+    train_func: Callable[..., Any] | None,
+    parameters: dict[str, Any] | None,
+    *,
+    workers: int = 1,
+    resources: Any = None,
+    packages_to_install: Sequence[str] | None = None,
+    pip_index_url: str | None = None,
+    env: Mapping[str, str] | Sequence[Any] | None = None,
+    volumes: Sequence[Any] = (),
+    volume_mounts: Sequence[Any] = (),
+) -> MSJob:
+    """Return the job of a function, or without one of an image with its own entry point.
+
+    Args:
+        name: Name of the job.
+        namespace: Its namespace.
+        image: Image of the workers; default that of KFP_MINDSPORE_IMAGE.
+        train_func: The function, of no or one argument.
+        parameters: Its argument.
+        workers: Number of workers.
+        resources: ResourceRequirements, or resources by name.
+        packages_to_install: Installed by pip before the function runs.
+        pip_index_url: Package index of pip.
+        env: Variables by name, or Kubernetes EnvVars.
+        volumes: Volumes of each worker.
+        volume_mounts: Their mounts.
+
+    Raises:
+        ValidationError: There are fewer mounts than volumes, or the job is invalid.
+    """
+    if len(volumes) > len(volume_mounts):
+        raise ValidationError([f"volume_mounts: must be one per volume, got {len(volume_mounts)} for {len(volumes)}"])
+    command = None
+    if train_func is not None:
+        command = build_function_command(
+            train_func, parameters, packages_to_install=packages_to_install or (), pip_index_url=pip_index_url
+        )
+    job = build_msjob(
+        name,
+        command=command,
+        image=get_image(image or "") or PLACEHOLDER_IMAGE,
+        workers=workers,
+        namespace=namespace,
+        env=env,
+        resources=resources,
+    )
+    pod = job.ms_replica_specs[WORKER].template["spec"]
+    if volumes:
+        pod["volumes"] = serialize(list(volumes))
+    if volume_mounts:
+        pod["containers"][0]["volumeMounts"] = serialize(list(volume_mounts))
+    return job
