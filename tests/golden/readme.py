@@ -44,10 +44,9 @@ def render_readme(folder: Path, component: Any, module: str) -> str:
     ]
     if spec.outputs:
         parts += ["## Outputs", _render_outputs(spec.outputs, described)]
-    parts += [
-        "## Use",
-        _render_use(metadata["name"], module, spec.inputs or {}, is_pipeline=folder.parents[1].name == "pipelines"),
-    ]
+    example = folder / "example_pipelines.py"
+    use = f"```python\n{example.read_text()}```" if example.is_file() else _render_commands(metadata["name"], module)
+    parts += ["## Use", use]
     head = "\n\n".join(part for part in parts if part)
     return f"{head}\n\n{CUSTOM_CONTENT}\n{_read_custom_content(folder / 'README.md')}"
 
@@ -81,14 +80,11 @@ def _render_outputs(outputs: dict[str, Any], described: dict[str, str]) -> str:
     return "\n".join(rows)
 
 
-def _render_use(name: str, module: str, inputs: dict[str, Any], is_pipeline: bool) -> str:
-    if is_pipeline:
-        return (
-            f"```bash\nkfp-mindspore run {name}\nkfp-mindspore pipeline compile {name} -o pipeline.yaml\n```\n\n"
-            f"In Python: `from {module} import {name}`."
-        )
-    required = ", ".join(f"{key}=…" for key, spec in inputs.items() if not spec.optional)
-    return f"```python\nfrom {module} import {name}\n\ntask = {name}({required})\n```"
+def _render_commands(name: str, module: str) -> str:
+    return (
+        f"```bash\nkfp-mindspore run {name}\nkfp-mindspore pipeline compile {name} -o pipeline.yaml\n```\n\n"
+        f"In Python: `from {module} import {name}`."
+    )
 
 
 def _is_artifact(kind: str) -> bool:

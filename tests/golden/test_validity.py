@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import datetime
+import importlib.util
 import inspect
 import re
 import subprocess
@@ -116,6 +117,21 @@ def test_inputs_and_outputs_are_documented(folder: Path) -> None:
     assert set(inspect.signature(function).parameters) == described, get_module_name(folder)
     for name, output in (component.component_spec.outputs or {}).items():
         assert name in described or output.description, name
+
+
+@pytest.mark.parametrize("folder", COMPONENTS, ids=_name)
+def test_example_pipeline_compiles(folder: Path, tmp_path: Path) -> None:
+    """Load the file by its path, as the validator of kubeflow/pipelines-components does."""
+    from kfp import compiler
+
+    spec = importlib.util.spec_from_file_location(f"example_{folder.name}", folder / "example_pipelines.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    compiler.Compiler().compile(module.example_pipeline, str(tmp_path / "example.yaml"))
+    (document, *_) = _read(tmp_path / "example.yaml")
+    assert f"comp-{folder.name.replace('_', '-')}" in document["components"]
 
 
 def test_deployment_and_smoke_test_are_never_cached() -> None:

@@ -5,8 +5,9 @@ from typing import List
 from kfp import dsl
 
 
+# kfp 2.17 loads a compiled pipeline as its step when both have one name.
 @dsl.pipeline(
-    name="batch-predict",
+    name="batch-prediction",
     description="Compute the predictions of a model bundle for a split of a dataset, one parallel step per shard.",
 )
 def batch_predict(

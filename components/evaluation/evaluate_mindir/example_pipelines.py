@@ -1,0 +1,17 @@
+"""Example pipeline of evaluate_mindir."""
+
+from kfp import dsl
+
+
+@dsl.pipeline(name="evaluate-mindir-example")
+def example_pipeline(model: str):
+    """Evaluate a model bundle and fail no step: the output `passed` is the result.
+
+    Args:
+        model: URI of a model bundle.
+    """
+    from kfp_mindspore.components import evaluate_mindir, load_dataset
+
+    bundle = dsl.importer(artifact_uri=model, artifact_class=dsl.Model).output
+    data = load_dataset(name="digits")
+    evaluate_mindir(bundle=bundle, dataset=data.outputs["dataset"], threshold=0.95)
