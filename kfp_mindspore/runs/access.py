@@ -19,7 +19,7 @@ Capability = Literal["run", "training", "deployment", "images"]
 
 _RBAC = "rbac.authorization.k8s.io"
 _READ = ("get", "list", "watch")
-_WRITE = (*_READ, "create", "patch", "delete")
+_WRITE = ("create", "patch", "delete")
 _PREFIX = "kfp-mindspore"
 _LABELS = {"app.kubernetes.io/part-of": "kfp-mindspore"}
 # ConfigMap with the pipeline root and Secret with the credentials of the artifact store, of KFP's installations.
@@ -63,7 +63,7 @@ class Permission:
 _PODS = (
     Permission("", "pods", _READ),
     Permission("", "pods/log", ("get",)),
-    Permission("", "events", ("get", "list", "watch")),
+    Permission("", "events", ("list",)),
 )
 PERMISSIONS: Mapping[Capability, tuple[Permission, ...]] = {
     "run": (
@@ -72,14 +72,18 @@ PERMISSIONS: Mapping[Capability, tuple[Permission, ...]] = {
         Permission("", "pods", ("get",)),
         Permission("argoproj.io", "workflowtaskresults", ("create", "patch")),
     ),
-    # Deleting pods shortens the grace period of a deleted job.
-    "training": (Permission(GROUP, PLURAL, _WRITE), *_PODS, Permission("", "pods", ("delete",))),
+    "training": (
+        Permission(GROUP, PLURAL, (*_READ, *_WRITE)),
+        *_PODS,
+        # Shortens the grace period of a deleted job.
+        Permission("", "pods", ("delete",)),
+        # Of `storage`: a claim or the run's workspace.
+        Permission("", "persistentvolumeclaims", ("get",)),
+    ),
     "deployment": (
-        Permission("serving.kserve.io", "inferenceservices", _WRITE),
-        Permission("serving.kserve.io", "inferencegraphs", _WRITE),
-        Permission("apps", "deployments", _READ),
-        Permission("apps", "replicasets", _READ),
-        Permission("", "services", ("get", "list")),
+        Permission("serving.kserve.io", "inferenceservices", ("get", "list", *_WRITE)),
+        Permission("serving.kserve.io", "inferencegraphs", ("get", "list", *_WRITE)),
+        Permission("apps", "deployments", ("get",)),
         *_PODS,
     ),
     "images": (Permission("batch", "jobs", ("get", "create", "delete")), *_PODS),

@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import KfpMindSporeError
@@ -23,6 +24,8 @@ _MSJOBS = Resource(GROUP, API_VERSION.rpartition("/")[2], PLURAL, KIND)
 _RUN_LABEL = "pipeline/runid"
 _NODE_ANNOTATION = "workflows.argoproj.io/node-id"
 _FAILED = ("Failed", "Error")
+# Argo's controller starts a Workflow within a second.
+_START_SECONDS = 20.0
 # Messages of Argo about pods that start as they should.
 _STARTING = ("", "ContainerCreating", "PodInitializing")
 # Namespace of KFP's installations.
@@ -76,6 +79,8 @@ class RunOnCluster:
         workflow = self._read_workflow()
         if workflow is None:
             return []
+        if not (workflow.get("status") or {}).get("phase") and _get_age(workflow) > _START_SECONDS:
+            return [f"Workflow {workflow['metadata']['name']}: not started, is Argo's workflow controller running?"]
         pending = [node for node in _list_last_attempts(workflow) if node.get("phase") == "Pending"]
         found = [
             f"{_get_step(node)}: {message}"
@@ -152,6 +157,12 @@ def get_last_lines(lines: Iterable[str], count: int) -> tuple[str, ...]:
     """Return the last lines of a step's log, without those of KFP's launcher."""
     own = [line for line in lines if not _LAUNCHER_LINE.match(line)]
     return tuple(own[-count:])
+
+
+def _get_age(document: Document) -> float:
+    """Return the seconds since an object's creation, by the clock of this machine."""
+    created = datetime.fromisoformat(str(document["metadata"]["creationTimestamp"]).replace("Z", "+00:00"))
+    return (datetime.now(timezone.utc) - created).total_seconds()
 
 
 def _list_last_attempts(workflow: Document) -> list[Document]:

@@ -99,7 +99,7 @@ def test_setup_grants_what_check_requires(setup: Any, check: Check, cluster: Clu
         ("training", Permission("mindspore.gitee.com", "msjobs", ("patch",))),
         ("training", Permission("", "pods", ("delete",))),
         ("deployment", Permission("serving.kserve.io", "inferencegraphs", ("create", "delete"))),
-        ("deployment", Permission("apps", "replicasets", ("list",))),
+        ("deployment", Permission("apps", "deployments", ("get",))),
         ("images", Permission("batch", "jobs", ("create",))),
         ("run", Permission("", "secrets", ("get",), ("mlpipeline-minio-artifact",))),
     ],

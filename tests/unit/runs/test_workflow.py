@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,9 @@ def make_node(path: str, phase: str, second: int, message: str = "", kind: str =
 
 
 def put_workflow(server: FakeApiServer, *nodes: dict[str, Any], message: str = "") -> None:
-    status = {"nodes": {node["id"]: node for node in nodes}, "message": message}
-    server.put(WORKFLOWS, {"metadata": {"name": "digits-x7k2p", "labels": LABELS}, "status": status})
+    status = {"phase": "Running", "nodes": {node["id"]: node for node in nodes}, "message": message}
+    metadata = {"name": "digits-x7k2p", "labels": LABELS, "creationTimestamp": STARTED.format(0)}
+    server.put(WORKFLOWS, {"metadata": metadata, "status": status})
 
 
 def put_pod(server: FakeApiServer, node: dict[str, Any], *lines: str) -> None:
@@ -105,6 +107,15 @@ def test_pods_that_do_not_start_are_obstacles(server: FakeApiServer, run: RunOnC
         "load: Unschedulable: 0/3 nodes are available: insufficient memory",
         "export: ImagePullBackOff: Back-off pulling image x",
     ]
+
+
+def test_workflow_without_a_controller_is_an_obstacle(server: FakeApiServer, run: RunOnCluster) -> None:
+    metadata = {"name": "digits-x7k2p", "labels": LABELS, "creationTimestamp": STARTED.format(0)}
+    server.put(WORKFLOWS, {"metadata": metadata})
+    assert run.list_obstacles() == ["Workflow digits-x7k2p: not started, is Argo's workflow controller running?"]
+    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    server.put(WORKFLOWS, {"metadata": {**metadata, "creationTimestamp": now}})
+    assert run.list_obstacles() == []
 
 
 def test_refused_pods_of_a_job_are_obstacles(server: FakeApiServer, run: RunOnCluster) -> None:
