@@ -7,4 +7,5 @@ from .evaluation.compare_models.component import compare_models as compare_model
 from .evaluation.evaluate_mindir.component import evaluate_mindir as evaluate_mindir
 from .training.build_image.component import build_image as build_image
 from .training.export_mindir.component import export_mindir as export_mindir
+from .training.stop_msjobs.component import stop_msjobs as stop_msjobs
 from .training.train_msjob.component import train_msjob as train_msjob

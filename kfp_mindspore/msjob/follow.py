@@ -11,16 +11,14 @@ from types import FrameType
 from typing import Any
 
 from kfp_mindspore.errors import NotFoundError
-from kfp_mindspore.msjob.backends.base import Pod
+from kfp_mindspore.msjob.backends.base import CANCEL_GRACE_SECONDS, Pod
 from kfp_mindspore.msjob.client import MSJobClient
 from kfp_mindspore.msjob.failure import JobFailedError
 from kfp_mindspore.msjob.names import FAILED, WORKER
-from kfp_mindspore.msjob.status import JobStatus
+from kfp_mindspore.msjob.status import DetailedStatus, JobStatus
 from kfp_mindspore.msjob.types import MSJob
 
 _LAST_LINES = 20
-# Grace period for the processes of an interrupted run to save a checkpoint.
-_INTERRUPTED_GRACE_SECONDS = 5.0
 
 
 def run_job(
@@ -48,31 +46,62 @@ def run_job(
         JobFailedError: It failed; the message ends with the last lines.
         WaitTimeoutError: The timeout has passed.
     """
-    with _Interrupts() as interrupts:
+    with Interrupts() as interrupts:
         with interrupts.held():
             client.create_job(job)
         namespace = job.metadata.get("namespace") or client.namespace
         try:
             interrupts.raise_pending()
-            return _follow(client, job.name, namespace, timeout, on_log)
+            return follow_job(client, job.name, namespace, timeout=timeout, on_log=on_log)
         except JobFailedError:
             raise
         except BaseException:
             with contextlib.suppress(NotFoundError):
-                client.backend.delete(job.name, namespace, grace_seconds=_INTERRUPTED_GRACE_SECONDS)
+                client.backend.delete(job.name, namespace, grace_seconds=CANCEL_GRACE_SECONDS)
             raise
 
 
-def _follow(
-    client: MSJobClient, name: str, namespace: str, timeout: float | None, on_log: Callable[[str], object] | None
+def follow_job(
+    client: MSJobClient,
+    name: str,
+    namespace: str,
+    *,
+    timeout: float | None = None,
+    on_log: Callable[[str], object] | None = print,
+    on_waiting: Callable[[str], object] | None = None,
 ) -> JobStatus:
+    """Report the log lines of worker 0 of a submitted job, and wait for its end.
+
+    Args:
+        client: The client of the job's backend.
+        name: Name of the job.
+        namespace: Its namespace.
+        timeout: Seconds; None for no limit.
+        on_log: Called with each line; None for no output.
+        on_waiting: Called with the reason why the job's pods do not run, in a sentence, when it changes.
+
+    Returns:
+        The status of the job, which has succeeded.
+
+    Raises:
+        JobFailedError: It failed, or was deleted; the message ends with the last lines.
+        WaitTimeoutError: The timeout has passed.
+    """
     last: deque[str] = deque(maxlen=_LAST_LINES)
+    reported: str | None = None
 
     def pod_filter(pod: Pod) -> bool:
         return pod.replica_type == WORKER and pod.index == 0
 
+    def report_waiting(job: MSJob) -> None:
+        nonlocal reported
+        waiting = job.status.waiting if isinstance(job.status, DetailedStatus) else None
+        if waiting and waiting != reported and on_waiting is not None:
+            on_waiting(waiting)
+        reported = waiting
+
     try:
-        for _, line in client.backend.follow_logs(name, namespace, pod_filter, timeout=timeout):
+        for _, line in client.backend.follow_logs(name, namespace, pod_filter, timeout=timeout, on_change=report_waiting):
             last.append(line)
             if on_log is not None:
                 on_log(line)
@@ -85,7 +114,7 @@ def _follow(
     return finished.status
 
 
-class _Interrupts:
+class Interrupts:
     """Converts SIGTERM into SystemExit(143) within a block; `held` defers it and SIGINT.
 
     Has no effect outside the main thread.
@@ -96,7 +125,7 @@ class _Interrupts:
         self._pending: int | None = None
         self._previous: dict[int, Any] = {}
 
-    def __enter__(self) -> _Interrupts:
+    def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._previous[number] = signal.signal(number, self._handle)

@@ -14,7 +14,7 @@ from typing import Any
 
 from kfp_mindspore.errors import ProcessFailedError
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE, get_namespace
-from kfp_mindspore.steps.job import launch_job, make_job_name
+from kfp_mindspore.steps.job import launch_job
 from kfp_mindspore.steps.options import JobOptions
 
 _WORKER_OUTPUT = "msjob_executor_output.json"
@@ -58,17 +58,16 @@ def _run_function(function: Callable[..., Any], options: JobOptions, arguments: 
         path = _get_artifact_path(function, group, title, arguments)
         if path:
             directories[variable] = path
-    name = make_job_name(function.__name__, str(root))
     command = [
         *("python", "-m", "kfp_mindspore.steps.function_entrypoint"),
         *("--source", _escape(Path(function.__globals__["__file__"]).read_text())),
         *("--function", function.__name__),
         *("--executor-input", _escape(json.dumps(executor_input, sort_keys=True))),
     ]
-    launch_job(name, command, options, directories, namespace=get_namespace() or "default", replace_running=True)
+    job = launch_job(str(root), command, options, directories, namespace=get_namespace() or "default")
     shutil.rmtree(checkpoints, ignore_errors=True)
     if not worker_output.is_file():
-        raise ProcessFailedError(f"job {name}: succeeded, but worker 0 wrote no outputs to {worker_output}")
+        raise ProcessFailedError(f"job {job.name}: succeeded, but worker 0 wrote no outputs to {worker_output}")
     return copy_outputs(function, json.loads(worker_output.read_text()), arguments)
 
 

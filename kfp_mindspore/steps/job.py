@@ -1,119 +1,214 @@
-"""The launcher of a step's MSJob: submit, print the log, wait."""
+"""The launcher of a step's MSJob: submit or adopt, print the log, wait."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import re
+import json
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kfp_mindspore.errors import NotFoundError, ProcessFailedError
-from kfp_mindspore.settings import PLACEHOLDER_IMAGE, get_image
+from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailedError
+from kfp_mindspore.settings import KUBERNETES, PLACEHOLDER_IMAGE, get_backend_name, get_image
+from kfp_mindspore.steps.job_name import make_job_name
 from kfp_mindspore.steps.options import JobOptions
+from kfp_mindspore.steps.pod_patch import PodPatch, patch_template
+from kfp_mindspore.steps.step_pod import RUN_LABEL, StepPod, read_step_pod
 
 if TYPE_CHECKING:
-    from kfp_mindspore.msjob import MSJobClient
+    from kfp_mindspore.msjob import MSJob, MSJobClient
 
-# A DNS label with room for the suffix `-scheduler-0`.
-_MAXIMUM_NAME = 51
+# The step that submitted a job, and the digest of the spec that it submitted: a retry of the step adopts the job.
+STEP_ANNOTATION = "training.kubeflow.org/step"
+SPEC_ANNOTATION = "training.kubeflow.org/spec-digest"
 # More than the lines of a failed job's error.
 _KEPT_LINES = 100
+_POLICIES = (
+    "restart_policy",
+    "backoff_limit",
+    "active_deadline_seconds",
+    "ttl_seconds_after_finished",
+    "clean_pod_policy",
+)
+
+
+@dataclass(frozen=True)
+class LaunchedJob:
+    """A job of a step that has succeeded.
+
+    Args:
+        name: Name of the job.
+        options: Its options, those of task setters included.
+    """
+
+    name: str
+    options: JobOptions
 
 
 def launch_job(
-    name: str,
+    root: str,
     command: Sequence[str],
     options: JobOptions,
     directories: Mapping[str, str],
     *,
+    name: str = "",
     namespace: str,
     image: str = "",
-    replace_running: bool = False,
-) -> JobOptions:
-    """Submit a job, print its log and wait until it has finished.
+    patch: PodPatch | None = None,
+) -> LaunchedJob:
+    """Submit a job, print its log and wait until it has finished; a retry of the step adopts the job.
+
+    On a cluster the job has a lease that this process renews, and belongs to the Workflow of the step's pod. When the
+    step is terminated, the job is deleted.
 
     Args:
-        name: Name of the job. A finished job of this name is replaced.
+        root: Output root of the step, which identifies it, see `make_job_name`.
         command: Command of the workers with all arguments.
         options: The step's options; those set by task setters take precedence.
         directories: Variables of the training contract; they take precedence over `options.env`.
+        name: Name of the job; empty for one derived from the output root. A finished job of this name is replaced.
         namespace: Namespace of the job.
         image: Image of the workers; empty for this package's.
-        replace_running: Also replace a running job of this name, which an earlier attempt of this step has left.
+        patch: Additions to the pods of the job; the options take precedence.
 
     Returns:
-        The merged options of the job.
+        The job, which has succeeded.
 
     Raises:
         ValidationError: The job is invalid; the message names the field.
-        AlreadyExistsError: A job of this name is running.
+        AlreadyExistsError: A job of this name, which another step or user has submitted, is running.
         ProcessFailedError: The job failed; its last lines have been printed or are in the message.
     """
-    from kfp_mindspore.msjob import MSJob, MSJobClient, build_msjob, run_job
+    from kfp_mindspore.msjob import MSJobClient
+    from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
 
     options = options.merge(**vars(JobOptions.from_environment()))
-    built = build_msjob(
+    client = MSJobClient(namespace=namespace)
+    pod = read_step_pod(client.backend.cluster) if isinstance(client.backend, KubernetesBackend) else None
+    job = _build_job(
+        name or make_job_name(root), root, command, options, directories, namespace, image, patch or PodPatch(), pod
+    )
+    _run(client, job, is_named=bool(name))
+    return LaunchedJob(job.name, options)
+
+
+def _build_job(
+    name: str,
+    root: str,
+    command: Sequence[str],
+    options: JobOptions,
+    directories: Mapping[str, str],
+    namespace: str,
+    image: str,
+    patch: PodPatch,
+    pod: StepPod | None,
+) -> MSJob:
+    from kfp_mindspore.msjob import MSJob, build_msjob
+    from kfp_mindspore.msjob.build import to_env_vars
+
+    document = build_msjob(
         name,
         command=list(command),
         image=get_image(image) or PLACEHOLDER_IMAGE,
         workers=1 if options.workers is None else options.workers,
         namespace=namespace,
-        env={**options.env, **directories},
-        resources=options.resources or None,
-        **{
-            option: value
-            for option in (
-                "restart_policy",
-                "backoff_limit",
-                "active_deadline_seconds",
-                "ttl_seconds_after_finished",
-                "clean_pod_policy",
-            )
-            if (value := getattr(options, option)) is not None
-        },
-    )
-    document = built.to_dict()
+        **{option: value for option in _POLICIES if (value := getattr(options, option)) is not None},
+    ).to_dict()
     if options.success_policy is not None:
         document["spec"]["successPolicy"] = "" if options.success_policy == "Default" else options.success_policy
-    for key, entries in (("labels", options.labels), ("annotations", options.annotations)):
-        if entries:
-            document["metadata"][key] = {**(document["metadata"].get(key) or {}), **entries}
-    client = MSJobClient(namespace=namespace)
-    _delete_previous(client, name, replace_running)
+    additions = patch.merge(
+        PodPatch(env=to_env_vars({**options.env, **directories}), resources=options.resources),
+    )
+    for replica in document["spec"]["msReplicaSpecs"].values():
+        replica["template"] = patch_template(replica["template"], additions)
+    metadata = document["metadata"]
+    metadata["labels"] = {**options.labels}
+    metadata["annotations"] = {
+        **options.annotations,
+        STEP_ANNOTATION: _digest(root),
+        SPEC_ANNOTATION: _digest(json.dumps(document["spec"], sort_keys=True)),
+    }
+    if pod is not None and pod.run_id:
+        metadata["labels"][RUN_LABEL] = pod.run_id
+    # An owner in another namespace counts as deleted: the garbage collector would delete the job.
+    if pod is not None and pod.workflow is not None and pod.namespace == namespace:
+        metadata["ownerReferences"] = [dict(pod.workflow)]
+    return MSJob.from_dict(document)
+
+
+def _run(client: MSJobClient, job: MSJob, *, is_named: bool) -> None:
+    from kfp_mindspore.msjob.failure import JobFailedError
+    from kfp_mindspore.msjob.follow import Interrupts, follow_job
+    from kfp_mindspore.msjob.lease import LeaseRenewal
+
+    has_lease = get_backend_name() == KUBERNETES
     printed: deque[str] = deque(maxlen=_KEPT_LINES)
 
     def print_line(line: str) -> None:
         printed.append(line)
         print(line, flush=True)
 
+    with Interrupts() as interrupts:
+        with interrupts.held():
+            submitted = _submit(client, job, is_named=is_named, has_lease=has_lease)
+        try:
+            interrupts.raise_pending()
+            with contextlib.ExitStack() as stack:
+                if has_lease:
+                    stack.enter_context(LeaseRenewal(client.backend, job.name, job.namespace, on_error=print_line))
+                follow_job(
+                    client,
+                    job.name,
+                    job.namespace,
+                    on_log=print_line,
+                    on_waiting=lambda reason: print_line(f"Waiting: {reason}"),
+                )
+        except JobFailedError as error:
+            if set(printed).issuperset(error.log):
+                # The step's log ends with these lines; those of another worker are not in it.
+                raise ProcessFailedError(error.message) from None
+            raise
+        except BaseException as error:
+            # After other errors on a cluster a retry adopts the job, or its lease ends. Kubeflow Pipelines closes
+            # stdout when it terminates a step.
+            if not has_lease or isinstance(error, (SystemExit, KeyboardInterrupt, BrokenPipeError)):
+                with contextlib.suppress(KfpMindSporeError):
+                    client.backend.cancel(submitted)
+            raise
+
+
+def _submit(client: MSJobClient, job: MSJob, *, is_named: bool, has_lease: bool) -> MSJob:
+    """Return the job that an earlier attempt of this step has submitted, else replace it or submit the job."""
+    from kfp_mindspore.msjob.lease import format_lease
+    from kfp_mindspore.msjob.names import FAILED, LEASE_ANNOTATION, SUCCEEDED
+
     try:
-        run_job(client, MSJob.from_dict(document), on_log=print_line)
-    except ProcessFailedError as error:
-        if set(printed).issuperset(error.log):
-            # The step's log ends with these lines; those of another worker are not in it.
-            raise ProcessFailedError(error.message) from None
-        raise
-    return options
-
-
-def make_job_name(prefix: str, seed: str) -> str:
-    """Return a job name, a DNS label of at most 51 characters that depends on the prefix and the seed only.
-
-    Args:
-        prefix: What the job does, such as a function's name.
-        seed: Identity of the step, such as its output directory: a retried step finds the job of its first attempt.
-    """
-    digest = hashlib.sha256(seed.encode()).hexdigest()[:10]
-    head = re.sub(r"[^a-z0-9]+", "-", prefix.lower()).strip("-")
-    head = head if head[:1].isalpha() else f"job-{head}"
-    return f"{head[: _MAXIMUM_NAME - len(digest) - 1].strip('-')}-{digest}"
-
-
-def _delete_previous(client: MSJobClient, name: str, replace_running: bool) -> None:
-    try:
-        client.get_job(name)
+        present: MSJob | None = client.get_job(job.name)
     except NotFoundError:
-        return
-    if replace_running or client.is_job_succeeded(name) or client.is_job_failed(name):
-        client.delete_job(name)
+        present = None
+    if present is not None:
+        is_own = not is_named or _get_annotation(present, STEP_ANNOTATION) == _get_annotation(job, STEP_ANNOTATION)
+        is_same = is_own and _get_annotation(present, SPEC_ANNOTATION) == _get_annotation(job, SPEC_ANNOTATION)
+        has_succeeded = present.status is not None and present.status.has(SUCCEEDED)
+        is_finished = has_succeeded or (present.status is not None and present.status.has(FAILED))
+        is_deleted = bool(present.metadata.get("deletionTimestamp"))
+        # A local step is not retried: a finished job is one of an earlier run in the same directory.
+        if is_same and not is_deleted and (not is_finished or (has_succeeded and has_lease)):
+            print(f"Adopting job {job.name} of an earlier attempt of this step", flush=True)
+            return present
+        if is_own or is_finished or is_deleted:
+            with contextlib.suppress(NotFoundError):
+                client.delete_job(job.name)
+    if has_lease:
+        job.metadata["annotations"][LEASE_ANNOTATION] = format_lease()
+    return client.backend.create(job)
+
+
+def _get_annotation(job: MSJob, name: str) -> str:
+    return str((job.metadata.get("annotations") or {}).get(name) or "")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

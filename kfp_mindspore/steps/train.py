@@ -13,7 +13,7 @@ from kfp_mindspore.formats.checkpoint import DESCRIPTION as CHECKPOINT_DESCRIPTI
 from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE, get_namespace
 from kfp_mindspore.steps.arguments import to_argument, to_arguments, to_metadata
-from kfp_mindspore.steps.job import launch_job, make_job_name
+from kfp_mindspore.steps.job import launch_job
 from kfp_mindspore.steps.options import JobOptions
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def train_model(
         dataset: The dataset directory; None for none.
         **options: Further arguments of `run_training`.
     """
-    result = run_training(model.path, dataset_dir=dataset.path if dataset else "", **options)
+    root = model.uri.rstrip("/").rpartition("/")[0]
+    result = run_training(model.path, root=root, dataset_dir=dataset.path if dataset else "", **options)
     model.metadata.update(
         framework="mindspore",
         job=result.job_name,
@@ -81,6 +82,7 @@ def train_model(
 def run_training(
     output_dir: str,
     *,
+    root: str = "",
     command: Sequence[Any],
     args: Sequence[Any] = (),
     hyperparameters: Mapping[str, Any] | None = None,
@@ -99,6 +101,7 @@ def run_training(
 
     Args:
         output_dir: Output directory of the job; created if missing.
+        root: Output root of the step, see `make_job_name`; empty for the output directory.
         command: Command of each worker.
         args: Arguments of the command.
         hyperparameters: Further arguments by name, see `to_arguments`.
@@ -137,23 +140,20 @@ def run_training(
         env={name: to_argument(value) for name, value in (env or {}).items()},
     )
     parts = [to_argument(part) for part in (*command, *args)] + to_arguments(hyperparameters or {})
-    name = job_name or make_job_name("train", str(output))
     namespace = namespace or get_namespace() or "default"
-    options = launch_job(
-        name, parts, options, directories, namespace=namespace, image=image, replace_running=not job_name
-    )
+    job = launch_job(root or str(output), parts, options, directories, name=job_name, namespace=namespace, image=image)
     if not checkpoint_dir:
         shutil.rmtree(checkpoints, ignore_errors=True)
     if not any(output.iterdir()):
         raise ProcessFailedError(
-            f"job {name}: succeeded, but its output directory is empty",
+            f"job {job.name}: succeeded, but its output directory is empty",
             hint=f"The command must write its output to the directory in {OUTPUT_VARIABLE}.",
         )
     final = output / CHECKPOINT_FOLDER
     return TrainingResult(
-        job_name=name,
+        job_name=job.name,
         namespace=namespace,
-        workers=options.workers or 1,
+        workers=job.options.workers or 1,
         command=tuple(parts),
         hyperparameters=dict(hyperparameters or {}),
         metrics=_read_metrics(output),

@@ -14,6 +14,9 @@ from typing import Any
 from kfp_mindspore.msjob.manifest import deserialize, parse_time, serialize
 from kfp_mindspore.msjob.types import MSJob
 
+# Grace period for the processes of a cancelled job to save a checkpoint.
+CANCEL_GRACE_SECONDS = 5.0
+
 
 @dataclass
 class Pod:
@@ -186,6 +189,14 @@ class JobBackend(abc.ABC):
             NotFoundError: The job does not exist.
         """
 
+    def cancel(self, job: MSJob) -> None:
+        """Request the deletion of a job without waiting for its end, for a client that is about to be killed.
+
+        Args:
+            job: The job, as `create` or `get` returned it.
+        """
+        self.delete(job.name, job.namespace, grace_seconds=CANCEL_GRACE_SECONDS)
+
     @abc.abstractmethod
     def list_pods(self, name: str, namespace: str) -> Sequence[Pod]:
         """Return a job's pods: scheduler, parameter servers, workers by rank."""
@@ -207,7 +218,13 @@ class JobBackend(abc.ABC):
 
     @abc.abstractmethod
     def follow_logs(
-        self, name: str, namespace: str, pod_filter: Callable[[Pod], bool], *, timeout: float | None = None
+        self,
+        name: str,
+        namespace: str,
+        pod_filter: Callable[[Pod], bool],
+        *,
+        timeout: float | None = None,
+        on_change: Callable[[MSJob], object] | None = None,
     ) -> Iterator[tuple[str, str]]:
         """Yield (pod name, line) of the chosen pods, from their first line until the job is finished or deleted.
 
@@ -216,6 +233,8 @@ class JobBackend(abc.ABC):
             namespace: Its namespace.
             pod_filter: Predicate of the pods to follow.
             timeout: Seconds; None for no limit.
+            on_change: Called with the job at first and after each change, between two lines; not called for jobs on
+                this machine, whose processes wait for nothing.
 
         Raises:
             NotFoundError: The job does not exist.

@@ -49,6 +49,10 @@ class _Failure:
     error: BaseException
 
 
+# A list holds the documents of the job's pods.
+_Message = _Line | _Finished | _Failure | MSJob | list[dict[str, Any]]
+
+
 class _ClosedError(Exception):
     """The reader was closed."""
 
@@ -61,6 +65,7 @@ def follow_pods(
     uid: str,
     pod_filter: Callable[[Pod], bool],
     timeout: float | None,
+    on_change: Callable[[MSJob], object] | None = None,
 ) -> Iterator[tuple[str, str]]:
     """Yield (pod name, line) of a job's selected pods until the job finishes.
 
@@ -72,11 +77,12 @@ def follow_pods(
         uid: Its uid.
         pod_filter: Whether to follow a pod.
         timeout: Seconds at most; None for no limit.
+        on_change: Called with the job at first and after each change.
 
     Raises:
         WaitTimeoutError: It took longer.
     """
-    follower = _Follower(cluster, watch_job, name, namespace, uid, pod_filter)
+    follower = _Follower(cluster, watch_job, name, namespace, uid, pod_filter, on_change)
     try:
         yield from follower.read(timeout)
     finally:
@@ -94,12 +100,12 @@ class _Follower:
         namespace: str,
         uid: str,
         pod_filter: Callable[[Pod], bool],
+        on_change: Callable[[MSJob], object] | None,
     ) -> None:
+        self._on_change = on_change
         self._cluster, self._watch_states, self._pod_filter = cluster, watch_job, pod_filter
         self._name, self._namespace, self._uid = name, namespace, uid
-        self._messages: queue.Queue[_Line | _Finished | _Failure | list[dict[str, Any]] | None] = queue.Queue(
-            _WAITING_LINES
-        )
+        self._messages: queue.Queue[_Message] = queue.Queue(_WAITING_LINES)
         self._token = CancellationToken()
         self._streams: dict[str, _Stream] = {}
         self._threads: list[threading.Thread] = []
@@ -124,6 +130,9 @@ class _Follower:
                 raise message.error
             elif isinstance(message, list):
                 self._follow(message)
+            elif isinstance(message, MSJob):
+                if self._on_change is not None:
+                    self._on_change(message)
             elif isinstance(message, _Finished) and end is None:
                 end = time.monotonic() + _LAST_SECONDS
                 # Pods that terminated together with the job.
@@ -151,7 +160,7 @@ class _Follower:
         thread.start()
         return thread
 
-    def _put(self, message: _Line | _Finished | _Failure | list[dict[str, Any]]) -> None:
+    def _put(self, message: _Message) -> None:
         while not self._token.is_cancelled:
             try:
                 self._messages.put(message, timeout=_CHECK_SECONDS)
@@ -165,6 +174,7 @@ class _Follower:
             for job in self._watch_states(self._token):
                 if job.metadata["uid"] != self._uid or (job.status is not None and job.status.is_finished):
                     break
+                self._put(job)
         except NotFoundError:
             pass
         self._put(_Finished())

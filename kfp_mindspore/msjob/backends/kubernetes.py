@@ -195,6 +195,10 @@ class KubernetesBackend(JobBackend):
         )
         self._wait_for_end(name, namespace, pods_there, lambda item: is_owned(item, uid))
 
+    def cancel(self, job: MSJob) -> None:
+        """Request the deletion of a job by one API call; see `JobBackend.cancel`."""
+        self.cluster.delete(MSJOBS, job.name, job.namespace, uid=str(job.metadata.get("uid") or ""))
+
     def list_pods(self, name: str, namespace: str) -> Sequence[Pod]:
         """Return a job's pods: scheduler, parameter servers, workers by rank."""
         uid = self._get(name, namespace)["metadata"]["uid"]
@@ -211,7 +215,13 @@ class KubernetesBackend(JobBackend):
         return self.cluster.read_log(pod, namespace, container=CONTAINER_NAME, last=last)
 
     def follow_logs(
-        self, name: str, namespace: str, pod_filter: Callable[[Pod], bool], *, timeout: float | None = None
+        self,
+        name: str,
+        namespace: str,
+        pod_filter: Callable[[Pod], bool],
+        *,
+        timeout: float | None = None,
+        on_change: Callable[[MSJob], object] | None = None,
     ) -> Iterator[tuple[str, str]]:
         """Yield (pod name, line), across restarts, until the job ends or is deleted; see `JobBackend.follow_logs`."""
         uid = self._get(name, namespace)["metadata"]["uid"]
@@ -219,7 +229,7 @@ class KubernetesBackend(JobBackend):
         def watch_job(token: CancellationToken) -> Iterator[MSJob]:
             return self.watch(name, namespace, token=token)
 
-        return follow_pods(self.cluster, watch_job, name, namespace, uid, pod_filter, timeout)
+        return follow_pods(self.cluster, watch_job, name, namespace, uid, pod_filter, timeout, on_change)
 
     def _wait_for_end(
         self,

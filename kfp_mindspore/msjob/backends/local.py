@@ -197,7 +197,13 @@ class LocalBackend(JobBackend):
             return ""
 
     def follow_logs(
-        self, name: str, namespace: str, pod_filter: Callable[[Pod], bool], *, timeout: float | None = None
+        self,
+        name: str,
+        namespace: str,
+        pod_filter: Callable[[Pod], bool],
+        *,
+        timeout: float | None = None,
+        on_change: Callable[[MSJob], object] | None = None,
     ) -> Iterator[tuple[str, str]]:
         """Yield (process name, line) until the job is finished or deleted; see `JobBackend.follow_logs`."""
         directory = self._open(name, namespace)

@@ -412,5 +412,5 @@ def test_pipeline_step_launches_its_job_on_the_cluster(
         town.put_job("Succeeded", uid=job["metadata"]["uid"])
 
     town.later(lambda: town.server.remove(PODS_PATH, "job-worker-0"), play)
-    launch_job("job", ["python"], JobOptions(), {}, namespace=NAMESPACE, image="example.com/train:1")
-    assert capsys.readouterr().out == "epoch 1\nepoch 2\n"
+    launch_job("/job", ["python"], JobOptions(), {}, name="job", namespace=NAMESPACE, image="example.com/train:1")
+    assert capsys.readouterr().out.splitlines()[1:] == ["epoch 1", "epoch 2"]

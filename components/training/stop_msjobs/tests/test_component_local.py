@@ -1,0 +1,20 @@
+from kfp import dsl, local
+
+from kfp_mindspore.components.training.stop_msjobs import stop_msjobs
+
+
+@dsl.component(base_image="python:placeholder", install_kfp_package=False)
+def work() -> int:
+    return 1
+
+
+def test_exit_task_of_a_local_run(local_home, tmp_path) -> None:
+    local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path))
+
+    @dsl.pipeline(name="exit-handler")
+    def pipeline():  # type: ignore[no-untyped-def]
+        with dsl.ExitHandler(stop_msjobs()):
+            work()
+
+    pipeline()
+    assert list(tmp_path.glob("*/stop-msjobs/executor_output.json"))

@@ -1,0 +1,70 @@
+"""The pod of a step on Kubeflow Pipelines: the run and the Workflow that it belongs to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.errors import KfpMindSporeError
+
+if TYPE_CHECKING:
+    from kfp_mindspore.kube import Cluster
+
+# Set by Kubeflow Pipelines on each pod of a run; jobs of a run have it too.
+RUN_LABEL = "pipeline/runid"
+POD_NAME_VARIABLE = "KFP_POD_NAME"
+
+
+@dataclass(frozen=True)
+class StepPod:
+    """What a step reads from its own pod.
+
+    Args:
+        namespace: Namespace of the pod.
+        run_id: ID of the run; empty if the pod has no such label.
+        workflow: Owner reference to the run's Workflow; None if the pod has none.
+    """
+
+    namespace: str
+    run_id: str = ""
+    workflow: Mapping[str, Any] | None = None
+
+    def has_run(self, metadata: Mapping[str, Any]) -> bool:
+        """Return whether an object belongs to the run of this pod: by its label, or by its owner."""
+        if self.run_id and (metadata.get("labels") or {}).get(RUN_LABEL) == self.run_id:
+            return True
+        owners = [owner.get("uid") for owner in metadata.get("ownerReferences") or []]
+        return self.workflow is not None and self.workflow["uid"] in owners
+
+
+def read_step_pod(cluster: Cluster) -> StepPod | None:
+    """Return the pod of this step; None, with the reason printed, where it cannot be read.
+
+    A job is owned by the Workflow, not by the step's pod: deletion of the pod would delete the job before a retry of
+    the step can adopt it.
+
+    Args:
+        cluster: The cluster of the step.
+    """
+    name = os.environ.get(POD_NAME_VARIABLE)
+    if not name:
+        print(f"{POD_NAME_VARIABLE} is not set: a job of this process belongs to no run", flush=True)
+        return None
+    from kfp_mindspore.kube.resources import PODS
+
+    try:
+        namespace = cluster.namespace
+        metadata = cluster.get(PODS, name, namespace)["metadata"]
+    except KfpMindSporeError as error:
+        print(f"Pod {name} cannot be read, so a job of this step outlives a deleted run: {error.message}", flush=True)
+        return None
+    owners = metadata.get("ownerReferences") or []
+    workflow = next((owner for owner in owners if owner.get("kind") == "Workflow"), None)
+    fields = ("apiVersion", "kind", "name", "uid")
+    return StepPod(
+        namespace=namespace,
+        run_id=(metadata.get("labels") or {}).get(RUN_LABEL, ""),
+        workflow={field: workflow[field] for field in fields} if workflow else None,
+    )

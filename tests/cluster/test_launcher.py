@@ -1,0 +1,303 @@
+"""Launcher steps, started as Kubeflow Pipelines starts them, against a real API server: killed, retried, terminated."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kfp_mindspore.kube.resources import PODS, Resource
+from kfp_mindspore.msjob.crd import build_crd
+from kfp_mindspore.msjob.names import LEASE_ANNOTATION
+from kfp_mindspore.operator.install.apply import apply_objects
+from kfp_mindspore.operator.resources import JOBS
+from kfp_mindspore.steps.step_pod import RUN_LABEL
+from tests.cluster.infrastructure.api_server import ControlPlane
+from tests.support.operators import SECONDS, Jobs, OperatorProcess, wait_for
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = Resource("argoproj.io", "v1alpha1", "workflows", "Workflow")
+WORKFLOW_DEFINITION = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "workflows.argoproj.io"},
+    "spec": {
+        "group": "argoproj.io",
+        "names": {"kind": "Workflow", "plural": "workflows"},
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
+UUID = "0b6f5a9e-52f0-4a0c-8f37-90a7b4a6b1aa"
+
+
+class Step:
+    """A compiled component's command in a process, with the environment of KFP's executor.
+
+    Args:
+        run: The run that it belongs to.
+        component: Folder of the component below `components/`.
+        arguments: Values of its parameters.
+    """
+
+    def __init__(self, run: Run, component: str, **arguments: Any) -> None:
+        self.run, self.name = run, component.rpartition("/")[2]
+        document = yaml.safe_load((ROOT / "components" / component / "component.yaml").read_text())
+        (spec,) = document["components"].values()
+        self.root = run.directory / self.name.replace("_", "-") / UUID
+        inputs, outputs = spec["inputDefinitions"]["parameters"], spec.get("outputDefinitions", {})
+        values = {name: entry["defaultValue"] for name, entry in inputs.items() if "defaultValue" in entry}
+        executor_input = {
+            "inputs": {"parameterValues": {**values, **arguments}},
+            "outputs": {
+                "artifacts": {
+                    name: {
+                        "artifacts": [
+                            {"name": name, "type": entry["artifactType"], "uri": str(self.root / name), "metadata": {}}
+                        ]
+                    }
+                    for name, entry in outputs.get("artifacts", {}).items()
+                },
+                "parameters": {name: {"outputFile": str(self.root / name)} for name in outputs.get("parameters", {})},
+                "outputFile": str(self.root / "output_metadata.json"),
+            },
+        }
+        (executor,) = document["deploymentSpec"]["executors"].values()
+        container = executor["container"]
+        self.command = [
+            part.replace("{{$}}", json.dumps(executor_input)) for part in [*container["command"], *container["args"]]
+        ]
+        self.log = run.directory / f"{self.name}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start an attempt, in a new pod of the run."""
+        pod = self.run.put_pod()
+        environment = {
+            **os.environ,
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "KUBECONFIG": str(self.run.kubeconfig),
+            "KFP_MINDSPORE_BACKEND": "kubernetes",
+            "KFP_MINDSPORE_IMAGE": "example.com/train:1",
+            "KFP_POD_NAME": pod,
+        }
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def send(self, number: int) -> None:
+        """Send a signal to the process group, as the kubelet's runtime does."""
+        assert self.process is not None
+        os.killpg(self.process.pid, number)
+
+    def wait(self) -> int:
+        """Wait for the end and return the exit code."""
+        assert self.process is not None
+        return self.process.wait(SECONDS)
+
+    def close(self) -> None:
+        """Kill the process if it still runs."""
+        if self.process is not None and self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.send(signal.SIGKILL)
+            self.process.wait()
+
+
+class Run:
+    """A run of Kubeflow Pipelines: its Workflow and the pods of its steps."""
+
+    def __init__(self, jobs: Jobs, kubeconfig: Path, directory: Path) -> None:
+        self.jobs, self.kubeconfig = jobs, kubeconfig
+        self.id = secrets.token_hex(8)
+        self.directory = directory / self.id
+        self.directory.mkdir()
+        workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"name": f"run-{self.id}"}}
+        made = jobs.cluster.create(WORKFLOWS, workflow, jobs.namespace)
+        self.uid = made["metadata"]["uid"]
+        self.owner = {**workflow, "metadata": None, "name": f"run-{self.id}", "uid": self.uid}
+        del self.owner["metadata"]
+
+    def put_pod(self) -> str:
+        """Create the pod of a step, which no node runs."""
+        name = f"step-{secrets.token_hex(4)}"
+        metadata = {"name": name, "labels": {RUN_LABEL: self.id}, "ownerReferences": [self.owner]}
+        spec = {"containers": [{"name": "main", "image": "example.com/step:1"}]}
+        self.jobs.cluster.create(
+            PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}, self.jobs.namespace
+        )
+        return name
+
+    def list_jobs(self) -> list[dict[str, Any]]:
+        """Return the MSJobs of the namespace."""
+        return self.jobs.cluster.list(JOBS, self.jobs.namespace)
+
+    def wait_job(self, check: Callable[[dict[str, Any]], bool] = lambda _: True) -> dict[str, Any]:
+        """Wait until one job exists and passes a check."""
+        for found in self.jobs.cluster.watch(JOBS, self.jobs.namespace, timeout=SECONDS):
+            for job in found.values():
+                if check(job):
+                    assert len(found) == 1, f"more than one job: {sorted(found)}"
+                    return job
+        raise AssertionError("no such job")
+
+    def wait_no_job(self, seconds: float) -> None:
+        """Wait until the namespace has no job and none of its pods."""
+        wait_for(lambda: not self.list_jobs(), lambda: f"still there: {self.list_jobs()}", seconds)
+
+
+@pytest.fixture
+def jobs(api_server: ControlPlane, api_namespace: str) -> Jobs:
+    for _ in apply_objects([build_crd(), WORKFLOW_DEFINITION], kubeconfig=str(api_server.kubeconfig)):
+        pass
+    return Jobs(api_server.kubeconfig, api_namespace)
+
+
+@pytest.fixture
+def operator(api_server: ControlPlane, jobs: Jobs, tmp_path: Path) -> Iterator[OperatorProcess]:
+    with OperatorProcess(api_server.kubeconfig, tmp_path / "operator.log", "--namespace", jobs.namespace) as process:
+        yield process
+
+
+@pytest.fixture
+def make_run(api_server: ControlPlane, jobs: Jobs, tmp_path: Path) -> Callable[[], Run]:
+    kubeconfig = tmp_path / "kubeconfig"
+    document = yaml.safe_load(api_server.kubeconfig.read_text())
+    for context in document["contexts"]:
+        context["context"]["namespace"] = jobs.namespace
+    kubeconfig.write_text(yaml.safe_dump(document))
+    return lambda: Run(jobs, kubeconfig, tmp_path)
+
+
+@pytest.fixture
+def start_step() -> Iterator[Callable[..., Step]]:
+    with contextlib.ExitStack() as stack:
+
+        def start(run: Run, component: str = "training/train_msjob", **arguments: Any) -> Step:
+            step = Step(run, component, **arguments)
+            stack.callback(step.close)
+            step.start()
+            return step
+
+        yield start
+
+
+def train(run: Run, start_step: Callable[..., Step], **arguments: Any) -> Step:
+    return start_step(run, command=["python", "train.py"], namespace=run.jobs.namespace, **arguments)
+
+
+def test_killed_launcher_adopts_its_running_job(
+    make_run: Callable[[], Run], operator: OperatorProcess, start_step: Callable[..., Step]
+) -> None:
+    run = make_run()
+    step = train(run, start_step)
+    job = run.wait_job()
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+    assert name.startswith("train-msjob-")
+    run.jobs.launch(name, 1)
+    step.send(signal.SIGKILL)
+    step.wait()
+    step.start()
+    wait_for(lambda: b"Adopting job" in step.log.read_bytes(), lambda: step.log.read_text())
+    # What the training command writes.
+    (step.root / "model").mkdir(parents=True, exist_ok=True)
+    (step.root / "model" / "metrics.jsonl").write_text('{"loss": 0.5}\n')
+    run.jobs.end(f"{name}-worker-0", 0)
+    assert step.wait() == 0, step.log.read_text()
+    assert [item["metadata"]["uid"] for item in run.list_jobs()] == [uid]
+    output = json.loads((step.root / "output_metadata.json").read_text())
+    assert output["artifacts"]["metrics"]["artifacts"][0]["metadata"] == {"loss": 0.5}
+    # The result of a job that has succeeded meanwhile is read, too.
+    step.start()
+    assert step.wait() == 0, step.log.read_text()
+    assert [item["metadata"]["uid"] for item in run.list_jobs()] == [uid]
+
+
+def test_failed_job_of_an_earlier_attempt_is_replaced(
+    make_run: Callable[[], Run], operator: OperatorProcess, start_step: Callable[..., Step]
+) -> None:
+    run = make_run()
+    step = train(run, start_step, restart_policy="Never")
+    job = run.wait_job()
+    name = job["metadata"]["name"]
+    run.jobs.launch(name, 1)
+    run.jobs.end(f"{name}-worker-0", 1)
+    assert step.wait() != 0
+    assert f"job {name} failed" in step.log.read_text()
+    step.start()
+    again = run.wait_job(lambda item: item["metadata"]["uid"] != job["metadata"]["uid"])
+    assert again["metadata"]["name"] == name
+
+
+def test_job_has_a_lease_and_belongs_to_the_run(
+    make_run: Callable[[], Run], jobs: Jobs, start_step: Callable[..., Step]
+) -> None:
+    run = make_run()
+    step = train(run, start_step)
+    job = run.wait_job()
+    assert job["metadata"]["labels"][RUN_LABEL] == run.id
+    assert [owner["uid"] for owner in job["metadata"]["ownerReferences"]] == [run.uid]
+    first = job["metadata"]["annotations"][LEASE_ANNOTATION]
+    run.wait_job(lambda item: item["metadata"]["annotations"][LEASE_ANNOTATION] > first)
+    step.send(signal.SIGKILL)
+    step.wait()
+    # Deletion of the run deletes its Workflow.
+    jobs.cluster.delete(WORKFLOWS, f"run-{run.id}", jobs.namespace)
+    run.wait_no_job(SECONDS)
+
+
+def test_terminated_step_deletes_its_job(
+    make_run: Callable[[], Run], operator: OperatorProcess, start_step: Callable[..., Step]
+) -> None:
+    run = make_run()
+    step = train(run, start_step)
+    run.wait_job()
+    wait_for(lambda: len(run.jobs.pods(run.list_jobs()[0]["metadata"]["name"])) == 1, lambda: "no pod")
+    begin = time.monotonic()
+    step.send(signal.SIGTERM)
+    run.wait_no_job(10)
+    assert time.monotonic() - begin < 10
+    assert step.wait() != 0
+
+
+def test_exit_task_ends_the_jobs_of_its_run_only(
+    make_run: Callable[[], Run], jobs: Jobs, start_step: Callable[..., Step]
+) -> None:
+    run = make_run()
+    step = train(run, start_step)
+    run.wait_job()
+    step.send(signal.SIGKILL)
+    step.wait()
+    jobs.create("foreign")
+    stop = start_step(run, "training/stop_msjobs")
+    assert stop.wait() == 0, stop.log.read_text()
+    assert [item["metadata"]["name"] for item in run.list_jobs()] == ["foreign"]
+
+
+def test_running_job_of_another_step_is_refused(
+    make_run: Callable[[], Run], jobs: Jobs, start_step: Callable[..., Step]
+) -> None:
+    jobs.create("mine")
+    run = make_run()
+    step = train(run, start_step, job_name="mine")
+    assert step.wait() != 0
+    assert "job mine exists already" in step.log.read_text()
+    assert [item["metadata"]["name"] for item in run.list_jobs()] == ["mine"]
