@@ -6,4 +6,5 @@ from .policy import set_run_policy as set_run_policy
 from .policy import set_success_policy as set_success_policy
 from .worker_options import add_worker_env as add_worker_env
 from .worker_options import set_worker_count as set_worker_count
+from .worker_options import set_worker_pod as set_worker_pod
 from .worker_options import set_worker_resources as set_worker_resources

@@ -13,11 +13,13 @@ from kfp_mindspore.dsl.task import check_choice, check_count
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.settings import IMAGE_VARIABLE, PLACEHOLDER_IMAGE
 from kfp_mindspore.steps.options import JobOptions
+from kfp_mindspore.steps.task_config import PARAMETER
 
 if TYPE_CHECKING:
     from kfp.dsl.python_component import PythonComponent
 
 _NAME = "msjob_component"
+_TASK_CONFIG = "TaskConfig"
 
 
 @overload
@@ -127,6 +129,7 @@ def _build_component(
     additional_funcs: Sequence[Callable[..., Any]],
 ) -> PythonComponent:
     from kfp import dsl
+    from kfp.dsl import structures
 
     if not inspect.isfunction(function) or inspect.iscoroutinefunction(function) or function.__name__ == "<lambda>":
         raise UserError(f"{_NAME}: expected a plain function, got {function!r}")
@@ -139,13 +142,26 @@ def _build_component(
         )
     try:
         component = dsl.component(
-            function, base_image=base_image, install_kfp_package=False, additional_funcs=list(additional_funcs) or None
+            function,
+            base_image=base_image,
+            install_kfp_package=False,
+            additional_funcs=list(additional_funcs) or None,
+            task_config_passthroughs=[
+                *(field for field in dsl.TaskConfigField if field != dsl.TaskConfigField.ENV),
+                # The launcher reads its own options from environment variables.
+                dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.ENV, apply_to_task=True),
+            ],
         )
     except OSError as error:
         raise UserError(
             f"{_NAME}: the source of {function.__name__} is not available ({error})",
             hint="Define it in a file or a notebook cell.",
         ) from error
+    inputs = component.component_spec.inputs or {}
+    if not any(entry.type == _TASK_CONFIG for entry in inputs.values()):
+        description = "Filled in by Kubeflow Pipelines with what the pipeline sets on the task."
+        entry = structures.InputSpec(_TASK_CONFIG, optional=True, description=description)
+        component.component_spec.inputs = {**inputs, PARAMETER: entry}
     container = component.component_spec.implementation.container
     # The last argument of a lightweight component's command is its source. The footer replaces the function by its
     # launcher; a worker imports the same source and calls the wrapped function.

@@ -21,6 +21,7 @@ def set_run_policy(
     active_deadline_seconds: int | None = None,
     ttl_seconds_after_finished: int | None = None,
     clean_pod_policy: str | None = None,
+    delete_after_done: bool | None = None,
 ) -> PipelineTask:
     """Set the run policy of the task's MSJob; None leaves a field unchanged.
 
@@ -30,6 +31,7 @@ def set_run_policy(
         active_deadline_seconds: Seconds after which the job is terminated and fails, ≥ 1.
         ttl_seconds_after_finished: Seconds after which a finished job is deleted, ≥ 0.
         clean_pod_policy: Pods or processes deleted when the job finishes: `Running`, `All` or `None`.
+        delete_after_done: Whether the step deletes its finished job, and with it the logs of its pods.
 
     Returns:
         The task.
@@ -49,6 +51,7 @@ def set_run_policy(
         active_deadline_seconds=active_deadline_seconds,
         ttl_seconds_after_finished=ttl_seconds_after_finished,
         clean_pod_policy=clean_pod_policy,
+        delete_after_done=delete_after_done,
     )
 
 

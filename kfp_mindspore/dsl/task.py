@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
-from kfp_mindspore.steps.options import JobOptions
+from kfp_mindspore.steps.options import JobOptions, refer_to_input
 
 if TYPE_CHECKING:
     from kfp.dsl import PipelineTask
@@ -37,18 +37,37 @@ def update_options(task: PipelineTask, setter: str, **changes: Any) -> PipelineT
         The task.
 
     Raises:
-        UserError: A value is the output of a task or a pipeline parameter.
+        UserError: A key is a pipeline parameter or the output of a task.
     """
-    for name, value in changes.items():
-        for entry in _list_leaves(value):
-            if _is_channel(entry):
-                raise UserError(
-                    f"{setter}: {name}: must be a constant, got {entry}",
-                    hint="Use a parameter of the component for values that vary between runs.",
-                )
-    options = get_options(task).merge(**changes)
+    options = get_options(task).merge(**{name: _refer(task, setter, value) for name, value in changes.items()})
     task.set_env_variable(JOB_OPTIONS_VARIABLE, options.to_json())
     return task
+
+
+def _refer(task: PipelineTask, setter: str, value: Any) -> Any:
+    """Replace pipeline channels by references to inputs of the task, which the step resolves."""
+    from kfp.dsl.pipeline_channel import PipelineChannel, extract_pipeline_channels_from_string
+
+    if isinstance(value, Mapping):
+        for key in value:
+            if is_channel(key):
+                raise UserError(f"{setter}: must be a constant, got {key}")
+        return {key: _refer(task, setter, entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_refer(task, setter, entry) for entry in value]
+    if not is_channel(value):
+        return value
+    channels = [value] if isinstance(value, PipelineChannel) else extract_pipeline_channels_from_string(value)
+    task.register_pipeline_channels(channels)
+    text = str(value)
+    for channel in channels:
+        # An input that the component does not declare, as KFP's own setters add for resources.
+        name = f"msjob-option--{channel.full_name}"
+        task.inputs[name] = channel
+        text = text.replace(channel.pattern, refer_to_input(name))
+        if channel.task is not None:
+            task.after(channel.task)
+    return text
 
 
 def check_count(setter: str, field: str, value: Any, minimum: int) -> None:
@@ -57,7 +76,7 @@ def check_count(setter: str, field: str, value: Any, minimum: int) -> None:
     Raises:
         ValidationError: The value is not an integer or below the minimum.
     """
-    if value is None or _is_channel(value):
+    if value is None or is_channel(value):
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise ValidationError([f"{field}: must be an integer ≥ {minimum}, got {value!r}"], subject=setter)
@@ -69,29 +88,22 @@ def check_choice(setter: str, field: str, value: Any, choices: tuple[str, ...]) 
     Raises:
         ValidationError: The value is none of them.
     """
-    if value is not None and not _is_channel(value) and value not in choices:
+    if value is not None and not is_channel(value) and value not in choices:
         raise ValidationError([f"{field}: must be one of {', '.join(choices)}, got {value!r}"], subject=setter)
 
 
-def check_text(setter: str, field: str, value: Any) -> None:
-    """Check a non-empty string.
+def check_text(setter: str, field: str, value: Any, *, may_be_empty: bool = False) -> None:
+    """Check a string.
 
     Raises:
-        ValidationError: The value is empty or not a string.
+        ValidationError: The value is not a string, or empty where it must not be.
     """
-    if not _is_channel(value) and (not isinstance(value, str) or not value):
+    if not is_channel(value) and (not isinstance(value, str) or not (value or may_be_empty)):
         raise ValidationError([f"{field}: must be a string, got {value!r}"], subject=setter)
 
 
-def _list_leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, Mapping):
-        for entry in value.values():
-            yield from _list_leaves(entry)
-    else:
-        yield value
-
-
-def _is_channel(value: Any) -> bool:
+def is_channel(value: Any) -> bool:
+    """Return whether a value is, or contains as text, a pipeline parameter or the output of a task."""
     from kfp.dsl.pipeline_channel import PipelineChannel
 
     return isinstance(value, PipelineChannel) or (isinstance(value, str) and "{{channel:" in value)

@@ -1,10 +1,11 @@
-"""Setters for the workers of a task's MSJob: number, environment and resources."""
+"""Setters for the workers of a task's MSJob: number, environment, resources and fields of their pods."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.dsl.task import check_count, check_text, get_options, update_options
+from kfp_mindspore.dsl.task import check_count, check_text, get_options, is_channel, update_options
 from kfp_mindspore.errors import ValidationError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def set_worker_count(task: PipelineTask, count: int) -> PipelineTask:
 
 
 def add_worker_env(task: PipelineTask, name: str, value: str) -> PipelineTask:
-    """Set an environment variable of each worker (`task.set_env_variable` sets one of the launcher).
+    """Set an environment variable of each worker; `task.set_env_variable` sets one of the launcher and of each worker.
 
     Args:
         task: Task of train_msjob or of an msjob_component.
@@ -43,9 +44,9 @@ def add_worker_env(task: PipelineTask, name: str, value: str) -> PipelineTask:
         ValidationError: The name is empty or contains `=`, or the value is not a string.
     """
     check_text("add_worker_env", "name", name)
-    if "=" in name or not isinstance(value, str):
-        error = f"name: must not contain =, got {name!r}" if "=" in name else f"value: must be a string, got {value!r}"
-        raise ValidationError([error], subject="add_worker_env")
+    if "=" in name:
+        raise ValidationError([f"name: must not contain =, got {name!r}"], subject="add_worker_env")
+    check_text("add_worker_env", "value", value, may_be_empty=True)
     return update_options(task, "add_worker_env", env={name: value})
 
 
@@ -57,7 +58,9 @@ def set_worker_resources(
     accelerator: str | None = None,
     accelerator_count: int = 1,
 ) -> PipelineTask:
-    """Set the resources of each worker; None leaves one unchanged. The local backend ignores them with a warning.
+    """Set the resources of each worker; None leaves one unchanged, and with it what `task.set_cpu_limit` etc. have set.
+
+    The local backend ignores resources with a warning.
 
     Args:
         task: Task of train_msjob or of an msjob_component.
@@ -77,14 +80,61 @@ def set_worker_resources(
     for field, value in amounts.items():
         if value is not None:
             check_text(name, field, value)
-    quantities = {field: value for field, value in amounts.items() if value is not None}
+    quantities: dict[str, Any] = {field: value for field, value in amounts.items() if value is not None}
     if accelerator is not None:
         check_text(name, "accelerator", accelerator)
         check_count(name, "accelerator_count", accelerator_count, 1)
-        quantities[accelerator] = str(accelerator_count)
+        quantities[accelerator] = accelerator_count if is_channel(accelerator_count) else str(accelerator_count)
     current = get_options(task).resources
     return update_options(
         task,
         name,
         resources={kind: {**current.get(kind, {}), **quantities} for kind in ("limits", "requests")},
+    )
+
+
+def set_worker_pod(
+    task: PipelineTask,
+    *,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    image_pull_secrets: Sequence[str] | None = None,
+    service_account: str | None = None,
+    security_context: Mapping[str, Any] | None = None,
+) -> PipelineTask:
+    """Set fields of the workers' pods that KFP does not hand to a launcher; None leaves a field unchanged.
+
+    Resources, environment variables, volumes, tolerations, node selectors and affinity are set by KFP's and
+    kfp-kubernetes' own setters.
+
+    Args:
+        task: Task of train_msjob or of an msjob_component.
+        labels: Labels of the pods, in addition to those of the job; merged with earlier ones.
+        annotations: Annotations of the pods, such as `sidecar.istio.io/inject`; merged with earlier ones.
+        image_pull_secrets: Names of registry secrets.
+        service_account: Service account of the pods.
+        security_context: PodSecurityContext, such as {"runAsUser": 1000, "fsGroup": 1000}.
+
+    Returns:
+        The task.
+
+    Raises:
+        ValidationError: A name is empty or not a string.
+    """
+    name = "set_worker_pod"
+    for field, entries in (("labels", labels), ("annotations", annotations)):
+        for key, value in (entries or {}).items():
+            check_text(name, f"{field}.{key}", value)
+    for secret in image_pull_secrets or ():
+        check_text(name, "image_pull_secrets", secret)
+    if service_account is not None:
+        check_text(name, "service_account", service_account)
+    return update_options(
+        task,
+        name,
+        pod_labels=labels,
+        pod_annotations=annotations,
+        image_pull_secrets=list(image_pull_secrets) if image_pull_secrets else None,
+        service_account=service_account,
+        security_context=security_context,
     )

@@ -149,8 +149,9 @@ def _list_pod_errors(pod: Mapping[str, Any], path: str) -> Iterator[tuple[str, s
 
 def _list_container_errors(container: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
     for index, variable in enumerate(_list(container.get("env"))):
-        if _mapping(variable).get("name") == "":
-            yield f"{path}.env[{index}].name", "must be text, got ''"
+        name = _mapping(variable).get("name")
+        if name == "" or (isinstance(name, str) and "=" in name):
+            yield f"{path}.env[{index}].name", f"must be text without '=', got {name!r}"
         if {"value", "valueFrom"} <= _mapping(variable).keys():
             yield f"{path}.env[{index}]", "must have value or valueFrom, got both"
     for index, port in enumerate(_list(container.get("ports"))):

@@ -38,6 +38,26 @@ def to_arguments(values: Mapping[str, Any]) -> list[str]:
     return parts
 
 
+def parse_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return named values with numbers in place of texts that are numbers.
+
+    A pipeline parameter inside a dict arrives as text, and KFP turns the integer 5 into 5.0: `"5"`, `"5.0"` and 5.0
+    become 5, `"1e-3"` becomes 0.001; `"007"`, `"nan"` and `"fast"` stay texts.
+
+    Args:
+        values: Values by name, JSON types.
+    """
+    return {name: _parse_number(value) for name, value in values.items()}
+
+
+def _parse_number(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", value):
+        value = json.loads(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return value
+
+
 def to_metadata(value: Any) -> str:
     """Convert structured artifact metadata to JSON: KFP stores only text and numbers."""
     return json.dumps(value, sort_keys=True, default=dict)

@@ -16,6 +16,7 @@ from kfp_mindspore.errors import ProcessFailedError
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE, get_namespace
 from kfp_mindspore.steps.job import launch_job
 from kfp_mindspore.steps.options import JobOptions
+from kfp_mindspore.steps.task_config import PARAMETER, is_task_config, read_task_config
 
 _WORKER_OUTPUT = "msjob_executor_output.json"
 
@@ -64,11 +65,24 @@ def _run_function(function: Callable[..., Any], options: JobOptions, arguments: 
         *("--function", function.__name__),
         *("--executor-input", _escape(json.dumps(executor_input, sort_keys=True))),
     ]
-    job = launch_job(str(root), command, options, directories, namespace=get_namespace() or "default")
+    parameters = executor_input.get("inputs", {}).get("parameterValues", {})
+    job = launch_job(
+        str(root),
+        command,
+        options,
+        directories,
+        namespace=get_namespace() or "default",
+        patch=read_task_config(parameters.get(_get_task_config_name(function))),
+    )
     shutil.rmtree(checkpoints, ignore_errors=True)
     if not worker_output.is_file():
         raise ProcessFailedError(f"job {job.name}: succeeded, but worker 0 wrote no outputs to {worker_output}")
     return copy_outputs(function, json.loads(worker_output.read_text()), arguments)
+
+
+def _get_task_config_name(function: Callable[..., Any]) -> str:
+    annotations = inspect.signature(function).parameters.items()
+    return next((name for name, entry in annotations if is_task_config(entry.annotation)), PARAMETER)
 
 
 def _escape(text: str) -> str:

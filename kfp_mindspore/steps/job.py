@@ -90,7 +90,11 @@ def launch_job(
     job = _build_job(
         name or make_job_name(root), root, command, options, directories, namespace, image, patch or PodPatch(), pod
     )
-    _run(client, job, is_named=bool(name))
+    try:
+        _run(client, job, is_named=bool(name))
+    finally:
+        if options.delete_after_done:
+            _delete_finished(client, job)
     return LaunchedJob(job.name, options)
 
 
@@ -119,7 +123,15 @@ def _build_job(
     if options.success_policy is not None:
         document["spec"]["successPolicy"] = "" if options.success_policy == "Default" else options.success_policy
     additions = patch.merge(
-        PodPatch(env=to_env_vars({**options.env, **directories}), resources=options.resources),
+        PodPatch(
+            env=to_env_vars({**options.env, **directories}),
+            resources=options.resources,
+            labels=options.pod_labels,
+            annotations=options.pod_annotations,
+            image_pull_secrets=[{"name": name} for name in options.image_pull_secrets or ()],
+            service_account_name=options.service_account or "",
+            security_context=options.security_context,
+        )
     )
     for replica in document["spec"]["msReplicaSpecs"].values():
         replica["template"] = patch_template(replica["template"], additions)
@@ -204,6 +216,13 @@ def _submit(client: MSJobClient, job: MSJob, *, is_named: bool, has_lease: bool)
     if has_lease:
         job.metadata["annotations"][LEASE_ANNOTATION] = format_lease()
     return client.backend.create(job)
+
+
+def _delete_finished(client: MSJobClient, job: MSJob) -> None:
+    with contextlib.suppress(NotFoundError):
+        present = client.get_job(job.name)
+        if present.status is not None and present.status.is_finished:
+            client.backend.cancel(present)
 
 
 def _get_annotation(job: MSJob, name: str) -> str:

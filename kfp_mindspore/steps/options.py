@@ -5,15 +5,19 @@ The variable is part of the compiled task, and with it of the cache key.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+import re
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
+from kfp_mindspore.steps.arguments import to_argument
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,12 @@ class JobOptions:
         env: Environment variables of each worker.
         labels: Labels of the job.
         annotations: Annotations of the job.
+        pod_labels: Labels of the job's pods.
+        pod_annotations: Annotations of the job's pods.
+        image_pull_secrets: Names of the registry secrets of the job's pods.
+        service_account: Service account of the job's pods.
+        security_context: PodSecurityContext of the job's pods.
+        delete_after_done: Whether the step deletes its finished job.
     """
 
     workers: int | None = None
@@ -45,6 +55,12 @@ class JobOptions:
     env: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    pod_labels: Mapping[str, str] = field(default_factory=dict)
+    pod_annotations: Mapping[str, str] = field(default_factory=dict)
+    image_pull_secrets: Sequence[str] | None = None
+    service_account: str | None = None
+    security_context: Mapping[str, Any] = field(default_factory=dict)
+    delete_after_done: bool | None = None
 
     @classmethod
     def from_json(cls, text: str) -> JobOptions:
@@ -71,8 +87,26 @@ class JobOptions:
 
     @classmethod
     def from_environment(cls) -> JobOptions:
-        """Return the options of the current task."""
-        return cls.from_json(os.environ.get(JOB_OPTIONS_VARIABLE, ""))
+        """Return the options of the current task, with the values of this run in place of pipeline channels."""
+        return cls.from_json(os.environ.get(JOB_OPTIONS_VARIABLE, "")).resolve(read_parameter_values())
+
+    def resolve(self, values: Mapping[str, Any]) -> JobOptions:
+        """Return a copy with values in place of references to inputs of the task.
+
+        Args:
+            values: Parameter values of the executor input.
+
+        Raises:
+            UserError: A referenced input has no value.
+        """
+        resolved = {entry.name: _resolve(getattr(self, entry.name), values) for entry in dataclasses.fields(self)}
+        for name in ("env", "labels", "annotations", "pod_labels", "pod_annotations"):
+            resolved[name] = {key: to_argument(value) for key, value in resolved[name].items()}
+        resolved["resources"] = {
+            kind: {key: to_argument(value) for key, value in amounts.items()}
+            for kind, amounts in resolved["resources"].items()
+        }
+        return JobOptions(**resolved)
 
     def to_json(self) -> str:
         """Return the non-default options as JSON with sorted keys."""
@@ -88,3 +122,44 @@ class JobOptions:
             elif value is not None:
                 merged[name] = value
         return dataclasses.replace(self, **merged)
+
+
+def refer_to_input(name: str) -> str:
+    """Return the reference to an input of the task in an option, in KFP's notation for placeholders.
+
+    KFP 2.17 replaces no placeholders in environment variables; `JobOptions.resolve` does, in the step.
+    """
+    return f"{{{{$.inputs.parameters['{name}']}}}}"
+
+
+_REFERENCE = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
+
+
+def _resolve(option: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(option, Mapping):
+        return {key: _resolve(value, values) for key, value in option.items()}
+    if isinstance(option, (list, tuple)):
+        return [_resolve(value, values) for value in option]
+    if not isinstance(option, str):
+        return option
+
+    def get(name: str) -> Any:
+        if name not in values:
+            raise UserError(
+                f"{JOB_OPTIONS_VARIABLE}: the step has no input {name!r}, got {', '.join(values) or 'none'}"
+            )
+        value = values[name]
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    if whole := _REFERENCE.fullmatch(option):
+        return get(whole[1])
+    return _REFERENCE.sub(lambda match: to_argument(get(match[1])), option)
+
+
+def read_parameter_values() -> dict[str, Any]:
+    """Return the parameter values of the executor input on this step's command line; empty outside a step."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--executor_input", default="{}")
+    arguments, _ = parser.parse_known_args(sys.argv[1:])
+    values: dict[str, Any] = json.loads(arguments.executor_input).get("inputs", {}).get("parameterValues", {})
+    return values

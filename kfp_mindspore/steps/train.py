@@ -12,9 +12,11 @@ from kfp_mindspore.errors import ProcessFailedError, ValidationError
 from kfp_mindspore.formats.checkpoint import DESCRIPTION as CHECKPOINT_DESCRIPTION
 from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE, get_namespace
-from kfp_mindspore.steps.arguments import to_argument, to_arguments, to_metadata
+from kfp_mindspore.steps.arguments import parse_numbers, to_argument, to_arguments, to_metadata
 from kfp_mindspore.steps.job import launch_job
 from kfp_mindspore.steps.options import JobOptions
+from kfp_mindspore.steps.pod_patch import PodPatch
+from kfp_mindspore.steps.task_config import read_task_config
 
 if TYPE_CHECKING:
     from kfp import dsl
@@ -46,7 +48,11 @@ class TrainingResult:
 
 
 def train_model(
-    model: dsl.Model, metrics: dsl.Metrics, dataset: dsl.Dataset | None = None, **options: Any
+    model: dsl.Model,
+    metrics: dsl.Metrics,
+    dataset: dsl.Dataset | None = None,
+    task_config: dsl.TaskConfig | None = None,
+    **options: Any,
 ) -> TrainingResult:
     """Run a training job, describe it in the model's metadata and log its metrics.
 
@@ -54,10 +60,17 @@ def train_model(
         model: Output artifact; its path is the job's output directory.
         metrics: Receives the last value of each metric in metrics.jsonl.
         dataset: The dataset directory; None for none.
+        task_config: What the pipeline has set on the task, for the pods of the job.
         **options: Further arguments of `run_training`.
     """
     root = model.uri.rstrip("/").rpartition("/")[0]
-    result = run_training(model.path, root=root, dataset_dir=dataset.path if dataset else "", **options)
+    result = run_training(
+        model.path,
+        root=root,
+        dataset_dir=dataset.path if dataset else "",
+        patch=read_task_config(task_config),
+        **options,
+    )
     model.metadata.update(
         framework="mindspore",
         job=result.job_name,
@@ -96,6 +109,7 @@ def run_training(
     restart_policy: str = "ExitCode",
     backoff_limit: int = 3,
     active_deadline_seconds: int = 0,
+    patch: PodPatch | None = None,
 ) -> TrainingResult:
     """Run a command as an MSJob, wait until it has finished and read its output.
 
@@ -115,6 +129,7 @@ def run_training(
         restart_policy: `Always`, `OnFailure`, `Never` or `ExitCode`.
         backoff_limit: Number of restarts after which the job fails.
         active_deadline_seconds: Seconds after which the job is terminated and fails; 0 for no limit.
+        patch: Additions to the pods of the job; the other arguments take precedence.
 
     Returns:
         Name, metrics and final checkpoint of the job.
@@ -155,7 +170,7 @@ def run_training(
         namespace=namespace,
         workers=job.options.workers or 1,
         command=tuple(parts),
-        hyperparameters=dict(hyperparameters or {}),
+        hyperparameters=parse_numbers(hyperparameters or {}),
         metrics=_read_metrics(output),
         checkpoint=Checkpoint.open(final, verify=False) if (final / CHECKPOINT_DESCRIPTION).is_file() else None,
     )

@@ -87,6 +87,7 @@ class Step:
         ]
         self.log = run.directory / f"{self.name}.log"
         self.process: subprocess.Popen[bytes] | None = None
+        run.steps.append(self)
 
     def start(self) -> None:
         """Start an attempt, in a new pod of the run."""
@@ -128,6 +129,7 @@ class Run:
     def __init__(self, jobs: Jobs, kubeconfig: Path, directory: Path) -> None:
         self.jobs, self.kubeconfig = jobs, kubeconfig
         self.id = secrets.token_hex(8)
+        self.steps: list[Step] = []
         self.directory = directory / self.id
         self.directory.mkdir()
         workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"name": f"run-{self.id}"}}
@@ -152,12 +154,18 @@ class Run:
 
     def wait_job(self, check: Callable[[dict[str, Any]], bool] = lambda _: True) -> dict[str, Any]:
         """Wait until one job exists and passes a check."""
-        for found in self.jobs.cluster.watch(JOBS, self.jobs.namespace, timeout=SECONDS):
-            for job in found.values():
-                if check(job):
-                    assert len(found) == 1, f"more than one job: {sorted(found)}"
-                    return job
-        raise AssertionError("no such job")
+        found: list[dict[str, Any]] = []
+
+        def is_there() -> bool:
+            for step in self.steps:
+                assert step.process is not None
+                assert step.process.poll() in (None, -signal.SIGKILL), step.log.read_text()
+            found[:] = self.list_jobs()
+            assert len(found) <= 1, f"more than one job: {[job['metadata']['name'] for job in found]}"
+            return bool(found) and check(found[0])
+
+        wait_for(is_there, lambda: f"no such job: {found}\n" + "\n".join(step.log.read_text() for step in self.steps))
+        return found[0]
 
     def wait_no_job(self, seconds: float) -> None:
         """Wait until the namespace has no job and none of its pods."""

@@ -4,7 +4,18 @@ from kfp import dsl
 from kfp.dsl import Dataset, Input, Metrics, Model, Output
 
 
-@dsl.component(base_image="kfp-mindspore.invalid/python:placeholder", install_kfp_package=False)
+@dsl.component(
+    base_image="kfp-mindspore.invalid/python:placeholder",
+    install_kfp_package=False,
+    task_config_passthroughs=[
+        dsl.TaskConfigField.RESOURCES,
+        dsl.TaskConfigField.KUBERNETES_AFFINITY,
+        dsl.TaskConfigField.KUBERNETES_NODE_SELECTOR,
+        dsl.TaskConfigField.KUBERNETES_TOLERATIONS,
+        dsl.TaskConfigField.KUBERNETES_VOLUMES,
+        dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.ENV, apply_to_task=True),
+    ],
+)
 def train_msjob(
     model: Output[Model],
     metrics: Output[Metrics],
@@ -21,6 +32,7 @@ def train_msjob(
     job_name: str = "",
     namespace: str = "",
     checkpoint_dir: str = "",
+    task_config: dsl.TaskConfig = None,
 ):
     """Run a training command as an MSJob and wait until it has finished.
 
@@ -51,6 +63,7 @@ def train_msjob(
         job_name: Name of the job, a DNS label of at most 51 characters; default the same for each retry of the step.
         namespace: Namespace of the job; default the step's.
         checkpoint_dir: Persistent checkpoint directory, from which a later run resumes.
+        task_config: Filled in by KFP: resources, environment, volumes and scheduling of the task, for the job's pods.
     """
     from kfp_mindspore.steps.train import train_model
 
@@ -58,6 +71,7 @@ def train_msjob(
         model,
         metrics,
         dataset,
+        task_config,
         command=command,
         args=args,
         hyperparameters=hyperparameters,

@@ -30,7 +30,7 @@ def test_python_func_is_callable() -> None:
 
 def test_component_has_interface_of_function() -> None:
     spec = train.component_spec
-    assert list(spec.inputs) == ["data", "epochs"]
+    assert list(spec.inputs) == ["data", "epochs", "task_config"]
     assert list(spec.outputs) == ["model", "Output"]
     assert spec.implementation.container.image == "registry/python:1"
     assert spec.implementation.container.env == {"KFP_MINDSPORE_IMAGE": "registry/python:1"}

@@ -2,12 +2,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import yaml
 from kfp import compiler, dsl
 
 from kfp_mindspore import dsl as mindspore_dsl
 from kfp_mindspore.components.training.train_msjob import train_msjob
 from kfp_mindspore.dsl.task import get_options
 from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
 from kfp_mindspore.steps.options import JobOptions
 
 
@@ -46,6 +48,27 @@ def collect(*setters: Callable[[Any], Any]) -> JobOptions:
         ),
         (lambda task: mindspore_dsl.add_job_label(task, "team", "a"), JobOptions(labels={"team": "a"})),
         (lambda task: mindspore_dsl.add_job_annotation(task, "why", "b"), JobOptions(annotations={"why": "b"})),
+        (
+            lambda task: mindspore_dsl.set_run_policy(task, delete_after_done=True),
+            JobOptions(delete_after_done=True),
+        ),
+        (
+            lambda task: mindspore_dsl.set_worker_pod(
+                task,
+                labels={"a": "b"},
+                annotations={"sidecar.istio.io/inject": "false"},
+                image_pull_secrets=["registry"],
+                service_account="trainer",
+                security_context={"fsGroup": 1000},
+            ),
+            JobOptions(
+                pod_labels={"a": "b"},
+                pod_annotations={"sidecar.istio.io/inject": "false"},
+                image_pull_secrets=["registry"],
+                service_account="trainer",
+                security_context={"fsGroup": 1000},
+            ),
+        ),
     ],
 )
 def test_setter_sets_only_its_field(setter: Callable[[Any], Any], expected: JobOptions) -> None:
@@ -92,6 +115,8 @@ def test_options_of_setters_are_merged() -> None:
         (lambda task: mindspore_dsl.add_worker_env(task, "A", 1), "value: must be a string, got 1"),
         (lambda task: mindspore_dsl.set_worker_resources(task, cpu=""), "cpu: must be a string, got ''"),
         (lambda task: mindspore_dsl.add_job_label(task, "", "a"), "key: must be a string, got ''"),
+        (lambda task: mindspore_dsl.set_worker_pod(task, service_account=""), "service_account: must be a string"),
+        (lambda task: mindspore_dsl.set_worker_pod(task, labels={"a": 1}), "labels.a: must be a string, got 1"),
     ],
 )
 def test_invalid_value_is_refused(setter: Callable[[Any], Any], message: str) -> None:
@@ -101,20 +126,44 @@ def test_invalid_value_is_refused(setter: Callable[[Any], Any], message: str) ->
 
 
 @pytest.mark.parametrize(
-    "setter",
+    ("setter", "field", "expected"),
     [
-        lambda task, value: mindspore_dsl.set_worker_count(task, value),
-        lambda task, value: mindspore_dsl.set_run_policy(task, backoff_limit=value),
-        lambda task, value: mindspore_dsl.set_worker_resources(task, cpu=value),
-        lambda task, value: mindspore_dsl.add_job_label(task, "key", f"{value}"),
+        (lambda task, value: mindspore_dsl.set_worker_count(task, value), "workers", 3),
+        (lambda task, value: mindspore_dsl.set_run_policy(task, backoff_limit=value), "backoff_limit", 3),
+        (lambda task, value: mindspore_dsl.add_worker_env(task, "A", value), "env", {"A": "3"}),
+        (lambda task, value: mindspore_dsl.add_job_label(task, "key", f"n-{value}"), "labels", {"key": "n-3"}),
+        (lambda task, value: mindspore_dsl.set_worker_pod(task, labels={"a": value}), "pod_labels", {"a": "3"}),
+        (
+            lambda task, value: mindspore_dsl.set_worker_resources(task, accelerator="x/y", accelerator_count=value),
+            "resources",
+            {"limits": {"x/y": "3"}, "requests": {"x/y": "3"}},
+        ),
+        (lambda task, value: mindspore_dsl.set_worker_pod(task, service_account=value), "service_account", 3),
     ],
 )
-def test_pipeline_parameter_is_refused(setter: Callable[[Any, Any], Any]) -> None:
-    with pytest.raises(UserError, match="must be a constant"):
+@pytest.mark.parametrize("by_task", [False, True])
+def test_pipeline_channel_is_resolved_in_the_step(
+    setter: Callable[[Any, Any], Any], field: str, expected: Any, by_task: bool, tmp_path: Any
+) -> None:
+    @dsl.component(base_image="python:3.11", install_kfp_package=False)
+    def count() -> int:
+        return 3
 
-        @dsl.pipeline(name="channel")
-        def pipeline(value: int = 1):  # type: ignore[no-untyped-def]
-            setter(train_msjob(command=["true"]), value)
+    @dsl.pipeline(name="channel")
+    def pipeline(value: int = 3):  # type: ignore[no-untyped-def]
+        channel = count().output if by_task else value
+        setter(train_msjob(command=["true"]), channel)
+
+    compiler.Compiler().compile(pipeline, str(tmp_path / "channel.yaml"))
+    spec = next(yaml.safe_load_all((tmp_path / "channel.yaml").read_text()))
+    inputs = spec["root"]["dag"]["tasks"]["train-msjob"]["inputs"]["parameters"]
+    (name,) = [name for name in inputs if name.startswith("msjob-option--")]
+    environment = spec["deploymentSpec"]["executors"]["exec-train-msjob"]["container"]["env"]
+    (text,) = [entry["value"] for entry in environment if entry["name"] == JOB_OPTIONS_VARIABLE]
+    # The driver turns integers into floats.
+    assert getattr(JobOptions.from_json(text).resolve({name: 3.0}), field) == expected
+    with pytest.raises(UserError, match="the step has no input 'msjob-option--"):
+        JobOptions.from_json(text).resolve({})
 
 
 def test_options_are_set_on_their_task_only(tmp_path: Any) -> None:

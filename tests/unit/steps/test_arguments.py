@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.steps.arguments import to_argument, to_arguments
+from kfp_mindspore.steps.arguments import parse_numbers, to_argument, to_arguments
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,26 @@ def test_value_to_argument(value: Any, expected: str) -> None:
 )
 def test_hyperparameters_to_arguments(values: dict[str, Any], expected: list[str]) -> None:
     assert to_arguments(values) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("5", 5),
+        ("5.0", 5),
+        (5.0, 5),
+        ("-0.25", -0.25),
+        ("1e-3", 0.001),
+        ("007", "007"),
+        ("nan", "nan"),
+        ("1_000", "1_000"),
+        ("", ""),
+        ("fast", "fast"),
+        (True, True),
+        (None, None),
+        ([5.0], [5.0]),
+    ],
+)
+def test_numbers_keep_their_type(value: Any, expected: Any) -> None:
+    parsed = parse_numbers({"x": value})["x"]
+    assert (parsed, type(parsed)) == (expected, type(expected))

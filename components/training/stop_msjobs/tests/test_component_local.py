@@ -1,6 +1,8 @@
 from kfp import dsl, local
 
-from kfp_mindspore.components.training.stop_msjobs import stop_msjobs
+from ..component import stop_msjobs
+
+pytest_plugins = ["kfp_mindspore.testing"]
 
 
 @dsl.component(base_image="python:placeholder", install_kfp_package=False)

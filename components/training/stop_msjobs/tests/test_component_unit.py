@@ -1,4 +1,6 @@
-from kfp_mindspore.components.training.stop_msjobs import stop_msjobs
+from ..component import stop_msjobs
+
+pytest_plugins = ["kfp_mindspore.testing"]
 
 
 def test_local_jobs_are_left_to_their_lease(local_home, capsys) -> None:

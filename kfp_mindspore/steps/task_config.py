@@ -1,0 +1,44 @@
+"""KFP's TaskConfig: what the pipeline has set on the task of a launcher, for the pods of its job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kfp_mindspore.settings import CODE_DIGEST_VARIABLE, IMAGE_VARIABLE, JOB_OPTIONS_VARIABLE
+from kfp_mindspore.steps.pod_patch import PodPatch
+
+# Name of the parameter that `@msjob_component` adds.
+PARAMETER = "task_config"
+# Environment variables of the launcher itself.
+_LAUNCHER_VARIABLES = frozenset({CODE_DIGEST_VARIABLE, IMAGE_VARIABLE, JOB_OPTIONS_VARIABLE})
+# Field of kfp.dsl.TaskConfig and of PodPatch: key in the executor input.
+_KEYS = {
+    "affinity": "affinity",
+    "tolerations": "tolerations",
+    "node_selector": "nodeSelector",
+    "env": "env",
+    "volumes": "volumes",
+    "volume_mounts": "volumeMounts",
+    "resources": "resources",
+}
+
+
+def read_task_config(config: Any) -> PodPatch:
+    """Return the additions to the job's pods that a TaskConfig holds.
+
+    Args:
+        config: A kfp.dsl.TaskConfig, its value in the executor input, or None, as in a local run.
+    """
+    values: Mapping[str, Any] = config if isinstance(config, Mapping) else vars(config) if config is not None else {}
+    fields = {name: values.get(name) or values.get(key) for name, key in _KEYS.items()}
+    if fields["env"]:
+        fields["env"] = [entry for entry in fields["env"] if entry["name"] not in _LAUNCHER_VARIABLES]
+    if fields["resources"]:
+        fields["resources"] = {kind: amounts for kind, amounts in fields["resources"].items() if amounts}
+    return PodPatch(**{name: value for name, value in fields.items() if value})
+
+
+def is_task_config(annotation: Any) -> bool:
+    """Return whether a parameter's annotation is kfp.dsl.TaskConfig."""
+    return getattr(annotation, "__name__", "") == "TaskConfig"
