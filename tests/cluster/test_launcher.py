@@ -65,6 +65,8 @@ class Step:
         self.root = run.directory / self.name.replace("_", "-") / UUID
         inputs, outputs = spec["inputDefinitions"]["parameters"], spec.get("outputDefinitions", {})
         values = {name: entry["defaultValue"] for name, entry in inputs.items() if "defaultValue" in entry}
+        # The driver's JSON of a protobuf number has no fraction.
+        values = {name: int(value) if isinstance(value, float) else value for name, value in values.items()}
         executor_input = {
             "inputs": {"parameterValues": {**values, **arguments}},
             "outputs": {
