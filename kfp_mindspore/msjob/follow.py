@@ -101,7 +101,9 @@ def follow_job(
         reported = waiting
 
     try:
-        for _, line in client.backend.follow_logs(name, namespace, pod_filter, timeout=timeout, on_change=report_waiting):
+        for _, line in client.backend.follow_logs(
+            name, namespace, pod_filter, timeout=timeout, on_change=report_waiting
+        ):
             last.append(line)
             if on_log is not None:
                 on_log(line)
