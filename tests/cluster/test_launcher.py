@@ -19,9 +19,8 @@ import yaml
 
 from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.msjob.crd import build_crd
-from kfp_mindspore.msjob.names import LEASE_ANNOTATION
+from kfp_mindspore.msjob.names import LEASE_ANNOTATION, MSJOBS
 from kfp_mindspore.operator.install.apply import apply_objects
-from kfp_mindspore.operator.resources import JOBS
 from kfp_mindspore.steps.step_pod import RUN_LABEL
 from tests.cluster.infrastructure.api_server import ControlPlane
 from tests.support.operators import SECONDS, Jobs, OperatorProcess, wait_for
@@ -152,7 +151,7 @@ class Run:
 
     def list_jobs(self) -> list[dict[str, Any]]:
         """Return the MSJobs of the namespace."""
-        return self.jobs.cluster.list(JOBS, self.jobs.namespace)
+        return self.jobs.cluster.list(MSJOBS, self.jobs.namespace)
 
     def wait_job(self, check: Callable[[dict[str, Any]], bool] = lambda _: True) -> dict[str, Any]:
         """Wait until one job exists and passes a check."""
