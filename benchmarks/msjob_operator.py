@@ -284,12 +284,13 @@ def measure_sizes(plane: ControlPlane, directory: Path, sizes: Sequence[int], se
         process = psutil.Process(operator.process.pid)
         path, created = MSJOBS.format(namespace), 0
         for jobs in sizes:
-            before = count_writes(operator)
+            before, busy = count_writes(operator), sum(process.cpu_times()[:2])
             plane.request_all(("POST", path, make_msjob(f"size-{number:05d}")) for number in range(created, jobs))
             plane.wait_pods(namespace, jobs * PODS_PER_JOB)
             plane.set_running(namespace)
             wait_settled(operator, jobs)
             writes = (count_writes(operator) - before) / max(1, jobs - created)
+            busy = 1000 * (sum(process.cpu_times()[:2]) - busy) / max(1, jobs - created)
             created = jobs
             requests, used = operator.read_metric("msjob_api_requests_total"), sum(process.cpu_times()[:2])
             time.sleep(seconds)
@@ -298,6 +299,7 @@ def measure_sizes(plane: ControlPlane, directory: Path, sizes: Sequence[int], se
                     "jobs": jobs,
                     "memory_mb": process.memory_info().rss / 2**20,
                     "writes_per_job": writes,
+                    "cpu_ms_per_job": busy,
                     "idle_cpu_percent": 100 * (sum(process.cpu_times()[:2]) - used) / seconds,
                     "idle_requests": operator.read_metric("msjob_api_requests_total") - requests,
                 }
@@ -325,8 +327,9 @@ def main() -> None:
             sizes = measure_sizes(plane, Path(directory), numbers, seconds)
     except UnavailableError as error:
         sys.exit(str(error))
-    first, last = sizes[0], sizes[-1]
-    kilobytes = 1024 * (last["memory_mb"] - first["memory_mb"]) / last["jobs"]
+    last, before = sizes[-1], sizes[-2]
+    # The first jobs allocate buffers and connections, whose memory does not depend on the number of jobs.
+    kilobytes = 1024 * (last["memory_mb"] - before["memory_mb"]) / (last["jobs"] - before["jobs"])
     targets = [
         build_target(f"pods/s / {TITLES[way]}", compute_ratios(rates["ours"], rates[way]), goal, at_least=True)
         for way, goal in (("controller", 4.0), ("pods", 0.3))
@@ -335,6 +338,7 @@ def main() -> None:
         build_target(f"memory with {last['jobs']:,} jobs, MB", [last["memory_mb"]], 250),
         build_target("memory per job, KB", [kilobytes], 20),
         build_target("writes per job", [last["writes_per_job"]]),
+        build_target("operator CPU per job until it runs, ms", [last["cpu_ms_per_job"]]),
         build_target("idle CPU, % of a core", [size["idle_cpu_percent"] for size in sizes], 2),
         build_target("requests without events", [size["idle_requests"] for size in sizes], 0),
     ]

@@ -170,7 +170,7 @@ def install(
     """
     from kfp_mindspore.operator.install import InstallOptions, build_objects
     from kfp_mindspore.operator.install.apply import apply_objects
-    from kfp_mindspore.operator.install.kustomize import dump_documents
+    from kfp_mindspore.operator.install.objects import dump_documents
 
     if not image and not dry_run and not definition_only:
         raise UserError(

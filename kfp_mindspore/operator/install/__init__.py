@@ -1,4 +1,4 @@
-"""The operator's manifests: one source for `operator install` and for the kustomize files."""
+"""Installation of the operator, with the manifests of config/operator/base."""
 
 from __future__ import annotations
 

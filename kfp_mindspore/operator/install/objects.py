@@ -1,35 +1,89 @@
-"""All manifests of an installation, in the order of their application."""
+"""The manifests of an installation: those of config/operator/base, changed by options."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.msjob.crd import build_crd
-from kfp_mindspore.operator.install.options import InstallOptions
-from kfp_mindspore.operator.install.roles import build_operator_roles, build_tenant_roles
-from kfp_mindspore.operator.install.workload import (
-    build_deployment,
-    build_namespace,
-    build_network_policy,
-    build_service,
-)
+from kfp_mindspore.operator.install.options import NAME, NAMESPACE, InstallOptions
+from kfp_mindspore.operator.resources import get_pod_groups
 
 Document = dict[str, Any]
-
-
-def group_objects(options: InstallOptions) -> dict[str, list[Document]]:
-    """Return the manifests by file name, without extension."""
-    return {
-        "crd": [build_crd()],
-        "namespace": [build_namespace(options)],
-        "operator-roles": build_operator_roles(options),
-        "tenant-roles": build_tenant_roles(),
-        "deployment": [build_deployment(options)],
-        "service": [build_service(options)],
-        "network-policy": [build_network_policy(options)],
-    }
+_MANIFESTS = Path(__file__).parent / "manifests"
+# In the order of their application; the definition is generated.
+_FILES = ("namespace", "operator-roles", "tenant-roles", "deployment", "service", "network-policy")
 
 
 def build_objects(options: InstallOptions) -> list[Document]:
     """Return definition, namespace, roles, Deployment, Service and NetworkPolicy."""
-    return [item for group in group_objects(options).values() for item in group]
+    objects = [build_crd()]
+    for document in [document for name in _FILES for document in load_documents(_MANIFESTS / f"{name}.yaml")]:
+        _set_namespace(document, options.namespace)
+        kind, is_named = document["kind"], document["metadata"]["name"] == NAME
+        if kind == "Deployment":
+            _set_deployment(document["spec"], options)
+        if kind == "ClusterRole" and is_named:
+            document["rules"] += list_gang_rules(options)
+        if kind in ("ClusterRole", "ClusterRoleBinding") and is_named and options.watched:
+            objects += [_restrict(document, namespace) for namespace in options.watched]
+        else:
+            objects.append(document)
+    return objects
+
+
+def list_gang_rules(options: InstallOptions) -> list[Document]:
+    """Return the operator's rules for the PodGroups of a gang scheduler."""
+    groups = get_pod_groups(options.gang_scheduler)
+    verbs = ["get", "list", "watch", "create", "delete"]
+    return [{"apiGroups": [groups.group], "resources": [groups.plural], "verbs": verbs}] if groups else []
+
+
+def dump_documents(documents: list[Document]) -> str:
+    """Return documents as one stream of YAML."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    return "---\n".join(yaml.dump(item, Dumper=Dumper, sort_keys=False, width=120) for item in documents)
+
+
+def load_documents(file: Path) -> list[Document]:
+    """Return the documents of a YAML file."""
+    import yaml
+
+    return list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
+
+
+def _set_namespace(document: Document, namespace: str) -> None:
+    metadata = document["metadata"]
+    if document["kind"] == "Namespace":
+        metadata["name"] = namespace
+    for item in (metadata, *document.get("subjects", ())):
+        if item.get("namespace") == NAMESPACE:
+            item["namespace"] = namespace
+
+
+def _set_deployment(spec: Document, options: InstallOptions) -> None:
+    spec["replicas"] = options.replicas
+    (container,) = spec["template"]["spec"]["containers"]
+    container["image"] = options.image
+    container["args"] += [f"--namespace={namespace}" for namespace in options.watched]
+    if options.gang_scheduler != "none":
+        container["args"].append(f"--gang-scheduler={options.gang_scheduler}")
+    if options.pod_security != "restricted":
+        container["args"].append(f"--pod-security={options.pod_security}")
+    if options.istio_sidecar:
+        container["args"].append("--istio-sidecar")
+
+
+def _restrict(document: Document, namespace: str) -> Document:
+    """Return the Role or RoleBinding of one namespace for a ClusterRole or ClusterRoleBinding."""
+    metadata = document["metadata"]
+    restricted = {**document, "kind": document["kind"].removeprefix("Cluster")}
+    restricted["metadata"] = {"name": metadata["name"], "namespace": namespace, "labels": metadata["labels"]}
+    if "roleRef" in document:
+        restricted["roleRef"] = {**document["roleRef"], "kind": "Role"}
+    return restricted

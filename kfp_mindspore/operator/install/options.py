@@ -11,8 +11,6 @@ from kfp_mindspore.settings import PLACEHOLDER_OPERATOR_IMAGE
 
 NAME = "msjob-controller"
 NAMESPACE = "msjob-system"
-PORT = 8080
-LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/part-of": "kfp-mindspore"}
 
 
 @dataclass(frozen=True)

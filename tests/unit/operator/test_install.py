@@ -15,7 +15,8 @@ from click.testing import CliRunner
 from kfp_mindspore.cli.operator import operator
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.operator.install import InstallOptions, build_objects
-from kfp_mindspore.operator.install.roles import build_kueue_roles
+from kfp_mindspore.operator.install.objects import list_gang_rules, load_documents
+from kfp_mindspore.operator.options import GangScheduler
 
 CONFIG = Path(__file__).parents[3] / "config" / "operator"
 Document = dict[str, Any]
@@ -47,11 +48,18 @@ def find(documents: list[Document], kind: str) -> Document:
         ("overlays/volcano", InstallOptions(gang_scheduler="volcano"), []),
         ("overlays/scheduler-plugins", InstallOptions(gang_scheduler="scheduler-plugins"), []),
         ("overlays/istio", InstallOptions(istio_sidecar=True), []),
-        ("overlays/kueue", InstallOptions(), build_kueue_roles()),
+        ("overlays/kueue", InstallOptions(), load_documents(CONFIG / "overlays" / "kueue" / "kueue-roles.yaml")),
     ],
 )
 def test_kustomize_matches_operator_install(name: str, choices: InstallOptions, extra: list[Document]) -> None:
     assert by_name(build_kustomization(name)) == by_name([*build_objects(choices), *extra])
+
+
+@pytest.mark.parametrize("scheduler", ["volcano", "scheduler-plugins"])
+def test_gang_overlays_have_the_rules_and_arguments_of_operator_install(scheduler: GangScheduler) -> None:
+    (overlay,) = load_documents(CONFIG / "overlays" / scheduler / "kustomization.yaml")
+    values = [operation["value"] for patch in overlay["patches"] for operation in yaml.safe_load(patch["patch"])]
+    assert values == [*list_gang_rules(InstallOptions(gang_scheduler=scheduler)), f"--gang-scheduler={scheduler}"]
 
 
 def test_single_namespace_overlay_has_no_cluster_roles() -> None:
