@@ -9,6 +9,7 @@ import yaml
 
 from kfp_mindspore.cli.init import write_project
 from kfp_mindspore.cli.main import run
+from tests.support.pipelines_server import make_pod_name, make_tasks
 
 IMAGE = "registry.example.com/mine@sha256:" + "0" * 64
 STEPS = ["load-dataset", "train-msjob", "export-mindir", "evaluate-mindir", "deploy-kserve", "smoke-test"]
@@ -157,6 +158,100 @@ def test_run_waits_for_its_end(
     assert "ended FAILED" in capsys.readouterr().err
 
 
+def test_failed_run_is_reported_with_its_last_lines(
+    project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipelines_server.tasks = make_tasks({"load-dataset": "SUCCEEDED", "train-msjob": "FAILED"})
+    pipelines_server.logs = {make_pod_name("train-msjob"): "loading\nError: no data\n"}
+    pipelines_server.states[:] = [None, "RUNNING", "FAILED"]
+    host = ["--host", pipelines_server.url]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("time.sleep", lambda _: None)
+        command = ["pipeline", "run", "my-project/pipeline.py", "--image", IMAGE, "--name", "one", "--wait"]
+        assert run([*command, *host]) == 1
+    printed = capsys.readouterr()
+    url = f"{pipelines_server.url}/#/runs/details/r0"
+    assert printed.out.splitlines() == [
+        f"one: {url}",
+        "PENDING",
+        "load-dataset: SUCCEEDED",
+        "train-msjob: FAILED",
+        "RUNNING",
+        "FAILED",
+    ]
+    assert printed.err.splitlines() == [
+        "Error: run one ended FAILED in step train-msjob",
+        "  | loading",
+        "  | Error: no data",
+        f"Details: {url}",
+    ]
+    assert run(["pipeline", "get", "r0", *host]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["one: FAILED", url]
+    assert [line.split() for line in lines[2:5]] == [
+        ["STEP", "STATE"],
+        ["load-dataset", "SUCCEEDED"],
+        ["train-msjob", "FAILED"],
+    ]
+    assert lines[5:] == ["train-msjob: failed", "  | loading", "  | Error: no data"]
+    assert run(["pipeline", "get", "r0", *host, "--wait"]) == 1
+    capsys.readouterr()
+    assert run(["pipeline", "get", "r0", *host, "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert described["failed"] == [{"name": "train-msjob", "reason": "", "log": ["loading", "Error: no data"]}]
+
+
+def test_runs_are_listed_terminated_and_deleted(
+    project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host = ["--host", pipelines_server.url]
+    pipelines_server.states[:] = ["RUNNING"]
+    assert run(["pipeline", "run", "my-project/pipeline.py", "--image", IMAGE, "--name", "one", *host]) == 0
+    capsys.readouterr()
+    assert run(["pipeline", "list", "runs", *host, "--json"]) == 0
+    assert [row["run_id"] for row in json.loads(capsys.readouterr().out)] == ["r0"]
+    assert run(["pipeline", "terminate", "r0", *host]) == 0
+    assert run(["pipeline", "get", "r0", *host]) == 0
+    assert run(["pipeline", "delete", "r0", *host, "--json"]) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    assert json.loads(last) == {"id": "r0", "action": "deleted"}
+    assert run(["pipeline", "list", "runs", *host]) == 0
+    assert capsys.readouterr().out.split() == ["NAME", "STATE", "CREATED", "RUN_ID"]
+    assert run(["pipeline", "delete", "r0", *host]) == 1
+    assert "delete the run: HTTP 404" in capsys.readouterr().err
+
+
+def test_pipelines_and_versions_are_listed(
+    project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host = ["--host", pipelines_server.url]
+    for name in ("a", "b"):
+        assert run(["pipeline", "upload", "digits_lifecycle", "--image", IMAGE, "--name", name, *host]) == 0
+    capsys.readouterr()
+    assert run(["pipeline", "list", "uploaded", *host, "--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["b", "a"]
+    assert run(["pipeline", "list", "versions", "--pipeline", "b", *host, "--json"]) == 0
+    assert [row["version_id"] for row in json.loads(capsys.readouterr().out)] == ["v1"]
+    assert run(["pipeline", "list", "versions", *host]) == 2
+    assert "--pipeline and versions must be given together" in capsys.readouterr().err
+
+
+def test_schedule_is_created_and_deleted(
+    project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host = ["--host", pipelines_server.url]
+    command = ["pipeline", "schedule", "my-project/pipeline.py", "--image", IMAGE, "--name", "nightly", *host]
+    assert run([*command, "--cron", "0 3 * * *", "-p", "epochs=3"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "nightly: 0 0 3 * * *"
+    assert pipelines_server.schedules["s0"].runtime_config.parameters == {"epochs": 3}
+    assert run(["pipeline", "list", "schedules", *host, "--json"]) == 0
+    assert [row["when"] for row in json.loads(capsys.readouterr().out)] == ["0 0 3 * * *"]
+    assert run(["pipeline", "unschedule", "s0", *host]) == 0
+    assert not pipelines_server.schedules
+    assert run(command) == 2
+    assert "exactly one of cron and an interval" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["upload", "run"])
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
@@ -186,7 +281,13 @@ def test_invalid_request_is_refused_before_any_connection(
     assert not pipelines_server.paths
 
 
-@pytest.mark.parametrize("command", ["list", "compile", "upload", "run"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("list", "compile", "upload", "run", "get", "terminate", "delete", "schedule", "unschedule"),
+        *("setup", "check"),
+    ],
+)
 def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["pipeline", command, "--help"]) == 0
     assert f"kfp-mindspore pipeline {command}" in capsys.readouterr().out.partition("Example")[2]
