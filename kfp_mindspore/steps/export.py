@@ -37,6 +37,7 @@ def export_model(
     Returns:
         Largest absolute difference between the outputs of the exported graph and of the network.
     """
+    from kfp_mindspore.formats.bundle import MODEL_FILE
     from kfp_mindspore.mindir import export_mindir
 
     signature = export_mindir(
@@ -54,6 +55,7 @@ def export_model(
         framework="mindspore",
         framework_version=signature.mindspore_version,
         format="mindir",
+        digest=f"sha256:{signature.files[MODEL_FILE]['sha256']}",
         inputs=to_metadata([spec.to_dict() for spec in signature.inputs]),
         outputs=to_metadata([spec.to_dict() for spec in signature.outputs]),
         files=to_metadata(signature.files),

@@ -12,6 +12,8 @@ from kfp_mindspore.inference import InferenceClient, LocalServing
 from kfp_mindspore.runs import run_local
 from kfp_mindspore.testing import Lifecycle
 
+ROOT = Path(__file__).parents[2]
+
 pytestmark = [pytest.mark.lifecycle, pytest.mark.timeout(300)]
 
 
@@ -52,3 +54,11 @@ def test_sources_are_built_before_training(local_home: Path) -> None:
     result = run_local("digits_from_sources", arguments, home=local_home)
     assert result.steps["build-image"].outputs["built"] is False
     assert result.steps["smoke-test"].state == "succeeded"
+
+
+def test_notebook_runs_as_a_step(local_home: Path) -> None:
+    result = run_local(ROOT / "examples" / "notebook_step" / "pipeline.py", {"split": "test"}, home=local_home)
+    report = Path(result.steps["describe-dataset"].outputs["report"]["uri"]).read_text()
+    rows = [line.strip("| ").split(" | ") for line in report.splitlines() if line.startswith("| ")]
+    assert report.startswith("# digits, split test")
+    assert sum(int(count) for _, count in rows[1:]) == 360

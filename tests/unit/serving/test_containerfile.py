@@ -45,6 +45,18 @@ def is_ignored(path: str) -> bool:
     return ignored
 
 
+def test_stage_of_steps_has_the_environment_and_no_entrypoint() -> None:
+    instructions = read_instructions()
+    start = instructions.index(("FROM", "${BASE} AS steps"))
+    end = next(index for index in range(start + 1, len(instructions)) if instructions[index][0] == "FROM")
+    stage = dict(instructions[start:end])
+    assert stage["COPY"] == "--from=build /opt/venv /opt/venv"
+    assert stage["USER"] == "1000:0"
+    # KFP and MSJobs set the command; PYTHONSAFEPATH would hide `python -m train` in the working directory.
+    assert "ENTRYPOINT" not in stage
+    assert "PYTHONSAFEPATH" not in stage["ENV"]
+
+
 def test_the_last_stage_runs_no_command() -> None:
     # So its base needs no shell, and nothing but the copied environment is added to it.
     words = [word for word, _ in read_last_stage()]

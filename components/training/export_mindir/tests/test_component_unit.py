@@ -1,3 +1,4 @@
+import hashlib
 import json
 from unittest.mock import create_autospec
 
@@ -51,7 +52,9 @@ def test_arguments_are_passed_to_export_and_metadata_is_set(
     )
     assert 0 <= difference <= 1e-5
     assert bundle.metadata["max_abs_diff"] == difference
+    mindir_file = lifecycle.bundle / "model.mindir"
     assert json.loads(bundle.metadata["inputs"])[0]["shape"] == [-1, 1, 8, 8]
     assert json.loads(bundle.metadata["labels"]) == [str(digit) for digit in range(10)]
+    assert bundle.metadata["digest"] == f"sha256:{hashlib.sha256(mindir_file.read_bytes()).hexdigest()}"
     assert set(json.loads(bundle.metadata["files"])) == {"model.mindir", "verified.npz"}
     assert all(isinstance(value, (str, int, float)) for value in bundle.metadata.values())
