@@ -41,6 +41,8 @@ STEP_VARIABLE = "KFP_MINDSPORE_STEP"
 CODE_DIGEST_VARIABLE = "KFP_MINDSPORE_CODE_DIGEST"
 # Options of a task's MSJob, set by the task setters of `kfp_mindspore.dsl`.
 JOB_OPTIONS_VARIABLE = "KFP_MINDSPORE_MSJOB_OPTIONS"
+# Digest of what a pipeline sets on the task of a launcher; part of the cache key of its step.
+TASK_CONFIG_DIGEST_VARIABLE = "KFP_MINDSPORE_TASK_CONFIG_DIGEST"
 DEBUG_VARIABLE = "KFP_MINDSPORE_DEBUG"
 
 MODEL_KEY_VARIABLE = "MINDSPORE_MODEL_KEY"

@@ -26,7 +26,7 @@ class AsyncClient(Transport):
     """A client of one API server, for one event loop; connects on first use. `close` it.
 
     Requests are retried on 429, 502, 503, 504 and broken connections where repeating is safe. A server that has never
-    responded is not retried, since its address is probably wrong.
+    responded is not retried, since its address is probably wrong, unless it is that of a pod's own cluster.
 
     Methods raise the errors of `kfp_mindspore.kube.errors`, or NotFoundError, AlreadyExistsError and ValidationError
     of `kfp_mindspore.errors`.

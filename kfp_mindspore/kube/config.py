@@ -37,6 +37,7 @@ class ClusterConfig:
         key_file: Its private key.
         verify: Whether to verify the server's certificate.
         server_name: Host name in the server's certificate; None for that of the URL.
+        is_given: Whether Kubernetes itself gave the address, so that an unreachable server is worth a retry.
     """
 
     server: str
@@ -48,6 +49,7 @@ class ClusterConfig:
     key_file: str | None = None
     verify: bool = True
     server_name: str | None = None
+    is_given: bool = False
 
     def create_ssl_context(self) -> ssl.SSLContext:
         """Return a context with the cluster's certificate authority and the client's certificate.
@@ -103,6 +105,7 @@ def _load_service_account() -> ClusterConfig:
         source=source,
         get_authorization=_TokenFile(SERVICE_ACCOUNT_DIR / "token"),
         ca_file=str(SERVICE_ACCOUNT_DIR / "ca.crt"),
+        is_given=True,
     )
 
 

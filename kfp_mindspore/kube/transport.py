@@ -47,7 +47,8 @@ class Transport:
     Args:
         kubeconfig: See `load_config`.
         context: See `load_config`.
-        retry_timeout: Seconds for which a server that has responded before is retried.
+        retry_timeout: Seconds for which a server that has responded before is retried, and in a pod any server: the
+            network of a pod, such as an Istio sidecar, may start after its containers.
         count_response: Called with verb and HTTP status after each request (0 for no response).
     """
 
@@ -84,6 +85,8 @@ class Transport:
                 if config != self._config:
                     # Requests under way continue on the connections of the old session.
                     self._sessions.append(_create_session(config))
+                if self._config is None:
+                    self._has_responded = config.is_given
                 self._config, self._is_rejected = config, False
             return self._config
 

@@ -37,6 +37,7 @@ _STEP_MODULE = re.compile(r"kfp_mindspore\.steps\.(\w+)")
 _MODULE_CAPABILITIES: Mapping[str, Capability] = {
     "train": "training",
     "function": "training",
+    "stop": "training",
     "deploy": "deployment",
     "build": "images",
 }

@@ -101,6 +101,7 @@ def compile_text(source: str, image: str = "") -> str:
     import yaml
 
     from kfp_mindspore.runs.image import set_image
+    from kfp_mindspore.runs.task_config_digest import add_task_config_digests
 
     check_source(source)
     path, _ = _split(source)
@@ -115,9 +116,12 @@ def compile_text(source: str, image: str = "") -> str:
             file = Path(directory, "pipeline.yaml")
             compiler.Compiler().compile(pipeline, str(file))
             text = file.read_text()
-    if not image:
+    compiled = [document for document in yaml.safe_load_all(text) if document]
+    documents = add_task_config_digests(compiled)
+    if image:
+        documents = [set_image(document, image) for document in documents]
+    if documents == compiled:
         return text
-    documents = [set_image(document, image) for document in yaml.safe_load_all(text) if document]
     head = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
     return head + yaml.safe_dump_all(documents, sort_keys=True)
 

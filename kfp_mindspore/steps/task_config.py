@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kfp_mindspore.settings import CODE_DIGEST_VARIABLE, IMAGE_VARIABLE, JOB_OPTIONS_VARIABLE
+from kfp_mindspore.settings import (
+    CODE_DIGEST_VARIABLE,
+    IMAGE_VARIABLE,
+    JOB_OPTIONS_VARIABLE,
+    TASK_CONFIG_DIGEST_VARIABLE,
+)
 from kfp_mindspore.steps.pod_patch import PodPatch
 
 # Name of the parameter that `@msjob_component` adds.
 PARAMETER = "task_config"
 # Environment variables of the launcher itself.
-_LAUNCHER_VARIABLES = frozenset({CODE_DIGEST_VARIABLE, IMAGE_VARIABLE, JOB_OPTIONS_VARIABLE})
+_LAUNCHER_VARIABLES = frozenset(
+    {CODE_DIGEST_VARIABLE, IMAGE_VARIABLE, JOB_OPTIONS_VARIABLE, TASK_CONFIG_DIGEST_VARIABLE}
+)
 # Field of kfp.dsl.TaskConfig and of PodPatch: key in the executor input.
 _KEYS = {
     "affinity": "affinity",

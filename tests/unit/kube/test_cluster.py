@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import socket
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -23,6 +25,7 @@ from kfp_mindspore.kube import (
     NotInstalledError,
     UnreachableError,
     config,
+    transport,
 )
 from kfp_mindspore.kube.errors import (
     ConfigurationError,
@@ -304,6 +307,35 @@ def test_service_account_of_the_pod(server: FakeApiServer, tmp_path: Path, monke
     (tmp_path / "token").write_text("rotated")
     monkeypatch.setattr(config, "_TOKEN_SECONDS", 0.0)
     assert loaded.get_authorization() == "Bearer rotated"
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_unreachable_server_of_the_own_cluster_is_retried(
+    is_given: bool, server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = dataclasses.replace(config.load_config(server.write_kubeconfig(tmp_path / "config")), is_given=is_given)
+    monkeypatch.setattr(transport, "load_config", lambda *_: loaded)
+    server.put(THINGS.get_path("team"), {"metadata": {"name": "a"}})
+    server.stop()
+    if not is_given:
+        with pytest.raises(UnreachableError):
+            Cluster().get(THINGS, "a", "team")
+        return
+    refused = threading.Event()
+    wait = transport.Transport._wait
+
+    async def record(*arguments: Any) -> None:
+        refused.set()
+        await wait(*arguments)
+
+    monkeypatch.setattr(transport.Transport, "_wait", record)
+
+    def restart() -> None:
+        refused.wait()
+        server.start()
+
+    threading.Thread(target=restart, daemon=True).start()
+    assert Cluster().get(THINGS, "a", "team")["metadata"]["name"] == "a"
 
 
 REQUEST = Request("create", "msjobs.mindspore.gitee.com", "a", "team")
