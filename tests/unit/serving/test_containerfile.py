@@ -91,7 +91,7 @@ def test_everything_installed_is_pinned() -> None:
 
 def test_bases_are_arguments() -> None:
     instructions = read_instructions()
-    assert [rest.split()[0] for word, rest in instructions if word == "FROM"] == ["${BUILD_BASE}", "${BASE}"]
+    assert [rest.split()[0] for word, rest in instructions if word == "FROM"] == ["${BUILD_BASE}", "${BASE}", "${BASE}"]
     names = [rest.partition("=")[0] for word, rest in instructions if word == "ARG"]
     assert {"BASE", "BUILD_BASE", "EXTRAS", "DEVICE"} <= set(names)
 
