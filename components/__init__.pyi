@@ -2,6 +2,7 @@ from .data_processing.load_dataset.component import load_dataset as load_dataset
 from .deployment.batch_predict.component import batch_predict as batch_predict
 from .deployment.deploy_kserve.component import deploy_kserve as deploy_kserve
 from .deployment.register_model.component import register_model as register_model
+from .deployment.rollback_kserve.component import rollback_kserve as rollback_kserve
 from .deployment.smoke_test.component import smoke_test as smoke_test
 from .evaluation.compare_models.component import compare_models as compare_models
 from .evaluation.evaluate_mindir.component import evaluate_mindir as evaluate_mindir

@@ -12,6 +12,8 @@ from pathlib import Path
 BACKEND_VARIABLE = "KFP_MINDSPORE_BACKEND"
 LOCAL = "local"
 KUBERNETES = "kubernetes"
+# Of services: another word for `kubernetes`.
+KSERVE = "kserve"
 
 # Image with this package: of pipeline steps and of the pods of jobs.
 IMAGE_VARIABLE = "KFP_MINDSPORE_IMAGE"

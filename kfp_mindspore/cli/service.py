@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import click
 
-from kfp_mindspore.cli.output import add_backend_option, add_json_option, dump_manifest, print_json, print_table
+from kfp_mindspore.cli.output import add_json_option, dump_manifest, print_json, print_table
 from kfp_mindspore.inference import InferenceClient
 from kfp_mindspore.inference.service import ServiceStatus
-from kfp_mindspore.settings import SERVER_IMAGE_VARIABLE
+from kfp_mindspore.settings import BACKEND_VARIABLE, KSERVE, KUBERNETES, LOCAL, SERVER_IMAGE_VARIABLE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -23,9 +23,27 @@ def add_namespace_option(command: Command) -> Command:
     )
 
 
+def add_wait_option(command: Command) -> Command:
+    """Add `--wait`, passed to the command as `wait`."""
+    option = click.option(
+        "--wait", type=click.FloatRange(min=0), default=120, show_default=True, help="Seconds until it has to serve."
+    )
+    return option(command)
+
+
+def add_backend_option(command: Command) -> Command:
+    """Add `--backend`, passed as `backend`; `kserve` is another word for `kubernetes`."""
+    return click.option(
+        "--backend",
+        type=click.Choice([LOCAL, KUBERNETES, KSERVE]),
+        envvar=BACKEND_VARIABLE,
+        help="Where it runs. [default: local on a machine, kubernetes in a pod]",
+    )(command)
+
+
 @click.group(epilog="Example: kfp-mindspore service describe digits")
 def service() -> None:
-    """List, describe and stop services."""
+    """List, describe, promote, roll back and stop services."""
 
 
 @service.command("list", epilog="Example: kfp-mindspore service list --all-namespaces")
@@ -42,8 +60,8 @@ def list_services(namespace: str, all_namespaces: bool, backend: str | None, as_
     if not statuses:
         click.echo("No services." if all_namespaces else f"No services in namespace {namespace}.")
         return
-    columns = ["name", "state", "url", "version", "restarts", "age"]
-    rows = [{**status.to_dict(), "age": _format_age(status)} for status in statuses]
+    columns = ["name", "state", "url", "version", "canary", "restarts", "age"]
+    rows = [{**status.to_dict(), "canary": _format_canary(status), "age": _format_age(status)} for status in statuses]
     print_table(rows, ["namespace", *columns] if all_namespaces else columns)
 
 
@@ -55,6 +73,28 @@ def list_services(namespace: str, all_namespaces: bool, backend: str | None, as_
 def describe(name: str, namespace: str, backend: str | None, as_json: bool) -> None:
     """Show how the service NAME is."""
     _print_status(_connect(backend, namespace).get(name), as_json)
+
+
+@service.command(epilog="Example: kfp-mindspore service promote digits")
+@click.argument("name")
+@add_wait_option
+@add_namespace_option
+@add_backend_option
+@add_json_option
+def promote(name: str, wait: float, namespace: str, backend: str | None, as_json: bool) -> None:
+    """Make the canary of the service NAME its next version."""
+    _print_outcome(_connect(backend, namespace).promote(name, wait), as_json)
+
+
+@service.command(epilog="Example: kfp-mindspore service rollback digits")
+@click.argument("name")
+@add_wait_option
+@add_namespace_option
+@add_backend_option
+@add_json_option
+def rollback(name: str, wait: float, namespace: str, backend: str | None, as_json: bool) -> None:
+    """Remove the canary of the service NAME; without one, deploy the model of the version before again."""
+    _print_outcome(_connect(backend, namespace).rollback(name, wait), as_json)
 
 
 @service.command(epilog="Example: kfp-mindspore service stop digits")
@@ -128,6 +168,13 @@ def _connect(backend: str | None, namespace: str) -> InferenceClient:
     return InferenceClient(backend, namespace)
 
 
+def _print_outcome(status: ServiceStatus, as_json: bool) -> None:
+    if as_json:
+        print_json(status.to_dict())
+    else:
+        click.echo(f"{status.name}: version {status.version} serves {status.model} at {status.url}")
+
+
 def _print_status(status: ServiceStatus, as_json: bool) -> None:
     if as_json:
         print_json(status.to_dict())
@@ -143,13 +190,26 @@ def _print_status(status: ServiceStatus, as_json: bool) -> None:
         "replicas": status.replicas,
         "restarts": status.restarts,
         "process": status.pid or "none",
+        "previous": status.previous or "none",
+        "digest": status.digest or "unknown",
+        "run": status.run or "unknown",
         "age": _format_age(status),
-        "log": status.log,
+        "log": status.log or f"kfp-mindspore service logs {status.name}",
     }
+    if (canary := status.canary) is not None:
+        lines |= {
+            "canary": f"{canary.percent}% {f'{canary.state}: {canary.message}' if canary.message else canary.state}",
+            "": f"model {canary.model}, url {canary.url}",
+            "traffic": canary.traffic_url,
+        }
     for name, value in lines.items():
         click.echo(f"{name:10} {value}")
     for warning in status.warnings:
         click.echo(f"{'warning':10} {warning}")
+
+
+def _format_canary(status: ServiceStatus) -> str:
+    return f"{status.canary.percent}%" if status.canary else ""
 
 
 def _format_age(status: ServiceStatus) -> str:

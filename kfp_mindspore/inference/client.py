@@ -10,7 +10,7 @@ from kfp_mindspore.errors import ProcessFailedError, UserError, ValidationError,
 from kfp_mindspore.inference.backends.base import ServingBackend
 from kfp_mindspore.inference.service import Service, ServiceStatus, list_name_errors
 from kfp_mindspore.local.lease import Lease
-from kfp_mindspore.settings import BACKEND_VARIABLE, KUBERNETES, LOCAL, get_backend_name
+from kfp_mindspore.settings import BACKEND_VARIABLE, KSERVE, KUBERNETES, LOCAL, get_backend_name
 
 _LAST_LINES = 15
 _POLL_SECONDS = 0.1
@@ -195,8 +195,8 @@ def create_backend(name: str | None = None) -> ServingBackend:
     """Return the backend of a name.
 
     Args:
-        name: `local` or `kubernetes`; default `KFP_MINDSPORE_BACKEND`, else the cluster in a pod and this machine
-            anywhere else.
+        name: `local`, `kubernetes` or its synonym `kserve`; default `KFP_MINDSPORE_BACKEND`, else the cluster in a pod
+            and this machine anywhere else.
 
     Raises:
         UserError: The name is unknown.
@@ -206,7 +206,7 @@ def create_backend(name: str | None = None) -> ServingBackend:
         from kfp_mindspore.inference.backends.local import LocalServing
 
         return LocalServing()
-    if name == KUBERNETES:
+    if name in (KUBERNETES, KSERVE):
         from kfp_mindspore.inference.backends.kserve import KServeBackend
 
         return KServeBackend()

@@ -108,7 +108,7 @@ def run_smoke_test(
         ProcessFailedError: A prediction is missing or differs; the message names protocol, output and sample.
     """
     bundle = ModelBundle.open(bundle_dir)
-    verified = _read_samples(bundle)
+    verified = read_samples(bundle)
     if _is_transformed(bundle):
         # The number of rows of an example depends on the transform.
         samples, index = min(samples, len(verified)), min(index, len(verified) - 1)
@@ -118,13 +118,10 @@ def run_smoke_test(
         raise UserError(f"index: must be 0 to {samples - 1}, got {index}")
     inputs = {name: array[:samples] for name, array in verified.inputs.items()}
     expected = {name: array[:samples] for name, array in verified.outputs.items()}
-    outputs = tuple(
-        TensorSpec(name, BYTES if array.dtype == object else array.dtype.name, (-1, *array.shape[1:]))
-        for name, array in expected.items()
-    )
+    outputs = list_specs(expected)
     protocols: dict[str, Callable[[], Arrays]] = {
         "v1": lambda: _predict_v1(url.rstrip("/"), model_name, inputs, outputs, timeout),
-        "v2": lambda: _predict_v2(url.rstrip("/"), model_name, inputs, outputs, timeout),
+        "v2": lambda: predict_v2(url.rstrip("/"), model_name, inputs, outputs, timeout),
     }
     differences: dict[str, float] = {}
     answers: Arrays = {}
@@ -153,12 +150,21 @@ def run_smoke_test(
     )
 
 
+def list_specs(expected: Mapping[str, NDArray[Any]]) -> tuple[TensorSpec, ...]:
+    """Return names, data types and shapes of outputs with any number of rows."""
+    return tuple(
+        TensorSpec(name, BYTES if array.dtype == object else array.dtype.name, (-1, *array.shape[1:]))
+        for name, array in expected.items()
+    )
+
+
 def _is_transformed(bundle: ModelBundle) -> bool:
     """Return whether a transform changes the inputs or outputs of the graph."""
     return TRANSFORM_FILE in bundle.signature.files or bool(bundle.signature.transform)
 
 
-def _read_samples(bundle: ModelBundle) -> VerifiedSamples:
+def read_samples(bundle: ModelBundle) -> VerifiedSamples:
+    """Return what clients send and get: the verified samples, or with a transform the example request."""
     if not _is_transformed(bundle):
         return bundle.read_verified()
     example = bundle.read_example()
@@ -189,9 +195,14 @@ def _predict_v1(
     return {spec.name: _to_array([row[spec.name] for row in predictions], spec) for spec in outputs}
 
 
-def _predict_v2(
+def predict_v2(
     url: str, name: str, inputs: Mapping[str, NDArray[Any]], outputs: tuple[TensorSpec, ...], timeout: float
 ) -> Arrays:
+    """Return the outputs of a service by name.
+
+    Raises:
+        RequestError: The request failed, or its response has not these outputs.
+    """
     tensors = [
         {"name": key, "shape": list(array.shape), "datatype": _get_datatype(array), "data": _to_json(array.ravel())}
         for key, array in inputs.items()

@@ -140,7 +140,7 @@ def failing_canary_leaves_the_service_alone(world: ServingEnvironment) -> None:
 
 def canary_can_be_replaced(world: ServingEnvironment) -> None:
     world.deploy(FIRST)
-    world.deploy(FIRST, canary=10)
+    world.deploy(FIRST, canary=10, digest="sha256:2")
     canary = world.deploy(SECOND, canary=20).canary
     assert canary is not None
     assert (canary.percent, canary.model) == (20, world.locate(SECOND))

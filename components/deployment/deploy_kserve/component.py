@@ -13,9 +13,22 @@ def deploy_kserve(
     namespace: str = "",
     replicas: int = 1,
     resources: dict = {},
+    server_args: list = [],
+    grpc: bool = False,
+    model_uri: str = "",
+    service_account: str = "",
+    download: str = "initializer",
+    storage_secret: str = "",
+    canary: int = 0,
+    max_accuracy_drop: float = 0.0,
+    run: str = "",
     wait_seconds: int = 120,
-) -> NamedTuple("Outputs", [("url", str), ("grpc_url", str), ("name", str)]):
+) -> NamedTuple("Outputs", [("url", str), ("grpc_url", str), ("name", str), ("version", int)]):
     """Deploy a model bundle as a service, or as a new version of it, and wait until it is ready.
+
+    With `canary` the bundle first runs beside the version that serves. Its predictions are compared with those of the
+    bundle, and its accuracy with that of the version that serves, on the bundle's held-out samples. Then it is
+    promoted, or rolled back and the step fails. When a new version does not start, the version before serves on.
 
     Disable caching of this step in a pipeline (`task.set_caching_options(False)`): cached outputs may name a deleted
     service.
@@ -26,12 +39,23 @@ def deploy_kserve(
         namespace: Namespace of the service; default the step's.
         replicas: Number of replicas.
         resources: Kubernetes resource requirements of each replica: {"requests": {…}, "limits": {…}}.
+        server_args: Further flags of the model server, each `--flag=value`.
+        grpc: Whether the service on a cluster has a gRPC port; a service of this machine always has one.
+        model_uri: URI of the bundle for a cluster (s3://, gs://, pvc://claim/path, …); default the artifact's.
+        service_account: Service account of the pods, with the credentials of the model's store.
+        download: Where a cluster downloads the bundle: `initializer` (KServe's) or `server`, which namespaces of the
+            Pod Security Standard `restricted` allow.
+        storage_secret: With download `server`: Secret whose keys become its environment, such as AWS_ACCESS_KEY_ID.
+        canary: Percentage of the requests that a canary gets during its test, 1 to 99; 0 deploys without a canary.
+        max_accuracy_drop: Largest decrease of the accuracy with which a canary is promoted, 0 to 1.
+        run: Recorded with the service, such as `dsl.PIPELINE_JOB_NAME_PLACEHOLDER`; default the step's pod.
         wait_seconds: Seconds to wait until the service is ready.
 
     Returns:
         url: HTTP URL of the service; V1 predictions are at `{url}/v1/models/{name}:predict`.
-        grpc_url: gRPC address (V2) of the service, host and port.
+        grpc_url: gRPC address (V2) of the service, host and port; empty on a cluster without `grpc`.
         name: Name of the service and of the model in its URLs.
+        version: Number of the version that serves, which `rollback_kserve` takes.
     """
     from kfp_mindspore.steps.deploy import deploy_model
 
@@ -41,6 +65,15 @@ def deploy_kserve(
         namespace=namespace,
         replicas=replicas,
         resources=resources,
+        server_args=server_args,
+        grpc=grpc,
+        model_uri=model_uri,
+        service_account=service_account,
+        download=download,
+        storage_secret=storage_secret,
+        canary=canary,
+        max_accuracy_drop=max_accuracy_drop,
+        run=run,
         wait_seconds=wait_seconds,
     )
 

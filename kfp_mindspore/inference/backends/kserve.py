@@ -20,6 +20,7 @@ from kfp_mindspore.inference.backends.kserve_status import (
     get_canary_url,
     get_url,
     is_stopped,
+    is_version_of,
     snapshot,
 )
 from kfp_mindspore.inference.manifest import PREVIOUS_ANNOTATION, SERVICE_ANNOTATION, STOP_ANNOTATION
@@ -84,10 +85,13 @@ class KServeBackend(ServingBackend):
                 hint=f"Choose another name, or label it to hand it over: kubectl label -n {service.namespace} "
                 f"inferenceservice {service.name} {_OWN_LABEL}",
             )
-        if canary and current is not None and not is_stopped(current):
+        has_canary = self._find(SERVICES, f"{service.name}-canary", service.namespace) is not None
+        # After its promotion, the canary of a retried step is the version that serves.
+        is_promoted = not has_canary and current is not None and is_version_of(current, service)
+        if canary and current is not None and not is_stopped(current) and not is_promoted:
             self._deploy_canary(service, canary, current, wait_seconds)
         else:
-            if self._find(SERVICES, f"{service.name}-canary", service.namespace) is not None:
+            if has_canary:
                 raise UserError(
                     f"service {service.name}: has a canary",
                     hint=f"End it first: kfp-mindspore service promote {service.name}, or rollback.",
@@ -155,7 +159,7 @@ class KServeBackend(ServingBackend):
         self._remove_canary(name, namespace)
         document["metadata"]["annotations"][STOP_ANNOTATION] = "true"
         self._apply(document)
-        self._wait_gone(name, namespace)
+        self._wait_gone(namespace, name)
         return self.get(name, namespace)
 
     def delete(self, name: str, namespace: str) -> None:
@@ -163,7 +167,7 @@ class KServeBackend(ServingBackend):
         self._get(name, namespace)
         self._remove_canary(name, namespace)
         self._delete(SERVICES, name, namespace)
-        self._wait_gone(name, namespace)
+        self._wait_gone(namespace, name)
 
     def _deploy_stable(
         self, service: Service, current: Document | None, wait_seconds: float, *, keep_previous: bool = True
@@ -173,7 +177,7 @@ class KServeBackend(ServingBackend):
         before = get_annotations(current) if current else {}
         recorded = before.get(SERVICE_ANNOTATION)
         is_serving = current is not None and (is_stopped(current) or self._is_serving(current))
-        if recorded and before.get(VERSION) and manifest.is_same_version(recorded, service):
+        if current is not None and is_version_of(current, service):
             # A retried step: the annotations stay as well, since a change of theirs is a rollout.
             own.update({key: before[key] for key in OWN_ANNOTATIONS if key in before})
         else:
@@ -195,7 +199,7 @@ class KServeBackend(ServingBackend):
         current = self._find(SERVICES, manifest.name_canary(name), namespace)
         before = get_annotations(current) if current else {}
         version = max(int(get_annotations(stable).get(VERSION) or 0), int(before.get(VERSION) or 0)) + 1
-        if before and manifest.is_same_version(before[SERVICE_ANNOTATION], service):
+        if current is not None and is_version_of(current, service):
             version = int(before[VERSION])
         document = manifest.build_canary(service, percent, version)
         good = snapshot(current) if current and self._is_serving(current) else None
@@ -265,10 +269,10 @@ class KServeBackend(ServingBackend):
             time.sleep(_POLL_SECONDS)
         return True
 
-    def _wait_gone(self, name: str, namespace: str) -> None:
-        """Wait until the pods of a service have terminated."""
+    def _wait_gone(self, namespace: str, name: str) -> None:
+        """Wait until the pods of a service and of its canary have terminated."""
         deadline = time.monotonic() + _DELETION_SECONDS
-        selector = f"{rollout.SERVICE_LABEL}={name},component=predictor"
+        selector = f"{rollout.SERVICE_LABEL} in ({name},{name}-canary),{_PREDICTORS}"
         while pods := self.cluster.list(PODS, namespace, labels=selector):
             if time.monotonic() >= deadline:
                 names = ", ".join(pod["metadata"]["name"] for pod in pods)

@@ -38,6 +38,12 @@ def is_stopped(document: Document) -> bool:
     return get_annotations(document).get(STOP_ANNOTATION) == "true"
 
 
+def is_version_of(document: Document, service: Service) -> bool:
+    """Return whether an InferenceService is this deployment of a service, whichever run made it."""
+    recorded = get_annotations(document).get(SERVICE_ANNOTATION)
+    return bool(recorded and manifest.is_same_version(recorded, service))
+
+
 def snapshot(document: Document) -> dict[str, Any]:
     """Return what restores an object by server-side apply: its spec with our labels and annotations."""
     metadata = document["metadata"]

@@ -16,6 +16,7 @@ import pytest
 
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.cli.service import _format_age
+from kfp_mindspore.inference import Service
 from kfp_mindspore.inference.rest import is_ready, request_json
 from kfp_mindspore.inference.service import ServiceState, ServiceStatus
 
@@ -26,7 +27,10 @@ def read_json(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["describe"], ["stop"], ["delete"], ["logs"], ["runtime"], []])
+@pytest.mark.parametrize(
+    "arguments",
+    [["list"], ["describe"], ["promote"], ["rollback"], ["stop"], ["delete"], ["logs"], ["runtime"], []],
+)
 def test_every_command_has_an_example(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["service", *arguments, "--help"]) == 0
     assert "Example: kfp-mindspore service" in capsys.readouterr().out
@@ -51,7 +55,7 @@ def test_the_life_of_a_service(shop: Any, capsys: pytest.CaptureFixture[str]) ->
     shop.deploy(name="other", namespace="team")
     assert run(["service", "list"]) == 0
     heading, row = capsys.readouterr().out.splitlines()
-    assert heading.split() == ["NAME", "STATE", "URL", "VERSION", "RESTARTS", "AGE"]
+    assert heading.split() == ["NAME", "STATE", "URL", "VERSION", "CANARY", "RESTARTS", "AGE"]
     assert row.split()[:5] == ["digits", "Ready", status.url, "1", "0"]
     assert run(["service", "list", "--all-namespaces"]) == 0
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [
@@ -83,6 +87,27 @@ def test_the_life_of_a_service(shop: Any, capsys: pytest.CaptureFixture[str]) ->
     assert read_json(capsys) == {"name": "other", "namespace": "team", "deleted": True}
 
 
+def test_canary_is_shown_promoted_and_rolled_back(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    shop.deploy()
+    service = Service("digits", shop.make_bundle("other"), digest="sha256:2", run="run-1")
+    canary = shop.connect().deploy(service, canary=10).canary
+    assert run(["service", "list"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[4] == "10%"
+    assert run(["service", "describe", "digits"]) == 0
+    shown = capsys.readouterr().out
+    assert f"canary     10% Ready\n           model {service.model_dir}, url {canary.url}\n" in shown
+    assert f"traffic    {canary.traffic_url}\n" in shown
+    assert run(["service", "describe", "digits", "--json"]) == 0
+    assert read_json(capsys)["canary"]["state"] == "Ready"
+    # The command has the real server, which cannot load a tiny bundle: the service and its canary stay.
+    assert run(["service", "promote", "digits"]) == 1
+    assert "service digits: its server ended" in capsys.readouterr().err
+    assert run(["service", "rollback", "digits"]) == 0
+    assert capsys.readouterr().out.startswith(f"digits: version 1 serves {shop.root / 'bundle'} at http://")
+    assert run(["service", "rollback", "digits"]) == 2
+    assert "has neither a canary nor a version before" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["describe", "stop", "delete", "logs"])
 def test_an_unknown_service(shop: Any, capsys: pytest.CaptureFixture[str], command: str) -> None:
     assert run(["service", command, "digits"]) == 2
@@ -92,11 +117,12 @@ def test_an_unknown_service(shop: Any, capsys: pytest.CaptureFixture[str], comma
     assert captured.out == ""
 
 
+@pytest.mark.parametrize("backend", ["kubernetes", "kserve"])
 def test_cluster_needs_a_kubeconfig(
-    shop: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    backend: str, shop: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
-    assert run(["service", "list", "--backend", "kubernetes"]) == 2
+    assert run(["service", "list", "--backend", backend]) == 2
     assert f"{tmp_path / 'missing'} does not exist" in capsys.readouterr().err
 
 

@@ -25,6 +25,48 @@ def test_deployed_bundle_passes_the_smoke_test(run_component, lifecycle) -> None
             client.delete(service.name)
 
 
+@pytest.mark.mindspore
+def test_canary_is_promoted_or_rolled_back(run_component, lifecycle, tmp_path) -> None:
+    from kfp_mindspore.components import deploy_kserve, rollback_kserve
+    from kfp_mindspore.inference import InferenceClient
+
+    client = InferenceClient()
+    bundle = {"bundle": (dsl.Model, lifecycle.bundle)}
+    spoiled = {"bundle": (dsl.Model, spoil(lifecycle.bundle, tmp_path / "spoiled"))}
+    options = {"service_name": "canary", "canary": 50}
+    try:
+        assert run_component(deploy_kserve, bundle, **options).parameters["version"] == 1
+        promoted = run_component(deploy_kserve, bundle, **options)
+        assert promoted.parameters["version"] == 2
+        assert "agreement 1.0000" in promoted.log
+        with pytest.raises(RuntimeError, match="The canary was rolled back; version 2 serves on"):
+            run_component(deploy_kserve, spoiled, **options)
+        status = client.get("canary")
+        assert (status.version, status.canary, status.ready) == (2, None, True)
+        rolled_back = run_component(rollback_kserve, service_name="canary", version=2).parameters
+        assert (rolled_back["version"], rolled_back["model"]) == (3, status.previous)
+        # A retried step.
+        assert run_component(rollback_kserve, service_name="canary", version=2).parameters == rolled_back
+    finally:
+        for service in client.list():
+            client.delete(service.name)
+
+
+def spoil(bundle, path):
+    """Copy a bundle with other verified outputs than those of its model."""
+    from kfp_mindspore.formats.bundle import ModelBundle, VerifiedSamples, write_bundle
+
+    opened = ModelBundle.open(bundle)
+    verified = opened.read_verified()
+    with write_bundle(path) as writer:
+        for name in opened.signature.files:
+            (writer.directory / name).write_bytes((bundle / name).read_bytes())
+        outputs = {name: array + 1 for name, array in verified.outputs.items()}
+        writer.write_verified(VerifiedSamples(verified.inputs, outputs, verified.labels))
+        writer.sign(opened.signature)
+    return path
+
+
 def test_empty_directory_is_refused(run_component, tmp_path) -> None:
     from kfp_mindspore.components import deploy_kserve
 

@@ -1,5 +1,8 @@
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
-from kfp import dsl
+
 
 from ..component import deploy_kserve
 
@@ -11,14 +14,14 @@ def backend(monkeypatch, tmp_path):
     from kfp_mindspore.inference.service import ServiceState, ServiceStatus
 
     class RecordingBackend(LocalServing):
-        """A backend that records each service instead of starting its server; the client before it is the real one."""
+        """A backend that records each service instead of starting its server; the client is the real one."""
 
         def __init__(self, home) -> None:
             super().__init__(home)
             self.deployed = []
 
         def deploy(self, service, *, wait_seconds, lease, canary=0):
-            self.deployed.append((service, wait_seconds))
+            self.deployed.append((service, wait_seconds, canary))
             return ServiceStatus(
                 name=service.name,
                 namespace=service.namespace,
@@ -26,27 +29,75 @@ def backend(monkeypatch, tmp_path):
                 url="http://127.0.0.1:8080",
                 grpc_url="127.0.0.1:8081",
                 model=str(service.model_dir),
+                version=2,
                 warnings=("replicas: this machine runs one",),
             )
 
     backend = RecordingBackend(tmp_path)
     monkeypatch.setattr(client, "create_backend", lambda name=None: backend)
+    monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "local")
+    monkeypatch.setenv("KFP_POD_NAME", "digits-lifecycle-x7-system-container-impl-1")
     return backend
 
 
+@pytest.fixture
+def bundle(tmp_path):
+    """An artifact in a store, which KFP's launcher has downloaded."""
+    import numpy as np
+
+    from kfp_mindspore.formats.bundle import Signature, TensorSpec, VerifiedSamples, write_bundle
+
+    with write_bundle(tmp_path / "bundle") as writer:
+        (writer.directory / "model.mindir").write_bytes(b"model")
+        ones = np.ones((2, 1), np.float32)
+        writer.write_verified(VerifiedSamples({"x": ones}, {"y": ones}, None))
+        spec = TensorSpec("x", "float32", (-1, 1))
+        writer.sign(Signature(inputs=(spec,), outputs=(TensorSpec("y", "float32", (-1, 1)),), mindspore_version="2.9"))
+    return SimpleNamespace(path=str(tmp_path / "bundle"), uri="s3://models/run/bundle")
+
+
 @pytest.mark.parametrize(
-    ("fields", "seconds"),
-    [({}, 120), ({"namespace": "vision", "replicas": 2, "resources": {"limits": {"cpu": "1"}}}, 5)],
+    ("arguments", "expected", "seconds", "canary"),
+    [
+        ({}, {}, 120, 0),
+        (
+            {"namespace": "vision", "replicas": 2, "resources": {"limits": {"cpu": "1"}}, "wait_seconds": 5},
+            {"namespace": "vision", "replicas": 2, "resources": {"limits": {"cpu": "1"}}},
+            5,
+            0,
+        ),
+        (
+            {"canary": 10, "grpc": True, "service_account": "models", "server_args": ["--max_batch=8"], "run": "r"},
+            {"grpc": True, "service_account": "models", "server_args": ("--max_batch=8",), "run": "r"},
+            120,
+            10,
+        ),
+    ],
 )
-def test_arguments_become_a_service(backend, capsys, fields, seconds) -> None:
+def test_arguments_become_a_service(backend, bundle, capsys, arguments, expected, seconds, canary) -> None:
+    from kfp_mindspore.files import read_json
     from kfp_mindspore.inference import Service
 
-    outputs = deploy_kserve.python_func(
-        bundle=dsl.Model(uri="/bundle"), service_name="digits", wait_seconds=seconds, **fields
-    )
-    assert outputs == ("http://127.0.0.1:8080", "127.0.0.1:8081", "digits")
-    assert backend.deployed == [(Service("digits", "/bundle", **fields), seconds)]
+    outputs = deploy_kserve.python_func(bundle=bundle, service_name="digits", **arguments)
+    assert outputs == ("http://127.0.0.1:8080", "127.0.0.1:8081", "digits", 2)
+    ((service, *others),) = backend.deployed
+    assert others == [seconds, canary]
+    defaults = {
+        "model_dir": Path(bundle.path),
+        "digest": read_json(Path(bundle.path) / "signature.json")["digest"],
+        "run": "digits-lifecycle-x7-system-container-impl-1",
+    }
+    assert service == Service("digits", **{**defaults, **expected})
     assert "warning: replicas: this machine runs one" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "uri"), [({}, "s3://models/run/bundle/"), ({"model_uri": "pvc://claim/path"}, "pvc://claim/path")]
+)
+def test_cluster_gets_the_uri_of_the_artifact(backend, bundle, monkeypatch, arguments, uri) -> None:
+    monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
+    deploy_kserve.python_func(bundle=bundle, service_name="digits", **arguments)
+    assert backend.deployed[0][0].model_dir == uri
 
 
 @pytest.mark.parametrize(
@@ -57,11 +108,13 @@ def test_arguments_become_a_service(backend, capsys, fields, seconds) -> None:
         ({"replicas": 0}, "replicas: must be"),
         ({"resources": {"limit": {"cpu": "1"}}}, "resources.limit: unknown field"),
         ({"resources": {"limits": {"memory": "4 Gb"}}}, "resources.limits.memory: must be"),
+        ({"canary": 100}, "canary: must be a percentage of 1 to 99"),
+        ({"download": "git"}, "download: must be"),
     ],
 )
-def test_invalid_argument_is_refused(backend, arguments, message) -> None:
+def test_invalid_argument_is_refused(backend, bundle, arguments, message) -> None:
     from kfp_mindspore.errors import ValidationError
 
     with pytest.raises(ValidationError, match=message):
-        deploy_kserve.python_func(**{"bundle": dsl.Model(uri="/bundle"), "service_name": "digits", **arguments})
+        deploy_kserve.python_func(**{"bundle": bundle, "service_name": "digits", **arguments})
     assert not backend.deployed

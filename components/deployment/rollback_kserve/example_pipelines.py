@@ -1,0 +1,16 @@
+"""Example pipeline of rollback_kserve."""
+
+from kfp import dsl
+
+
+@dsl.pipeline(name="rollback-kserve-example")
+def example_pipeline(service_name: str = "digits", namespace: str = "default"):
+    """Deploy the model of the version before again.
+
+    Args:
+        service_name: Name of the service.
+        namespace: Namespace of the service.
+    """
+    from kfp_mindspore.components import rollback_kserve
+
+    rollback_kserve(service_name=service_name, namespace=namespace).set_caching_options(False)

@@ -1,0 +1,12 @@
+import pytest
+
+pytest_plugins = ["kfp_mindspore.testing"]
+
+# A rollback of a live service is tested with deploy_kserve.
+
+
+def test_missing_service_fails_the_step(run_component) -> None:
+    from kfp_mindspore.components import rollback_kserve
+
+    with pytest.raises(RuntimeError, match="service digits: there is none in namespace default"):
+        run_component(rollback_kserve, service_name="digits")

@@ -1,0 +1,104 @@
+"""The test of a canary, against servers that respond with the verified outputs of a bundle."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kfp_mindspore.errors import GateNotMetError, ProcessFailedError
+from kfp_mindspore.formats.bundle import ModelBundle
+from kfp_mindspore.inference.canary import run_canary_test
+from kfp_mindspore.inference.service import CanaryStatus, ServiceState, ServiceStatus
+
+# Server (`stable`, `canary` or `traffic`) to what it responds with: HTTP status and scores.
+Responses = dict[str, Callable[[], tuple[int, Any]]]
+
+
+class Servers:
+    """A service, its canary and their splitter at one port; the canary responds with the bundle's outputs."""
+
+    def __init__(self, bundle: ModelBundle, url: str) -> None:
+        self.bundle = bundle
+        self.scores = bundle.read_verified().outputs["scores"]
+        self.responses: Responses = {
+            "stable": lambda: (200, self.scores),
+            "canary": lambda: (200, self.scores),
+            "traffic": lambda: (400, None),
+        }
+        canary = CanaryStatus(10, f"{url}/canary", f"{url}/traffic", str(bundle.path), ServiceState.READY)
+        self.status = ServiceStatus(
+            "digits", "default", ServiceState.READY, f"{url}/stable", "", "before", canary=canary
+        )
+
+    def respond(self, path: str) -> tuple[int, dict[str, Any]]:
+        status, scores = self.responses[path.split("/")[1]]()
+        if status != 200:
+            return status, {"error": "refused"}
+        output = {"name": "scores", "shape": list(scores.shape), "data": scores.ravel().tolist()}
+        return 200, {"outputs": [output]} if "/v2/" in path else {"predictions": scores.tolist()}
+
+
+@pytest.fixture
+def servers(shop: Any) -> Iterator[Servers]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            status, document = found.respond(self.path)
+            body = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    found = Servers(ModelBundle.open(shop.make_bundle()), f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield found
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_canary_as_accurate_as_the_service_passes(servers: Servers) -> None:
+    report = run_canary_test(servers.status, servers.bundle.path)
+    assert report.smoke.samples == 40
+    assert report.agreement == 1.0
+    assert report.canary_accuracy == report.stable_accuracy
+
+
+def test_less_accurate_canary_does_not_pass(servers: Servers) -> None:
+    labels = servers.bundle.read_verified().labels
+    servers.responses["stable"] = lambda: (200, np.eye(3, dtype=np.float32)[labels])
+    with pytest.raises(GateNotMetError, match=r"accuracy 0\.\d+ on 40 samples, the service has 1\.0000"):
+        run_canary_test(servers.status, servers.bundle.path)
+    report = run_canary_test(servers.status, servers.bundle.path, max_accuracy_drop=1.0)
+    assert report.stable_accuracy == 1.0
+    assert report.agreement == report.canary_accuracy
+
+
+def test_canary_that_differs_from_its_bundle_does_not_pass(servers: Servers) -> None:
+    servers.responses["canary"] = lambda: (200, servers.scores + 1)
+    with pytest.raises(ProcessFailedError, match=r"output scores: sample \d+ differs by 1"):
+        run_canary_test(servers.status, servers.bundle.path)
+
+
+def test_service_with_other_inputs_is_not_compared(servers: Servers) -> None:
+    servers.responses["stable"] = lambda: (400, None)
+    assert run_canary_test(servers.status, servers.bundle.path).agreement is None
+
+
+@pytest.mark.parametrize(("server", "name"), [("stable", "service digits"), ("traffic", "traffic splitter")])
+def test_failing_server_does_not_pass(servers: Servers, server: str, name: str) -> None:
+    servers.responses[server] = lambda: (502, None)
+    with pytest.raises(ProcessFailedError, match=f"{name}.*answered 502"):
+        run_canary_test(servers.status, servers.bundle.path)
