@@ -43,8 +43,7 @@ def deploy_kserve(
         grpc: Whether the service on a cluster has a gRPC port; a service of this machine always has one.
         model_uri: URI of the bundle for a cluster (s3://, gs://, pvc://claim/path, …); default the artifact's.
         service_account: Service account of the pods, with the credentials of the model's store.
-        download: Where a cluster downloads the bundle: `initializer` (KServe's) or `server`, which namespaces of the
-            Pod Security Standard `restricted` allow.
+        download: What downloads the bundle on a cluster: `initializer` (KServe's) or the `server`, for restricted pods.
         storage_secret: With download `server`: Secret whose keys become its environment, such as AWS_ACCESS_KEY_ID.
         canary: Percentage of the requests that a canary gets during its test, 1 to 99; 0 deploys without a canary.
         max_accuracy_drop: Largest decrease of the accuracy with which a canary is promoted, 0 to 1.

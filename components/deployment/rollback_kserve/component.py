@@ -20,8 +20,7 @@ def rollback_kserve(
     Args:
         service_name: Name of the service.
         namespace: Namespace of the service; default the step's.
-        version: The version to roll back, an output of `deploy_kserve`; nothing happens if another one serves. 0 rolls
-            back whichever serves.
+        version: The version to roll back, an output of `deploy_kserve`; no effect if another serves; 0 for any.
         wait_seconds: Seconds to wait until the version before serves.
 
     Returns:

@@ -3,7 +3,6 @@ from types import SimpleNamespace
 
 import pytest
 
-
 from ..component import deploy_kserve
 
 
