@@ -35,19 +35,19 @@ async def serve_health(
     from aiohttp import web
 
     def probe(check: Check) -> Callable[[web.Request], object]:
-        async def answer(request: web.Request) -> web.Response:
-            trouble = check()
-            return web.Response(text=trouble or "ok", status=503 if trouble else 200)
+        async def respond(request: web.Request) -> web.Response:
+            problem = check()
+            return web.Response(text=problem or "ok", status=503 if problem else 200)
 
-        return answer
+        return respond
 
-    async def show(request: web.Request) -> web.Response:
+    async def render_metrics(request: web.Request) -> web.Response:
         return web.Response(body=metrics(), headers={"Content-Type": _METRICS_TYPE})
 
     application = web.Application()
     application.router.add_get("/healthz", probe(healthy))  # type: ignore[arg-type]
     application.router.add_get("/readyz", probe(ready))  # type: ignore[arg-type]
-    application.router.add_get("/metrics", show)
+    application.router.add_get("/metrics", render_metrics)
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     try:

@@ -50,10 +50,12 @@ class Leader:
         while not await self._try():
             holder = _read_holder(self._lease)
             if holder != logged:
-                logging.getLogger(__name__).info("standing by; %s leads", holder or "nobody")
+                logging.getLogger(__name__).info(
+                    "standby: the Lease %s is held by %s", LEASE_NAME, holder or "no replica"
+                )
                 logged = holder
             await asyncio.sleep(self.retry_seconds * random.uniform(0.8, 1.2))
-        logging.getLogger(__name__).info("leading as %s", self.identity)
+        logging.getLogger(__name__).info("acquired the Lease as %s", self.identity)
 
     async def hold(self) -> None:
         """Renew until cancelled.

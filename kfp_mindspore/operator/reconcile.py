@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Resource
+from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
 from kfp_mindspore.msjob.manifest import format_time, parse_lease
 from kfp_mindspore.msjob.names import (
     CLEAN_POD_POLICIES,
@@ -40,11 +40,11 @@ from kfp_mindspore.msjob.restart import START_ERROR, compute_restart_delay, deci
 from kfp_mindspore.msjob.topology import get_scheduler_port, is_standalone
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import list_errors
-from kfp_mindspore.operator.actions import Action, Create, Delete, EmitEvent, RequeueAt
-from kfp_mindspore.operator.observed import ObjectView, Observed, PodView
+from kfp_mindspore.operator.actions import Action, Create, Delete, RequeueAt
+from kfp_mindspore.operator.observed import Observed, PodView
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.pods import build_pod, list_members, list_replaced_env
-from kfp_mindspore.operator.resources import get_pod_groups
+from kfp_mindspore.operator.reconcile_state import ReconcileState
 from kfp_mindspore.operator.services import (
     build_endpoint_slice,
     build_pod_group,
@@ -58,8 +58,6 @@ from kfp_mindspore.operator.services import (
 from kfp_mindspore.operator.status import (
     count_replicas,
     describe_failure,
-    finish_replica_counts,
-    read_status,
     set_condition,
     write_status,
 )
@@ -100,45 +98,18 @@ def reconcile(observed: Observed, now: datetime.datetime, options: Options | Non
 
 
 def is_managed(job: Mapping[str, Any], options: Options) -> bool:
-    """Return whether `runPolicy.managedBy` names this operator, or nobody."""
+    """Return whether `runPolicy.managedBy` names this operator, or is not set."""
     return (_read_policy(job).get("managedBy") or options.manager) == options.manager
 
 
-class _Reconciliation:
+class _Reconciliation(ReconcileState):
     """One pass over one job, which fills `status` and `actions`."""
-
-    def __init__(self, document: Mapping[str, Any], observed: Observed, now: datetime.datetime, options: Options):
-        self.document = document
-        self.observed = observed
-        self.now = now
-        self.options = options
-        self.pod_groups = get_pod_groups(options.gang_scheduler)
-        self.uid = str(document["metadata"].get("uid", ""))
-        self.name = str(document["metadata"]["name"])
-        self.lease: str | None = (document["metadata"].get("annotations") or {}).get(LEASE_ANNOTATION)
-        self.status = read_status(document.get("status"))
-        self.pods = tuple(pod for pod in observed.pods if pod.owner == self.uid)
-        named = get_service_name(self.name)
-        services = [item for item in observed.services if item.name == named]
-        self.service = next((item for item in services if item.owner == self.uid), None)
-        endpoints = [item for item in observed.endpoint_slices if item.name == named]
-        self.endpoint = next((item for item in endpoints if item.owner == self.uid), None)
-        self.foreign = [
-            f"{kind} {item.name}"
-            for kind, items in (("Service", services), ("EndpointSlice", endpoints))
-            for item in items
-            if item.owner != self.uid
-        ]
-        self.attempt = max([self.status.attempt or 0, *(pod.attempt for pod in self.pods)])
-        self.restarts = max([self.status.restarts or 0, *(pod.restarts for pod in self.pods)])
-        self.actions: list[Action] = []
-        self.waiting: str | None = None
 
     def run(self) -> Outcome:
         if not self.status.is_finished:
             self._proceed()
             if self.waiting and self.waiting != self.status.waiting:
-                self._emit("Warning", "Waiting", self.waiting)
+                self.emit("Warning", "Waiting", self.waiting)
             self.status.waiting = self.waiting
         if self.status.is_finished:
             self._clean_up()
@@ -151,7 +122,7 @@ class _Reconciliation:
         is_validated = generation is not None and generation == self.status.observed_generation
         self.status.observed_generation = generation
         if not is_validated and (errors := list_errors(document)):
-            self._finish(FAILED, "InvalidSpec", ValidationError(errors, subject=f"MSJob {self.name}").message)
+            self.finish(FAILED, "InvalidSpec", ValidationError(errors, subject=f"MSJob {self.name}").message)
             return
         self.job = MSJob.from_dict(document, validate=False)
         self.policy = self.job.effective_run_policy
@@ -161,27 +132,27 @@ class _Reconciliation:
         if self.status.get_condition(CREATED) is None:
             message = f"MSJob {self.name} is created"
             set_condition(self.status, CREATED, "JobCreated", message, self.now)
-            self._emit("Normal", "JobCreated", message)
+            self.emit("Normal", "JobCreated", message)
             for sentence in list_replaced_env(self.job, self.members):
-                self._emit("Warning", "EnvReplaced", sentence)
+                self.emit("Warning", "EnvReplaced", sentence)
             if self.lease is not None and parse_lease(self.lease) is None:
                 sentence = f"{LEASE_ANNOTATION}: must be an RFC 3339 time, got {self.lease!r}; the job has no lease"
-                self._emit("Warning", "InvalidLease", sentence)
+                self.emit("Warning", "InvalidLease", sentence)
         if self._is_lease_expired():
             return
         if self.policy.suspend:
             self._suspend()
             return
         if self.status.has(SUSPENDED):
-            self._set_condition(SUSPENDED, "JobResumed", f"MSJob {self.name} is resumed", holds=False)
+            self.set_condition(SUSPENDED, "JobResumed", f"MSJob {self.name} is resumed", holds=False)
         if self.status.start_time is None:
             self.status.start_time = self.now
         if self._is_past_deadline():
             seconds = self.policy.active_deadline_seconds
-            self._finish(FAILED, "DeadlineExceeded", f"MSJob {self.name} ran longer than {seconds} s")
+            self.finish(FAILED, "DeadlineExceeded", f"MSJob {self.name} ran longer than {seconds} s")
             return
         if (refusal := self.observed.refusal) and refusal.is_permanent:
-            self._finish(FAILED, "PodsRefused", refusal.message)
+            self.finish(FAILED, "PodsRefused", refusal.message)
             return
         self._decide()
         if not self.status.is_finished:
@@ -209,7 +180,7 @@ class _Reconciliation:
             self.actions.append(RequeueAt(end))
             return False
         message = f"the lease of MSJob {self.name} expired at {format_time(end)} without renewal by its client"
-        self._finish(FAILED, LEASE_EXPIRED, message)
+        self.finish(FAILED, LEASE_EXPIRED, message)
         return True
 
     def _decide(self) -> None:
@@ -235,7 +206,7 @@ class _Reconciliation:
         message = decision.message
         if decision.action == "succeed":
             count_replicas(self.status, self.job, self.members, current)
-            self._finish(SUCCEEDED, decision.reason, message)
+            self.finish(SUCCEEDED, decision.reason, message)
             return
         failures = [
             describe_failure(ending, current[ending.name].log if ending.name in current else (), self.attempt)
@@ -249,7 +220,7 @@ class _Reconciliation:
             message = f"{message}; its last line: {failure.log[-1]}"
         if decision.action == "fail":
             count_replicas(self.status, self.job, self.members, current)
-            self._finish(FAILED, decision.reason, message)
+            self.finish(FAILED, decision.reason, message)
         else:
             self._restart(decision.reason, message, counted=decision.counted)
 
@@ -259,13 +230,13 @@ class _Reconciliation:
             count_replicas(self.status, self.job, self.members, {})
         is_stale = self.endpoint is not None and is_stale_endpoint(self.endpoint, self.pods, self.host, self.port)
         if is_stale:
-            self._delete(ENDPOINT_SLICES, self.endpoint)
+            self.delete(ENDPOINT_SLICES, self.endpoint)
         leftovers = [pod for pod in self.pods if current.get(pod.name) is not pod]
         if leftovers:
             restarting = self.status.get_condition(RESTARTING)
             failed = restarting is not None and restarting.status == "True" and restarting.reason == "JobRestarting"
             for pod in leftovers:
-                self._delete(PODS, pod, self.options.failure_grace_seconds if failed else None)
+                self.delete(PODS, pod, self.options.failure_grace_seconds if failed else None)
             return
         self.waiting = refusal.message if (refusal := self.observed.refusal) else None
         if self._must_pause() or self._is_name_taken() or not self._is_admitted() or not self._has_service():
@@ -293,11 +264,11 @@ class _Reconciliation:
             pods = [current[member.name] for member in self.members if member.name in current]
             started = [pod for pod in pods if pod.phase == "Running" or pod.exit_code is not None]
             if len(started) == len(self.members):
-                self._set_condition(RUNNING, "JobRunning", f"MSJob {self.name} is running")
-            troubles = [f"{pod.name}: {pod.waiting_reason}" for pod in pods if pod.waiting_reason]
-            if troubles:
+                self.set_condition(RUNNING, "JobRunning", f"MSJob {self.name} is running")
+            reasons = [f"{pod.name}: {pod.waiting_reason}" for pod in pods if pod.waiting_reason]
+            if reasons:
                 # Emit each reason once per job, not once per pod.
-                self.waiting = self.status.waiting if self.status.waiting in troubles else troubles[0]
+                self.waiting = self.status.waiting if self.status.waiting in reasons else reasons[0]
         if self.status.has(RUNNING):
             count_replicas(self.status, self.job, self.members, current)
 
@@ -337,7 +308,7 @@ class _Reconciliation:
         if group.deleting:
             return False
         if group.minimum != get_min_members(self.job, len(self.members)) and not self._current():
-            self._delete(self.pod_groups, group)
+            self.delete(self.pod_groups, group)
             return False
         return bool(self._current()) or is_admitted(group, self.options)
 
@@ -350,7 +321,7 @@ class _Reconciliation:
         if self.service.deleting:
             return False
         if self.service.port != self.port and not self._current():
-            self._delete(SERVICES, self.service)
+            self.delete(SERVICES, self.service)
             return False
         return bool(self.service.cluster_ip)
 
@@ -362,26 +333,21 @@ class _Reconciliation:
     def _restart(self, reason: str, message: str, *, counted: bool) -> None:
         self.attempt += 1
         self.restarts += counted
-        self._set_condition(RESTARTING, reason, message)
+        self.set_condition(RESTARTING, reason, message)
 
     def _suspend(self) -> None:
         if not self.status.has(SUSPENDED):
             if self.status.start_time is not None or self._current():
                 # Pods of this gang must not count as those of the gang after the suspension.
                 self.attempt += 1
-            self._set_condition(SUSPENDED, "JobSuspended", f"MSJob {self.name} is suspended")
+            self.set_condition(SUSPENDED, "JobSuspended", f"MSJob {self.name} is suspended")
         self.status.start_time = None
         count_replicas(self.status, self.job, self.members, {})
         for pod in self.pods:
-            self._delete(PODS, pod)
-        self._delete(ENDPOINT_SLICES, self.endpoint)
-        self._delete(SERVICES, self.service)
-        self._delete(self.pod_groups, self.observed.pod_group)
-
-    def _finish(self, condition: str, reason: str, message: str) -> None:
-        self._set_condition(condition, reason, message)
-        self.status.completion_time = self.now
-        finish_replica_counts(self.status, succeeded=condition == SUCCEEDED)
+            self.delete(PODS, pod)
+        self.delete(ENDPOINT_SLICES, self.endpoint)
+        self.delete(SERVICES, self.service)
+        self.delete(self.pod_groups, self.observed.pod_group)
 
     def _clean_up(self) -> None:
         raw = _read_policy(self.document)
@@ -391,32 +357,21 @@ class _Reconciliation:
         reason = failed.reason if failed is not None and failed.status == "True" else ""
         at_once = reason in _ENDED_AT_ONCE
         if reason == LEASE_EXPIRED and policy == "None":
-            # Pods that nobody watches must not hold devices.
+            # Pods without a client must not hold devices.
             policy = "Running"
         for pod in self.pods:
             if pod.attempt < self.attempt or policy == "All" or (policy == "Running" and not pod.is_finished):
-                self._delete(PODS, pod, self.options.failure_grace_seconds if at_once else None)
+                self.delete(PODS, pod, self.options.failure_grace_seconds if at_once else None)
         if policy != "None":
-            self._delete(ENDPOINT_SLICES, self.endpoint)
-            self._delete(SERVICES, self.service)
+            self.delete(ENDPOINT_SLICES, self.endpoint)
+            self.delete(SERVICES, self.service)
         elif self.endpoint is not None and is_stale_endpoint(self.endpoint, self.pods):
-            self._delete(ENDPOINT_SLICES, self.endpoint)
-        self._delete(self.pod_groups, self.observed.pod_group)
+            self.delete(ENDPOINT_SLICES, self.endpoint)
+        self.delete(self.pod_groups, self.observed.pod_group)
         seconds, end = raw.get("ttlSecondsAfterFinished"), self.status.completion_time
         if isinstance(seconds, int) and not isinstance(seconds, bool) and end is not None:
             end += datetime.timedelta(seconds=seconds)
             self.actions.append(RequeueAt(end) if self.now < end else Delete(MSJOBS, self.name, self.uid))
-
-    def _delete(self, resource: Resource | None, view: ObjectView | None, grace_seconds: int | None = None) -> None:
-        if resource is not None and view is not None and view.owner == self.uid and not view.deleting:
-            self.actions.append(Delete(resource, view.name, view.uid, grace_seconds))
-
-    def _set_condition(self, condition: str, reason: str, message: str, *, holds: bool = True) -> None:
-        set_condition(self.status, condition, reason, message, self.now, holds=holds)
-        self._emit("Warning" if condition in (FAILED, RESTARTING) else "Normal", reason, message)
-
-    def _emit(self, kind: Literal["Normal", "Warning"], reason: str, message: str) -> None:
-        self.actions.append(EmitEvent(kind, reason, message))
 
 
 def _read_policy(job: Mapping[str, Any]) -> Mapping[str, Any]:

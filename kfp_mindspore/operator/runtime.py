@@ -78,7 +78,7 @@ class Operator:
         self.queue = WorkQueue()
         self._started = started or (lambda port: None)
         self._watchers: list[Watcher] = []
-        self._trouble = "starting"
+        self._unready_reason = "starting"
         self.metrics.track_states(self.store.states)
         self.metrics.track_queue(lambda: len(self.queue), lambda: self.queue.timers)
 
@@ -108,7 +108,7 @@ class Operator:
                     self.settings.host,
                     self.settings.port,
                     healthy=lambda: "",
-                    ready=lambda: self._trouble,
+                    ready=lambda: self._unready_reason,
                     metrics=self.metrics.render,
                 )
             )
@@ -120,7 +120,7 @@ class Operator:
                 return
             namespace = self.settings.lease_namespace or config.namespace
             leader = Leader(client, namespace, f"{socket.gethostname()}_{os.getpid()}_{os.urandom(3).hex()}")
-            self._trouble = ""
+            self._unready_reason = ""
             if not await _wait_unless(stop, leader.acquire()):
                 return
             holding = asyncio.create_task(leader.hold())
@@ -135,7 +135,7 @@ class Operator:
 
     async def _act(self, client: AsyncClient, stop: asyncio.Event) -> None:
         """Watch and work until stopped; then finish the work under way."""
-        self._trouble = "listing"
+        self._unready_reason = "listing"
         recorder = Recorder(client, self.metrics)
         controller = Controller(client, self.store, self.queue, recorder, self.metrics, self.settings.options)
         self._watchers = self._make_watchers(client)
@@ -152,7 +152,7 @@ class Operator:
             jobs = sum(self.store.states.values())
             logging.getLogger(__name__).info("working; %d jobs found", jobs)
             self.metrics.leading.set(1)
-            self._trouble = ""
+            self._unready_reason = ""
             workers = [asyncio.create_task(controller.work()) for _ in range(self.settings.workers)]
             await asyncio.wait([stopping, *background, *workers], return_when=asyncio.FIRST_COMPLETED)
             _raise_first([*background, *workers])
