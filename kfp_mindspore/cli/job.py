@@ -17,10 +17,12 @@ from kfp_mindspore.cli.job_document import (
     set_namespace,
 )
 from kfp_mindspore.cli.job_report import (
+    WaitingReport,
     delayed_operator_warning,
     get_state,
     print_job,
     print_jobs,
+    print_waiting,
     warn_of_missing_operator,
 )
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json
@@ -131,7 +133,7 @@ def submit(
         return
     if wait:
         with delayed_operator_warning(client, document.name, document.namespace):
-            run_job(client, document, on_log=None if as_json else click.echo)
+            run_job(client, document, on_log=None if as_json else click.echo, on_waiting=print_waiting)
     else:
         client.create_job(document)
     submitted = client.get_job(document.name, document.namespace)
@@ -236,7 +238,9 @@ def wait(name: str, timeout: float, conditions: tuple[str, ...], target: Target,
     """Wait for a condition of a job; exit with 1 on failure or timeout."""
     client = target.make_client()
     with delayed_operator_warning(client, name, client.namespace):
-        ended = client.wait_for_job_conditions(name, expected_conditions=set(conditions), wait_timeout=timeout)
+        ended = client.wait_for_job_conditions(
+            name, expected_conditions=set(conditions), wait_timeout=timeout, callback=WaitingReport()
+        )
     if as_json:
         print_json(ended.to_dict())
     else:

@@ -90,6 +90,25 @@ def warn_of_missing_operator(job: MSJob, backend: JobBackend) -> None:
     )
 
 
+def print_waiting(reason: str) -> None:
+    """Print why a job's pods do not run, to standard error."""
+    click.echo(f"waits: {reason}", err=True)
+
+
+class WaitingReport:
+    """A callback that prints why a job's pods do not run, whenever that changes."""
+
+    def __init__(self) -> None:
+        self._reported = ""
+
+    def __call__(self, job: MSJob) -> None:
+        """Print the reason of waiting, if it is a new one."""
+        waiting = getattr(job.status, "waiting", None) or ""
+        if waiting not in ("", self._reported):
+            print_waiting(waiting)
+        self._reported = waiting
+
+
 @contextlib.contextmanager
 def delayed_operator_warning(client: MSJobClient, name: str, namespace: str) -> Iterator[None]:
     """Call `warn_of_missing_operator` once during a block that waits for a job."""

@@ -147,7 +147,7 @@ class JobConditions(abc.ABC):
             raise ValidationError(
                 [f"expected_conditions: must be of {', '.join(names.CONDITIONS)}, got {', '.join(sorted(unknown))}"]
             )
-        state = ""
+        state, waiting = "", ""
         for job in self.backend.watch(
             name, namespace or self.namespace, timeout=wait_timeout, interval=polling_interval
         ):
@@ -158,8 +158,10 @@ class JobConditions(abc.ABC):
             if self.is_job_failed(job=job):
                 raise self.explain_failure(job)
             state = job.status.state if job.status is not None else "Pending"
+            waiting = getattr(job.status, "waiting", None) or ""
         raise WaitTimeoutError(
             f"job {name} is {state}, not {' or '.join(sorted(expected_conditions))}, after {wait_timeout:g} s"
+            + (f"; it waits: {waiting}" if waiting else "")
         )
 
     def explain_failure(self, job: MSJob, lines: int = 20) -> JobFailedError:

@@ -27,6 +27,7 @@ def run_job(
     *,
     timeout: float | None = None,
     on_log: Callable[[str], object] | None = print,
+    on_waiting: Callable[[str], object] | None = None,
 ) -> JobStatus:
     """Submit a job, report the log lines of worker 0, and wait for its end.
 
@@ -38,6 +39,7 @@ def run_job(
         job: The job.
         timeout: Seconds; None for no limit. The job is deleted on timeout.
         on_log: Called with each line; None for no output.
+        on_waiting: Called with the reason why the job's pods do not run, in a sentence, when it changes.
 
     Returns:
         The status of the job, which has succeeded. The job and its logs are kept.
@@ -52,7 +54,7 @@ def run_job(
         namespace = job.metadata.get("namespace") or client.namespace
         try:
             interrupts.raise_pending()
-            return follow_job(client, job.name, namespace, timeout=timeout, on_log=on_log)
+            return follow_job(client, job.name, namespace, timeout=timeout, on_log=on_log, on_waiting=on_waiting)
         except JobFailedError:
             raise
         except BaseException:

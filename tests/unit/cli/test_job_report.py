@@ -6,9 +6,10 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from kfp_mindspore.cli.job_report import warn_of_missing_operator
+from kfp_mindspore.cli.job_report import WaitingReport, warn_of_missing_operator
 from kfp_mindspore.msjob import MSJob, RunPolicy
 from kfp_mindspore.msjob.backends.base import JobBackend, Pod
+from kfp_mindspore.msjob.status import DetailedStatus
 
 INSTALL = "Install one with: kfp-mindspore operator install --image REGISTRY/NAME@sha256:… --context here\n"
 
@@ -45,3 +46,12 @@ def test_a_missing_operator_is_reported_with_the_install_command(
     assert told in printed.err
     assert bool(told) == bool(printed.err)
     assert printed.out == ""
+
+
+def test_each_reason_of_waiting_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    report = WaitingReport()
+    for waiting in ("exceeded quota", "exceeded quota", None, "no node", None):
+        job = MSJob(metadata={"name": "digits"}, ms_replica_specs={})
+        job.status = DetailedStatus(waiting=waiting)
+        report(job)
+    assert capsys.readouterr().err == "waits: exceeded quota\nwaits: no node\n"
