@@ -39,7 +39,7 @@ from kfp_mindspore.mindir.padding import (
 )
 from kfp_mindspore.mindir.verify import TOLERANCE, run_and_compare
 from kfp_mindspore.transform.export import try_transform
-from kfp_mindspore.transform.load import read_transform
+from kfp_mindspore.transform.load import read_transform, read_transform_source
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,6 +111,9 @@ def export_mindir(
         raise UserError(f"metadata: {reserved[0]}: is reserved for export", hint=f"Give {reserved[0]} instead.")
     if key is not None:
         check_key(key)
+    if transform is not None:
+        # A misspelt name must not cost the time of an export.
+        read_transform_source(transform)
     checkpoint = Checkpoint.open(checkpoint_dir)
     inputs, labels, origin = _load_samples(dataset_dir, samples, sample_count)
     mindspore = import_mindspore()

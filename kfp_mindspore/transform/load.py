@@ -78,16 +78,35 @@ def read_transform(transform: Path | str, signature: Signature) -> tuple[BoundTr
         NotFoundError: There is no such file and nothing registered by this name.
         UserError: It cannot be loaded or does not fit the model; file and line are named.
     """
+    source = read_transform_source(transform)
+    if not source:
+        return load_registered(str(transform), signature), b""
+    return load_transform_source(Path(transform), source, signature), source
+
+
+def read_transform_source(transform: Path | str) -> bytes:
+    """Return the content of a transform's file; empty for a registered transform.
+
+    Args:
+        transform: A file, or the name of a registered transform.
+
+    Raises:
+        NotFoundError: There is no such file and nothing registered by this name.
+        UserError: The file cannot be read, or is empty.
+    """
     file = Path(transform)
     if file.suffix != ".py" and not file.is_file():
-        return load_registered(str(transform), signature), b""
+        _get_entry_point(str(transform))
+        return b""
     try:
         source = file.read_bytes()
     except FileNotFoundError:
         raise NotFoundError(f"{file}: no such transform file") from None
     except OSError as error:
         raise UserError(f"{file}: transform: {error.strerror}") from error
-    return load_transform_source(file, source, signature), source
+    if not source:
+        raise UserError(f"{file}: the transform file is empty")
+    return source
 
 
 def load_registered(name: str, signature: Signature) -> BoundTransform:
@@ -101,13 +120,7 @@ def load_registered(name: str, signature: Signature) -> BoundTransform:
         NotFoundError: No installed package registers it.
         UserError: It cannot be imported, or does not fit the model.
     """
-    found = importlib.metadata.entry_points(group=ENTRY_POINTS)
-    entry = next((entry for entry in found if entry.name == name), None)
-    if entry is None:
-        raise NotFoundError(
-            f"transform {name!r}: not registered, found {', '.join(sorted({entry.name for entry in found})) or 'none'}",
-            hint=f"Install the package that registers it in the entry point group {ENTRY_POINTS}.",
-        )
+    entry = _get_entry_point(name)
     where = f"transform {name!r}"
     try:
         value = entry.load()
@@ -117,6 +130,17 @@ def load_registered(name: str, signature: Signature) -> BoundTransform:
     except (Exception, SystemExit) as error:
         raise UserError(f"{where} ({entry.value}): {describe_failure(error, '')}") from error
     return bind_transform(_require(transform, where), signature, where)
+
+
+def _get_entry_point(name: str) -> importlib.metadata.EntryPoint:
+    found = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    entry = next((entry for entry in found if entry.name == name), None)
+    if entry is None:
+        raise NotFoundError(
+            f"transform {name!r}: not registered, found {', '.join(sorted({entry.name for entry in found})) or 'none'}",
+            hint=f"Install the package that registers it in the entry point group {ENTRY_POINTS}.",
+        )
+    return entry
 
 
 def load_transform_source(file: Path, source: bytes, signature: Signature) -> BoundTransform:

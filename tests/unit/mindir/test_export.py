@@ -129,6 +129,15 @@ def test_error_names_the_missing_checkpoint(models: Path, tmp_path: Path) -> Non
         export_mindir(tmp_path / "nowhere", tmp_path / "model", dataset_dir=models / "dataset")
 
 
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [("absent.py", "absent.py: no such transform file"), ("absent", "transform 'absent': not registered")],
+)
+def test_missing_transform_is_refused_before_the_export(tmp_path: Path, transform: str, message: str) -> None:
+    with pytest.raises(NotFoundError, match=message):
+        export_mindir(tmp_path / "nowhere", tmp_path / "model", transform=transform)
+
+
 def test_verification_detects_different_outputs(models: Path, tmp_path: Path) -> None:
     bundle = ModelBundle.open(models / "free")
     samples = bundle.read_verified()
