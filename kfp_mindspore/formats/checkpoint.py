@@ -103,9 +103,21 @@ class Checkpoint:
                 f"{path}: {DESCRIPTION} is missing, so this is no checkpoint",
                 hint="Name the directory of one checkpoint, such as OUTPUT_DIR/checkpoint.",
             )
-        checkpoint = _parse_description(path, files.read_json(path / DESCRIPTION))
+        checkpoint = cls.read_description(path)
         check_files(path, checkpoint.files, DESCRIPTION, digests=verify)
         return checkpoint
+
+    @classmethod
+    def read_description(cls, path: Path) -> Checkpoint:
+        """Read a checkpoint's description without its files.
+
+        Args:
+            path: Directory of checkpoint.json.
+
+        Raises:
+            UserError: The description is missing or incomplete.
+        """
+        return _parse_description(path, files.read_json(path / DESCRIPTION))
 
 
 def name_checkpoint(epoch: int, step: int) -> str:

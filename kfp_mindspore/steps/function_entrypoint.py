@@ -10,11 +10,14 @@ import importlib.util
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.settings import NODE_ID_VARIABLE, ROLE_VARIABLE, SCHEDULER_ROLE
+
+if TYPE_CHECKING:
+    from kfp.dsl.executor import Executor
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -23,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--source", required=True, help="source of the step's module")
     parser.add_argument("--function", required=True, help="name of the function in it")
     parser.add_argument("--executor-input", required=True, help="KFP's ExecutorInput as JSON")
+    parser.add_argument("--paths", type=json.loads, default={}, help="paths of artifacts in this pod by URI, as JSON")
     given = parser.parse_args(arguments)
     if os.environ.get(ROLE_VARIABLE) == SCHEDULER_ROLE:
         from kfp_mindspore.training import init_distributed
@@ -33,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         executor_input = json.loads(given.executor_input)
         if get_rank() != 0:
             executor_input = redirect_outputs(executor_input, scratch)
-        run_function(given.source, given.function, executor_input, scratch)
+        run_function(given.source, given.function, executor_input, scratch, given.paths)
 
 
 def get_rank() -> int:
@@ -59,7 +63,9 @@ def redirect_outputs(executor_input: dict[str, Any], scratch: str) -> dict[str, 
     return changed
 
 
-def run_function(source: str, name: str, executor_input: dict[str, Any], scratch: str) -> None:
+def run_function(
+    source: str, name: str, executor_input: dict[str, Any], scratch: str, paths: Mapping[str, str] | None = None
+) -> None:
     """Run a function of a module by kfp's executor, which writes its outputs.
 
     Args:
@@ -67,6 +73,7 @@ def run_function(source: str, name: str, executor_input: dict[str, Any], scratch
         name: Name of the function.
         executor_input: KFP's ExecutorInput.
         scratch: Directory of the module's file, which `inspect.getsource` reads.
+        paths: Paths of artifacts in this pod by URI; the URI of such an output in the ExecutorInput is its path.
     """
     from kfp.dsl.executor import Executor
 
@@ -78,7 +85,23 @@ def run_function(source: str, name: str, executor_input: dict[str, Any], scratch
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     function = getattr(module, name)
-    Executor(executor_input=executor_input, function_to_execute=getattr(function, "__wrapped__", function)).execute()
+    executor = Executor(executor_input=executor_input, function_to_execute=getattr(function, "__wrapped__", function))
+    _set_paths(executor, paths or {})
+    executor.execute()
+
+
+def _set_paths(executor: Executor, paths: Mapping[str, str]) -> None:
+    """Let artifacts have their paths in this pod; KFP's own paths of URIs do not exist here."""
+    inputs = [entry if isinstance(entry, list) else [entry] for entry in executor.input_artifacts.values()]
+    for artifact in (artifact for entry in inputs for artifact in entry):
+        if artifact.uri in paths:
+            artifact.custom_path = paths[artifact.uri]
+            # KFP derives another path from this flag, in spite of the custom one.
+            artifact.metadata.pop("_kfp_workspace", None)
+    uris = {path: uri for uri, path in paths.items()}
+    for artifact in executor.output_artifacts.values():
+        if artifact.uri in uris:
+            artifact.custom_path, artifact.uri = artifact.uri, uris[artifact.uri]
 
 
 if __name__ == "__main__":

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.errors import NotFoundError, ProcessFailedError, UserError, ValidationError
 from kfp_mindspore.kube.errors import ForbiddenError
 from kfp_mindspore.kube.resources import PERSISTENT_VOLUME_CLAIMS
+from kfp_mindspore.settings import get_namespace
 from kfp_mindspore.steps import store_config
 from kfp_mindspore.steps.artifact_store import ArtifactStore
+from kfp_mindspore.steps.job_name import make_job_name
 from kfp_mindspore.steps.pod_patch import PodPatch
+from kfp_mindspore.steps.step_pod import read_step_pod
 
 if TYPE_CHECKING:
     from kfp_mindspore.kube import Cluster
@@ -175,6 +178,34 @@ def plan_storage(
         outputs={name: f"{base}/outputs/{name}".rstrip("/") for name in outputs},
         checkpoint_dir=directory,
         artifacts=store_config.open_stores(stores, cluster, namespace),
+    )
+
+
+def open_storage(
+    storage: str,
+    *,
+    root: str,
+    inputs: Mapping[str, str],
+    outputs: Mapping[str, str],
+    checkpoint_dir: str = "",
+    patch: PodPatch | None = None,
+) -> JobStorage:
+    """Return the storage of the job of this step on a cluster, see `plan_storage`."""
+    from kfp_mindspore.kube import Cluster
+
+    cluster = Cluster()
+    pod = read_step_pod(cluster) if parse_storage(storage).kind == WORKSPACE else None
+    return plan_storage(
+        storage,
+        root=root,
+        folder=make_job_name(root),
+        cluster=cluster,
+        namespace=get_namespace() or cluster.namespace,
+        inputs=inputs,
+        outputs=outputs,
+        checkpoint_dir=checkpoint_dir,
+        workflow=str(pod.workflow["name"]) if pod is not None and pod.workflow is not None else "",
+        patch=patch,
     )
 
 

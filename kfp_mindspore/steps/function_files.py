@@ -1,0 +1,125 @@
+"""Artifacts and outputs of an `@msjob_component` in the pods of its job."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.settings import KUBERNETES, get_backend_name
+from kfp_mindspore.steps.artifact_store import StoreError, join_uri
+from kfp_mindspore.steps.pod_patch import PodPatch
+from kfp_mindspore.steps.storage import JobStorage, get_root_uri, open_storage, parse_storage
+
+_EXECUTOR_OUTPUT = "msjob_executor_output.json"
+_PARAMETERS = "msjob-parameters"
+
+
+class FunctionFiles:
+    """The files of a function in pods: artifacts by URI, KFP's ExecutorOutput and parameter files beside them.
+
+    Args:
+        storage: Access of the pods and of this process to the artifacts.
+        root: URI of the step's output root.
+        executor_input: KFP's ExecutorInput of the step.
+    """
+
+    def __init__(self, storage: JobStorage, root: str, executor_input: Mapping[str, Any]) -> None:
+        self.storage = storage
+        self.root = root
+        outputs = executor_input["outputs"]
+        self._parameter_files = {
+            name: Path(entry["outputFile"]) for name, entry in outputs.get("parameters", {}).items()
+        }
+        self.paths = {
+            **storage.inputs,
+            **{uri: storage.outputs[f"artifacts/{name}"] for name, uri in _list_outputs(executor_input)},
+        }
+        self.executor_input: dict[str, Any] = copy.deepcopy(dict(executor_input))
+        changed = self.executor_input["outputs"]
+        changed["outputFile"] = storage.outputs[_EXECUTOR_OUTPUT]
+        for name, entry in changed.get("parameters", {}).items():
+            entry["outputFile"] = storage.outputs[f"parameters/{name}"]
+        for name, entry in changed.get("artifacts", {}).items():
+            for artifact in entry.get("artifacts", []):
+                artifact["uri"] = storage.outputs[f"artifacts/{name}"]
+
+    def read_output(self) -> dict[str, Any] | None:
+        """Return worker 0's ExecutorOutput and write its parameter files; None if it wrote no output.
+
+        Raises:
+            KfpMindSporeError: The store cannot be reached or denies the request.
+        """
+        store = self.storage.artifacts
+        try:
+            content = store.read_bytes(join_uri(self.root, _EXECUTOR_OUTPUT))
+            if content is None:
+                return None
+            for name, file in self._parameter_files.items():
+                value = store.read_bytes(join_uri(self.root, f"{_PARAMETERS}/{name}"))
+                if value is not None:
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    file.write_bytes(value)
+        except StoreError as error:
+            raise KfpMindSporeError(f"the job has succeeded, but {error}") from error
+        output: dict[str, Any] = json.loads(content)
+        for entry in output.get("artifacts", {}).values():
+            for artifact in entry["artifacts"]:
+                # A path of the pod.
+                artifact.pop("custom_path", None)
+        return output
+
+
+def open_function_files(
+    storage: str, executor_input: Mapping[str, Any], arguments: Mapping[str, Any], patch: PodPatch | None = None
+) -> FunctionFiles | None:
+    """Return the files of a function in pods; None where jobs are processes of this machine.
+
+    Args:
+        storage: The parameter `storage`.
+        executor_input: KFP's ExecutorInput of the step.
+        arguments: The function's arguments.
+        patch: Volumes and mounts that the pods have besides.
+
+    Raises:
+        ValidationError: `storage` is invalid.
+        UserError: The pods cannot access an artifact; nothing was submitted.
+    """
+    if get_backend_name() != KUBERNETES:
+        parse_storage(storage)
+        return None
+    artifacts = dict(_list_outputs(executor_input))
+    outputs = executor_input["outputs"]
+    root = get_root_uri(outputs["outputFile"], list(artifacts.values()))
+    opened = open_storage(
+        storage,
+        root=root,
+        inputs=dict(_list_inputs(executor_input, arguments)),
+        outputs={
+            **{f"artifacts/{name}": uri for name, uri in artifacts.items()},
+            **{f"parameters/{name}": join_uri(root, f"{_PARAMETERS}/{name}") for name in outputs.get("parameters", {})},
+            _EXECUTOR_OUTPUT: join_uri(root, _EXECUTOR_OUTPUT),
+        },
+        patch=patch,
+    )
+    return FunctionFiles(opened, root, executor_input)
+
+
+def _list_outputs(executor_input: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, entry in executor_input["outputs"].get("artifacts", {}).items():
+        # KFP writes the artifact of the step's log itself.
+        if name != "executor-logs":
+            yield from ((name, artifact["uri"]) for artifact in entry.get("artifacts", [])[:1])
+
+
+def _list_inputs(executor_input: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the URI and the path in this process of each input artifact."""
+    for name, entry in executor_input.get("inputs", {}).get("artifacts", {}).items():
+        given = arguments.get(name)
+        items = given if isinstance(given, list) else [given]
+        for artifact, item in zip(entry.get("artifacts", []), items, strict=False):
+            # The argument of an InputPath parameter is a path.
+            yield artifact["uri"], str(item if isinstance(item, str) else getattr(item, "path", ""))

@@ -1,0 +1,129 @@
+"""Directories of a training job, on this machine and in pods, and the files that it has written."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint
+from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE
+from kfp_mindspore.steps.artifact_store import StoreError, join_uri
+from kfp_mindspore.steps.pod_patch import PodPatch
+from kfp_mindspore.steps.storage import JobStorage
+
+CHECKPOINT_FOLDER = "checkpoint"
+METRICS_FILE = "metrics.jsonl"
+
+
+class TrainingFiles(Protocol):
+    """Files of a training job.
+
+    Attributes:
+        directories: Variables of the training contract.
+        patch: Additions to the pods of the job.
+    """
+
+    directories: Mapping[str, str]
+    patch: PodPatch
+
+    def wrap(self, command: Sequence[str]) -> list[str]:
+        """Return the command of the workers."""
+
+    def explain_failures(self) -> AbstractContextManager[Any]:
+        """Return a context in which errors of the job name their reason."""
+
+    def collect(self) -> Path | None:
+        """Return a directory with metrics.jsonl and the final checkpoint's description; None without any output."""
+
+    def read_checkpoint(self, directory: Path) -> Checkpoint | None:
+        """Return the final checkpoint of a collected directory; None if the command wrote none."""
+
+
+class LocalTrainingFiles:
+    """Directories of this machine; without `checkpoint_dir` the checkpoints are deleted once the job has succeeded."""
+
+    def __init__(self, output_dir: str, dataset_dir: str = "", checkpoint_dir: str = "") -> None:
+        self._output = Path(output_dir).absolute()
+        self._output.mkdir(parents=True, exist_ok=True)
+        beside = self._output.parent / f"{self._output.name}.checkpoints"
+        checkpoints = Path(checkpoint_dir or beside).absolute()
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        self._temporary = None if checkpoint_dir else checkpoints
+        self.patch = PodPatch()
+        self.directories = {OUTPUT_VARIABLE: str(self._output), CHECKPOINT_VARIABLE: str(checkpoints)}
+        if dataset_dir:
+            self.directories[DATASET_VARIABLE] = str(Path(dataset_dir).absolute())
+
+    def wrap(self, command: Sequence[str]) -> list[str]:
+        """Return the command."""
+        return list(command)
+
+    def explain_failures(self) -> AbstractContextManager[Any]:
+        """Return an empty context."""
+        return contextlib.nullcontext()
+
+    def collect(self) -> Path | None:
+        """Delete temporary checkpoints and return the output directory."""
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+        return self._output if any(self._output.iterdir()) else None
+
+    def read_checkpoint(self, directory: Path) -> Checkpoint | None:
+        """Return the final checkpoint."""
+        final = directory / CHECKPOINT_FOLDER
+        return Checkpoint.open(final, verify=False) if (final / DESCRIPTION).is_file() else None
+
+
+class ArtifactTrainingFiles:
+    """Directories of the job's pods, whose output is below the URI of an artifact; only small files are read here.
+
+    Args:
+        storage: Access of the pods and of this process to the artifacts.
+        output: Name of the output directory in `storage`.
+        output_uri: Its URI.
+        dataset_uri: URI of the dataset; empty for none.
+    """
+
+    def __init__(self, storage: JobStorage, output: str, output_uri: str, dataset_uri: str = "") -> None:
+        self._storage = storage
+        self._uri = output_uri
+        self.patch = storage.patch
+        self.wrap = storage.wrap
+        self.explain_failures = storage.explain_failures
+        self.directories = {
+            OUTPUT_VARIABLE: storage.outputs[output],
+            CHECKPOINT_VARIABLE: storage.checkpoint_dir,
+            **({DATASET_VARIABLE: storage.inputs[dataset_uri]} if dataset_uri else {}),
+        }
+
+    def collect(self) -> Path | None:
+        """Download metrics.jsonl and the description of the final checkpoint.
+
+        Raises:
+            KfpMindSporeError: The store cannot be reached or denies the request.
+        """
+        store = self._storage.artifacts
+        directory = Path(tempfile.mkdtemp(prefix="kfp-mindspore-"))
+        try:
+            if not store.list_files(self._uri):
+                return None
+            for name in (METRICS_FILE, f"{CHECKPOINT_FOLDER}/{DESCRIPTION}"):
+                content = store.read_bytes(join_uri(self._uri, name))
+                if content is not None:
+                    file = directory / name
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    file.write_bytes(content)
+        except StoreError as error:
+            raise KfpMindSporeError(f"the job has succeeded, but {error}") from error
+        return directory
+
+    def read_checkpoint(self, directory: Path) -> Checkpoint | None:
+        """Return the final checkpoint; its path has only the description."""
+        final = directory / CHECKPOINT_FOLDER
+        return Checkpoint.read_description(final) if final.is_dir() else None
