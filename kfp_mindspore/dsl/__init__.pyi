@@ -4,6 +4,7 @@ from .metadata import add_job_label as add_job_label
 from .policy import set_restart_policy as set_restart_policy
 from .policy import set_run_policy as set_run_policy
 from .policy import set_success_policy as set_success_policy
+from .storage import set_storage as set_storage
 from .worker_options import add_worker_env as add_worker_env
 from .worker_options import set_worker_count as set_worker_count
 from .worker_options import set_worker_pod as set_worker_pod

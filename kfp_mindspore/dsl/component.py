@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from kfp_mindspore.dsl.policy import CLEAN_POD_POLICIES, RESTART_POLICIES, SUCCESS_POLICIES
+from kfp_mindspore.dsl.storage import check_storage
 from kfp_mindspore.dsl.task import check_choice, check_count
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.settings import IMAGE_VARIABLE, PLACEHOLDER_IMAGE
@@ -40,6 +41,7 @@ def msjob_component(
     backoff_limit: int = ...,
     active_deadline_seconds: int | None = ...,
     ttl_seconds_after_finished: int | None = ...,
+    storage: str | None = ...,
 ) -> Callable[[Callable[..., Any]], PythonComponent]: ...
 
 
@@ -57,6 +59,7 @@ def msjob_component(
     backoff_limit: int = 3,
     active_deadline_seconds: int | None = None,
     ttl_seconds_after_finished: int | None = None,
+    storage: str | None = None,
 ) -> PythonComponent | Callable[[Callable[..., Any]], PythonComponent]:
     """Turn a Python function into a component that runs the function in each worker of an MSJob.
 
@@ -82,6 +85,8 @@ def msjob_component(
         backoff_limit: Number of restarts after which the job fails.
         active_deadline_seconds: Seconds after which the job is terminated and fails; None for no limit.
         ttl_seconds_after_finished: Seconds after which a finished job is deleted; None to keep it.
+        storage: Hand-over of data to the pods of the job: `artifacts` (default), `workspace` or `claim:NAME/PATH`.
+            Without a cluster the workers use the files of this machine.
 
     Returns:
         A component, or a decorator that returns one. `.python_func` is the function.
@@ -104,6 +109,8 @@ def msjob_component(
     check_choice(_NAME, "restart_policy", restart_policy, RESTART_POLICIES)
     check_choice(_NAME, "success_policy", success_policy, SUCCESS_POLICIES)
     check_choice(_NAME, "clean_pod_policy", clean_pod_policy, CLEAN_POD_POLICIES)
+    if storage is not None:
+        check_storage(_NAME, storage)
     options = JobOptions(
         workers=workers,
         backoff_limit=backoff_limit,
@@ -114,6 +121,7 @@ def msjob_component(
         success_policy=success_policy,
         resources=resources or {},
         env=env or {},
+        storage=storage,
     )
     build = functools.partial(
         _build_component, options=options, base_image=base_image, additional_funcs=additional_funcs

@@ -6,7 +6,6 @@ import argparse
 import functools
 import inspect
 import json
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,11 +13,10 @@ from typing import Any
 
 from kfp_mindspore.errors import ProcessFailedError
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE, get_namespace
+from kfp_mindspore.steps.function_files import open_function_files
 from kfp_mindspore.steps.job import launch_job
 from kfp_mindspore.steps.options import JobOptions
 from kfp_mindspore.steps.task_config import PARAMETER, is_task_config, read_task_config
-
-_WORKER_OUTPUT = "msjob_executor_output.json"
 
 
 def launch_function(function: Callable[..., Any], options: str) -> Callable[..., Any]:
@@ -42,42 +40,38 @@ def launch_function(function: Callable[..., Any], options: str) -> Callable[...,
 
 def _run_function(function: Callable[..., Any], options: JobOptions, arguments: Mapping[str, Any]) -> Any:
     executor_input = _read_executor_input()
-    outputs = executor_input["outputs"]
-    root = Path(outputs["outputFile"]).absolute().parent
-    root.mkdir(parents=True, exist_ok=True)
-    worker_output = root / _WORKER_OUTPUT
-    worker_output.unlink(missing_ok=True)
-    outputs["outputFile"] = str(worker_output)
-    checkpoints = root / "checkpoints"
-    checkpoints.mkdir(exist_ok=True)
-    directories = {CHECKPOINT_VARIABLE: str(checkpoints)}
-    inputs = executor_input.get("inputs", {}).get("artifacts", {})
+    inputs, outputs = executor_input.get("inputs", {}), executor_input["outputs"]
+    options = options.merge(**vars(JobOptions.from_environment()))
+    patch = read_task_config(inputs.get("parameterValues", {}).get(_get_task_config_name(function)))
+    files = open_function_files(options.storage or "", executor_input, arguments, patch)
+    directories = {CHECKPOINT_VARIABLE: files.checkpoint_dir}
     for variable, group, title in (
-        (DATASET_VARIABLE, inputs, "system.Dataset"),
+        (DATASET_VARIABLE, inputs.get("artifacts", {}), "system.Dataset"),
         (OUTPUT_VARIABLE, outputs.get("artifacts", {}), "system.Model"),
     ):
-        path = _get_artifact_path(function, group, title, arguments)
+        path = _get_artifact_path(function, group, title, arguments, files.paths)
         if path:
             directories[variable] = path
     command = [
         *("python", "-m", "kfp_mindspore.steps.function_entrypoint"),
         *("--source", _escape(Path(function.__globals__["__file__"]).read_text())),
         *("--function", function.__name__),
-        *("--executor-input", _escape(json.dumps(executor_input, sort_keys=True))),
+        *("--executor-input", _escape(json.dumps(files.executor_input, sort_keys=True))),
+        *(("--paths", _escape(json.dumps(files.paths, sort_keys=True))) if files.paths else ()),
     ]
-    parameters = executor_input.get("inputs", {}).get("parameterValues", {})
-    job = launch_job(
-        str(root),
-        command,
-        options,
-        directories,
-        namespace=get_namespace() or "default",
-        patch=read_task_config(parameters.get(_get_task_config_name(function))),
-    )
-    shutil.rmtree(checkpoints, ignore_errors=True)
-    if not worker_output.is_file():
-        raise ProcessFailedError(f"job {job.name}: succeeded, but worker 0 wrote no outputs to {worker_output}")
-    return copy_outputs(function, json.loads(worker_output.read_text()), arguments)
+    with files.explain_failures():
+        job = launch_job(
+            files.root,
+            files.wrap(command),
+            options,
+            directories,
+            namespace=get_namespace() or "default",
+            patch=patch.merge(files.patch),
+        )
+    output = files.read_output()
+    if output is None:
+        raise ProcessFailedError(f"job {job.name}: succeeded, but worker 0 wrote no outputs")
+    return copy_outputs(function, output, arguments)
 
 
 def _get_task_config_name(function: Callable[..., Any]) -> str:
@@ -99,13 +93,19 @@ def _read_executor_input() -> dict[str, Any]:
 
 
 def _get_artifact_path(
-    function: Callable[..., Any], group: Mapping[str, Any], title: str, arguments: Mapping[str, Any]
+    function: Callable[..., Any],
+    group: Mapping[str, Any],
+    title: str,
+    arguments: Mapping[str, Any],
+    paths: Mapping[str, str],
 ) -> str:
     """Return the path of the first artifact of a type, in the order of the function's parameters."""
     for name in inspect.signature(function).parameters:
         artifacts = group.get(name, {}).get("artifacts", [])
         artifact = arguments.get(name)
         if len(artifacts) == 1 and artifacts[0].get("type", {}).get("schemaTitle") == title and artifact is not None:
+            if artifacts[0]["uri"] in paths:
+                return paths[artifacts[0]["uri"]]
             # The argument of an InputPath or OutputPath parameter is a path.
             return str(Path(artifact if isinstance(artifact, str) else artifact.path).absolute())
     return ""

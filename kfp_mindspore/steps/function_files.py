@@ -1,25 +1,93 @@
-"""Artifacts and outputs of an `@msjob_component` in the pods of its job."""
+"""Artifacts and outputs of an `@msjob_component`, on this machine and in the pods of its job."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.settings import KUBERNETES, get_backend_name
 from kfp_mindspore.steps.artifact_store import StoreError, join_uri
 from kfp_mindspore.steps.pod_patch import PodPatch
-from kfp_mindspore.steps.storage import JobStorage, get_root_uri, open_storage, parse_storage
+from kfp_mindspore.steps.storage import JobStorage, get_root_uri, open_storage
+from kfp_mindspore.steps.storage_spec import parse_storage
 
 _EXECUTOR_OUTPUT = "msjob_executor_output.json"
 _PARAMETERS = "msjob-parameters"
 
 
-class FunctionFiles:
-    """The files of a function in pods: artifacts by URI, KFP's ExecutorOutput and parameter files beside them.
+class FunctionFiles(Protocol):
+    """Files of a function in the workers of a job.
+
+    Attributes:
+        root: Output root of the step.
+        executor_input: KFP's ExecutorInput for the workers.
+        paths: Paths of artifacts in the workers by URI, where they are not KFP's own.
+        checkpoint_dir: Checkpoint directory of the workers.
+        patch: Additions to the pods of the job.
+    """
+
+    root: str
+    executor_input: dict[str, Any]
+    paths: dict[str, str]
+    checkpoint_dir: str
+    patch: PodPatch
+
+    def wrap(self, command: Sequence[str]) -> list[str]:
+        """Return the command of the workers."""
+
+    def explain_failures(self) -> AbstractContextManager[Any]:
+        """Return a context in which errors of the job name their reason."""
+
+    def read_output(self) -> dict[str, Any] | None:
+        """Return worker 0's ExecutorOutput; None if it wrote none."""
+
+
+class LocalFunctionFiles:
+    """Files of this machine, at KFP's own paths.
+
+    Args:
+        executor_input: KFP's ExecutorInput of the step.
+    """
+
+    def __init__(self, executor_input: Mapping[str, Any]) -> None:
+        self.executor_input: dict[str, Any] = copy.deepcopy(dict(executor_input))
+        root = Path(executor_input["outputs"]["outputFile"]).absolute().parent
+        self.root = str(root)
+        self._checkpoints = root / "checkpoints"
+        self._checkpoints.mkdir(parents=True, exist_ok=True)
+        self.checkpoint_dir = str(self._checkpoints)
+        self._output = root / _EXECUTOR_OUTPUT
+        self._output.unlink(missing_ok=True)
+        self.executor_input["outputs"]["outputFile"] = str(self._output)
+        self.paths: dict[str, str] = {}
+        self.patch = PodPatch()
+
+    def wrap(self, command: Sequence[str]) -> list[str]:
+        """Return the command."""
+        return list(command)
+
+    def explain_failures(self) -> AbstractContextManager[Any]:
+        """Return an empty context."""
+        return contextlib.nullcontext()
+
+    def read_output(self) -> dict[str, Any] | None:
+        """Delete the checkpoints and return worker 0's ExecutorOutput."""
+        shutil.rmtree(self._checkpoints, ignore_errors=True)
+        if not self._output.is_file():
+            return None
+        output: dict[str, Any] = json.loads(self._output.read_text())
+        return output
+
+
+class ArtifactFunctionFiles:
+    """Files in pods: artifacts by URI, and KFP's ExecutorOutput and parameter files below the step's output root.
 
     Args:
         storage: Access of the pods and of this process to the artifacts.
@@ -28,38 +96,39 @@ class FunctionFiles:
     """
 
     def __init__(self, storage: JobStorage, root: str, executor_input: Mapping[str, Any]) -> None:
-        self.storage = storage
         self.root = root
+        self.checkpoint_dir = storage.checkpoint_dir
+        self.patch = storage.patch
+        self.wrap = storage.wrap
+        self.explain_failures = storage.explain_failures
+        self._artifacts = storage.artifacts
         outputs = executor_input["outputs"]
         self._parameter_files = {
             name: Path(entry["outputFile"]) for name, entry in outputs.get("parameters", {}).items()
         }
-        self.paths = {
-            **storage.inputs,
-            **{uri: storage.outputs[f"artifacts/{name}"] for name, uri in _list_outputs(executor_input)},
-        }
+        written = {uri: storage.outputs[f"artifacts/{name}"] for name, uri in _list_outputs(executor_input)}
+        self.paths = {**storage.inputs, **written}
         self.executor_input: dict[str, Any] = copy.deepcopy(dict(executor_input))
         changed = self.executor_input["outputs"]
         changed["outputFile"] = storage.outputs[_EXECUTOR_OUTPUT]
         for name, entry in changed.get("parameters", {}).items():
             entry["outputFile"] = storage.outputs[f"parameters/{name}"]
-        for name, entry in changed.get("artifacts", {}).items():
+        for entry in changed.get("artifacts", {}).values():
             for artifact in entry.get("artifacts", []):
-                artifact["uri"] = storage.outputs[f"artifacts/{name}"]
+                artifact["uri"] = written.get(artifact["uri"], artifact["uri"])
 
     def read_output(self) -> dict[str, Any] | None:
-        """Return worker 0's ExecutorOutput and write its parameter files; None if it wrote no output.
+        """Write the parameter files and return worker 0's ExecutorOutput.
 
         Raises:
             KfpMindSporeError: The store cannot be reached or denies the request.
         """
-        store = self.storage.artifacts
         try:
-            content = store.read_bytes(join_uri(self.root, _EXECUTOR_OUTPUT))
+            content = self._artifacts.read_bytes(join_uri(self.root, _EXECUTOR_OUTPUT))
             if content is None:
                 return None
             for name, file in self._parameter_files.items():
-                value = store.read_bytes(join_uri(self.root, f"{_PARAMETERS}/{name}"))
+                value = self._artifacts.read_bytes(join_uri(self.root, f"{_PARAMETERS}/{name}"))
                 if value is not None:
                     file.parent.mkdir(parents=True, exist_ok=True)
                     file.write_bytes(value)
@@ -75,8 +144,8 @@ class FunctionFiles:
 
 def open_function_files(
     storage: str, executor_input: Mapping[str, Any], arguments: Mapping[str, Any], patch: PodPatch | None = None
-) -> FunctionFiles | None:
-    """Return the files of a function in pods; None where jobs are processes of this machine.
+) -> FunctionFiles:
+    """Return the files of a function in the workers of its job.
 
     Args:
         storage: The parameter `storage`.
@@ -90,7 +159,7 @@ def open_function_files(
     """
     if get_backend_name() != KUBERNETES:
         parse_storage(storage)
-        return None
+        return LocalFunctionFiles(executor_input)
     artifacts = dict(_list_outputs(executor_input))
     outputs = executor_input["outputs"]
     root = get_root_uri(outputs["outputFile"], list(artifacts.values()))
@@ -105,7 +174,7 @@ def open_function_files(
         },
         patch=patch,
     )
-    return FunctionFiles(opened, root, executor_input)
+    return ArtifactFunctionFiles(opened, root, executor_input)
 
 
 def _list_outputs(executor_input: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -42,6 +42,7 @@ class JobOptions:
         service_account: Service account of the job's pods.
         security_context: PodSecurityContext of the job's pods.
         delete_after_done: Whether the step deletes its finished job.
+        storage: Hand-over of data to the job's pods: `artifacts`, `workspace` or `claim:NAME/PATH`.
     """
 
     workers: int | None = None
@@ -61,6 +62,7 @@ class JobOptions:
     service_account: str | None = None
     security_context: Mapping[str, Any] = field(default_factory=dict)
     delete_after_done: bool | None = None
+    storage: str | None = None
 
     @classmethod
     def from_json(cls, text: str) -> JobOptions:

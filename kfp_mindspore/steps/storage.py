@@ -17,57 +17,21 @@ from kfp_mindspore.steps.artifact_store import ArtifactStore
 from kfp_mindspore.steps.job_name import make_job_name
 from kfp_mindspore.steps.pod_patch import PodPatch
 from kfp_mindspore.steps.step_pod import read_step_pod
+from kfp_mindspore.steps.storage_spec import ARTIFACTS, CLAIM, WORKSPACE, WORKSPACE_DIR, StorageSpec, parse_storage
 
 if TYPE_CHECKING:
     from kfp_mindspore.kube import Cluster
 
-ARTIFACTS, WORKSPACE, CLAIM = "artifacts", "workspace", "claim"
 ENTRYPOINT = "kfp_mindspore.steps.artifact_entrypoint"
 
 # Below the output root of the step, beside its artifacts: the same URI for each retry, and no part of an artifact.
 CHECKPOINT_FOLDER = "msjob-checkpoints"
 _DATA_DIR = "/kfp-mindspore"
 _CLAIM_DIR = "/kfp-mindspore-claim"
-# KFP's own names of the workspace's volume, mount path and placeholder.
-_WORKSPACE_VOLUME, _WORKSPACE_DIR, _WORKSPACE_PLACEHOLDER = "kfp-workspace", "/kfp-workspace", "{{$.workspace_path}}"
-_CLAIM_PATTERN = re.compile(r"claim:(?P<claim>[a-z0-9]([a-z0-9.-]*[a-z0-9])?)(/(?P<path>[^/$][^$]*))?")
+# KFP's own name of the workspace's volume.
+_WORKSPACE_VOLUME = "kfp-workspace"
 # kfp.dsl's local paths of URIs.
 _LOCAL_PREFIXES = {"/s3/": "s3://", "/minio/": "minio://", "/gcs/": "gs://"}
-
-
-@dataclass(frozen=True)
-class StorageSpec:
-    """A parsed parameter `storage`.
-
-    Args:
-        kind: ARTIFACTS, WORKSPACE or CLAIM.
-        claim: Name of the PersistentVolumeClaim; empty unless `kind` is CLAIM.
-        path: Directory in the workspace or claim; empty for its root.
-    """
-
-    kind: str = ARTIFACTS
-    claim: str = ""
-    path: str = ""
-
-
-def parse_storage(text: str) -> StorageSpec:
-    """Parse the parameter `storage`; an empty text is `artifacts`.
-
-    Raises:
-        ValidationError: It has another form.
-    """
-    text = text or ARTIFACTS
-    for head in (_WORKSPACE_PLACEHOLDER, _WORKSPACE_DIR, WORKSPACE):
-        if text == head or text.startswith(f"{head}/"):
-            path = text[len(head) :].strip("/")
-            if ".." not in path.split("/"):
-                return StorageSpec(WORKSPACE, path=path)
-    if text == ARTIFACTS:
-        return StorageSpec()
-    found = _CLAIM_PATTERN.fullmatch(text)
-    if found is None or ".." in (found["path"] or "").split("/"):
-        raise ValidationError([f"storage: must be artifacts, workspace or claim:NAME/PATH, got {text!r}"])
-    return StorageSpec(CLAIM, found["claim"], (found["path"] or "").strip("/"))
 
 
 @dataclass(frozen=True)
@@ -149,7 +113,7 @@ def plan_storage(
         base = "/".join(part for part in (volumes.volume_mounts[0]["mountPath"], spec.path, folder) if part)
     synced, directory = _resolve_checkpoints(checkpoint_dir, spec, root, base, patch.merge(volumes))
     in_place = {
-        uri: path for uri, path in inputs.items() if spec.kind == WORKSPACE and path.startswith(f"{_WORKSPACE_DIR}/")
+        uri: path for uri, path in inputs.items() if spec.kind == WORKSPACE and path.startswith(f"{WORKSPACE_DIR}/")
     }
     downloads = {
         uri: f"{base}/inputs/{index}/{uri.rstrip('/').rpartition('/')[2]}"
@@ -242,7 +206,7 @@ def _build_volumes(spec: StorageSpec, cluster: Cluster, namespace: str, workflow
     else:
         claim = _get_workspace_claim(patch, workflow)
         _check_claim(cluster, claim, namespace, "storage: workspace: the run has no workspace")
-        name, mount = _WORKSPACE_VOLUME, _WORKSPACE_DIR
+        name, mount = _WORKSPACE_VOLUME, WORKSPACE_DIR
         source = {"persistentVolumeClaim": {"claimName": claim}}
     return PodPatch(volumes=[{"name": name, **source}], volume_mounts=[{"name": name, "mountPath": mount}])
 

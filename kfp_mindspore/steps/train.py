@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import ProcessFailedError, ValidationError
-from kfp_mindspore.formats.checkpoint import DESCRIPTION as CHECKPOINT_DESCRIPTION
 from kfp_mindspore.formats.checkpoint import Checkpoint
-from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE, get_namespace
+from kfp_mindspore.settings import OUTPUT_VARIABLE, get_namespace
 from kfp_mindspore.steps.arguments import parse_numbers, to_argument, to_arguments, to_metadata
 from kfp_mindspore.steps.job import launch_job
 from kfp_mindspore.steps.options import JobOptions
 from kfp_mindspore.steps.pod_patch import PodPatch
 from kfp_mindspore.steps.task_config import read_task_config
+from kfp_mindspore.steps.training_files import open_training_files
 
 if TYPE_CHECKING:
     from kfp import dsl
-
-CHECKPOINT_FOLDER = "checkpoint"
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,9 @@ def train_model(
     result = run_training(
         model.path,
         root=root,
+        output_uri=model.uri,
         dataset_dir=dataset.path if dataset else "",
+        dataset_uri=dataset.uri if dataset else "",
         patch=read_task_config(task_config),
         **options,
     )
@@ -96,11 +95,14 @@ def run_training(
     output_dir: str,
     *,
     root: str = "",
+    output_uri: str = "",
     command: Sequence[Any],
     args: Sequence[Any] = (),
     hyperparameters: Mapping[str, Any] | None = None,
     dataset_dir: str = "",
+    dataset_uri: str = "",
     checkpoint_dir: str = "",
+    storage: str = "",
     job_name: str = "",
     namespace: str = "",
     image: str = "",
@@ -114,13 +116,17 @@ def run_training(
     """Run a command as an MSJob, wait until it has finished and read its output.
 
     Args:
-        output_dir: Output directory of the job; created if missing.
+        output_dir: Output directory of a job of this machine; created if missing.
         root: Output root of the step, see `make_job_name`; empty for the output directory.
+        output_uri: URI of the output, which the pods of a job on a cluster write.
         command: Command of each worker.
         args: Arguments of the command.
         hyperparameters: Further arguments by name, see `to_arguments`.
         dataset_dir: Dataset directory; empty for none.
-        checkpoint_dir: Persistent checkpoint directory; empty for one beside the output that is deleted at the end.
+        dataset_uri: URI of the dataset, which the pods of a job on a cluster read.
+        checkpoint_dir: Persistent checkpoint directory, on a cluster a URI or a directory of a volume; empty for one
+            beside the output that is deleted at the end.
+        storage: Hand-over of data on a cluster, see `storage.parse_storage`.
         job_name: Name of the job; empty for one derived from the output directory.
         namespace: Namespace of the job; empty for the step's.
         image: Image of the workers; empty for this package's.
@@ -140,39 +146,51 @@ def run_training(
     """
     if not command:
         raise ValidationError(["command: must have at least one part, got []"], subject="train_msjob")
-    output = Path(output_dir).absolute()
-    output.mkdir(parents=True, exist_ok=True)
-    checkpoints = Path(checkpoint_dir or output.parent / f"{output.name}.checkpoints").absolute()
-    checkpoints.mkdir(parents=True, exist_ok=True)
-    directories = {OUTPUT_VARIABLE: str(output), CHECKPOINT_VARIABLE: str(checkpoints)}
-    if dataset_dir:
-        directories[DATASET_VARIABLE] = str(Path(dataset_dir).absolute())
     options = JobOptions(
         workers=workers,
         backoff_limit=backoff_limit,
         active_deadline_seconds=active_deadline_seconds or None,
         restart_policy=restart_policy,
         env={name: to_argument(value) for name, value in (env or {}).items()},
+        storage=storage,
+    ).merge(**vars(JobOptions.from_environment()))
+    files = open_training_files(
+        options.storage or "",
+        root=root,
+        output_dir=output_dir,
+        output_uri=output_uri,
+        dataset_dir=dataset_dir,
+        dataset_uri=dataset_uri,
+        checkpoint_dir=checkpoint_dir,
+        patch=patch,
     )
     parts = [to_argument(part) for part in (*command, *args)] + to_arguments(hyperparameters or {})
     namespace = namespace or get_namespace() or "default"
-    job = launch_job(root or str(output), parts, options, directories, name=job_name, namespace=namespace, image=image)
-    if not checkpoint_dir:
-        shutil.rmtree(checkpoints, ignore_errors=True)
-    if not any(output.iterdir()):
+    with files.explain_failures():
+        job = launch_job(
+            root or str(Path(output_dir).absolute()),
+            files.wrap(parts),
+            options,
+            files.directories,
+            name=job_name,
+            namespace=namespace,
+            image=image,
+            patch=(patch or PodPatch()).merge(files.patch),
+        )
+    collected = files.collect()
+    if collected is None:
         raise ProcessFailedError(
             f"job {job.name}: succeeded, but its output directory is empty",
             hint=f"The command must write its output to the directory in {OUTPUT_VARIABLE}.",
         )
-    final = output / CHECKPOINT_FOLDER
     return TrainingResult(
         job_name=job.name,
         namespace=namespace,
         workers=job.options.workers or 1,
         command=tuple(parts),
         hyperparameters=parse_numbers(hyperparameters or {}),
-        metrics=_read_metrics(output),
-        checkpoint=Checkpoint.open(final, verify=False) if (final / CHECKPOINT_DESCRIPTION).is_file() else None,
+        metrics=_read_metrics(collected),
+        checkpoint=files.read_checkpoint(collected),
     )
 
 

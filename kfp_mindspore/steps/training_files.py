@@ -5,20 +5,28 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint
-from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE
+from kfp_mindspore.settings import (
+    CHECKPOINT_VARIABLE,
+    DATASET_VARIABLE,
+    KUBERNETES,
+    OUTPUT_VARIABLE,
+    get_backend_name,
+)
 from kfp_mindspore.steps.artifact_store import StoreError, join_uri
 from kfp_mindspore.steps.pod_patch import PodPatch
-from kfp_mindspore.steps.storage import JobStorage
+from kfp_mindspore.steps.storage import JobStorage, open_storage
+from kfp_mindspore.steps.storage_spec import parse_storage
 
 CHECKPOINT_FOLDER = "checkpoint"
 METRICS_FILE = "metrics.jsonl"
+_OUTPUT = "model/"
 
 
 class TrainingFiles(Protocol):
@@ -29,7 +37,7 @@ class TrainingFiles(Protocol):
         patch: Additions to the pods of the job.
     """
 
-    directories: Mapping[str, str]
+    directories: dict[str, str]
     patch: PodPatch
 
     def wrap(self, command: Sequence[str]) -> list[str]:
@@ -127,3 +135,34 @@ class ArtifactTrainingFiles:
         """Return the final checkpoint; its path has only the description."""
         final = directory / CHECKPOINT_FOLDER
         return Checkpoint.read_description(final) if final.is_dir() else None
+
+
+def open_training_files(
+    storage: str,
+    *,
+    root: str,
+    output_dir: str,
+    output_uri: str,
+    dataset_dir: str,
+    dataset_uri: str,
+    checkpoint_dir: str,
+    patch: PodPatch | None,
+) -> TrainingFiles:
+    """Return the files of a training job; the arguments are those of `run_training`.
+
+    Raises:
+        ValidationError: `storage` or `checkpoint_dir` is invalid.
+        UserError: The pods of the job cannot access an artifact; nothing was submitted.
+    """
+    parse_storage(storage)
+    if get_backend_name() != KUBERNETES:
+        return LocalTrainingFiles(output_dir, dataset_dir, checkpoint_dir)
+    opened = open_storage(
+        storage,
+        root=root,
+        inputs={dataset_uri: dataset_dir} if dataset_uri else {},
+        outputs={_OUTPUT: output_uri},
+        checkpoint_dir=checkpoint_dir,
+        patch=patch,
+    )
+    return ArtifactTrainingFiles(opened, _OUTPUT, output_uri, dataset_uri)

@@ -32,6 +32,7 @@ def train_msjob(
     job_name: str = "",
     namespace: str = "",
     checkpoint_dir: str = "",
+    storage: str = "artifacts",
     task_config: dsl.TaskConfig = None,
 ):
     """Run a training command as an MSJob and wait until it has finished.
@@ -62,7 +63,8 @@ def train_msjob(
         active_deadline_seconds: Seconds after which the job is terminated and fails; 0 for no limit.
         job_name: Name of the job, a DNS label of at most 51 characters; default the same for each retry of the step.
         namespace: Namespace of the job; default the step's.
-        checkpoint_dir: Persistent checkpoint directory, from which a later run resumes.
+        checkpoint_dir: Persistent checkpoints, from which a later run resumes; on a cluster a URI or a mounted directory.
+        storage: Hand-over of data to the pods on a cluster: `artifacts`, `workspace` or `claim:NAME/PATH`.
         task_config: Filled in by KFP: resources, environment, volumes and scheduling of the task, for the job's pods.
     """
     from kfp_mindspore.steps.train import train_model
@@ -76,6 +78,7 @@ def train_msjob(
         args=args,
         hyperparameters=hyperparameters,
         checkpoint_dir=checkpoint_dir,
+        storage=storage,
         job_name=job_name,
         namespace=namespace,
         image=image,

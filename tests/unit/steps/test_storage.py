@@ -11,7 +11,8 @@ import pytest
 from kfp_mindspore.errors import ProcessFailedError, UserError, ValidationError
 from kfp_mindspore.kube import Cluster
 from kfp_mindspore.steps.pod_patch import PodPatch
-from kfp_mindspore.steps.storage import JobStorage, StorageSpec, get_root_uri, parse_storage, plan_storage
+from kfp_mindspore.steps.storage import JobStorage, get_root_uri, plan_storage
+from kfp_mindspore.steps.storage_spec import StorageSpec, parse_storage
 from tests.support.fake_api_server import FakeApiServer
 
 ROOT = "s3://bucket/root/run/train/uuid"

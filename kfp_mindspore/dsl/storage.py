@@ -1,0 +1,44 @@
+"""Setter for the storage of a task's MSJob."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.dsl.task import check_text, is_channel, update_options
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.steps.storage_spec import parse_storage
+
+if TYPE_CHECKING:
+    from kfp.dsl import PipelineTask
+
+
+def set_storage(task: PipelineTask, storage: str) -> PipelineTask:
+    """Set how data are handed to the pods of the task's MSJob; takes precedence over the component's argument.
+
+    Args:
+        task: Task of train_msjob or of an msjob_component.
+        storage: `artifacts`, `workspace` or `claim:NAME/PATH`.
+
+    Returns:
+        The task.
+
+    Raises:
+        ValidationError: The storage has another form.
+    """
+    check_storage("set_storage", storage)
+    return update_options(task, "set_storage", storage=storage)
+
+
+def check_storage(setter: str, storage: Any) -> None:
+    """Check the form of a storage.
+
+    Raises:
+        ValidationError: It has another form.
+    """
+    check_text(setter, "storage", storage)
+    if is_channel(storage):
+        return
+    try:
+        parse_storage(storage)
+    except ValidationError as error:
+        raise ValidationError(error.errors, subject=setter) from None

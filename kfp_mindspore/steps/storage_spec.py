@@ -1,0 +1,121 @@
+"""The parameter `storage`, and its check in a compiled pipeline."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
+
+ARTIFACTS, WORKSPACE, CLAIM = "artifacts", "workspace", "claim"
+# KFP's own mount path and placeholder of the workspace.
+WORKSPACE_DIR, _WORKSPACE_PLACEHOLDER = "/kfp-workspace", "{{$.workspace_path}}"
+_CLAIM_PATTERN = re.compile(r"claim:(?P<claim>[a-z0-9]([a-z0-9.-]*[a-z0-9])?)(/(?P<path>[^/$][^$]*))?")
+_LAUNCHERS = ("kfp_mindspore.steps.train", "kfp_mindspore.steps.function")
+_DECORATOR_OPTIONS = re.compile(r"^\w+ = launch_function\(\w+, (?P<options>'.*')\)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class StorageSpec:
+    """A parsed parameter `storage`.
+
+    Args:
+        kind: ARTIFACTS, WORKSPACE or CLAIM.
+        claim: Name of the PersistentVolumeClaim; empty unless `kind` is CLAIM.
+        path: Directory in the workspace or claim; empty for its root.
+    """
+
+    kind: str = ARTIFACTS
+    claim: str = ""
+    path: str = ""
+
+
+def parse_storage(text: str) -> StorageSpec:
+    """Parse the parameter `storage`; an empty text is `artifacts`.
+
+    Raises:
+        ValidationError: It has another form.
+    """
+    text = text or ARTIFACTS
+    for head in (_WORKSPACE_PLACEHOLDER, WORKSPACE_DIR, WORKSPACE):
+        if text == head or text.startswith(f"{head}/"):
+            path = text[len(head) :].strip("/")
+            if ".." not in path.split("/"):
+                return StorageSpec(WORKSPACE, path=path)
+    if text == ARTIFACTS:
+        return StorageSpec()
+    found = _CLAIM_PATTERN.fullmatch(text)
+    if found is None or ".." in (found["path"] or "").split("/"):
+        raise ValidationError([f"storage: must be artifacts, workspace or claim:NAME/PATH, got {text!r}"])
+    return StorageSpec(CLAIM, found["claim"], (found["path"] or "").strip("/"))
+
+
+def list_storage_errors(spec: Mapping[str, Any], platform: Mapping[str, Any] | None = None) -> list[str]:
+    """Return what is wrong with the storage of the jobs of a compiled pipeline, one sentence per task.
+
+    Values that are known at run time only are checked by the step, before it submits the job.
+
+    Args:
+        spec: The pipeline spec, the first document of a compiled pipeline.
+        platform: The platform spec, its second document; None without one.
+    """
+    pipeline = _dig(platform or {}, "platforms", "kubernetes", "pipelineConfig")
+    has_workspace = bool(pipeline.get("workspace"))
+    errors = []
+    for name, storage in _list_storages(spec):
+        try:
+            kind = parse_storage(storage).kind
+        except ValidationError as error:
+            errors.append(f"{name}: {error.errors[0]}")
+            continue
+        if kind == WORKSPACE and not has_workspace:
+            errors.append(f"{name}: storage: workspace: needs dsl.PipelineConfig(workspace=…) on the pipeline")
+    return errors
+
+
+def _list_storages(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the constant storage of each task that launches a job."""
+    components = spec.get("components", {})
+    executors = _dig(spec, "deploymentSpec", "executors")
+    dags = [spec.get("root", {}), *components.values()]
+    for dag in dags:
+        for name, task in _dig(dag, "dag", "tasks").items():
+            component = components.get(_dig(task, "componentRef").get("name"), {})
+            container = _dig(executors, component.get("executorLabel") or "", "container")
+            source = "\n".join(container.get("command", []))
+            if not any(module in source for module in _LAUNCHERS):
+                continue
+            value = _read_setter(container) or _read_decorator(source)
+            if value is None:
+                entry = _dig(task, "inputs", "parameters", "storage")
+                value = _dig(entry, "runtimeValue").get("constant") if entry else ""
+            if isinstance(value, str) and "{{$.inputs" not in value:
+                yield name, value
+
+
+def _read_setter(container: Mapping[str, Any]) -> str | None:
+    for entry in container.get("env", []):
+        if entry.get("name") == JOB_OPTIONS_VARIABLE:
+            return _get_storage(entry.get("value") or "{}")
+    return None
+
+
+def _read_decorator(source: str) -> str | None:
+    found = _DECORATOR_OPTIONS.search(source)
+    return _get_storage(ast.literal_eval(found["options"])) if found else None
+
+
+def _get_storage(options: str) -> str | None:
+    value: str | None = json.loads(options).get("storage")
+    return value
+
+
+def _dig(document: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    for key in keys:
+        document = document.get(key) or {}
+    return document
