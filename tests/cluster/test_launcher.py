@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 import yaml
 
-from kfp_mindspore.kube.resources import PODS, Resource
+from kfp_mindspore.kube.resources import CONFIG_MAPS, PODS, SECRETS, Resource
 from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.msjob.names import LEASE_ANNOTATION, MSJOBS
 from kfp_mindspore.operator.install.apply import apply_objects
 from kfp_mindspore.steps.step_pod import RUN_LABEL
 from tests.cluster.infrastructure.api_server import ControlPlane
+from tests.support.object_store import BUCKET, ObjectStore, start_object_store
 from tests.support.operators import SECONDS, Jobs, OperatorProcess, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +63,8 @@ class Step:
         document = yaml.safe_load((ROOT / "components" / component / "component.yaml").read_text())
         (spec,) = document["components"].values()
         self.root = run.directory / self.name.replace("_", "-") / UUID
+        # KFP keeps the output root for retries.
+        self.key = f"{run.id}/{self.name.replace('_', '-')}/{UUID}"
         inputs, outputs = spec["inputDefinitions"]["parameters"], spec.get("outputDefinitions", {})
         values = {name: entry["defaultValue"] for name, entry in inputs.items() if "defaultValue" in entry}
         # The driver's JSON of a protobuf number has no fraction.
@@ -72,7 +75,12 @@ class Step:
                 "artifacts": {
                     name: {
                         "artifacts": [
-                            {"name": name, "type": entry["artifactType"], "uri": str(self.root / name), "metadata": {}}
+                            {
+                                "name": name,
+                                "type": entry["artifactType"],
+                                "uri": f"s3://{BUCKET}/{self.key}/{name}",
+                                "metadata": {},
+                            }
                         ]
                     }
                     for name, entry in outputs.get("artifacts", {}).items()
@@ -100,6 +108,7 @@ class Step:
             "KFP_MINDSPORE_BACKEND": "kubernetes",
             "KFP_MINDSPORE_IMAGE": "example.com/train:1",
             "KFP_POD_NAME": pod,
+            "PYTHONPATH": str(self.run.write_site()),
         }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -125,10 +134,10 @@ class Step:
 
 
 class Run:
-    """A run of Kubeflow Pipelines: its Workflow and the pods of its steps."""
+    """A run of Kubeflow Pipelines: its Workflow, the pods of its steps and its artifacts."""
 
-    def __init__(self, jobs: Jobs, kubeconfig: Path, directory: Path) -> None:
-        self.jobs, self.kubeconfig = jobs, kubeconfig
+    def __init__(self, jobs: Jobs, kubeconfig: Path, directory: Path, store: ObjectStore) -> None:
+        self.jobs, self.kubeconfig, self.store = jobs, kubeconfig, store
         self.id = secrets.token_hex(8)
         self.steps: list[Step] = []
         self.directory = directory / self.id
@@ -138,6 +147,16 @@ class Run:
         self.uid = made["metadata"]["uid"]
         self.owner = {**workflow, "metadata": None, "name": f"run-{self.id}", "uid": self.uid}
         del self.owner["metadata"]
+
+    def write_site(self) -> Path:
+        """Write a module that moves KFP's mount point /s3, which tests may not create, and return its directory."""
+        site = self.directory / "site"
+        site.mkdir(exist_ok=True)
+        (site / "sitecustomize.py").write_text(
+            "from kfp.dsl.types import artifact_types\n"
+            f"artifact_types._S3_LOCAL_MOUNT_PREFIX = {str(self.directory / 's3')!r} + '/'\n"
+        )
+        return site
 
     def put_pod(self) -> str:
         """Create the pod of a step, which no node runs."""
@@ -186,14 +205,22 @@ def operator(api_server: ControlPlane, jobs: Jobs, tmp_path: Path) -> Iterator[O
         yield process
 
 
+@pytest.fixture(scope="module")
+def store() -> Iterator[ObjectStore]:
+    with start_object_store() as store:
+        yield store
+
+
 @pytest.fixture
-def make_run(api_server: ControlPlane, jobs: Jobs, tmp_path: Path) -> Callable[[], Run]:
+def make_run(api_server: ControlPlane, jobs: Jobs, tmp_path: Path, store: ObjectStore) -> Callable[[], Run]:
     kubeconfig = tmp_path / "kubeconfig"
     document = yaml.safe_load(api_server.kubeconfig.read_text())
     for context in document["contexts"]:
         context["context"]["namespace"] = jobs.namespace
     kubeconfig.write_text(yaml.safe_dump(document))
-    return lambda: Run(jobs, kubeconfig, tmp_path)
+    for resource, configuration in zip((CONFIG_MAPS, SECRETS), store.build_kfp_configuration(), strict=True):
+        jobs.cluster.create(resource, configuration, jobs.namespace)
+    return lambda: Run(jobs, kubeconfig, tmp_path, store)
 
 
 @pytest.fixture
@@ -227,8 +254,7 @@ def test_killed_launcher_adopts_its_running_job(
     step.start()
     wait_for(lambda: b"Adopting job" in step.log.read_bytes(), lambda: step.log.read_text())
     # What the training command writes.
-    (step.root / "model").mkdir(parents=True, exist_ok=True)
-    (step.root / "model" / "metrics.jsonl").write_text('{"loss": 0.5}\n')
+    run.store.put(f"{step.key}/model/metrics.jsonl", '{"loss": 0.5}\n')
     run.jobs.end(f"{name}-worker-0", 0)
     assert step.wait() == 0, step.log.read_text()
     assert [item["metadata"]["uid"] for item in run.list_jobs()] == [uid]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import re
 import threading
 from collections.abc import Iterator
@@ -56,6 +57,36 @@ class ObjectStore:
         """Return the keys below a prefix."""
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
         return sorted(entry["Key"] for page in pages for entry in page.get("Contents", ()))
+
+    def build_kfp_configuration(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the ConfigMap `kfp-launcher` and the Secret with which Kubeflow Pipelines would use this store."""
+        provider = {
+            "endpoint": self.url,
+            "region": "us-east-1",
+            "disableSSL": True,
+            "credentials": {
+                "secretRef": {
+                    "secretName": "mlpipeline-minio-artifact",
+                    "accessKeyKey": "accesskey",
+                    "secretKeyKey": "secretkey",
+                }
+            },
+        }
+        text = json.dumps({scheme: {"default": provider} for scheme in ("s3", "minio")})
+        return (
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": "kfp-launcher"},
+                "data": {"defaultPipelineRoot": f"s3://{BUCKET}/v2", "providers": text},
+            },
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": "mlpipeline-minio-artifact"},
+                "stringData": {"accesskey": ACCESS_KEY, "secretkey": SECRET_KEY},
+            },
+        )
 
 
 @contextlib.contextmanager

@@ -63,7 +63,7 @@ def train_msjob(
         active_deadline_seconds: Seconds after which the job is terminated and fails; 0 for no limit.
         job_name: Name of the job, a DNS label of at most 51 characters; default the same for each retry of the step.
         namespace: Namespace of the job; default the step's.
-        checkpoint_dir: Persistent checkpoints, from which a later run resumes; on a cluster a URI or a mounted directory.
+        checkpoint_dir: Persistent checkpoints for later runs; on a cluster a URI or a directory of a volume.
         storage: Hand-over of data to the pods on a cluster: `artifacts`, `workspace` or `claim:NAME/PATH`.
         task_config: Filled in by KFP: resources, environment, volumes and scheduling of the task, for the job's pods.
     """
