@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.golden.readme import render_readme
+from tests.golden.readme import render_readme, render_reference
 
 ROOT = Path(__file__).parents[2]
 DSL = Path(__file__).parent / "dsl"
@@ -47,6 +47,9 @@ def list_goldens() -> dict[Path, Callable[[], str]]:
         goldens[folder / "README.md"] = lambda folder=folder: render_readme(  # type: ignore[misc]
             folder, load(folder), get_module_name(folder)
         )
+    goldens[ROOT / "docs" / "components.md"] = lambda: render_reference(
+        {folder: load(folder) for folder in list_components()}
+    )
     goldens[ROOT / "serving" / "runtime.yaml"] = partial(render_runtime, None)
     goldens[ROOT / "serving" / "servingruntime.yaml"] = partial(render_runtime, "default")
     goldens[ROOT / "config" / "operator" / "base" / "crd.yaml"] = render_definition

@@ -21,6 +21,7 @@ def digits_from_sources(
     workers: int = 1,
     service_name: str = "digits",
     namespace: str = "",
+    service_account: str = "",
 ):
     """Build an image of training sources and run the digits lifecycle with it.
 
@@ -39,6 +40,7 @@ def digits_from_sources(
         workers: Number of training workers.
         service_name: Name of the service and of the model in its URLs.
         namespace: Namespace of the job and the service; default the steps'.
+        service_account: Service account of the service's pods, with the credentials of the model's store.
     """
     from kfp_mindspore.components import build_image, load_dataset, train_msjob
     from kfp_mindspore.pipelines.training.shared.deployment import deploy_if_accurate
@@ -54,7 +56,12 @@ def digits_from_sources(
         namespace=namespace,
     )
     deploy_if_accurate(
-        training.outputs["model"], dataset, threshold=threshold, service_name=service_name, namespace=namespace
+        training.outputs["model"],
+        dataset,
+        threshold=threshold,
+        service_name=service_name,
+        namespace=namespace,
+        service_account=service_account,
     )
 
 

@@ -16,6 +16,7 @@ def digits_lifecycle(
     batch_size: int = 32,
     service_name: str = "digits",
     namespace: str = "",
+    service_account: str = "",
     smoke_samples: int = 32,
 ):
     """Train, evaluate and serve a classifier of digits.
@@ -28,6 +29,7 @@ def digits_lifecycle(
         batch_size: Samples per step over all workers.
         service_name: Name of the service and of the model in its URLs.
         namespace: Namespace of the job and the service; default the steps'.
+        service_account: Service account of the service's pods, with the credentials of the model's store.
         smoke_samples: Number of held-out samples that the smoke test sends by each protocol.
     """
     from kfp_mindspore.components import load_dataset, train_msjob
@@ -47,6 +49,7 @@ def digits_lifecycle(
         threshold=threshold,
         service_name=service_name,
         namespace=namespace,
+        service_account=service_account,
         smoke_samples=smoke_samples,
     )
 

@@ -6,7 +6,7 @@ from kfp import dsl
 @dsl.pipeline(
     name="retrain-and-promote",
     description="Train a model as an MSJob, export it to MindIR, compare it with the model that serves on the same "
-    "held-out samples and, if it is better, deploy it as the next version of the service and test the service.",
+    "held-out samples and, if it is better, deploy it as a canary, test it, and promote it or roll it back.",
 )
 def retrain_and_promote(
     data: str = "digits",
@@ -18,12 +18,15 @@ def retrain_and_promote(
     margin: float = 0.0,
     service_name: str = "digits",
     namespace: str = "",
+    service_account: str = "",
+    canary: int = 10,
     registry: str = "",
 ):
     """Train a model and deploy it if it is better than the one that serves.
 
-    The dataset is read again in each run; the comparison, the deployment and the smoke test are never cached. Without
-    a service of the name the model only has to reach the threshold.
+    The dataset is read again in each run; the comparison and the deployment are never cached. Without a service of the
+    name the model only has to reach the threshold. A better model runs as a canary first, is tested, and is promoted
+    or rolled back.
 
     Args:
         data: Name, path or URI of the dataset, see `load_dataset`.
@@ -35,6 +38,8 @@ def retrain_and_promote(
         margin: Least difference to the served model's accuracy, 0 to 1; 0 also deploys an equal model.
         service_name: Name of the service and of the model in its URLs.
         namespace: Namespace of the job and the service; default the steps'.
+        service_account: Service account of the service's pods, with the credentials of the model's store.
+        canary: Percentage of the requests that the new version gets during its test, 1 to 99.
         registry: Address of Kubeflow's Model Registry, in which a deployed model is registered; default none.
     """
     from kfp_mindspore.pipelines.training.shared.retraining import retrain
@@ -49,6 +54,8 @@ def retrain_and_promote(
         margin=margin,
         service_name=service_name,
         namespace=namespace,
+        service_account=service_account,
+        canary=canary,
         registry=registry,
     )
 

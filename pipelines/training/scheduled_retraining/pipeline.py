@@ -15,6 +15,8 @@ def scheduled_retraining(
     margin: float = 0.005,
     service_name: str = "digits",
     namespace: str = "",
+    service_account: str = "",
+    canary: int = 10,
     registry: str = "",
 ):
     """Retrain a served model in recurring runs and deploy only a clearly better one.
@@ -29,6 +31,8 @@ def scheduled_retraining(
         margin: Least difference to the served model's accuracy, 0 to 1.
         service_name: Name of the service and of the model in its URLs.
         namespace: Namespace of the job and the service; default the steps'.
+        service_account: Service account of the service's pods, with the credentials of the model's store.
+        canary: Percentage of the requests that the new version gets during its test, 1 to 99.
         registry: Address of Kubeflow's Model Registry, in which a deployed model is registered; default none.
     """
     from kfp_mindspore.pipelines.training.shared.retraining import retrain
@@ -43,6 +47,8 @@ def scheduled_retraining(
         margin=margin,
         service_name=service_name,
         namespace=namespace,
+        service_account=service_account,
+        canary=canary,
         registry=registry,
     )
 

@@ -3,7 +3,7 @@
 from kfp import dsl
 
 
-def deploy_if_accurate(model, dataset, *, threshold, service_name, namespace, smoke_samples=32):
+def deploy_if_accurate(model, dataset, *, threshold, service_name, namespace, service_account, smoke_samples=32):
     """Export and evaluate a model, and deploy and test it if its accuracy reaches a threshold.
 
     Args:
@@ -12,6 +12,7 @@ def deploy_if_accurate(model, dataset, *, threshold, service_name, namespace, sm
         threshold: Minimum accuracy on the test split, 0 to 1.
         service_name: Name of the service and of the model in its URLs.
         namespace: Namespace of the service.
+        service_account: Service account of the service's pods.
         smoke_samples: Number of held-out samples that the smoke test sends by each protocol.
     """
     from kfp_mindspore.components import deploy_kserve, evaluate_mindir, export_mindir, smoke_test
@@ -19,8 +20,9 @@ def deploy_if_accurate(model, dataset, *, threshold, service_name, namespace, sm
     bundle = export_mindir(model=model, dataset=dataset).outputs["bundle"]
     evaluation = evaluate_mindir(bundle=bundle, dataset=dataset, threshold=threshold)
     with dsl.If(evaluation.outputs["accuracy"] >= threshold, name="accurate-enough"):
-        deployment = deploy_kserve(bundle=bundle, service_name=service_name, namespace=namespace)
-        deployment.set_caching_options(False)
+        deployment = deploy_kserve(
+            bundle=bundle, service_name=service_name, namespace=namespace, service_account=service_account
+        ).set_caching_options(False)
         smoke_test(
             bundle=bundle,
             url=deployment.outputs["url"],

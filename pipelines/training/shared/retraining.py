@@ -2,11 +2,27 @@
 
 from kfp import dsl
 
+CANARY_ACCURACY_DROP = 0.1
 
-def retrain(*, data, epochs, seed, workers, batch_size, threshold, margin, service_name, namespace, registry):
+
+def retrain(
+    *,
+    data,
+    epochs,
+    seed,
+    workers,
+    batch_size,
+    threshold,
+    margin,
+    service_name,
+    namespace,
+    service_account,
+    canary,
+    registry,
+):
     """Train a model and deploy it if it is better than the one that serves.
 
-    The dataset is read again in each run; the comparison, the deployment and the smoke test are never cached.
+    The dataset is read again in each run; the comparison and the deployment are never cached.
 
     Args:
         data: Name, path or URI of the dataset.
@@ -18,6 +34,8 @@ def retrain(*, data, epochs, seed, workers, batch_size, threshold, margin, servi
         margin: Least difference to the served model's accuracy, 0 to 1.
         service_name: Name of the service and of the model in its URLs.
         namespace: Namespace of the job and the service.
+        service_account: Service account of the service's pods.
+        canary: Percentage of the requests for the canary during its test, 1 to 99.
         registry: Address of Kubeflow's Model Registry; empty for none.
     """
     from kfp_mindspore.components import (
@@ -26,7 +44,6 @@ def retrain(*, data, epochs, seed, workers, batch_size, threshold, margin, servi
         export_mindir,
         load_dataset,
         register_model,
-        smoke_test,
         train_msjob,
     )
 
@@ -48,10 +65,14 @@ def retrain(*, data, epochs, seed, workers, batch_size, threshold, margin, servi
         margin=margin,
     ).set_caching_options(False)
     with dsl.If(comparison.outputs["better"] == True, name="better"):  # noqa: E712
-        deployment = deploy_kserve(bundle=bundle, service_name=service_name, namespace=namespace)
-        deployment.set_caching_options(False)
-        smoke_test(
-            bundle=bundle, url=deployment.outputs["url"], model_name=deployment.outputs["name"]
+        # The canary's own test has a few samples only: the comparison above decides, by the whole split.
+        deploy_kserve(
+            bundle=bundle,
+            service_name=service_name,
+            namespace=namespace,
+            service_account=service_account,
+            canary=canary,
+            max_accuracy_drop=CANARY_ACCURACY_DROP,
         ).set_caching_options(False)
         with dsl.If(registry != "", name="registry"):
             register_model(bundle=bundle, model_name=service_name, registry=registry)
