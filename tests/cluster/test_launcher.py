@@ -46,6 +46,13 @@ WORKFLOW_DEFINITION = {
         ],
     },
 }
+CONTAINER_STATUS = {
+    "name": "mindspore",
+    "image": "example.com/train:1",
+    "imageID": "",
+    "ready": False,
+    "restartCount": 0,
+}
 UUID = "0b6f5a9e-52f0-4a0c-8f37-90a7b4a6b1aa"
 
 
@@ -98,8 +105,8 @@ class Step:
         self.process: subprocess.Popen[bytes] | None = None
         run.steps.append(self)
 
-    def start(self) -> None:
-        """Start an attempt, in a new pod of the run."""
+    def start(self, **variables: str) -> None:
+        """Start an attempt, in a new pod of the run, with further environment variables."""
         pod = self.run.put_pod()
         environment = {
             **os.environ,
@@ -109,6 +116,7 @@ class Step:
             "KFP_MINDSPORE_IMAGE": "example.com/train:1",
             "KFP_POD_NAME": pod,
             "PYTHONPATH": str(self.run.write_site()),
+            **variables,
         }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -227,10 +235,15 @@ def make_run(api_server: ControlPlane, jobs: Jobs, tmp_path: Path, store: Object
 def start_step() -> Iterator[Callable[..., Step]]:
     with contextlib.ExitStack() as stack:
 
-        def start(run: Run, component: str = "training/train_msjob", **arguments: Any) -> Step:
+        def start(
+            run: Run,
+            component: str = "training/train_msjob",
+            variables: dict[str, str] | None = None,
+            **arguments: Any,
+        ) -> Step:
             step = Step(run, component, **arguments)
             stack.callback(step.close)
-            step.start()
+            step.start(**variables or {})
             return step
 
         yield start
@@ -336,3 +349,54 @@ def test_running_job_of_another_step_is_refused(
     assert step.wait() != 0
     assert "job mine exists already" in step.log.read_text()
     assert [item["metadata"]["name"] for item in run.list_jobs()] == ["mine"]
+
+
+def test_task_config_and_options_reach_the_pods_of_the_job(
+    make_run: Callable[[], Run], operator: OperatorProcess, start_step: Callable[..., Step]
+) -> None:
+    run = make_run()
+    secret = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "key"}}}
+    options = {
+        "workers": "{{$.inputs.parameters['msjob-option--count']}}",
+        "service_account": "default",
+        "pod_labels": {"team": "vision"},
+        "delete_after_done": True,
+    }
+    step = train(
+        run,
+        start_step,
+        variables={"KFP_MINDSPORE_MSJOB_OPTIONS": json.dumps(options)},
+        task_config={
+            "env": [secret, {"name": "KFP_MINDSPORE_MSJOB_OPTIONS", "value": "{}"}],
+            "nodeSelector": {"zone": "a"},
+            "tolerations": [{"key": "npu", "operator": "Exists"}],
+            "resources": {"limits": {"cpu": "2"}, "requests": {}},
+            "volumes": [{"name": "data", "emptyDir": {}}],
+            "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        },
+        **{"msjob-option--count": 2},
+    )
+    name = run.wait_job()["metadata"]["name"]
+    pods = run.jobs.wait_pods(name, lambda found: len(found) == 3)
+    for pod in (pods[f"{name}-worker-0"], pods[f"{name}-worker-1"]):
+        spec = pod["spec"]
+        container = next(item for item in spec["containers"] if item["name"] == "mindspore")
+        assert pod["metadata"]["labels"]["team"] == "vision"
+        assert spec["nodeSelector"] == {"zone": "a"}
+        assert {"key": "npu", "operator": "Exists"} in spec["tolerations"]
+        assert spec["serviceAccountName"] == "default"
+        assert container["resources"]["limits"] == {"cpu": "2"}
+        assert {"name": "data", "mountPath": "/data"} in container["volumeMounts"]
+        variables = {item["name"]: item for item in container["env"]}
+        assert variables["KEY"] == secret
+        assert "KFP_MINDSPORE_MSJOB_OPTIONS" not in variables
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    status = {"phase": "Pending", "containerStatuses": [{**CONTAINER_STATUS, "state": waiting}]}
+    run.jobs.cluster.patch(PODS, f"{name}-worker-0", run.jobs.namespace, {"status": status}, subresource="status")
+    wait_for(lambda: "Waiting: " in step.log.read_text(), lambda: step.log.read_text())
+    assert f"{name}-worker-0: ImagePullBackOff" in step.log.read_text()
+    run.jobs.launch(name, 3)
+    run.jobs.end(f"{name}-worker-0", 1, reason="OOMKilled")
+    assert step.wait() != 0
+    assert "OOMKilled" in step.log.read_text()
+    run.wait_no_job(SECONDS)

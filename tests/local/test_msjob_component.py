@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from kfp import dsl
+from kfp import dsl, local
 from kfp.dsl import Dataset, Input, Metrics, Model, Output
 
-from kfp_mindspore.dsl import msjob_component
+from kfp_mindspore.dsl import add_worker_env, msjob_component
 
 
 @msjob_component
@@ -128,3 +128,26 @@ def train_digits(dataset: Input[Dataset], model: Output[Model], epochs: int) -> 
     from kfp_mindspore.digits.train import train
 
     return train(epochs=epochs, batch_size=32, learning_rate=3e-3, seed=1).metrics["accuracy"]
+
+
+@msjob_component
+def read_environment() -> str:
+    import os
+
+    return " ".join(os.environ[name] for name in ("COUNT", "WORKERS"))
+
+
+def test_setters_take_pipeline_parameters_and_outputs(local_home, tmp_path) -> None:
+    local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "runs"))
+
+    @dsl.pipeline(name="channels")
+    def pipeline(count: int) -> str:
+        number = fail(value=count)
+        task = read_environment()
+        add_worker_env(task, "COUNT", count)
+        add_worker_env(task, "WORKERS", f"<{number.output}>")
+        # Without effect in a local run.
+        task.set_cpu_limit("2")
+        return task.output
+
+    assert pipeline(count=1).output == "1 <1>"
