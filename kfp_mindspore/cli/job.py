@@ -18,16 +18,17 @@ from kfp_mindspore.cli.job_document import (
 )
 from kfp_mindspore.cli.job_report import (
     WaitingReport,
-    delayed_operator_warning,
     get_state,
     print_job,
     print_jobs,
     print_waiting,
+    print_warning,
     warn_of_missing_operator,
 )
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json
 from kfp_mindspore.cli.target import Target, add_target_options
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.msjob.missing_operator import report_missing_operator
 from kfp_mindspore.settings import IMAGE_VARIABLE
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def submit(
         print_json(validated.to_dict()) if as_json else click.echo(validated.to_yaml(), nl=False)
         return
     if wait:
-        with delayed_operator_warning(client, document.name, document.namespace):
+        with report_missing_operator(client, document.name, document.namespace, print_warning):
             run_job(client, document, on_log=None if as_json else click.echo, on_waiting=print_waiting)
     else:
         client.create_job(document)
@@ -211,7 +212,7 @@ def logs(
     # On a cluster the pods may not exist yet.
     many = everything or len(chosen) > 1 or (not chosen and replica_type is not None and index is None)
     if follow:
-        with delayed_operator_warning(client, name, namespace):
+        with report_missing_operator(client, name, namespace, print_warning):
             for pod, line in client.backend.follow_logs(name, namespace, is_chosen):
                 click.echo(f"{pod}: {line}" if many else line)
         return
@@ -237,7 +238,7 @@ def logs(
 def wait(name: str, timeout: float, conditions: tuple[str, ...], target: Target, as_json: bool) -> None:
     """Wait for a condition of a job; exit with 1 on failure or timeout."""
     client = target.make_client()
-    with delayed_operator_warning(client, name, client.namespace):
+    with report_missing_operator(client, name, client.namespace, print_warning):
         ended = client.wait_for_job_conditions(
             name, expected_conditions=set(conditions), wait_timeout=timeout, callback=WaitingReport()
         )

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kfp_mindspore.cli.output import print_table
-from kfp_mindspore.errors import KfpMindSporeError
 
 if TYPE_CHECKING:
-    from kfp_mindspore.msjob import MSJob, MSJobClient
+    from kfp_mindspore.msjob import MSJob
     from kfp_mindspore.msjob.backends.base import JobBackend, Pod
-
-# A running operator reconciles a new job within a second.
-_SILENCE_SECONDS = 10.0
 
 
 def get_state(job: MSJob) -> str:
@@ -68,26 +62,15 @@ def print_job(job: MSJob, pods: Sequence[Pod], backend: JobBackend) -> None:
 
 def warn_of_missing_operator(job: MSJob, backend: JobBackend) -> None:
     """Print a warning when no operator has reconciled a job within some seconds."""
-    from kfp_mindspore.msjob.manifest import now, parse_time
+    from kfp_mindspore.msjob.missing_operator import explain_missing_operator
 
-    created = parse_time(job.metadata.get("creationTimestamp"))
-    if (job.status is not None and job.status.conditions) or created is None:
-        return
-    age = (now() - created).total_seconds()
-    # An operator with a backlog creates pods before it writes the first status.
-    if age < _SILENCE_SECONDS or backend.list_pods(job.name, job.namespace):
-        return
-    manager = job.run_policy.managed_by if job.run_policy is not None else None
-    if manager:
-        message = f"Warning: job {job.name} is managed by {manager}, which has written no status for {age:.0f} s."
-        click.echo(message, err=True)
-        return
-    flags = [flag for flag in backend.list_flags() if flag not in ("--backend", "kubernetes")]
-    click.echo(
-        f"Warning: no operator has reconciled job {job.name} for {age:.0f} s. Install one with: "
-        + " ".join(["kfp-mindspore operator install --image REGISTRY/NAME@sha256:…", *flags]),
-        err=True,
-    )
+    if text := explain_missing_operator(job, backend):
+        print_warning(text)
+
+
+def print_warning(text: str) -> None:
+    """Print a warning to standard error."""
+    click.echo(f"Warning: {text}", err=True)
 
 
 def print_waiting(reason: str) -> None:
@@ -107,24 +90,6 @@ class WaitingReport:
         if waiting not in ("", self._reported):
             print_waiting(waiting)
         self._reported = waiting
-
-
-@contextlib.contextmanager
-def delayed_operator_warning(client: MSJobClient, name: str, namespace: str) -> Iterator[None]:
-    """Call `warn_of_missing_operator` once during a block that waits for a job."""
-
-    def check() -> None:
-        # Connection errors are reported by the waiting call.
-        with contextlib.suppress(KfpMindSporeError):
-            warn_of_missing_operator(client.get_job(name, namespace), client.backend)
-
-    timer = threading.Timer(_SILENCE_SECONDS + 1, check)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _describe_pod(pod: Pod) -> dict[str, Any]:

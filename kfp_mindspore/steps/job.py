@@ -154,6 +154,7 @@ def _run(client: MSJobClient, job: MSJob, *, is_named: bool) -> None:
     from kfp_mindspore.msjob.failure import JobFailedError
     from kfp_mindspore.msjob.follow import Interrupts, follow_job
     from kfp_mindspore.msjob.lease import LeaseRenewal
+    from kfp_mindspore.msjob.missing_operator import report_missing_operator
 
     has_lease = get_backend_name() == KUBERNETES
     printed: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -170,6 +171,7 @@ def _run(client: MSJobClient, job: MSJob, *, is_named: bool) -> None:
             with contextlib.ExitStack() as stack:
                 if has_lease:
                     stack.enter_context(LeaseRenewal(client.backend, job.name, job.namespace, on_error=print_line))
+                    stack.enter_context(report_missing_operator(client, job.name, job.namespace, print_line))
                 follow_job(
                     client,
                     job.name,

@@ -305,6 +305,7 @@ def test_job_has_a_lease_and_belongs_to_the_run(
     assert [owner["uid"] for owner in job["metadata"]["ownerReferences"]] == [run.uid]
     first = job["metadata"]["annotations"][LEASE_ANNOTATION]
     run.wait_job(lambda item: item["metadata"]["annotations"][LEASE_ANNOTATION] > first)
+    assert f"no operator has reconciled job {job['metadata']['name']}" in step.log.read_text()
     step.send(signal.SIGKILL)
     step.wait()
     # Deletion of the run deletes its Workflow.
