@@ -32,7 +32,7 @@ _REGISTRY_OPTIONS = {
         type=PairType(),
         multiple=True,
         metavar="HOST=LOCATION",
-        help="Where images of HOST are read from; repeatable.",
+        help="Mirror to pull the images of HOST from; repeatable.",
     ),
     "docker_config": click.option(
         "--docker-config", type=_EXISTING_FILE, help="Docker's config.json with logins. [default: Docker's own]"
@@ -93,7 +93,7 @@ _OWNERS = {
 
 
 def add_registry_options(command: Command) -> Command:
-    """Add the options of a RegistryConfig, which the command gets as `registry`."""
+    """Add the options of a RegistryConfig, passed to the command as `registry`."""
 
     @wraps(command)
     def wrapper(**values: Any) -> Any:
@@ -104,7 +104,7 @@ def add_registry_options(command: Command) -> Command:
 
 
 def add_builder_options(default: str) -> Callable[[Command], Command]:
-    """Add the options of a builder, which the command gets as `builder`.
+    """Add the options of a builder, passed to the command as `builder`.
 
     Args:
         default: The default builder.

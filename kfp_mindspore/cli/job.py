@@ -50,17 +50,19 @@ def job() -> None:
 @click.argument("words", nargs=-1, metavar="FILE | -- COMMAND [ARG]...")
 @click.option("--name", help="Name of the job; the words after `--` are the workers' command.")
 @click.option("--workers", type=int, default=1, show_default=True, help="Number of workers.")
-@click.option("--env", type=PairType(), multiple=True, help="A variable of each process; repeatable.")
+@click.option("--env", type=PairType(), multiple=True, help="Environment variable of each process; repeatable.")
 @click.option(
     "--claim",
     "claims",
     type=PairType(),
     multiple=True,
-    help="A PersistentVolumeClaim and where workers find it, such as digits=/data; repeatable.",
+    help="A PersistentVolumeClaim and its mount path in the workers, such as digits=/data; repeatable.",
 )
-@click.option("--dataset", type=click.Path(path_type=Path), help="Directory that KFP_MINDSPORE_DATASET_DIR names.")
-@click.option("--output", type=click.Path(path_type=Path), help="Directory that KFP_MINDSPORE_OUTPUT_DIR names.")
-@click.option("--checkpoints", type=click.Path(path_type=Path), help="Directory of checkpoints. [default: in --output]")
+@click.option(
+    "--dataset", type=click.Path(path_type=Path), help="Dataset directory, passed in KFP_MINDSPORE_DATASET_DIR."
+)
+@click.option("--output", type=click.Path(path_type=Path), help="Output directory, passed in KFP_MINDSPORE_OUTPUT_DIR.")
+@click.option("--checkpoints", type=click.Path(path_type=Path), help="Checkpoint directory. [default: in --output]")
 @click.option(
     "--restart-policy",
     type=click.Choice(["Always", "OnFailure", "Never", "ExitCode"]),
@@ -71,7 +73,7 @@ def job() -> None:
 @click.option("--backoff-limit", type=int, default=3, show_default=True, help="Maximum number of restarts.")
 @click.option("--active-deadline-seconds", type=int, help="Maximum run time in seconds.")
 @click.option("--ttl-seconds-after-finished", type=int, help="Seconds until the finished job is deleted.")
-@click.option("--working-dir", help="Directory the command runs in. [default: this one]")
+@click.option("--working-dir", help="Working directory of the command. [default: this one]")
 @click.option(
     "--image",
     envvar=IMAGE_VARIABLE,
@@ -223,7 +225,7 @@ def logs(
 
 @job.command(epilog="Example: kfp-mindspore job wait lenet --timeout 600")
 @click.argument("name")
-@click.option("--timeout", type=click.FloatRange(min=0), default=600, show_default=True, help="Seconds at most.")
+@click.option("--timeout", type=click.FloatRange(min=0), default=600, show_default=True, help="Timeout in seconds.")
 @click.option(
     "--for",
     "conditions",

@@ -20,7 +20,7 @@ COMMANDS = {
     "demo": "Train, export, gate, serve and query LeNet on digits, on this machine.",
     "init": "Create a runnable project.",
     "run": "Run a pipeline on this machine.",
-    "pipeline": "List and compile pipelines; upload and run them on a cluster.",
+    "pipeline": "List, compile and check pipelines; run them on Kubeflow Pipelines.",
     "job": "Submit, follow and delete training jobs (MSJob).",
     "model": "Export, inspect and verify model bundles (MindIR).",
     "image": "Build images from notebooks, scripts and folders; build the runtime image.",

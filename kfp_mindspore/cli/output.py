@@ -39,7 +39,7 @@ def add_backend_option(command: Command) -> Command:
         "--backend",
         type=click.Choice([LOCAL, KUBERNETES]),
         envvar=BACKEND_VARIABLE,
-        help="Where it runs. [default: local on a machine, kubernetes in a pod]",
+        help="Backend. [default: local on a machine, kubernetes in a pod]",
     )(command)
 
 

@@ -21,7 +21,7 @@ Listing = tuple[list[dict[str, Any]], list[str]]
 
 @click.group(epilog="Example: kfp-mindspore pipeline compile digits_lifecycle -o pipeline.yaml")
 def pipeline() -> None:
-    """List and compile pipelines; upload and run them on a cluster."""
+    """List, compile and check pipelines; run them on Kubeflow Pipelines."""
 
 
 for _command in (setup, check, run, get, terminate, delete, schedule, unschedule):

@@ -37,7 +37,7 @@ def add_account_options(command: Command) -> Command:
         click.option(
             "--secret", "secrets", multiple=True, help="Secret of the artifact store, besides KFP's own; repeatable."
         ),
-        click.option("--kubeconfig", type=file, help="File that names clusters. [default: KUBECONFIG, ~/.kube/config]"),
+        click.option("--kubeconfig", type=file, help="A kubeconfig file. [default: KUBECONFIG, ~/.kube/config]"),
         click.option("--context", help="Context of the kubeconfig. [default: its current one]"),
     )
     for option in reversed(options):

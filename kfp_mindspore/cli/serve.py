@@ -46,7 +46,7 @@ _LAST_LINES = 20
     "--host", default=LOOPBACK, show_default=True, help="Address to listen on; 0.0.0.0 for all, without authentication."
 )
 @click.option("--workers", type=click.IntRange(min=1), help="Processes that share the ports. [default: 1]")
-@click.option("--max-batch", type=click.IntRange(min=1), help="Most rows that are computed at once. [default: 64]")
+@click.option("--max-batch", type=click.IntRange(min=1), help="Maximum number of rows of a batch. [default: 64]")
 @click.option(
     "--nonfinite",
     type=click.Choice(["reject", "allow"]),

@@ -83,7 +83,7 @@ def add_target_options(command: Command) -> Command:
 
     file = click.Path(path_type=Path)
     for add in (
-        click.option("--kubeconfig", type=file, help="File that names clusters. [default: KUBECONFIG, ~/.kube/config]"),
+        click.option("--kubeconfig", type=file, help="A kubeconfig file. [default: KUBECONFIG, ~/.kube/config]"),
         click.option("--context", help="Context of the kubeconfig. [default: its current one]"),
         click.option("-n", "--namespace", help="Namespace of the job. [default: the context's, else 'default']"),
         add_backend_option,
