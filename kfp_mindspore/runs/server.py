@@ -188,7 +188,7 @@ def _make_error(host: str, action: str, status: int, reason: str, body: Any) -> 
             f"Set a token (--token, {TOKEN_VARIABLE}), a token file (--token-file) or a session cookie (--cookie), "
             "and your namespace (--namespace)."
         )
-    elif status == 404:
+    elif status == 404 and not message:
         hint = "The path of the API may be missing: many installations serve it at …/pipeline."
     summary = f"{host}: {action}: HTTP {status} {reason}".rstrip()
     return KfpMindSporeError(f"{summary}: {message}" if message else summary, hint=hint)

@@ -17,7 +17,7 @@ _DRIVER = "-driver"
 # Templates of KFP's Argo compiler for the pod of a step, without and with a retry policy.
 _TEMPLATES = ("system-container-impl", "retry-system-container-impl")
 # Nodes without a step; the Workflow's name has a generated suffix.
-_INTERNAL_NODE = re.compile(r"((root|executor|iteration-item|iteration-iterations)?(\(.*\))?|.*-(driver|[a-z0-9]{5}))")
+_INTERNAL_NODE = re.compile(r"(root|executor|iteration-item|iteration-iterations|.*-driver|.*-[a-z0-9]{5})?(\(.*\))?")
 
 
 def list_task_names(spec: Any) -> list[str]:
