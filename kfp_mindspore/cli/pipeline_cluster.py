@@ -130,19 +130,24 @@ def check(
     Exit code 1 if something is missing; unknown results, of checks without the necessary rights, do not count.
     """
     from kfp_mindspore.kube import Cluster
-    from kfp_mindspore.runs.preflight import Destination, run_checks
+    from kfp_mindspore.runs.preflight import CheckResult, Destination, run_checks
     from kfp_mindspore.runs.sources import compile_text
     from kfp_mindspore.runs.spec import parse_spec
+    from kfp_mindspore.steps.storage_spec import list_storage_errors
 
     account = _make_account(namespace, service_account, (*training, *deployment, *images), secrets)
-    spec = parse_spec(compile_text(source, image), subject=source) if source else None
+    text = compile_text(source, image) if source else ""
+    spec = parse_spec(text, subject=source) if source else None
     destination = Destination(
         account,
         {"training": training, "deployment": deployment, "images": images},
         secrets=secrets,
         pipeline_root=pipeline_root,
     )
-    results = list(run_checks(Cluster(kubeconfig, context), destination, spec))
+    results = [
+        *(CheckResult("storage", "failed", error) for error in (list_storage_errors(text) if source else ())),
+        *run_checks(Cluster(kubeconfig, context), destination, spec),
+    ]
     passed = all(result.status != "failed" for result in results)
     if as_json:
         print_json({"passed": passed, "checks": [dataclasses.asdict(result) for result in results]})

@@ -71,11 +71,13 @@ class Server:
         from kfp_mindspore.runs.package import check_package
         from kfp_mindspore.runs.server import check_host
         from kfp_mindspore.runs.sources import check_source, compile_text
+        from kfp_mindspore.steps.storage_spec import check_pipeline
 
         check_source(source)
         check_host(self.host)
         text = compile_text(source, image)
         check_package(text)
+        check_pipeline(text)
         return self.connect(), text
 
     def _open_cluster(self) -> Cluster | None:

@@ -55,16 +55,32 @@ def parse_storage(text: str) -> StorageSpec:
     return StorageSpec(CLAIM, found["claim"], (found["path"] or "").strip("/"))
 
 
-def list_storage_errors(spec: Mapping[str, Any], platform: Mapping[str, Any] | None = None) -> list[str]:
+def check_pipeline(text: str) -> None:
+    """Check the storage of the jobs of a compiled pipeline.
+
+    Args:
+        text: A compiled pipeline.
+
+    Raises:
+        ValidationError: See `list_storage_errors`.
+    """
+    if errors := list_storage_errors(text):
+        raise ValidationError(errors)
+
+
+def list_storage_errors(text: str) -> list[str]:
     """Return what is wrong with the storage of the jobs of a compiled pipeline, one sentence per task.
 
     Values that are known at run time only are checked by the step, before it submits the job.
 
     Args:
-        spec: The pipeline spec, the first document of a compiled pipeline.
-        platform: The platform spec, its second document; None without one.
+        text: A compiled pipeline: the pipeline spec and, after it, the platform spec with its workspace.
     """
-    pipeline = _dig(platform or {}, "platforms", "kubernetes", "pipelineConfig")
+    import yaml
+
+    documents = yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    spec, platform, *_ = [*(document for document in documents if document), {}]
+    pipeline = _dig(platform, "platforms", "kubernetes", "pipelineConfig")
     has_workspace = bool(pipeline.get("workspace"))
     errors = []
     for name, storage in _list_storages(spec):

@@ -1,0 +1,72 @@
+"""The storage of a task's job: setter, decorator, and the check of the compiled pipeline."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kfp import compiler, dsl
+
+from kfp_mindspore.components import train_msjob
+from kfp_mindspore.dsl import msjob_component, set_storage
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.steps.storage_spec import check_pipeline, list_storage_errors
+
+WORKSPACE = dsl.PipelineConfig(workspace=dsl.WorkspaceConfig(size="1Gi"))
+COMMAND = ["python", "train.py"]
+
+
+@msjob_component(storage="workspace")
+def work() -> int:
+    return 1
+
+
+@msjob_component
+def plain() -> int:
+    return 1
+
+
+def compile_tasks(path: Path, build: Callable[[str], Any], config: dsl.PipelineConfig | None = None) -> str:
+    @dsl.pipeline(name="storage", pipeline_config=config)
+    def pipeline(where: str = "claim:data") -> None:
+        build(where)
+
+    compiler.Compiler().compile(pipeline, str(path / "pipeline.yaml"))
+    return (path / "pipeline.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("build", "error"),
+    [
+        (lambda _: train_msjob(command=COMMAND), ""),
+        (lambda _: plain(), ""),
+        (lambda _: train_msjob(command=COMMAND, storage="claim:data/a"), ""),
+        (
+            lambda _: train_msjob(command=COMMAND, storage="nfs"),
+            "train-msjob: storage: must be artifacts, workspace or",
+        ),
+        (lambda _: train_msjob(command=COMMAND, storage="workspace"), "train-msjob: storage: workspace: needs dsl.Pip"),
+        (lambda where: train_msjob(command=COMMAND, storage=where), ""),
+        (lambda where: set_storage(plain(), where), ""),
+        (lambda _: set_storage(train_msjob(command=COMMAND, storage="nfs"), "artifacts"), ""),
+        (lambda _: set_storage(plain(), "workspace/a"), "plain: storage: workspace: needs"),
+        (lambda _: work(), "work: storage: workspace: needs"),
+        (lambda _: set_storage(work(), "artifacts"), ""),
+    ],
+)
+def test_storage_of_a_compiled_pipeline(tmp_path: Path, build: Callable[[str], Any], error: str) -> None:
+    text = compile_tasks(tmp_path, build)
+    errors = list_storage_errors(text)
+    assert [found[: len(error)] for found in errors] == ([error] if error else [])
+    if error:
+        with pytest.raises(ValidationError, match=error):
+            check_pipeline(text)
+    # With a workspace only the form of the text can be wrong.
+    assert bool(list_storage_errors(compile_tasks(tmp_path, build, WORKSPACE))) == ("must be" in error)
+
+
+def test_malformed_storage_is_refused_by_setter_and_decorator() -> None:
+    with pytest.raises(ValidationError, match=r"msjob_component is invalid: storage: must be .*, got 'nfs'"):
+        msjob_component(storage="nfs")
+    with pytest.raises(ValidationError, match=r"set_storage is invalid: storage: must be .*, got 'claim:'"):
+        set_storage(None, "claim:")  # type: ignore[arg-type]
