@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+from google.protobuf import json_format
 from kfp import dsl
 
 from kfp_mindspore.dsl import msjob_component
@@ -86,3 +87,18 @@ def test_function_without_source_is_refused() -> None:
     exec("def hidden() -> int:\n    return 1\n", namespace)
     with pytest.raises(UserError, match="the source of hidden is not available"):
         msjob_component(namespace["hidden"])
+
+
+def test_task_config_is_passed_through() -> None:
+    @msjob_component
+    def own(settings: dsl.TaskConfig, count: int = 1) -> int:
+        return count
+
+    for component, name in ((double, "task_config"), (own, "settings")):
+        (spec,) = json_format.MessageToDict(component.pipeline_spec)["components"].values()
+        parameters = spec["inputDefinitions"]["parameters"]
+        assert [key for key, entry in parameters.items() if entry["parameterType"] == "TASK_CONFIG"] == [name]
+        passthroughs = {entry["field"]: entry.get("applyToTask", False) for entry in spec["taskConfigPassthroughs"]}
+        # The launcher reads its options from environment variables.
+        assert [field for field, applied in passthroughs.items() if applied] == ["ENV"]
+        assert set(passthroughs) == {field.name for field in dsl.TaskConfigField}

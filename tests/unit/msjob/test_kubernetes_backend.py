@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -414,3 +416,54 @@ def test_pipeline_step_launches_its_job_on_the_cluster(
     town.later(lambda: town.server.remove(PODS_PATH, "job-worker-0"), play)
     launch_job("/job", ["python"], JobOptions(), {}, name="job", namespace=NAMESPACE, image="example.com/train:1")
     assert capsys.readouterr().out.splitlines()[1:] == ["epoch 1", "epoch 2"]
+
+
+def test_terminated_step_deletes_its_job_by_its_next_request(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kfp_mindspore.steps.job import launch_job
+    from kfp_mindspore.steps.options import JobOptions
+
+    monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
+    monkeypatch.setenv("KUBECONFIG", str(town.client.backend.kubeconfig))  # type: ignore[attr-defined]
+    before: list[int] = []
+
+    def terminate() -> None:
+        town.watches("pods")()
+        while not any(item.method == "PATCH" for item in town.server.requests):
+            time.sleep(0.005)
+        before.append(len(town.server.requests))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    town.later(terminate)
+    with pytest.raises(SystemExit) as raised:
+        launch_job("/job", ["python"], JobOptions(), {}, name="job", namespace=NAMESPACE, image="example.com/train:1")
+    assert raised.value.code == 143
+    after = [item for item in town.server.requests[before[0] :] if "watch" not in item.query]
+    assert [item.method for item in after] == ["DELETE"]
+    assert town.server.find(JOBS_PATH, "job") is None
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_job_is_owned_by_the_workflow_of_the_step(
+    is_readable: bool, town: Town, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kfp_mindspore.steps.step_pod import StepPod, read_step_pod
+
+    workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "w"}
+    owners = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "b"}, {**workflow, "controller": True}]
+    metadata = {"name": "step", "labels": {"pipeline/runid": "7"}, "ownerReferences": owners}
+    town.server.put(PODS_PATH, {"metadata": metadata})
+    if not is_readable:
+        town.server.faults.append(respond_once(403, reason="Forbidden"))
+    monkeypatch.setenv("KFP_POD_NAME", "step")
+    pod = read_step_pod(town.client.backend.cluster)  # type: ignore[attr-defined]
+    printed = capsys.readouterr().out
+    if is_readable:
+        assert pod == StepPod(NAMESPACE, "7", workflow)
+        assert printed == ""
+        assert pod.has_run({"labels": {"pipeline/runid": "7"}})
+        assert pod.has_run({"ownerReferences": [{"uid": "w"}]})
+        assert not pod.has_run({"labels": {"pipeline/runid": "8"}, "ownerReferences": [{"uid": "x"}]})
+    else:
+        assert pod is None
+        assert len(printed.splitlines()) == 1
+        assert "Pod step cannot be read, so a job of this step outlives a deleted run" in printed
