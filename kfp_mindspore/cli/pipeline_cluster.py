@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,6 +14,9 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.kube.names import list_name_errors, list_namespace_errors
 from kfp_mindspore.runs.access import CAPABILITIES, PERMISSIONS, Capability, ServiceAccount
 from kfp_mindspore.settings import IMAGE_VARIABLE
+
+if TYPE_CHECKING:
+    from kfp_mindspore.runs.preflight import CheckResult
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -130,10 +133,9 @@ def check(
     Exit code 1 if something is missing; unknown results, of checks without the necessary rights, do not count.
     """
     from kfp_mindspore.kube import Cluster
-    from kfp_mindspore.runs.preflight import CheckResult, Destination, run_checks
+    from kfp_mindspore.runs.preflight import Destination, run_checks
     from kfp_mindspore.runs.sources import compile_text
     from kfp_mindspore.runs.spec import parse_spec
-    from kfp_mindspore.steps.storage_spec import list_storage_errors
 
     account = _make_account(namespace, service_account, (*training, *deployment, *images), secrets)
     text = compile_text(source, image) if source else ""
@@ -144,10 +146,7 @@ def check(
         secrets=secrets,
         pipeline_root=pipeline_root,
     )
-    results = [
-        *(CheckResult("storage", "failed", error) for error in (list_storage_errors(text) if source else ())),
-        *run_checks(Cluster(kubeconfig, context), destination, spec),
-    ]
+    results = [*_check_storage(spec, text), *run_checks(Cluster(kubeconfig, context), destination, spec)]
     passed = all(result.status != "failed" for result in results)
     if as_json:
         print_json({"passed": passed, "checks": [dataclasses.asdict(result) for result in results]})
@@ -156,6 +155,20 @@ def check(
         for hint in dict.fromkeys(result.hint for result in results if result.hint and result.status != "passed"):
             click.echo(hint)
     return 0 if passed else 1
+
+
+def _check_storage(spec: dict[str, Any] | None, text: str) -> list[CheckResult]:
+    """Check how the jobs of a pipeline hand over their data; nothing for a pipeline without jobs."""
+    from kfp_mindspore.runs.preflight import CheckResult, list_capabilities
+    from kfp_mindspore.steps.storage_spec import list_storage_errors
+
+    if spec is None or "training" not in list_capabilities(spec):
+        return []
+    if errors := list_storage_errors(text):
+        return [
+            CheckResult("storage", "failed", error, "See the parameter storage of train_msjob.") for error in errors
+        ]
+    return [CheckResult("storage", "passed", "jobs have access to their data")]
 
 
 def _make_account(namespace: str, name: str, others: tuple[str, ...], secrets: tuple[str, ...]) -> ServiceAccount:

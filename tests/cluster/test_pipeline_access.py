@@ -235,7 +235,9 @@ def test_check_of_lifecycle(
     code, results = check(*source)
     assert (code, [result for result in results if result["status"] != "passed"]) == (0, [])
     names = [result["name"] for result in results]
-    assert set(names) == {"images", "account", "definition", "access", "operator", "runtime", "pipeline root"}
+    assert set(names) == {
+        *("images", "storage", "account", "definition", "access", "operator", "runtime", "pipeline root"),
+    }
 
     faults: list[tuple[str, Callable[[], Any], str]] = [
         (
@@ -266,6 +268,27 @@ def test_check_of_lifecycle(
         break_()
         wait_until(lambda name=name, expected=expected: _get_messages(check(*source)[1], name, "failed") == [expected])
     assert check("digits_lifecycle")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("storage", "message"),
+    [
+        ("elsewhere", "train-msjob: storage: must be artifacts, workspace or claim:NAME/PATH, got 'elsewhere'"),
+        ("workspace", "train-msjob: storage: workspace: needs dsl.PipelineConfig(workspace=…) on the pipeline"),
+        ("claim:data/runs", ""),
+    ],
+)
+def test_storage_of_jobs_is_checked(check: Check, tmp_path: Path, storage: str, message: str) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from kfp import dsl\n"
+        "from kfp_mindspore.components import train_msjob\n\n"
+        "@dsl.pipeline(name='own')\n"
+        "def own():\n"
+        f"    train_msjob(command=['true'], storage='{storage}')\n"
+    )
+    _, results = check(str(file), "--image", IMAGE)
+    assert _get_messages(results, "storage", "failed") == [message] * bool(message)
 
 
 def _make_definition(group: str, version: str, kind: str, namespaced: bool) -> dict[str, Any]:
