@@ -1,5 +1,6 @@
 from .data_processing.load_dataset.component import load_dataset as load_dataset
 from .deployment.batch_predict.component import batch_predict as batch_predict
+from .deployment.deploy_graph.component import deploy_graph as deploy_graph
 from .deployment.deploy_kserve.component import deploy_kserve as deploy_kserve
 from .deployment.register_model.component import register_model as register_model
 from .deployment.rollback_kserve.component import rollback_kserve as rollback_kserve

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kfp_mindspore.errors import ProcessFailedError, UserError, WaitTimeoutError
-from kfp_mindspore.inference import InferenceClient, KServeBackend
+from kfp_mindspore.inference import InferenceClient, KServeBackend, Service
 from kfp_mindspore.inference.backends.kserve import GRAPHS, SERVICES
 from kfp_mindspore.inference.backends.rollout import DEPLOYMENTS, is_ready, list_pods
+from kfp_mindspore.inference.graph import build_graph, deploy_graph
 from kfp_mindspore.inference.manifest import MANAGER_LABEL, SERVICE_ANNOTATION
 from kfp_mindspore.kube import Cluster
 from tests.cluster.infrastructure.api_server import Api
@@ -149,3 +150,19 @@ def test_timeout_names_the_pods(world: SimulatedEnvironment) -> None:
     world.wait_seconds = 1
     with pytest.raises(WaitTimeoutError, match=r"not ready within 1 s: pod digits-predictor-\S+ is Pending"):
         world.deploy("no-node")
+
+
+def test_graph_over_two_services_is_deployed_once(world: SimulatedEnvironment) -> None:
+    services = [
+        world.client.deploy(Service(name, world.locate(name), namespace=world.client.namespace))
+        for name in ("one", "two")
+    ]
+    document = build_graph("both", services, router="Splitter", weights=(90, 10))
+    url = deploy_graph(world.cluster, document, wait_seconds=world.wait_seconds)
+    assert "both" in url
+    before = world.get(GRAPHS, "both")
+    assert [step["serviceUrl"] for step in before["spec"]["nodes"]["v1"]["steps"]] == [
+        f"{service.url}/v1/models/{service.name}:predict" for service in services
+    ]
+    assert deploy_graph(world.cluster, document, wait_seconds=world.wait_seconds) == url
+    assert world.get(GRAPHS, "both")["metadata"]["generation"] == before["metadata"]["generation"]

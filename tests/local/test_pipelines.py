@@ -62,3 +62,10 @@ def test_notebook_runs_as_a_step(local_home: Path) -> None:
     rows = [line.strip("| ").split(" | ") for line in report.splitlines() if line.startswith("| ")]
     assert report.startswith("# digits, split test")
     assert sum(int(count) for _, count in rows[1:]) == 360
+
+
+def test_two_models_are_deployed_as_services(local_home: Path, lifecycle: Lifecycle) -> None:
+    arguments = {"first": str(lifecycle.bundle), "second": str(lifecycle.bundle)}
+    result = run_local("two_models", arguments, home=local_home)
+    assert result.steps["deploy-graph"].outputs["url"] == ""
+    assert "digits-b at http://127.0.0.1" in result.steps["deploy-graph"].log.read_text()

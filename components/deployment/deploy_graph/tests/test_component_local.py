@@ -1,0 +1,10 @@
+import pytest
+
+from ..component import deploy_graph
+
+pytest_plugins = ["kfp_mindspore.testing"]
+
+
+def test_missing_service_fails_the_step(run_component) -> None:
+    with pytest.raises(RuntimeError, match="service missing: "):
+        run_component(deploy_graph, graph_name="both", services=["missing", "other"])

@@ -1,0 +1,58 @@
+"""Two models behind one address: two services and KServe's InferenceGraph over them."""
+
+from typing import List
+
+from kfp import dsl
+
+
+@dsl.pipeline(
+    name="two-models",
+    description="Deploy two model bundles as services and an InferenceGraph over both: an ensemble that returns both "
+    "responses, or a splitter that sends each request to one of them.",
+)
+def two_models(
+    first: str,
+    second: str,
+    first_name: str = "digits-a",
+    second_name: str = "digits-b",
+    graph_name: str = "digits-graph",
+    router: str = "Ensemble",
+    weights: List[int] = [],
+    namespace: str = "",
+    service_account: str = "",
+):
+    """Deploy two model bundles and an InferenceGraph over both.
+
+    A local run deploys both services and no graph: this machine has no router.
+
+    Args:
+        first: URI of the first model bundle; a directory in a local run.
+        second: URI of the second model bundle.
+        first_name: Name of the first service and of the model in its URLs.
+        second_name: Name of the second service.
+        graph_name: Name of the graph.
+        router: `Ensemble` or `Splitter`.
+        weights: Percentages of the requests for each service with `Splitter`; default equal ones.
+        namespace: Namespace of the services and the graph; default the steps'.
+        service_account: Service account of the services' pods, with the credentials of the model's store.
+    """
+    from kfp_mindspore.components import deploy_graph, deploy_kserve
+
+    names = []
+    for uri, name in ((first, first_name), (second, second_name)):
+        deployment = deploy_kserve(
+            bundle=dsl.importer(artifact_uri=uri, artifact_class=dsl.Model).output,
+            service_name=name,
+            namespace=namespace,
+            service_account=service_account,
+        ).set_caching_options(False)
+        names.append(deployment.outputs["name"])
+    deploy_graph(
+        graph_name=graph_name, services=names, router=router, weights=weights, namespace=namespace
+    ).set_caching_options(False)
+
+
+if __name__ == "__main__":
+    from kfp import compiler
+
+    compiler.Compiler().compile(two_models, package_path=__file__.replace(".py", ".yaml"))
