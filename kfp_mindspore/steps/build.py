@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.settings import LOCAL, PLACEHOLDER_IMAGE, get_backend_name, get_image
+from kfp_mindspore.steps.pod_patch import PodPatch
+from kfp_mindspore.steps.task_config import read_task_config
 
 if TYPE_CHECKING:
+    from kfp import dsl
+
     from kfp_mindspore.images import RegistryConfig
     from kfp_mindspore.images.builders.base import Builder
     from kfp_mindspore.images.context import BuildContext
@@ -21,7 +25,10 @@ _CONTEXT_STORE_OPTIONS = ("claim", "claim_path", "store", "store_endpoint")
 # Options that a pipeline can set; files and hosts of the step itself are not among them.
 _BUILDER_OPTIONS = {
     "append": (),
-    "cluster": ("image", "namespace", "build_args", "secrets", "start_seconds", *_CONTEXT_STORE_OPTIONS),
+    "cluster": (
+        *("image", "namespace", "build_args", "secrets", "service_account", "start_seconds"),
+        *_CONTEXT_STORE_OPTIONS,
+    ),
     "docker": ("host", "build_args", "network"),
 }
 
@@ -40,6 +47,7 @@ def build_step_image(
     builder: str = "append",
     builder_options: Mapping[str, Any] | None = None,
     registry: Mapping[str, Any] | None = None,
+    task_config: dsl.TaskConfig | None = None,
 ) -> BuildResult | None:
     """Build and push an image; a local run without a destination builds none.
 
@@ -56,6 +64,8 @@ def build_step_image(
         builder: `append`, `cluster` or `docker`.
         builder_options: Arguments of the builder by name.
         registry: Arguments of RegistryConfig by name.
+        task_config: What the pipeline has set on the task: its resources, node selector and tolerations are those of
+            the build pod of the builder `cluster`.
 
     Returns:
         The result; None in a local run without a destination.
@@ -78,7 +88,7 @@ def build_step_image(
             "base: is the placeholder of a pipeline whose image was not set",
             hint="Name a base image, or give the pipeline its own with --image or KFP_MINDSPORE_IMAGE.",
         )
-    made = _make_builder(builder, builder_options or {}, _make_registry(registry or {}))
+    made = _make_builder(builder, builder_options or {}, _make_registry(registry or {}), read_task_config(task_config))
     options = ImageOptions(
         base=base,
         platform=platform,
@@ -132,17 +142,24 @@ def _make_registry(given: Mapping[str, Any]) -> RegistryConfig:
     return RegistryConfig(**arguments)
 
 
-def _make_builder(name: str, given: Mapping[str, Any], registry: RegistryConfig) -> Builder:
+def _make_builder(name: str, given: Mapping[str, Any], registry: RegistryConfig, patch: PodPatch) -> Builder:
     if name not in BUILDERS:
         raise UserError(f"builder: must be one of {', '.join(BUILDERS)}, got {name!r}")
     _refuse_unknown("builder_options", given, _BUILDER_OPTIONS[name])
     if name == "cluster":
         from kfp_mindspore.images.builders.cluster import ClusterBuilder
+        from kfp_mindspore.images.builders.cluster_job import JobSettings
         from kfp_mindspore.images.builders.context_store import make_context_store
 
         stored = {key: str(given[key]) for key in _CONTEXT_STORE_OPTIONS if key in given}
-        others = {key: value for key, value in given.items() if key not in stored}
-        return ClusterBuilder(registry, context_store=make_context_store(**stored), **others)
+        others = {key: value for key, value in given.items() if key not in (*stored, "service_account")}
+        job = JobSettings(
+            service_account=str(given.get("service_account", "")),
+            resources=patch.resources,
+            node_selector=patch.node_selector,
+            tolerations=patch.tolerations,
+        )
+        return ClusterBuilder(registry, context_store=make_context_store(**stored), job=job, **others)
     if name == "docker":
         from kfp_mindspore.images.builders.docker import DockerBuilder
 

@@ -6,7 +6,18 @@ from kfp import dsl
 from kfp.dsl import Artifact, Input
 
 
-@dsl.component(base_image="kfp-mindspore.invalid/python:placeholder", install_kfp_package=False)
+@dsl.component(
+    base_image="kfp-mindspore.invalid/python:placeholder",
+    install_kfp_package=False,
+    task_config_passthroughs=[
+        dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.RESOURCES, apply_to_task=True),
+        dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.ENV, apply_to_task=True),
+        dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.KUBERNETES_AFFINITY, apply_to_task=True),
+        dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.KUBERNETES_NODE_SELECTOR, apply_to_task=True),
+        dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.KUBERNETES_TOLERATIONS, apply_to_task=True),
+        dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.KUBERNETES_VOLUMES, apply_to_task=True),
+    ],
+)
 def build_image(
     destination: str = "",
     sources: Input[Artifact] = None,
@@ -20,6 +31,7 @@ def build_image(
     builder: str = "append",
     builder_options: dict = {},
     registry: dict = {},
+    task_config: dsl.TaskConfig = None,
 ) -> NamedTuple("Outputs", [("image", str), ("tag", str), ("built", bool)]):
     """Build an image of training code over a base image, push it and return its name by digest.
 
@@ -29,8 +41,9 @@ def build_image(
     A local run without a destination builds no image; the outputs are empty. The builder `append` adds one layer by the
     registry's HTTP API, in this step; `cluster` creates a Kubernetes Job with rootless BuildKit; `docker` uses a Docker
     daemon. Options of `cluster`: claim and claim_path, or store and store_endpoint (where the build context is stored),
-    image, namespace, build_args, secrets, start_seconds; of `docker`: host, build_args, network. Options of the
-    registry client: insecure, ca_file, mirrors, docker_config, push_secret, pull_secrets, timeout_seconds, attempts.
+    image, namespace, build_args, secrets, service_account, start_seconds; of `docker`: host, build_args, network.
+    Options of the registry client: insecure, ca_file, mirrors, docker_config, push_secret, pull_secrets,
+    timeout_seconds, attempts.
 
     Args:
         destination: Repository to push to, `host/name`; the tag is derived from the image's content.
@@ -45,6 +58,7 @@ def build_image(
         builder: `append`, `cluster` or `docker`.
         builder_options: Options of the builder by name.
         registry: Options of the registry client by name.
+        task_config: Filled in by KFP: resources, node selector and tolerations, also for the pod of `cluster`.
 
     Returns:
         image: The image by digest, `host/name@sha256:…`, for `train_msjob(image=…)`.
@@ -66,6 +80,7 @@ def build_image(
         builder=builder,
         builder_options=builder_options,
         registry=registry,
+        task_config=task_config,
     )
     return (result.reference, result.tag, result.built) if result else ("", "", False)
 

@@ -42,6 +42,29 @@ def test_arguments_are_passed_and_the_digest_returned(tmp_path, monkeypatch) -> 
     assert named["registry"] == {"push_secret": "login"}
 
 
+def test_settings_of_the_task_reach_the_build_pod(monkeypatch) -> None:
+    from kfp_mindspore.images.builders import cluster
+    from kfp_mindspore.images.builders.cluster_job import JobSettings
+
+    builder = mock.create_autospec(cluster.ClusterBuilder)
+    builder.side_effect = InterruptedError
+    monkeypatch.setattr(cluster, "ClusterBuilder", builder)
+    resources = {"limits": {"memory": "8Gi"}}
+    tolerations = [{"key": "builds", "operator": "Exists"}]
+    with pytest.raises(InterruptedError):
+        build_image.python_func(
+            destination="registry.test/team/train",
+            files={"a.py": "1"},
+            base="registry.test/base",
+            builder="cluster",
+            builder_options={"service_account": "builder", "claim": "work", "claim_path": "/work"},
+            task_config=dsl.TaskConfig(resources=resources, tolerations=tolerations, node_selector={"zone": "a"}),
+        )
+    assert builder.call_args.kwargs["job"] == JobSettings(
+        service_account="builder", resources=resources, tolerations=tolerations, node_selector={"zone": "a"}
+    )
+
+
 def test_local_run_without_a_destination_builds_nothing(capsys) -> None:
     assert build_image.python_func(files={"a.py": "1"}) == ("", "", False)
     assert "nothing to build" in capsys.readouterr().out
