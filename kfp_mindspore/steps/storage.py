@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.errors import NotFoundError, ProcessFailedError, UserError, ValidationError
+from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailedError, UserError, ValidationError
 from kfp_mindspore.kube.errors import ForbiddenError
 from kfp_mindspore.kube.resources import PERSISTENT_VOLUME_CLAIMS
 from kfp_mindspore.settings import get_namespace
 from kfp_mindspore.steps import store_config
-from kfp_mindspore.steps.artifact_store import ArtifactStore
+from kfp_mindspore.steps.artifact_store import ArtifactStore, StoreError
 from kfp_mindspore.steps.job_name import make_job_name
 from kfp_mindspore.steps.pod_patch import PodPatch
 from kfp_mindspore.steps.step_pod import read_step_pod
@@ -154,12 +154,17 @@ def open_storage(
     checkpoint_dir: str = "",
     patch: PodPatch | None = None,
 ) -> JobStorage:
-    """Return the storage of the job of this step on a cluster, see `plan_storage`."""
+    """Return the storage of the job of this step on a cluster, see `plan_storage`.
+
+    Raises:
+        UserError: The store denies access, or this image lacks fsspec's implementation for it.
+        KfpMindSporeError: The store cannot be reached.
+    """
     from kfp_mindspore.kube import Cluster
 
     cluster = Cluster()
     pod = read_step_pod(cluster) if parse_storage(storage).kind == WORKSPACE else None
-    return plan_storage(
+    planned = plan_storage(
         storage,
         root=root,
         folder=make_job_name(root),
@@ -171,6 +176,13 @@ def open_storage(
         workflow=str(pod.workflow["name"]) if pod is not None and pod.workflow is not None else "",
         patch=patch,
     )
+    try:
+        # Also fails where the result of a finished job could not be read.
+        planned.artifacts.list_files(root)
+    except StoreError as error:
+        message = f"the job is not submitted: {error}"
+        raise (KfpMindSporeError if error.retryable else UserError)(message) from error
+    return planned
 
 
 def get_root_uri(output_file: str, artifact_uris: Sequence[str]) -> str:

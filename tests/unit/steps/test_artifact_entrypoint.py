@@ -29,6 +29,8 @@ from tests.support.object_store import (
 )
 
 SCRIPT = Path(__file__).parents[2] / "support" / "checkpoint_script.py"
+# An s3fs that cannot be imported.
+BROKEN = Path(__file__).parents[2] / "support" / "without_s3fs"
 ROOT = f"s3://{BUCKET}/run/train"
 SECONDS = 60.0
 
@@ -81,7 +83,9 @@ class Pod:
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "kfp_mindspore.steps.artifact_entrypoint"),
-                *("--download", options.get("dataset", f"s3://{BUCKET}/data"), str(directory / "dataset")),
+                *("--download", options.get("dataset", f"s3://{BUCKET}/data")),
+                options.get("shared", str(directory / "dataset")),
+                *(("--shared",) if "shared" in options else ()),
                 *("--upload", f"{self.output}/", f"{ROOT}/model"),
                 *("--mkdir", str(self.output)),
                 *("--checkpoints", str(self.checkpoints), f"{ROOT}/checkpoints"),
@@ -339,6 +343,34 @@ def test_a_store_that_fails_during_the_training_is_retried(
     assert "run/train/model/checkpoint/checkpoint.json" in store.list()
 
 
+def test_final_upload_is_retried(store: ObjectStore, proxy: GatedProxy, pods: list[Pod], tmp_path: Path) -> None:
+    pod = start(pods, proxy, tmp_path, epochs=1)
+    pod.wait_line("started")
+    proxy.refused = re.compile("PUT")
+    pod.command()
+    pod.wait_line("next attempt in 1 s")
+    proxy.refused = None
+    assert pod.wait() == 0, pod.log
+    assert "run/train/model/checkpoint/checkpoint.json" in store.list()
+
+
+def test_worker_0_downloads_for_all_to_a_shared_volume(
+    store: ObjectStore, proxy: GatedProxy, pods: list[Pod], tmp_path: Path
+) -> None:
+    shared = tmp_path / "volume" / "dataset"
+    options = {"command": "ls " + str(shared), "shared": str(shared)}
+    second = start(pods, proxy, tmp_path, env={"MS_ROLE": "MS_WORKER", "MS_NODE_ID": "1"}, **options)
+    held = proxy.close_gate(rf"GET /{BUCKET}/data/parts/train.npz")
+    first = start(pods, proxy, tmp_path, env={"MS_ROLE": "MS_WORKER", "MS_NODE_ID": "0"}, **options)
+    held.wait()
+    assert second.process.poll() is None
+    held.open.set()
+    assert (first.wait(), second.wait()) == (0, 0), (first.log, second.log)
+    assert "parts\n" in second.log
+    gets = [line for line in proxy.requests if line.startswith(f"GET /{BUCKET}/data/")]
+    assert len(gets) == 2
+
+
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [
@@ -347,8 +379,13 @@ def test_a_store_that_fails_during_the_training_is_retried(
         ({"dataset": "oci://registry/model"}, PERMANENT_EXIT_CODE, "expected a URI with one of s3, minio, gs"),
         ({"env": {"KFP_MINDSPORE_STORE_0_KEY": ""}}, PERMANENT_EXIT_CODE, "KFP_MINDSPORE_STORE_0_KEY is not set"),
         ({"url": "http://127.0.0.1:9"}, RETRYABLE_EXIT_CODE, "Could not connect"),
+        (
+            {"env": {"PYTHONPATH": str(BROKEN)}},
+            PERMANENT_EXIT_CODE,
+            r"the image of the job needs kfp-mindspore\[artifacts",
+        ),
     ],
-    ids=["no object", "no bucket", "scheme", "secret", "unreachable"],
+    ids=["no object", "no bucket", "scheme", "secret", "unreachable", "no s3fs"],
 )
 def test_a_failed_download_is_one_sentence(
     change: dict[str, object], code: int, message: str, store: ObjectStore, pods: list[Pod], tmp_path: Path

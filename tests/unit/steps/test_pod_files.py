@@ -15,7 +15,7 @@ import pytest
 import yaml
 from kfp import dsl
 
-from kfp_mindspore.errors import ProcessFailedError, UserError
+from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, UserError
 from kfp_mindspore.settings import BACKEND_VARIABLE
 from kfp_mindspore.steps import function, storage, train
 from kfp_mindspore.steps.job import LaunchedJob
@@ -146,6 +146,29 @@ def test_output_outside_an_object_store_is_refused(pods: list[dict[str, Any]], t
     model = dsl.Model(uri=str(tmp_path / "model"))
     with pytest.raises(UserError, match="pods of a job cannot read this URI"):
         train.train_model(model, dsl.Metrics(), command=["true"], namespace="team")
+    assert pods == []
+
+
+@pytest.mark.parametrize(
+    ("uri", "error", "message"),
+    [
+        ("minio://absent/root/model", UserError, "the job is not submitted: minio://absent/root cannot be listed"),
+        (
+            "s3://closed/root/model",
+            KfpMindSporeError,
+            "the job is not submitted: s3://closed/root .* Could not connect",
+        ),
+    ],
+)
+def test_unreachable_store_is_refused_before_the_job(
+    uri: str, error: type[Exception], message: str, pods: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of the environment")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of the environment")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises(error, match=message):
+        train.train_model(dsl.Model(uri=uri), dsl.Metrics(), command=["true"], namespace="team")
     assert pods == []
 
 
