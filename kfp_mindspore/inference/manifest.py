@@ -32,7 +32,7 @@ _URI = re.compile(r"([a-z][a-z0-9+.-]*)://.+")
 # deploys the same version again makes no new one.
 _RECORDED = (
     "model_dir", "replicas", "resources", "server_args", "grpc", "service_account", "download", "storage_secret",
-    "digest", "run",
+    "pod_labels", "digest", "run",
 )  # fmt: skip
 
 
@@ -76,6 +76,8 @@ def build_inference_service(service: Service) -> dict[str, Any]:
     predictor: dict[str, Any] = {"minReplicas": service.replicas, "maxReplicas": service.replicas, "model": model}
     if service.service_account:
         predictor["serviceAccountName"] = service.service_account
+    if service.pod_labels:
+        predictor["labels"] = dict(service.pod_labels)
     return {
         "apiVersion": API_VERSION,
         "kind": "InferenceService",

@@ -65,6 +65,7 @@ class Service:
             server itself, which is allowed in namespaces of the Pod Security Standard `restricted`.
         storage_secret: With `download="server"`: Secret whose keys are its environment, such as AWS_ACCESS_KEY_ID,
             AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL.
+        pod_labels: Labels of the pods on a cluster, such as {"sidecar.istio.io/inject": "false"}.
         digest: Digest of the bundle; a new digest at the same URI is a new version.
         run: The pipeline run that deploys it; recorded only.
     """
@@ -82,6 +83,7 @@ class Service:
     service_account: str = ""
     download: str = INITIALIZER
     storage_secret: str = ""
+    pod_labels: Mapping[str, str] = field(default_factory=dict)
     digest: str = ""
     run: str = ""
 

@@ -16,7 +16,15 @@ from kfp_mindspore.inference.graph import build_graph, deploy_graph
 from kfp_mindspore.inference.manifest import MANAGER_LABEL, SERVICE_ANNOTATION
 from kfp_mindspore.kube import Cluster
 from tests.cluster.infrastructure.api_server import Api
-from tests.support.serving_cases import CASES, FIRST, NAME, SECOND, ServingEnvironment
+from tests.support.serving_cases import (
+    CASES,
+    FIRST,
+    NAME,
+    SECOND,
+    ServingEnvironment,
+    failing_new_version_leaves_the_old_one_serving,
+    new_version_replaces_the_old_one,
+)
 from tests.support.simulated_kserve import SimulatedKServe, install_definitions
 
 
@@ -58,6 +66,15 @@ def world(api_server: Api, api_namespace: str) -> Iterator[SimulatedEnvironment]
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_conformance(case: Callable[[ServingEnvironment], None], world: SimulatedEnvironment) -> None:
+    case(world)
+
+
+@pytest.mark.parametrize(
+    "case", [new_version_replaces_the_old_one, failing_new_version_leaves_the_old_one_serving], ids=lambda c: c.__name__
+)
+def test_rollout_in_knative_mode(case: Callable[[ServingEnvironment], None], world: SimulatedEnvironment) -> None:
+    world.kserve.knative = True
+    world.failure = "container kserve-container ended with exit code 2"
     case(world)
 
 

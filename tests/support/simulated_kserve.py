@@ -18,7 +18,7 @@ from typing import Any
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
 from kfp_mindspore.inference.backends.kserve import GRAPHS, SERVICES
 from kfp_mindspore.inference.backends.rollout import DEPLOYMENTS
-from kfp_mindspore.inference.manifest import SERVICE_ANNOTATION, STOP_ANNOTATION
+from kfp_mindspore.inference.manifest import SERVICE_ANNOTATION, STOP_ANNOTATION, VERSION_ANNOTATION
 from kfp_mindspore.kube import Cluster
 from kfp_mindspore.kube.resources import DEFINITIONS, PODS, Resource
 
@@ -73,6 +73,8 @@ class SimulatedKServe:
         # Whether routers start; InferenceGraphs are Ready in either case.
         self.starts_routers = True
         self.has_runtime = True
+        # Knative mode: a Deployment for each revision, and Ready of the last revision that was.
+        self.knative = False
 
     @contextmanager
     def run(self) -> Iterator[SimulatedKServe]:
@@ -122,6 +124,9 @@ class SimulatedKServe:
             if annotations.get(STOP_ANNOTATION) == "true":
                 self.cluster.delete(DEPLOYMENTS, name, self.namespace)
                 return
+        if self.knative and resource is SERVICES:
+            revision = f"{name}-{int(annotations[VERSION_ANNOTATION]):05d}"
+            name, labels["app"] = f"{revision}-deployment", revision
         owner = {"apiVersion": document["apiVersion"], "kind": document["kind"], "name": metadata["name"]}
         container = {"name": _CONTAINER if resource is SERVICES else name, "image": "server.invalid/server:1"}
         args = document["spec"].get("predictor", {}).get("model", {}).get("args") or [json.dumps(document["spec"])]
@@ -144,11 +149,27 @@ class SimulatedKServe:
         }
         made = self.cluster.apply(deployment, manager="kserve")
         found = (made.get("status") or {}).get("conditions") or []
+        if self.knative and resource is SERVICES:
+            is_available = any(item["type"] == "Available" and item["status"] == "True" for item in found)
+            self._finish_revision(document, labels["app"], is_available)
+            return
         # As KServe propagates it: once available, Ready stays true, and a graph is Ready without being available.
         if resource is GRAPHS or any(item["type"] == "Available" and item["status"] == "True" for item in found):
             ready = [{"type": "Ready", "status": "True"}]
             url = f"http://{name}.{self.namespace}.svc.cluster.local"
             self._set_status(resource, document, {"conditions": ready, "address": {"url": url}})
+
+    def _finish_revision(self, document: Document, revision: str, is_ready: bool) -> None:
+        """Report a revision; once it is ready, remove those before it."""
+        before = ((document.get("status") or {}).get("components") or {}).get("predictor") or {}
+        ready = revision if is_ready else before.get("latestReadyRevision")
+        predictor = {"latestCreatedRevision": revision, "latestReadyRevision": ready}
+        status = {"deploymentMode": "Knative", "components": {"predictor": predictor}}
+        # As KServe does, Ready is that of the revision that serves.
+        self._set_status(SERVICES, document, {**status, "conditions": [{"type": "Ready", "status": str(bool(ready))}]})
+        for deployment in self.cluster.list(DEPLOYMENTS, self.namespace):
+            if ready == revision and deployment["metadata"]["name"] != f"{revision}-deployment":
+                self.cluster.delete(DEPLOYMENTS, deployment["metadata"]["name"], self.namespace)
 
     def _set_status(self, resource: Resource, document: Document, status: Document) -> None:
         if {**(document.get("status") or {}), **status} != document.get("status"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -145,13 +146,15 @@ class KServeBackend(ServingBackend):
         for pod in pods[-1:] if follow else pods:
             pod_name = pod["metadata"]["name"]
             prefix = f"{pod_name}: " if len(pods) > 1 and not follow else ""
-            if not follow or lines is not None:
-                text = self.cluster.read_log(pod_name, namespace, container=_CONTAINER, last=lines)
-                yield from (f"{prefix}{line}" for line in text.splitlines())
+            # Following continues after the existing lines, so it needs their number.
+            last = None if follow else lines
+            text = self.cluster.read_log(pod_name, namespace, container=_CONTAINER, last=last)
+            existing = text.splitlines()
+            shown = existing if lines is None else existing[max(0, len(existing) - lines) :]
+            yield from (f"{prefix}{line}" for line in shown)
             if follow:
                 stream = self.cluster.stream_log(pod_name, namespace, container=_CONTAINER)
-                seen = len(text.splitlines()) if lines is not None else 0
-                yield from (line for index, line in enumerate(stream) if lines is None or index >= seen)
+                yield from itertools.islice(stream, len(existing), None)
 
     def stop(self, name: str, namespace: str) -> ServiceStatus:
         """Annotate the InferenceService so that KServe removes its pods, and wait until they are gone."""

@@ -58,6 +58,11 @@ def test_service_account() -> None:
     assert predictor["serviceAccountName"] == "models"
 
 
+def test_pods_without_a_sidecar() -> None:
+    labels = {"sidecar.istio.io/inject": "false"}
+    assert build_inference_service(Service("d", "s3://b/m", pod_labels=labels))["spec"]["predictor"]["labels"] == labels
+
+
 def test_download_by_the_server_has_no_storage_initializer() -> None:
     service = Service("digits", "s3://b/m/", download="server", storage_secret="store", server_args=("--max_batch=1",))
     model = build_inference_service(service)["spec"]["predictor"]["model"]
@@ -132,7 +137,13 @@ def test_a_wrong_service_has_no_manifest() -> None:
         build_inference_service(
             Service("digits", "s3://b/m", resources={"limits": {"cpu": "1", "huawei.com/Ascend910": 1}}, grpc=True)
         ),
-        build_canary(Service("digits", "s3://b/m", download="server", storage_secret="s", service_account="a"), 5, 2),
+        build_canary(
+            Service(
+                "digits", "s3://b/m", download="server", storage_secret="s", service_account="a", pod_labels={"a": "b"}
+            ),
+            5,
+            2,
+        ),
         build_canary_graph(Service("digits", "s3://b/m"), 10, ("http://stable", "http://canary")),
     ],
     ids=["claim", "grpc", "canary", "graph"],
