@@ -30,6 +30,7 @@ def deploy_model(
     service_account: str = "",
     download: str = "",
     storage_secret: str = "",
+    pod_labels: Mapping[str, str] | None = None,
     canary: int = 0,
     max_accuracy_drop: float = 0.0,
     run: str = "",
@@ -51,6 +52,7 @@ def deploy_model(
         service_account: See `Service`.
         download: See `Service`; empty for `initializer`.
         storage_secret: See `Service`.
+        pod_labels: See `Service`.
         canary: Percentage of the requests for the canary; 0 for none.
         max_accuracy_drop: Largest decrease of the accuracy that is promoted, 0 to 1.
         run: Name of the pipeline run; empty for the step's pod.
@@ -83,6 +85,7 @@ def deploy_model(
         service_account=service_account,
         download=download or INITIALIZER,
         storage_secret=storage_secret,
+        pod_labels=pod_labels or {},
         digest=str(read_json(opened.path / SIGNATURE_FILE)["digest"]),
         run=run or os.environ.get("KFP_POD_NAME", ""),
     )

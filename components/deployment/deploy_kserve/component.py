@@ -19,6 +19,7 @@ def deploy_kserve(
     service_account: str = "",
     download: str = "initializer",
     storage_secret: str = "",
+    pod_labels: dict = {},
     canary: int = 0,
     max_accuracy_drop: float = 0.0,
     run: str = "",
@@ -45,6 +46,7 @@ def deploy_kserve(
         service_account: Service account of the pods, with the credentials of the model's store.
         download: What downloads the bundle on a cluster: `initializer` (KServe's) or the `server`, for restricted pods.
         storage_secret: With download `server`: Secret whose keys become its environment, such as AWS_ACCESS_KEY_ID.
+        pod_labels: Labels of the pods on a cluster, such as {"sidecar.istio.io/inject": "false"}.
         canary: Percentage of the requests that a canary gets during its test, 1 to 99; 0 deploys without a canary.
         max_accuracy_drop: Largest decrease of the accuracy with which a canary is promoted, 0 to 1.
         run: Recorded with the service, such as `dsl.PIPELINE_JOB_NAME_PLACEHOLDER`; default the step's pod.
@@ -70,6 +72,7 @@ def deploy_kserve(
         service_account=service_account,
         download=download,
         storage_secret=storage_secret,
+        pod_labels=pod_labels,
         canary=canary,
         max_accuracy_drop=max_accuracy_drop,
         run=run,
