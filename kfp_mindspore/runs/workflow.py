@@ -30,12 +30,13 @@ _START_SECONDS = 20.0
 _STARTING = ("", "ContainerCreating", "PodInitializing")
 # Namespace of KFP's installations.
 _DEFAULT_NAMESPACE = "kubeflow"
-_ATTEMPT = re.compile(r"\(\d+\)$")
+# Each node may be retried, `STEP(0).executor(0)`; iterations of a loop are `(0:0)`.
+_ATTEMPT = re.compile(r"\(\d+\)(?=\.|$)")
 _EXECUTOR = "executor"
 _DRIVER = "-driver"
 _READ_LINES = 400
-# Lines of KFP's launcher in Go's log format, its blank lines, and its repeated exit code.
-_LAUNCHER_LINE = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.|\s*$|time=\"\S+\" level=")
+# Lines of KFP's launcher in Go's log format, of Argo's executor, and blank lines.
+_LAUNCHER_LINE = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.|time=\S+ level=|Error: exit status \d+$|\s*$")
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,6 @@ def _list_last_attempts(workflow: Document) -> list[Document]:
 
 def _get_step(node: Document) -> str:
     """Return the step of a pod node: node names are paths such as `WORKFLOW.root(0).train-msjob.executor(0)`."""
-    parts = [_ATTEMPT.sub("", part) for part in str(node["name"]).split(".")]
+    parts = _ATTEMPT.sub("", str(node["name"])).split(".")
     name = parts[-2] if parts[-1] == _EXECUTOR and len(parts) > 1 else parts[-1]
     return name.removesuffix(_DRIVER)

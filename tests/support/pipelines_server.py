@@ -281,35 +281,25 @@ def make_tasks(steps: Mapping[str, str], workflow: str = "counting-tpc82") -> li
         workflow: Name of the Workflow.
     """
     state = "FAILED" if "FAILED" in steps.values() else "RUNNING"
-    nodes: list[tuple[str, str, str]] = [
-        (workflow, workflow, state),
-        (f"{workflow}.root-driver", "root-driver", "SUCCEEDED"),
-        (f"{workflow}.root", "root", state),
-        (f"{workflow}.root(0)", "root(0)", state),
-    ]
+    root = f"{workflow}(0).root(0)"
+    paths = {workflow: state, f"{workflow}(0).root-driver": "SUCCEEDED", f"{workflow}(0).root": state}
     for step, result in steps.items():
-        path = f"{workflow}.root(0).{step}"
-        nodes += [
-            (f"{path}-driver", f"{step}-driver", "SUCCEEDED"),
-            (path, step, result),
-            (f"{path}.executor", "executor", result),
-            (f"{path}.executor(0)", "executor(0)", result),
-        ]
-    tasks = []
-    for index, (path, name, result) in enumerate(nodes):
-        children = [child for child, _, _ in nodes if child.removesuffix("(0)") == path or _get_parent(child) == path]
+        paths |= {f"{root}.{step}-driver": "SUCCEEDED", f"{root}.{step}": result, f"{root}.{step}(0).executor": result}
+    # The default retry strategy of the Workflow gives each node an attempt.
+    nodes = {
+        name: result for path, result in paths.items() for name, result in ((path, result), (f"{path}(0)", result))
+    }
+    tasks = [V2beta1PipelineTaskDetail(run_id="r0", task_id="t")]
+    for index, (path, result) in enumerate(nodes.items()):
+        children = [child for child in nodes if child == f"{path}(0)" or child.rpartition(".")[0] == path]
         tasks.append(
             V2beta1PipelineTaskDetail(
                 run_id="r0",
                 task_id=f"t{index}",
-                display_name=name,
+                display_name=path.rpartition(".")[2],
                 state=result,
                 start_time=_START + datetime.timedelta(seconds=index),
-                child_tasks=[
-                    PipelineTaskDetailChildTask(pod_name=make_node_id(child, workflow))
-                    for child in children
-                    if child != path
-                ],
+                child_tasks=[PipelineTaskDetailChildTask(pod_name=make_node_id(child, workflow)) for child in children],
             )
         )
     return tasks
@@ -322,12 +312,8 @@ def make_node_id(path: str, workflow: str) -> str:
 
 def make_pod_name(step: str, workflow: str = "counting-tpc82") -> str:
     """Return the name of a step's pod."""
-    number = make_node_id(f"{workflow}.root(0).{step}.executor(0)", workflow).rpartition("-")[2]
+    number = make_node_id(f"{workflow}(0).root(0).{step}(0).executor(0)", workflow).rpartition("-")[2]
     return f"{workflow}-system-container-impl-{number}"
-
-
-def _get_parent(path: str) -> str:
-    return path.rpartition(".")[0]
 
 
 @contextlib.contextmanager

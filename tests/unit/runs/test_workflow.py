@@ -38,7 +38,7 @@ def run(server: FakeApiServer, tmp_path: Path) -> RunOnCluster:
 
 
 def make_node(path: str, phase: str, second: int, message: str = "", kind: str = "Pod") -> dict[str, Any]:
-    name = f"digits-x7k2p.{path}"
+    name = f"digits-x7k2p(0).{path}"
     node = {"id": f"digits-x7k2p-{second}", "name": name, "displayName": path.rpartition(".")[2], "type": kind}
     return {**node, "phase": phase, "startedAt": STARTED.format(second), "message": message}
 
@@ -58,25 +58,25 @@ def put_pod(server: FakeApiServer, node: dict[str, Any], *lines: str) -> None:
 
 
 def test_failed_step_has_reason_and_last_lines_of_its_last_attempt(server: FakeApiServer, run: RunOnCluster) -> None:
-    first = make_node("root(0).train-msjob.executor(0)", "Failed", 4, "Error (exit code 1)")
-    last = make_node("root(0).train-msjob.executor(1)", "Failed", 5, "OOMKilled (exit code 137)")
+    first = make_node("root(0).train-msjob(0).executor(0)", "Failed", 4, "main: Error (exit code 1)")
+    last = make_node("root(0).train-msjob(1).executor(0)", "Failed", 5, "main: OOMKilled (exit code 137)")
     put_workflow(
         server,
         make_node("root", "Failed", 1, "child failed", kind="Retry"),
-        make_node("root(0).load-dataset-driver", "Succeeded", 2),
-        make_node("root(0).load-dataset.executor(0)", "Failed", 2, "Error (exit code 1)"),
-        make_node("root(0).load-dataset.executor(1)", "Succeeded", 3),
+        make_node("root(0).load-dataset-driver(0)", "Succeeded", 2),
+        make_node("root(0).load-dataset(0).executor(0)", "Failed", 2, "main: Error (exit code 1)"),
+        make_node("root(0).load-dataset(1).executor(0)", "Succeeded", 3),
         first,
         last,
     )
     put_pod(server, first, "first attempt")
     put_pod(server, last, "loading", "I1123 02:41:07.120000 21 launcher_v2.go:192] publish", "", "Error: no memory")
     failed = run.list_failed_steps(lines=2)
-    assert failed == [FailedStep("train-msjob", "OOMKilled (exit code 137)", ("loading", "Error: no memory"))]
+    assert failed == [FailedStep("train-msjob", "main: OOMKilled (exit code 137)", ("loading", "Error: no memory"))]
 
 
 def test_failed_driver_is_reported_as_its_step(server: FakeApiServer, run: RunOnCluster) -> None:
-    put_workflow(server, make_node("root.export-driver", "Error", 2, "pods is forbidden: exceeded quota"))
+    put_workflow(server, make_node("root(0).export-driver(0)", "Error", 2, "pods is forbidden: exceeded quota"))
     assert run.list_failed_steps(lines=5) == [FailedStep("export", "pods is forbidden: exceeded quota")]
 
 
