@@ -117,7 +117,7 @@ class AsyncClient(Transport):
         name = document["metadata"].get("name", "")
         query = {
             "fieldManager": manager or self._field_manager,
-            "fieldValidation": "Strict" if strict else None,
+            "fieldValidation": "Strict" if strict else "Ignore",
             "dryRun": "All" if dry_run else None,
         }
         request = Request("create", _join(resource.full_name, subresource), name, namespace)

@@ -35,10 +35,11 @@ class MSJobClient(JobConditions):
         namespace: Default namespace of calls; default the backend's.
         config_file: A kubeconfig file, for jobs on a cluster.
         context: A context of the kubeconfig, for jobs on a cluster.
+        client_configuration: Refused: a kubeconfig takes its place.
         job_kind: `MSJob`, for TrainingClient's callers.
 
     Raises:
-        ValidationError: Another job_kind, or a backend besides config_file or context.
+        ValidationError: Another job_kind, a client_configuration, or a backend besides config_file or context.
     """
 
     def __init__(
@@ -48,9 +49,12 @@ class MSJobClient(JobConditions):
         *,
         config_file: str | None = None,
         context: str | None = None,
+        client_configuration: Any = None,
         job_kind: str | None = None,
     ) -> None:
         check_job_kind(job_kind)
+        if client_configuration is not None:
+            raise ValidationError(["client_configuration: must be absent; write a kubeconfig, named by config_file"])
         if backend is not None and not isinstance(backend, JobBackend):
             raise ValidationError([f"backend: must be a LocalBackend or KubernetesBackend, got {backend!r}"])
         if backend is not None and (config_file or context):

@@ -134,6 +134,7 @@ def test_errors_are_of_training_clients_types(
     ("arguments", "message"),
     [
         ({"job_kind": "PyTorchJob"}, "job_kind: must be 'MSJob'"),
+        ({"client_configuration": object()}, "client_configuration: must be absent"),
         ({"backend": "kubernetes"}, "backend: must be a LocalBackend or KubernetesBackend, got 'kubernetes'"),
         ({"backend": LocalBackend(), "context": "prod"}, "must be absent when backend is given"),
     ],
