@@ -15,9 +15,9 @@ from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, NotFoundE
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.inference.backends.base import ServingBackend
 from kfp_mindspore.inference.backends.local_rollout import LocalRollout, ServerOptions
-from kfp_mindspore.inference.backends.state import ServiceDirectory, VersionDirectory
+from kfp_mindspore.inference.backends.state import ServerSpec, ServiceDirectory, VersionDirectory
 from kfp_mindspore.inference.backends.versions import discard, end_version, get_status, read_logs
-from kfp_mindspore.inference.service import CanaryStatus, Service, ServiceStatus
+from kfp_mindspore.inference.service import CanaryStatus, Service, ServiceState, ServiceStatus
 from kfp_mindspore.local.lease import Lease, is_lease_held
 from kfp_mindspore.settings import LEASE_VARIABLE
 
@@ -229,14 +229,16 @@ class LocalServing(ServingBackend):
         if previous is not None:
             status = dataclasses.replace(status, previous=previous.read_spec().source)
         canary, traffic = (self._get_hidden(name, namespace, kind).current for kind in (CANARY, TRAFFIC))
-        if canary is None or traffic is None:
+        if canary is None:
             return status
-        spec, found, splitter = canary.read_spec(), get_status(canary), get_status(traffic)
+        spec, found = canary.read_spec(), get_status(canary)
+        if traffic is None:
+            # Its deployment was killed in between.
+            found = dataclasses.replace(found, state=ServiceState.FAILED, message="it has no traffic splitter")
+            return dataclasses.replace(status, canary=_build_canary_status(spec, "", found))
+        splitter = get_status(traffic)
         worst = found if splitter.ready else splitter
-        return dataclasses.replace(
-            status,
-            canary=CanaryStatus(spec.percent, spec.url, splitter.url, spec.source, worst.state, worst.message),
-        )
+        return dataclasses.replace(status, canary=_build_canary_status(spec, splitter.url, worst))
 
     def _get_hidden(self, name: str, namespace: str, kind: str) -> ServiceDirectory:
         """Return the directory of a canary or its splitter, which `list` skips."""
@@ -273,6 +275,10 @@ def _check_flags(service: Service) -> None:
                 "probes readiness over plain HTTP",
                 hint="For HTTPS run the server itself: python -m mindsporeserver --ssl_certfile=… --ssl_keyfile=…",
             )
+
+
+def _build_canary_status(spec: ServerSpec, traffic_url: str, found: ServiceStatus) -> CanaryStatus:
+    return CanaryStatus(spec.percent, spec.url, traffic_url, spec.source, found.state, found.message)
 
 
 def _sweep(directory: ServiceDirectory) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from kfp_mindspore.inference import Service
+from kfp_mindspore.inference import LocalServing, Service
+from kfp_mindspore.inference.backends.versions import end_version
 from kfp_mindspore.inference.rest import RequestError, infer_v2, predict_v1, request_json
+from kfp_mindspore.inference.service import ServiceState
 from kfp_mindspore.inference.splitter import build_application
 from kfp_mindspore.local.lease import Lease
 from tests.support.serving_cases import CASES, FIRST, NAME, SECOND, ServingEnvironment
@@ -77,6 +79,22 @@ def test_canary_ends_with_its_run(world: LocalEnvironment, eventually: Callable[
     with pytest.raises(RequestError, match="no answer"):
         world.identify(canary.traffic_url)
     assert world.client.get(NAME).ready
+    assert world.client.rollback(NAME).canary is None
+
+
+def test_canary_without_a_splitter_is_reported_and_removed(world: LocalEnvironment) -> None:
+    world.deploy(FIRST)
+    backend = world.client.backend
+    assert isinstance(backend, LocalServing)
+    world.deploy(SECOND, canary=10)
+    splitter = backend._get_hidden(NAME, world.client.namespace, "traffic")
+    assert splitter.current is not None
+    # As a deployment leaves it that is killed between the start of the canary and of its splitter.
+    end_version(splitter.current)
+    splitter.remove()
+    canary = world.client.get(NAME).canary
+    assert canary is not None
+    assert (canary.state, canary.message) == (ServiceState.FAILED, "it has no traffic splitter")
     assert world.client.rollback(NAME).canary is None
 
 
