@@ -66,6 +66,7 @@ def _run_function(function: Callable[..., Any], options: JobOptions, arguments: 
             options,
             directories,
             namespace=get_namespace() or "default",
+            has_step_image=True,
             patch=patch.merge(files.patch),
         )
     output = files.read_output()

@@ -56,6 +56,7 @@ def launch_job(
     name: str = "",
     namespace: str,
     image: str = "",
+    has_step_image: bool = False,
     patch: PodPatch | None = None,
 ) -> LaunchedJob:
     """Submit a job, print its log and wait until it has finished; a retry of the step adopts the job.
@@ -70,7 +71,8 @@ def launch_job(
         directories: Variables of the training contract; they take precedence over `options.env`.
         name: Name of the job; empty for one derived from the output root. A finished job of this name is replaced.
         namespace: Namespace of the job.
-        image: Image of the workers; empty for this package's.
+        image: Image of the workers; empty for KFP_MINDSPORE_IMAGE, else for the image of the step.
+        has_step_image: Whether the workers need the image of the step, such as one set by `set_container_image`.
         patch: Additions to the pods of the job; the options take precedence.
 
     Returns:
@@ -87,6 +89,8 @@ def launch_job(
     options = options.merge(**vars(JobOptions.from_environment()))
     client = MSJobClient(namespace=namespace)
     pod = read_step_pod(client.backend.cluster) if isinstance(client.backend, KubernetesBackend) else None
+    step_image = pod.image if pod is not None else ""
+    image = (step_image if has_step_image else "") or get_image(image) or step_image or PLACEHOLDER_IMAGE
     job = _build_job(
         name or make_job_name(root), root, command, options, directories, namespace, image, patch or PodPatch(), pod
     )
@@ -115,7 +119,7 @@ def _build_job(
     document = build_msjob(
         name,
         command=list(command),
-        image=get_image(image) or PLACEHOLDER_IMAGE,
+        image=image,
         workers=1 if options.workers is None else options.workers,
         namespace=namespace,
         **{option: value for option in _POLICIES if (value := getattr(options, option)) is not None},

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 # Set by Kubeflow Pipelines on each pod of a run; jobs of a run have it too.
 RUN_LABEL = "pipeline/runid"
 POD_NAME_VARIABLE = "KFP_POD_NAME"
+# Argo's name of the container of a step.
+_STEP_CONTAINER = "main"
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,13 @@ class StepPod:
         namespace: Namespace of the pod.
         run_id: ID of the run; empty if the pod has no such label.
         workflow: Owner reference to the run's Workflow; None if the pod has none.
+        image: Image of the step.
     """
 
     namespace: str
     run_id: str = ""
     workflow: Mapping[str, Any] | None = None
+    image: str = ""
 
     def has_run(self, metadata: Mapping[str, Any]) -> bool:
         """Return whether an object belongs to the run of this pod: by its label, or by its owner."""
@@ -56,10 +60,12 @@ def read_step_pod(cluster: Cluster) -> StepPod | None:
 
     try:
         namespace = cluster.namespace
-        metadata = cluster.get(PODS, name, namespace)["metadata"]
+        document = cluster.get(PODS, name, namespace)
     except KfpMindSporeError as error:
         print(f"Pod {name} cannot be read, so a job of this step outlives a deleted run: {error.message}", flush=True)
         return None
+    metadata = document["metadata"]
+    containers = (document.get("spec") or {}).get("containers") or []
     owners = metadata.get("ownerReferences") or []
     workflow = next((owner for owner in owners if owner.get("kind") == "Workflow"), None)
     fields = ("apiVersion", "kind", "name", "uid")
@@ -67,4 +73,5 @@ def read_step_pod(cluster: Cluster) -> StepPod | None:
         namespace=namespace,
         run_id=(metadata.get("labels") or {}).get(RUN_LABEL, ""),
         workflow={field: workflow[field] for field in fields} if workflow else None,
+        image=next((entry.get("image", "") for entry in containers if entry.get("name") == _STEP_CONTAINER), ""),
     )

@@ -56,7 +56,7 @@ def train_msjob(
         args: Arguments of the command; integers are written without a decimal point.
         hyperparameters: Further arguments by name; values can be pipeline parameters.
         workers: Number of workers.
-        image: Image of the workers; default this package's ($KFP_MINDSPORE_IMAGE).
+        image: Image of the workers; default $KFP_MINDSPORE_IMAGE, else the image of the step.
         env: Environment variables of the workers by name.
         restart_policy: `ExitCode`, `OnFailure`, `Never` or `Always`.
         backoff_limit: Number of restarts after which the job fails.

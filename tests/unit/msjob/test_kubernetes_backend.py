@@ -451,14 +451,15 @@ def test_job_is_owned_by_the_workflow_of_the_step(
     workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "w"}
     owners = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "b"}, {**workflow, "controller": True}]
     metadata = {"name": "step", "labels": {"pipeline/runid": "7"}, "ownerReferences": owners}
-    town.server.put(PODS_PATH, {"metadata": metadata})
+    containers = [{"name": "wait", "image": "argoexec"}, {"name": "main", "image": "example.com/step:1"}]
+    town.server.put(PODS_PATH, {"metadata": metadata, "spec": {"containers": containers}})
     if not is_readable:
         town.server.faults.append(respond_once(403, reason="Forbidden"))
     monkeypatch.setenv("KFP_POD_NAME", "step")
     pod = read_step_pod(town.client.backend.cluster)  # type: ignore[attr-defined]
     printed = capsys.readouterr().out
     if is_readable:
-        assert pod == StepPod(NAMESPACE, "7", workflow)
+        assert pod == StepPod(NAMESPACE, "7", workflow, "example.com/step:1")
         assert printed == ""
         assert pod.has_run({"labels": {"pipeline/runid": "7"}})
         assert pod.has_run({"ownerReferences": [{"uid": "w"}]})
@@ -467,3 +468,46 @@ def test_job_is_owned_by_the_workflow_of_the_step(
         assert pod is None
         assert len(printed.splitlines()) == 1
         assert "Pod step cannot be read, so a job of this step outlives a deleted run" in printed
+
+
+@pytest.mark.parametrize(
+    ("image", "variable", "has_step_image", "expected"),
+    [
+        ("example.com/given:1", "example.com/env:1", False, "example.com/given:1"),
+        ("", "example.com/env:1", False, "example.com/env:1"),
+        ("", "", False, "example.com/step:1"),
+        ("", "example.com/env:1", True, "example.com/step:1"),
+    ],
+)
+def test_image_of_the_workers(
+    image: str, variable: str, has_step_image: bool, expected: str, town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kfp_mindspore.steps.job import launch_job
+    from kfp_mindspore.steps.options import JobOptions
+
+    monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
+    monkeypatch.setenv("KUBECONFIG", str(town.client.backend.kubeconfig))  # type: ignore[attr-defined]
+    monkeypatch.setenv("KFP_POD_NAME", "step")
+    monkeypatch.setenv("KFP_MINDSPORE_IMAGE", variable)
+    spec = {"containers": [{"name": "main", "image": "example.com/step:1"}]}
+    town.server.put(PODS_PATH, {"metadata": {"name": "step"}, "spec": spec})
+    found: list[str] = []
+
+    def finish() -> None:
+        while (job := town.server.find(JOBS_PATH, "job")) is None:
+            time.sleep(0.005)
+        found.append(job["spec"]["msReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["image"])
+        town.put_job("Succeeded", uid=job["metadata"]["uid"])
+
+    town.later(finish)
+    launch_job(
+        "/job",
+        ["python"],
+        JobOptions(),
+        {},
+        name="job",
+        namespace=NAMESPACE,
+        image=image,
+        has_step_image=has_step_image,
+    )
+    assert found == [expected]
