@@ -168,7 +168,8 @@ def explain_errors(host: str, action: str, *, version: str = "") -> Iterator[Non
         with contextlib.redirect_stdout(io.StringIO()):
             yield
     except ApiException as error:
-        if version and "already exist" in _read_message(error.body).lower():
+        # KFP 2.17's message is only "Failed to create a pipeline version".
+        if version and (error.status == 409 or "already exist" in _read_message(error.body).lower()):
             raise AlreadyExistsError(
                 f"version {version!r}: already exists, nothing was uploaded",
                 hint="Without --version, this means that the same pipeline was uploaded before.",

@@ -137,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
             case ["v2beta1", "pipelines", "upload"]:
                 name = query["name"]
                 if name in server.pipelines:
-                    self._refuse_upload(409, f"Already exist error: The name {name} already exist.")
+                    self._refuse_upload(409, "Failed to create a pipeline and a pipeline version")
                     return
                 pipeline = V2beta1Pipeline(
                     pipeline_id=f"p{len(server.pipelines)}",
@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._respond(pipeline)
             case ["v2beta1", "pipelines", "upload_version"]:
                 if any(version.display_name == query["name"] for version in server.versions):
-                    self._refuse_upload(409, f"Already exist error: The name {query['name']} already exist.")
+                    self._refuse_upload(409, "Failed to create a pipeline version")
                     return
                 self._respond(self._store_version(query["pipelineid"], query["name"], body))
             case ["v2beta1", "experiments"]:
