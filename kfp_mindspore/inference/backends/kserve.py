@@ -62,7 +62,7 @@ class KServeBackend(ServingBackend):
         context: str | None = None,
         kubeconfig: str | os.PathLike[str] | None = None,
         *,
-        unschedulable_seconds: float = 15.0,
+        unschedulable_seconds: float = 30.0,
     ) -> None:
         self.context = context
         self.kubeconfig = kubeconfig
