@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
@@ -168,15 +169,15 @@ def record_service(service: Service) -> str:
 
 
 def restore_service(text: str, name: str, namespace: str) -> Service:
-    """Return the service that `record_service` recorded, under a name."""
+    """Return the service that `record_service` recorded, under a name; fields of a later release are left out."""
     values: Mapping[str, Any] = json.loads(text)
-    return Service(name=name, namespace=namespace, **values)
+    return Service(name=name, namespace=namespace, **{key: values[key] for key in _RECORDED if key in values})
 
 
 def is_same_version(text: str, service: Service) -> bool:
     """Return whether a record is that of a service, whichever run deployed it."""
-    recorded, wanted = json.loads(text), json.loads(record_service(service))
-    return {**recorded, "run": ""} == {**wanted, "run": ""}
+    recorded = restore_service(text, service.name, service.namespace)
+    return record_service(replace(recorded, run="")) == record_service(replace(service, run=""))
 
 
 def _resolve_uri(service: Service) -> str:

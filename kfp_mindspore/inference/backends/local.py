@@ -207,7 +207,7 @@ class LocalServing(ServingBackend):
     ) -> None:
         """Deploy the model of a canary or of the version before, at the service's requested address."""
         spec = current.read_spec()
-        address = {key: spec.service[key] for key in ("host", "port", "grpc_port")}
+        address = {key: spec.service[key] for key in ("host", "port", "grpc_port") if key in spec.service}
         service = Service(**{**source.read_spec().service, **address})
         rollout = LocalRollout(directory, service, self._options, spec.lease, wait_seconds)
         rollout.deploy_bundle(ModelBundle.open(source.model), keep_previous=keep_previous)

@@ -84,6 +84,10 @@ def test_recorded_service_is_restored() -> None:
     assert restore_service(text, "digits", "team") == service
     assert is_same_version(text, dataclasses.replace(service, run="another"))
     assert not is_same_version(text, dataclasses.replace(service, digest="e"))
+    # Written by a later release with another field, and by an earlier one without `pod_labels`.
+    later = json.dumps({**json.loads(text), "unknown": 1})
+    earlier = json.dumps({key: value for key, value in json.loads(text).items() if key != "pod_labels"})
+    assert all(is_same_version(other, service) for other in (later, earlier))
 
 
 def test_canary_serves_under_the_name_of_the_service() -> None:
