@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_mindspore.inference import InferenceClient, LocalServing
+from kfp_mindspore.inference import InferenceClient, LocalServing, Service
 from kfp_mindspore.runs import run_local
 from kfp_mindspore.testing import Lifecycle
 
@@ -17,20 +17,27 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.lifecycle, pytest.mark.timeout(300)]
 
 
-def test_retraining_deploys_only_a_better_model(local_home: Path) -> None:
-    arguments = {"epochs": 2, "threshold": 0.5, "service_name": "retrained"}
-    first = run_local("retrain_and_promote", arguments, home=local_home, keep=True)
+@pytest.mark.parametrize(
+    ("pipeline", "margin", "version"),
+    [
+        # Every accuracy is better by a negative margin, and none by half.
+        pytest.param("retrain_and_promote", -1.0, 2, id="better"),
+        pytest.param("scheduled_retraining", 0.5, 1, id="not-better"),
+    ],
+)
+def test_retraining_deploys_only_a_better_model(
+    local_home: Path, lifecycle: Lifecycle, pipeline: str, margin: float, version: int
+) -> None:
     client = InferenceClient(LocalServing(local_home))
+    client.deploy(Service("retrained", lifecycle.bundle))
     try:
-        assert first.steps["compare-models"].outputs["baseline_accuracy"] == 0
-        assert first.steps["deploy-kserve"].outputs["version"] == 1
-        # The same data and seed train an equal model, which is not better by the margin.
-        second = run_local("scheduled_retraining", arguments, home=local_home, keep=True)
-        compared = second.steps["compare-models"].outputs
-        assert compared["better"] is False
-        assert compared["accuracy"] == compared["baseline_accuracy"] > 0.5
-        assert second.steps["deploy-kserve"].state == "skipped"
-        assert (second.state, client.get("retrained").version) == ("succeeded", 1)
+        arguments = {"epochs": 3, "threshold": 0.5, "margin": margin, "service_name": "retrained"}
+        result = run_local(pipeline, arguments, home=local_home, keep=True)
+        compared = result.steps["compare-models"].outputs
+        assert compared["better"] is (version == 2)
+        assert compared["baseline_accuracy"] > 0.5
+        assert result.steps["deploy-kserve"].state == ("succeeded" if version == 2 else "skipped")
+        assert (result.state, client.get("retrained").version) == ("succeeded", version)
     finally:
         client.delete("retrained")
 
