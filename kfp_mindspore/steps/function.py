@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
 import inspect
 import json
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import ProcessFailedError
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE, get_namespace
+from kfp_mindspore.steps.executor_input import read_executor_input
 from kfp_mindspore.steps.function_files import open_function_files
 from kfp_mindspore.steps.job import launch_job
 from kfp_mindspore.steps.options import JobOptions
@@ -39,8 +38,10 @@ def launch_function(function: Callable[..., Any], options: str) -> Callable[...,
 
 
 def _run_function(function: Callable[..., Any], options: JobOptions, arguments: Mapping[str, Any]) -> Any:
-    executor_input = _read_executor_input()
+    executor_input = read_executor_input()
     inputs, outputs = executor_input.get("inputs", {}), executor_input["outputs"]
+    # KFP 2.17 gives each retry of a step another URI for its log: it would be another job.
+    outputs.get("artifacts", {}).pop("executor-logs", None)
     options = options.merge(**vars(JobOptions.from_environment()))
     patch = read_task_config(inputs.get("parameterValues", {}).get(_get_task_config_name(function)))
     files = open_function_files(options.storage or "", executor_input, arguments, patch)
@@ -83,14 +84,6 @@ def _get_task_config_name(function: Callable[..., Any]) -> str:
 def _escape(text: str) -> str:
     # Kubernetes expands `$(NAME)` in a container's arguments, and `$$` to a dollar sign.
     return text.replace("$", "$$")
-
-
-def _read_executor_input() -> dict[str, Any]:
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--executor_input", required=True)
-    arguments, _ = parser.parse_known_args(sys.argv[1:])
-    value: dict[str, Any] = json.loads(arguments.executor_input)
-    return value
 
 
 def _get_artifact_path(

@@ -5,12 +5,10 @@ The variable is part of the compiled task, and with it of the cache key.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +16,7 @@ from typing import Any
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
 from kfp_mindspore.steps.arguments import to_argument
+from kfp_mindspore.steps.executor_input import read_executor_input
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,8 @@ class JobOptions:
     @classmethod
     def from_environment(cls) -> JobOptions:
         """Return the options of the current task, with the values of this run in place of pipeline channels."""
-        return cls.from_json(os.environ.get(JOB_OPTIONS_VARIABLE, "")).resolve(read_parameter_values())
+        values = read_executor_input().get("inputs", {}).get("parameterValues", {})
+        return cls.from_json(os.environ.get(JOB_OPTIONS_VARIABLE, "")).resolve(values)
 
     def resolve(self, values: Mapping[str, Any]) -> JobOptions:
         """Return a copy with values in place of references to inputs of the task.
@@ -156,12 +156,3 @@ def _resolve(option: Any, values: Mapping[str, Any]) -> Any:
     if whole := _REFERENCE.fullmatch(option):
         return get(whole[1])
     return _REFERENCE.sub(lambda match: to_argument(get(match[1])), option)
-
-
-def read_parameter_values() -> dict[str, Any]:
-    """Return the parameter values of the executor input on this step's command line; empty outside a step."""
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--executor_input", default="{}")
-    arguments, _ = parser.parse_known_args(sys.argv[1:])
-    values: dict[str, Any] = json.loads(arguments.executor_input).get("inputs", {}).get("parameterValues", {})
-    return values

@@ -60,6 +60,7 @@ def test_arguments_become_a_job_and_outputs_are_described(local_home, lifecycle,
     assert job["spec"]["runPolicy"]["activeDeadlineSeconds"] == 60
     assert job["metadata"]["namespace"] == "vision"
     assert model.metadata["workers"] == 2
+    assert model.metadata["hyperparameters"] == '{"epochs": 3}'
     assert json.loads(model.metadata["network"])["factory"].endswith(":LeNet5")
     assert all(isinstance(value, (str, int, float)) for value in model.metadata.values())
     assert metrics.metadata["epoch"] == 3
