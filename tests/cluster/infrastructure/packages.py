@@ -17,7 +17,7 @@ from typing import Any
 from tests.cluster.infrastructure.paths import ROOT, compute_digest, get_cache, lock, make_directory
 from tests.cluster.infrastructure.prerequisites import UnavailableError
 
-EXTRAS = ("pipelines", "train", "serving", "storage", "operator", "images", "kubernetes")
+EXTRAS = ("artifacts", "pipelines", "train", "serving", "storage", "operator", "images", "kubernetes")
 _PYTHON_VERSION = "3.11"
 _SOURCES = ("kfp_mindspore", "components", "pipelines", "serving")
 _FILES = ("pyproject.toml", "README.md", "LICENSE")
