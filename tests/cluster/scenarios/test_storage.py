@@ -52,6 +52,8 @@ class StepPod:
         self.key = f"root/{self.name}/train/{UUID}"
         parameters = spec.get("inputDefinitions", {}).get("parameters", {})
         defaults = {name: entry["defaultValue"] for name, entry in parameters.items() if "defaultValue" in entry}
+        # The driver's JSON of a protobuf number has no fraction.
+        defaults = {name: int(value) if isinstance(value, float) else value for name, value in defaults.items()}
         # What KFP passes through for kfp-kubernetes' setters: here the packages of the test's image.
         task_config = {
             "env": packages.environment,
@@ -111,20 +113,18 @@ class StepPod:
         uri = uri or f"s3://{BUCKET}/{self.key}/{name}"
         return {"name": name, "uri": uri, "type": {"schemaTitle": kind, "schemaVersion": "0.0.1"}, "metadata": {}}
 
+    def get_phase(self) -> str:
+        """Return the phase of the pod."""
+        return str(self.jobs.api.get(PODS, self.name, self.jobs.namespace)["status"].get("phase", ""))
+
     def read_log(self) -> str:
         """Return the log of the step."""
         return self.jobs.api.read_log(self.name, self.jobs.namespace)
 
     def wait(self) -> dict[str, Any]:
         """Wait for the success of the step and return KFP's ExecutorOutput."""
-        phases: list[str] = []
-
-        def is_finished() -> bool:
-            phases.append(self.jobs.api.get(PODS, self.name, self.jobs.namespace)["status"].get("phase", ""))
-            return phases[-1] in ("Succeeded", "Failed")
-
-        wait_for(is_finished, self.read_log, SECONDS)
-        assert phases[-1] == "Succeeded", self.read_log()
+        wait_for(lambda: self.get_phase() in ("Succeeded", "Failed"), self.read_log, SECONDS)
+        assert self.get_phase() == "Succeeded", self.read_log()
         output: dict[str, Any] = json.loads(self.read_log().splitlines()[-1])
         return output
 
@@ -134,6 +134,7 @@ class StepPod:
         found: list[dict[str, Any]] = []
 
         def exists() -> bool:
+            assert self.get_phase() != "Failed", self.read_log()
             found[:] = self.jobs.api.list(MSJOBS, self.jobs.namespace, labels=labels)
             return bool(found)
 
