@@ -93,7 +93,7 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--checkpoints", nargs=2, metavar=("PATH", "URI"))
     parser.add_argument("--keep-checkpoints", action="store_true", help="do not delete them when the command succeeds")
     parser.add_argument("--shared", action="store_true", help="worker 0 downloads for all: the paths are on a volume")
-    parser.add_argument("--sync-seconds", type=float, default=5.0, help="seconds between uploads during the training")
+    parser.add_argument("--sync-seconds", type=float, default=2.0, help="seconds between uploads during the training")
     parser.add_argument("command", nargs="+", metavar="COMMAND")
     return parser.parse_args(argv)
 

@@ -30,7 +30,7 @@ VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced
 UUID = "0b6f5a9e-52f0-4a0c-8f37-90a7b4a6b1aa"
 # Three processes of MindSpore on two busy cores.
 SECONDS = 500.0
-EPOCHS = 4
+EPOCHS = 12
 
 
 @pytest.fixture(scope="module")
