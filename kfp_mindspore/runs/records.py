@@ -96,13 +96,17 @@ def describe_version(host: str, name: str, item: Any) -> UploadedPipeline:
 
 def describe_run(host: str, run: Any) -> RemoteRun:
     """Return a run of kfp_server_api; a new run has no state."""
+    steps = get_step_states(get_details(run), list_task_names(run.pipeline_spec))
+    if run.state in FINISHED_STATES:
+        # Steps after a failed one have no state.
+        steps = {name: "SKIPPED" if state == "PENDING" else state for name, state in steps.items()}
     return RemoteRun(
         run_id=run.run_id,
         name=run.display_name or run.run_id,
         state=run.state or "PENDING",
         url=make_link(host, "runs", run.run_id),
         created=_format_time(run.created_at),
-        steps=get_step_states(get_details(run), list_task_names(run.pipeline_spec)),
+        steps=steps,
         error=str(run.error.message or "") if run.error else "",
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.kube.resources import EVENTS, PODS, Resource
-from kfp_mindspore.msjob.names import API_VERSION, GROUP, KIND, PLURAL
+from kfp_mindspore.msjob.names import API_VERSION, FAILED, GROUP, KIND, PLURAL, RUNNING, SUCCEEDED
 
 if TYPE_CHECKING:
     from kfp_mindspore.kube import Cluster
@@ -141,10 +141,11 @@ class RunOnCluster:
         return ()
 
     def _list_job_warnings(self) -> list[str]:
-        """Return the last warning of each MSJob of the run: the operator's events name pods that are refused."""
+        """Return the last warning of each MSJob that has not started: the operator's events name refused pods."""
         jobs = {
             job["metadata"]["uid"]: job["metadata"]["name"]
             for job in self._list(_MSJOBS, self._namespace, labels=self._labels)
+            if not _has_started(job)
         }
         if not jobs:
             return []
@@ -158,6 +159,11 @@ def get_last_lines(lines: Iterable[str], count: int) -> tuple[str, ...]:
     """Return the last lines of a step's log, without those of KFP's launcher."""
     own = [line for line in lines if not _LAUNCHER_LINE.match(line)]
     return tuple(own[-count:])
+
+
+def _has_started(job: Document) -> bool:
+    conditions = (job.get("status") or {}).get("conditions") or []
+    return any(item["type"] in (RUNNING, SUCCEEDED, FAILED) and item["status"] == "True" for item in conditions)
 
 
 def _get_age(document: Document) -> float:

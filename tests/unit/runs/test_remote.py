@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from kfp_server_api import V2beta1PipelineTaskDetail
 
 from kfp_mindspore.errors import (
     AlreadyExistsError,
@@ -126,6 +127,7 @@ def test_failed_run_names_each_step_once_with_its_last_lines(
 ) -> None:
     run = client.run(package, name="bad")
     pipelines_server.tasks = make_tasks({"count": "SUCCEEDED", "count-2": "FAILED"})
+    assert client.get_run(run.run_id).steps == {"count": "SUCCEEDED", "count-2": "FAILED"}
     pipelines_server.logs = {make_pod_name("count"): "fine\n", make_pod_name("count-2"): LAUNCHER_LOG}
     pipelines_server.states[:] = ["FAILED"]
     with pytest.raises(ProcessFailedError) as caught:
@@ -133,6 +135,15 @@ def test_failed_run_names_each_step_once_with_its_last_lines(
     assert caught.value.message == "run bad ended FAILED in step count-2"
     assert caught.value.log == ("KfpMindSporeError: the data are missing",)
     assert caught.value.hint == f"Details: {run.url}"
+
+
+def test_steps_after_a_failed_one_are_skipped(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
+    run = client.run(package)
+    pipelines_server.tasks = make_tasks({"count": "FAILED"})
+    pipelines_server.tasks += [V2beta1PipelineTaskDetail(run_id="r0", task_id="t9", display_name="count-2")]
+    pipelines_server.states[:] = ["RUNNING", "FAILED"]
+    assert client.get_run(run.run_id).steps["count-2"] == "PENDING"
+    assert client.get_run(run.run_id).steps["count-2"] == "SKIPPED"
 
 
 @pytest.mark.parametrize("log", [None, "<!doctype html><title>Kubeflow</title>"])

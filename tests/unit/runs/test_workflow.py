@@ -134,6 +134,9 @@ def test_refused_pods_of_a_job_are_obstacles(server: FakeApiServer, run: RunOnCl
         event = {"involvedObject": subject, "type": kind, "message": message, "lastTimestamp": STARTED.format(index)}
         server.put(EVENTS, {"metadata": {"name": f"event-{index}"}, **event})
     assert run.list_obstacles() == ['job train-1: pods "train-1-worker-0" is forbidden: exceeded quota']
+    running = {"conditions": [{"type": "Created", "status": "True"}, {"type": "Running", "status": "True"}]}
+    server.put(MSJOBS, {"metadata": {"name": "train-1", "labels": LABELS, "uid": own}, "status": running})
+    assert run.list_obstacles() == []
 
 
 @pytest.mark.parametrize("status", [403, 404])
