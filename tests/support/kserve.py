@@ -112,7 +112,10 @@ class KServe:
         runtime = build_serving_runtime(SERVER_IMAGE)
         names = [volume["name"] for volume in self.packages.volumes]
         runtime["spec"]["volumes"] += [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in names]
-        runtime["spec"]["containers"][0]["volumeMounts"] += self.packages.mounts
+        (container,) = runtime["spec"]["containers"]
+        container["volumeMounts"] += self.packages.mounts
+        # The pods of two versions of two services fit on two cores.
+        container["resources"]["requests"] = {"cpu": "50m", "memory": "128Mi"}
         return runtime
 
 

@@ -2,45 +2,236 @@
 
 from __future__ import annotations
 
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import boto3
+import grpc
+import numpy as np
+import pytest
+from moto.server import ThreadedMotoServer
+
+from kfp_mindspore.errors import ProcessFailedError
+from kfp_mindspore.formats.bundle import ModelBundle
+from kfp_mindspore.inference import InferenceClient, KServeBackend
+from kfp_mindspore.inference.backends.kserve import SERVICES
+from kfp_mindspore.inference.backends.rollout import get_pod_failure
+from kfp_mindspore.inference.rest import predict_v1
 from kfp_mindspore.inference.smoke import run_smoke_test
-from kfp_mindspore.kube.resources import Resource
+from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.testing import Lifecycle
+from tests.cluster.infrastructure.cluster import resolve
 from tests.support.kserve import KServe, resolve_services
+from tests.support.serving_cases import CASES, FIRST, NAME, SECOND, ServingEnvironment
+from tests.support.serving_client import messages
 
-SERVICES = Resource("serving.kserve.io", "v1beta1", "inferenceservices", "InferenceService")
-# MindSpore starts in seconds, but every pod of a machine with two busy cores does so at once.
+# A server starts in seconds, but so do all pods of a machine with two busy cores at once.
 READY_SECONDS = 300.0
+# Targets are 10 s from the failure of a pod and 5 s for a rollback.
+REPORT_SECONDS, ROLLBACK_SECONDS = 10.0, 5 * 5.0
+BUCKET = "models"
+KEY_ID, KEY = "tests", "secret-of-the-tests"
 
 
-def test_runtime_is_selected_for_the_format_and_serves_a_bundle(kserve: KServe, lifecycle: Lifecycle) -> None:
+class KServeEnvironment(ServingEnvironment):
+    """A namespace of KServe with a claim of bundles.
+
+    Args:
+        kserve: KServe.
+        namespace: The namespace.
+        bundles: Bundles by model name.
+    """
+
+    wait_seconds = READY_SECONDS
+    failure = r"pod digits-(canary-)?predictor-\S+: container kserve-container ended with exit code 2"
+
+    def __init__(self, kserve: KServe, namespace: str, bundles: dict[str, Path]) -> None:
+        self.kserve = kserve
+        self.client = InferenceClient(KServeBackend(kubeconfig=kserve.cluster.kubeconfig), namespace)
+        self.bundles = {name: bundles[name] for name in (FIRST, SECOND)}
+        self.store = "pvc://models"
+        kserve.make_models(namespace, "models", bundles)
+
+    def locate(self, model: str) -> str:
+        return f"{self.store}/{model}"
+
+    def identify(self, url: str) -> str:
+        with resolve_services(self.kserve.cluster):
+            (prediction,) = predict_v1(url, NAME, [self.read_sample()[0].tolist()])
+        return self.recognise(prediction)
+
+    def read_sample(self) -> np.ndarray[Any, Any]:
+        """Return one verified input, the same of both models."""
+        (inputs,) = ModelBundle.open(self.bundles[FIRST]).read_verified().inputs.values()
+        return inputs[:1]
+
+    def recognise(self, prediction: Any) -> str:
+        """Return the model whose verified output for the sample is a prediction."""
+        expected = {name: read_outputs(bundle)[0] for name, bundle in self.bundles.items()}
+        (model,) = [name for name, values in expected.items() if np.allclose(prediction, values, atol=1e-4)]
+        return model
+
+
+def read_outputs(bundle: Path) -> np.ndarray[Any, Any]:
+    (outputs,) = ModelBundle.open(bundle).read_verified().outputs.values()
+    return outputs
+
+
+@pytest.fixture(scope="session")
+def bundles(models: Path, lifecycle: Lifecycle, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return two models of digits with the same verified inputs, and one whose graph is damaged."""
+    broken = tmp_path_factory.mktemp("bundles") / "broken"
+    shutil.copytree(lifecycle.bundle, broken)
+    graph = broken / "model.mindir"
+    content = bytearray(graph.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    graph.chmod(0o644)
+    graph.write_bytes(content)
+    return {FIRST: lifecycle.bundle, SECOND: models / "free", "broken": broken}
+
+
+@pytest.fixture
+def world(kserve: KServe, bundles: dict[str, Path]) -> Iterator[KServeEnvironment]:
     with kserve.make_namespace() as namespace:
-        kserve.make_models(namespace, "models", {"digits": lifecycle.bundle})
-        model = {"modelFormat": {"name": "mindspore"}, "protocolVersion": "v2", "storageUri": "pvc://models/digits"}
-        kserve.api.apply({
-            "apiVersion": SERVICES.api_version,
-            "kind": SERVICES.kind,
-            "metadata": {"name": "digits", "namespace": namespace},
-            "spec": {"predictor": {"model": model}},
-        })  # fmt: skip
-        status = wait_ready(kserve, namespace, "digits")
-        assert status["clusterServingRuntimeName"] == "kfp-mindspore-server"
-        assert check_predictions(kserve, status["address"]["url"], lifecycle.bundle) < 1e-5
+        yield KServeEnvironment(kserve, namespace, bundles)
 
 
-def wait_ready(kserve: KServe, namespace: str, name: str) -> dict[str, Any]:
-    """Wait until an InferenceService is Ready and return its status."""
-    status: dict[str, Any] = {}
-    for found in kserve.api.watch(SERVICES, namespace, timeout=READY_SECONDS):
-        status = found.get(name, {}).get("status", {})
-        if any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions", [])):
-            return status
-    raise AssertionError(f"{name} is not ready after {READY_SECONDS:g} s: {status}")
+@pytest.fixture
+def restricted_world(kserve: KServe, bundles: dict[str, Path]) -> Iterator[KServeEnvironment]:
+    with kserve.make_namespace(restricted=True) as namespace:
+        yield KServeEnvironment(kserve, namespace, bundles)
 
 
-def check_predictions(kserve: KServe, url: str, bundle: Path) -> float:
-    """Compare predictions with a bundle's verified outputs and return the largest difference."""
-    with resolve_services(kserve.cluster):
-        return run_smoke_test(url, "digits", bundle).max_abs_diff
+@pytest.fixture(scope="module")
+def object_store(kserve: KServe, bundles: dict[str, Path]) -> Iterator[str]:
+    """Return the address of an S3 server with the bundles in a bucket, for pods and this machine."""
+    server = ThreadedMotoServer(kserve.cluster.network.outside, 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    client = boto3.client(
+        "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id=KEY_ID, aws_secret_access_key=KEY
+    )
+    client.create_bucket(Bucket=BUCKET)
+    for name, bundle in bundles.items():
+        for file in filter(Path.is_file, bundle.rglob("*")):
+            client.upload_file(str(file), BUCKET, f"{name}/{file.relative_to(bundle)}")
+    yield url
+    server.stop()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_conformance(case: Callable[[ServingEnvironment], None], world: KServeEnvironment) -> None:
+    case(world)
+
+
+def test_runtime_is_selected_for_the_format(world: KServeEnvironment) -> None:
+    status = world.deploy(FIRST)
+    document = world.kserve.api.get(SERVICES, NAME, world.client.namespace)
+    assert document["status"]["clusterServingRuntimeName"] == "kfp-mindspore-server"
+    assert document["status"]["deploymentMode"] == "Standard"
+    with resolve_services(world.kserve.cluster):
+        assert run_smoke_test(status.url, NAME, world.bundles[FIRST]).max_abs_diff < 1e-5
+
+
+def test_failing_update_and_rollback_take_seconds(world: KServeEnvironment) -> None:
+    world.deploy(FIRST)
+    with ThreadPoolExecutor(1) as executor:
+        deployment = executor.submit(world.deploy, "broken")
+        failed = wait_for_failed_pod(world)
+        error = deployment.exception(READY_SECONDS)
+        reported = time.monotonic()
+    assert isinstance(error, ProcessFailedError)
+    assert reported - failed < REPORT_SECONDS
+    assert any("model.mindir" in line for line in error.log)
+    assert world.identify(world.client.get(NAME).url) == FIRST
+    world.deploy(SECOND, canary=10)
+    start = time.monotonic()
+    world.client.rollback(NAME)
+    assert time.monotonic() - start < ROLLBACK_SECONDS
+    assert world.identify(world.client.get(NAME).url) == FIRST
+
+
+def test_named_port_serves_grpc(world: KServeEnvironment) -> None:
+    status = world.deploy(FIRST, grpc=True)
+    host, _, port = status.grpc_url.rpartition(":")
+    sample = world.read_sample()
+    (spec,) = ModelBundle.open(world.bundles[FIRST]).signature.inputs
+    request = messages.ModelInferRequest(model_name=NAME)
+    request.inputs.add(name=spec.name, datatype="FP32", shape=sample.shape)
+    request.raw_input_contents.append(sample.tobytes())
+    (address,) = resolve(world.kserve.cluster.network.dns, host)
+    with grpc.insecure_channel(f"{address}:{port}") as channel:
+        infer = channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelInfer",
+            request_serializer=messages.ModelInferRequest.SerializeToString,
+            response_deserializer=messages.ModelInferResponse.FromString,
+        )
+        response = infer(request, timeout=60)
+    assert world.recognise(np.frombuffer(response.raw_output_contents[0], np.float32)) == FIRST
+    assert world.identify(status.url) == FIRST
+
+
+def test_storage_initializer_downloads_a_bundle(world: KServeEnvironment, object_store: str) -> None:
+    """The service account's Secret has the store's address and credentials, as KServe's documentation has it."""
+    namespace = world.client.namespace
+    notes = {"s3-endpoint": object_store.removeprefix("http://"), "s3-usehttps": "0", "s3-region": "us-east-1"}
+    apply_secret(world, object_store, {f"serving.kserve.io/{key}": value for key, value in notes.items()})
+    world.kserve.api.apply({
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": "models", "namespace": namespace},
+        "secrets": [{"name": "store"}],
+    })  # fmt: skip
+    world.store = f"s3://{BUCKET}"
+    status = world.deploy(f"{FIRST}/", service_account="models")
+    assert world.identify(status.url) == FIRST
+    with pytest.raises(ProcessFailedError, match="storage-initializer"):
+        world.deploy("absent/", service_account="models")
+    assert world.identify(status.url) == FIRST
+
+
+def test_restricted_namespace(restricted_world: KServeEnvironment, object_store: str) -> None:
+    world = restricted_world
+    status = world.deploy(FIRST)
+    assert world.identify(status.url) == FIRST
+    # KServe's router has no seccompProfile.
+    with pytest.raises(ProcessFailedError, match=r"router of canary of service digits: .*seccompProfile"):
+        world.deploy(SECOND, canary=10)
+    assert world.client.get(NAME).canary is None
+    # KServe's storage initializer has no securityContext; the server downloads by itself.
+    world.store = f"s3://{BUCKET}"
+    with pytest.raises(ProcessFailedError, match=r'violates PodSecurity .*"storage-initializer"'):
+        world.deploy(f"{SECOND}/")
+    apply_secret(world, object_store, {})
+    status = world.deploy(f"{SECOND}/", download="server", storage_secret="store")
+    assert world.identify(status.url) == SECOND
+
+
+def apply_secret(world: KServeEnvironment, url: str, annotations: dict[str, str]) -> None:
+    """Create the Secret `store` with the environment of the AWS SDKs.
+
+    Args:
+        world: The environment.
+        url: Address of the store.
+        annotations: KServe's own, for its storage initializer.
+    """
+    values = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": KEY, "AWS_ENDPOINT_URL": url}
+    world.kserve.api.apply({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "store", "namespace": world.client.namespace, "annotations": annotations},
+        "stringData": {**values, "AWS_DEFAULT_REGION": "us-east-1"},
+    })  # fmt: skip
+
+
+def wait_for_failed_pod(world: KServeEnvironment) -> float:
+    """Wait until a container of a pod has ended; return the time of `time.monotonic`."""
+    for pods in world.kserve.api.watch(PODS, world.client.namespace, timeout=READY_SECONDS):
+        if any(map(get_pod_failure, pods.values())):
+            return time.monotonic()
+    raise AssertionError("no pod fails")
