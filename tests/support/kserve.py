@@ -26,6 +26,7 @@ from tests.cluster.infrastructure.cluster import resolve
 from tests.cluster.infrastructure.control_plane import CLUSTER_DOMAIN, is_healthy
 from tests.cluster.infrastructure.packages import PodPackages
 from tests.cluster.kserve_images import INITIALIZER_IMAGE, ROUTER_IMAGE, SERVER_IMAGE, make_kserve_archives
+from tests.support.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
 
 KUBEFLOW_VARIABLE = "KFP_MINDSPORE_TEST_KUBEFLOW"
 VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
@@ -106,6 +107,27 @@ class KServe:
             shutil.copytree(bundle, directory / folder)
         self.add_claim(namespace, name, directory)
         return directory
+
+    def add_store(self, namespace: str, store: ObjectStore) -> None:
+        """Create the Secret `store` and the service account `models` that has it, for `s3://` URIs.
+
+        The keys are the environment of the AWS SDKs, the annotations those of KServe's storage initializer.
+        """
+        values = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_ENDPOINT_URL": store.url}
+        notes = {"s3-endpoint": store.url.removeprefix("http://"), "s3-usehttps": "0", "s3-region": "us-east-1"}
+        metadata = {"namespace": namespace, "annotations": {f"serving.kserve.io/{key}": notes[key] for key in notes}}
+        self.api.apply({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "store", **metadata},
+            "stringData": {**values, "AWS_DEFAULT_REGION": "us-east-1"},
+        })  # fmt: skip
+        self.api.apply({
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": "models", "namespace": namespace},
+            "secrets": [{"name": "store"}],
+        })  # fmt: skip
 
     def build_runtime(self) -> dict[str, Any]:
         """Return the project's ClusterServingRuntime with its packages from the claims of a namespace."""

@@ -1,18 +1,23 @@
-"""Jobs on a node, with one operator for all tests that do nothing to it."""
+"""Jobs on a node, with one operator for all tests that do nothing to it, and services on KServe."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from kfp_mindspore.kube import Cluster
 from kfp_mindspore.msjob.crd import build_crd
+from kfp_mindspore.testing import Lifecycle
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.packages import PodPackages
 from tests.support.kserve import KServe, run_kserve
 from tests.support.node_jobs import NodeJobs
+from tests.support.object_store import ObjectStore, start_object_store
 from tests.support.operators import OperatorProcess
+from tests.support.serving_cases import FIRST, SECOND
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +44,29 @@ def kserve(own_cluster: NodeCluster, pod_packages: PodPackages) -> Iterator[KSer
     """Return KServe on the cluster, with the project's serving runtime."""
     with run_kserve(own_cluster, pod_packages) as kserve:
         yield kserve
+
+
+@pytest.fixture(scope="session")
+def bundles(models: Path, lifecycle: Lifecycle, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return two models of digits with the same verified inputs, and one whose graph is damaged."""
+    broken = tmp_path_factory.mktemp("bundles") / "broken"
+    shutil.copytree(lifecycle.bundle, broken)
+    graph = broken / "model.mindir"
+    content = bytearray(graph.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    graph.chmod(0o644)
+    graph.write_bytes(content)
+    return {FIRST: lifecycle.bundle, SECOND: models / "free", "broken": broken}
+
+
+@pytest.fixture(scope="session")
+def store(kserve: KServe, bundles: dict[str, Path]) -> Iterator[ObjectStore]:
+    """Return an S3 server with the bundles, for pods and this machine."""
+    with start_object_store(kserve.cluster.network.outside) as store:
+        for name, bundle in bundles.items():
+            for file in filter(Path.is_file, bundle.rglob("*")):
+                store.put(f"{name}/{file.relative_to(bundle)}", file.read_bytes())
+        yield store
 
 
 @pytest.fixture

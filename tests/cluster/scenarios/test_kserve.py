@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import boto3
 import grpc
 import numpy as np
 import pytest
-from moto.server import ThreadedMotoServer
 
 from kfp_mindspore.errors import ProcessFailedError
 from kfp_mindspore.formats.bundle import ModelBundle
@@ -23,9 +20,9 @@ from kfp_mindspore.inference.backends.rollout import get_pod_failure
 from kfp_mindspore.inference.rest import predict_v1
 from kfp_mindspore.inference.smoke import run_smoke_test
 from kfp_mindspore.kube.resources import PODS
-from kfp_mindspore.testing import Lifecycle
 from tests.cluster.infrastructure.cluster import resolve
 from tests.support.kserve import KServe, resolve_services
+from tests.support.object_store import BUCKET, ObjectStore
 from tests.support.serving_cases import CASES, FIRST, NAME, SECOND, ServingEnvironment
 from tests.support.serving_client import messages
 
@@ -33,8 +30,6 @@ from tests.support.serving_client import messages
 READY_SECONDS = 300.0
 # Targets are 10 s from the failure of a pod and 5 s for a rollback.
 REPORT_SECONDS, ROLLBACK_SECONDS = 10.0, 5 * 5.0
-BUCKET = "models"
-KEY_ID, KEY = "tests", "secret-of-the-tests"
 
 
 class KServeEnvironment(ServingEnvironment):
@@ -81,19 +76,6 @@ def read_outputs(bundle: Path) -> np.ndarray[Any, Any]:
     return outputs
 
 
-@pytest.fixture(scope="session")
-def bundles(models: Path, lifecycle: Lifecycle, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return two models of digits with the same verified inputs, and one whose graph is damaged."""
-    broken = tmp_path_factory.mktemp("bundles") / "broken"
-    shutil.copytree(lifecycle.bundle, broken)
-    graph = broken / "model.mindir"
-    content = bytearray(graph.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    graph.chmod(0o644)
-    graph.write_bytes(content)
-    return {FIRST: lifecycle.bundle, SECOND: models / "free", "broken": broken}
-
-
 @pytest.fixture
 def world(kserve: KServe, bundles: dict[str, Path]) -> Iterator[KServeEnvironment]:
     with kserve.make_namespace() as namespace:
@@ -104,24 +86,6 @@ def world(kserve: KServe, bundles: dict[str, Path]) -> Iterator[KServeEnvironmen
 def restricted_world(kserve: KServe, bundles: dict[str, Path]) -> Iterator[KServeEnvironment]:
     with kserve.make_namespace(restricted=True) as namespace:
         yield KServeEnvironment(kserve, namespace, bundles)
-
-
-@pytest.fixture(scope="module")
-def object_store(kserve: KServe, bundles: dict[str, Path]) -> Iterator[str]:
-    """Return the address of an S3 server with the bundles in a bucket, for pods and this machine."""
-    server = ThreadedMotoServer(kserve.cluster.network.outside, 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    url = f"http://{host}:{port}"
-    client = boto3.client(
-        "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id=KEY_ID, aws_secret_access_key=KEY
-    )
-    client.create_bucket(Bucket=BUCKET)
-    for name, bundle in bundles.items():
-        for file in filter(Path.is_file, bundle.rglob("*")):
-            client.upload_file(str(file), BUCKET, f"{name}/{file.relative_to(bundle)}")
-    yield url
-    server.stop()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
@@ -176,17 +140,8 @@ def test_named_port_serves_grpc(world: KServeEnvironment) -> None:
     assert world.identify(status.url) == FIRST
 
 
-def test_storage_initializer_downloads_a_bundle(world: KServeEnvironment, object_store: str) -> None:
-    """The service account's Secret has the store's address and credentials, as KServe's documentation has it."""
-    namespace = world.client.namespace
-    notes = {"s3-endpoint": object_store.removeprefix("http://"), "s3-usehttps": "0", "s3-region": "us-east-1"}
-    apply_secret(world, object_store, {f"serving.kserve.io/{key}": value for key, value in notes.items()})
-    world.kserve.api.apply({
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": {"name": "models", "namespace": namespace},
-        "secrets": [{"name": "store"}],
-    })  # fmt: skip
+def test_storage_initializer_downloads_a_bundle(world: KServeEnvironment, store: ObjectStore) -> None:
+    world.kserve.add_store(world.client.namespace, store)
     world.store = f"s3://{BUCKET}"
     status = world.deploy(f"{FIRST}/", service_account="models")
     assert world.identify(status.url) == FIRST
@@ -195,7 +150,7 @@ def test_storage_initializer_downloads_a_bundle(world: KServeEnvironment, object
     assert world.identify(status.url) == FIRST
 
 
-def test_restricted_namespace(restricted_world: KServeEnvironment, object_store: str) -> None:
+def test_restricted_namespace(restricted_world: KServeEnvironment, store: ObjectStore) -> None:
     world = restricted_world
     status = world.deploy(FIRST)
     assert world.identify(status.url) == FIRST
@@ -207,26 +162,9 @@ def test_restricted_namespace(restricted_world: KServeEnvironment, object_store:
     world.store = f"s3://{BUCKET}"
     with pytest.raises(ProcessFailedError, match=r'violates PodSecurity .*"storage-initializer"'):
         world.deploy(f"{SECOND}/")
-    apply_secret(world, object_store, {})
+    world.kserve.add_store(world.client.namespace, store)
     status = world.deploy(f"{SECOND}/", download="server", storage_secret="store")
     assert world.identify(status.url) == SECOND
-
-
-def apply_secret(world: KServeEnvironment, url: str, annotations: dict[str, str]) -> None:
-    """Create the Secret `store` with the environment of the AWS SDKs.
-
-    Args:
-        world: The environment.
-        url: Address of the store.
-        annotations: KServe's own, for its storage initializer.
-    """
-    values = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": KEY, "AWS_ENDPOINT_URL": url}
-    world.kserve.api.apply({
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": "store", "namespace": world.client.namespace, "annotations": annotations},
-        "stringData": {**values, "AWS_DEFAULT_REGION": "us-east-1"},
-    })  # fmt: skip
 
 
 def wait_for_failed_pod(world: KServeEnvironment) -> float:
