@@ -78,7 +78,7 @@ test-gang: cluster-build ## Gang scheduling by Volcano and scheduler-plugins, bu
 
 test-kubeflow: cluster-build ## KServe's own controller and services on it, built first (3 minutes the first time)
 	$(BIN)/python -m tests.cluster build --kserve
-	KFP_MINDSPORE_TEST_KUBEFLOW=1 $(PYTEST) -m cluster --durations 20 tests/cluster/scenarios/test_kserve.py
+	KFP_MINDSPORE_TEST_KUBEFLOW=1 $(PYTEST) -m cluster --durations 20 tests/cluster/scenarios/test_kserve*.py
 
 cluster-up: $(STAMP) ## Start a one-node Kubernetes that keeps running (root), and print its KUBECONFIG
 	@$(BIN)/python -m tests.cluster up

@@ -56,6 +56,9 @@ def build_inference_service(service: Service) -> dict[str, Any]:
     args = list(service.server_args)
     if service.download == SERVER:
         args.insert(0, f"--model_dir={uri}")
+        # KServe 0.20 adds the agent of multi-model servers to a model with neither storageUri nor storage. A storage
+        # without a path is not downloaded.
+        model["storage"] = {}
         if service.storage_secret:
             model["envFrom"] = [{"secretRef": {"name": service.storage_secret}}]
     else:

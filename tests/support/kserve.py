@@ -17,7 +17,7 @@ import yaml
 
 from kfp_mindspore.inference import build_serving_runtime
 from kfp_mindspore.kube import Cluster
-from kfp_mindspore.kube.resources import NAMESPACES, Resource
+from kfp_mindspore.kube.resources import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, Resource
 from kfp_mindspore.operator.install.apply import apply_objects
 from tests.cluster.conftest import start
 from tests.cluster.infrastructure.binaries import KSERVE, get_binaries
@@ -78,7 +78,10 @@ class KServe:
                     self.api.delete(VOLUMES, volume["metadata"]["name"])
 
     def add_claim(self, namespace: str, name: str, path: Path) -> None:
-        """Create a claim of a directory of this machine: restricted namespaces refuse hostPath volumes."""
+        """Create a claim of a directory of this machine, and wait until it is bound.
+
+        Restricted namespaces refuse hostPath volumes.
+        """
         capacity = {"storage": "1Gi"}
         common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
         volume = f"{namespace}-{name}"
@@ -99,6 +102,11 @@ class KServe:
             "metadata": {"name": name, "namespace": namespace},
             "spec": {**common, "volumeName": volume, "resources": {"requests": capacity}},
         })  # fmt: skip
+        # The scheduler sees a claim that is not bound yet as a reason to fail.
+        for claims in self.api.watch(PERSISTENT_VOLUME_CLAIMS, namespace, fields=f"metadata.name={name}", timeout=60):
+            if claims[name].get("status", {}).get("phase") == "Bound":
+                return
+        raise TimeoutError(f"claim {name} is not bound")
 
     def make_models(self, namespace: str, name: str, bundles: Mapping[str, Path]) -> Path:
         """Create a claim with copies of model bundles; return its directory on this machine."""

@@ -67,6 +67,8 @@ def test_download_by_the_server_has_no_storage_initializer() -> None:
     service = Service("digits", "s3://b/m/", download="server", storage_secret="store", server_args=("--max_batch=1",))
     model = build_inference_service(service)["spec"]["predictor"]["model"]
     assert "storageUri" not in model
+    # Without this field KServe adds the agent of multi-model servers.
+    assert model["storage"] == {}
     assert model["args"] == ["--model_dir=s3://b/m/", "--max_batch=1"]
     assert model["envFrom"] == [{"secretRef": {"name": "store"}}]
 
