@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from kfp_mindspore.kube.resources import PODS
 from tests.cluster.infrastructure.cluster import resolve
 from tests.support.kserve import KServe, resolve_services
 from tests.support.object_store import BUCKET, ObjectStore
+from tests.support.operators import wait_for
 from tests.support.serving_cases import CASES, FIRST, NAME, SECOND, ServingEnvironment
 from tests.support.serving_client import messages
 
@@ -118,6 +120,27 @@ def test_failing_update_and_rollback_take_seconds(world: KServeEnvironment) -> N
     world.client.rollback(NAME)
     assert time.monotonic() - start < ROLLBACK_SECONDS
     assert world.identify(world.client.get(NAME).url) == FIRST
+
+
+def test_update_loses_no_request(world: KServeEnvironment) -> None:
+    url = world.deploy(FIRST).url
+    models: list[str] = []
+    is_over = threading.Event()
+
+    def send() -> None:
+        while not is_over.is_set():
+            models.append(world.identify(url))
+
+    with ThreadPoolExecutor(1) as executor:
+        client = executor.submit(send)
+        try:
+            world.deploy(SECOND)
+            # The pod of the first version terminates meanwhile.
+            wait_for(lambda: client.done() or models[-20:] == [SECOND] * 20, lambda: f"{models[-20:]} respond")
+        finally:
+            is_over.set()
+        client.result()
+    assert set(models) == {FIRST, SECOND}
 
 
 def test_named_port_serves_grpc(world: KServeEnvironment) -> None:
