@@ -90,7 +90,7 @@ def setup(
         else:
             click.echo("---\n".join(dump_manifest(document) for document in documents), nl=False)
         return
-    from kfp_mindspore.kube import Cluster
+    from kfp_mindspore.kube.cluster import Cluster
 
     cluster = Cluster(kubeconfig, context)
     applied = []
@@ -132,7 +132,7 @@ def check(
 
     Exit code 1 if something is missing; unknown results, of checks without the necessary rights, do not count.
     """
-    from kfp_mindspore.kube import Cluster
+    from kfp_mindspore.kube.cluster import Cluster
     from kfp_mindspore.runs.preflight import Destination, run_checks
     from kfp_mindspore.runs.sources import compile_text
     from kfp_mindspore.runs.spec import parse_spec

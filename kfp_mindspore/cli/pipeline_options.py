@@ -13,7 +13,7 @@ import click
 from kfp_mindspore.settings import IMAGE_VARIABLE
 
 if TYPE_CHECKING:
-    from kfp_mindspore.kube import Cluster
+    from kfp_mindspore.kube.cluster import Cluster
     from kfp_mindspore.runs.remote import RemoteClient
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -83,7 +83,7 @@ class Server:
     def _open_cluster(self) -> Cluster | None:
         """Return the cluster if one is configured; a run is watched without it otherwise."""
         from kfp_mindspore.errors import KfpMindSporeError
-        from kfp_mindspore.kube import Cluster
+        from kfp_mindspore.kube.cluster import Cluster
 
         cluster = Cluster(self.kubeconfig, self.context, retry_timeout=_CLUSTER_SECONDS)
         try:

@@ -10,7 +10,7 @@ from typing import Any
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.inference.manifest import GRAPH_API_VERSION, MANAGER, MANAGER_LABEL, VERSION_ANNOTATION
 from kfp_mindspore.inference.service import ServiceStatus, list_name_errors
-from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.cluster import Cluster
 
 ENSEMBLE = "Ensemble"
 SPLITTER = "Splitter"

@@ -1,5 +1,1 @@
-"""A Kubernetes cluster, as the API server has it: objects as JSON types, verbs, watches, logs, typed errors."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+"""The Kubernetes client of this package: objects as JSON, server-side apply, watches, logs."""

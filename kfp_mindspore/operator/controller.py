@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, NotFoundError, ValidationError
-from kfp_mindspore.kube import AsyncClient, ConflictError, ForbiddenError
+from kfp_mindspore.kube.client import AsyncClient
+from kfp_mindspore.kube.errors import ConflictError, ForbiddenError
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, Resource
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import FAILED, MSJOBS, RESTARTING, SUCCEEDED

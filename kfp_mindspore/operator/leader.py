@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, NotFoundError
-from kfp_mindspore.kube import AsyncClient, ConflictError, ForbiddenError
+from kfp_mindspore.kube.client import AsyncClient
+from kfp_mindspore.kube.errors import ConflictError, ForbiddenError
 from kfp_mindspore.kube.resources import LEASES
 from kfp_mindspore.msjob.manifest import now
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
-from kfp_mindspore.kube import AsyncClient, ForbiddenError
+from kfp_mindspore.kube.client import AsyncClient
+from kfp_mindspore.kube.errors import ForbiddenError
 from kfp_mindspore.kube.resources import EVENTS
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import API_VERSION, KIND

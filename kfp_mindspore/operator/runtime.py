@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_mindspore.errors import MissingExtraError
-from kfp_mindspore.kube import AsyncClient
+from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
 from kfp_mindspore.msjob.names import MSJOBS, OPERATOR_LABEL
 from kfp_mindspore.operator.controller import Controller

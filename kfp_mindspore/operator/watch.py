@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
-from kfp_mindspore.kube import AsyncClient, ForbiddenError, NotInstalledError
 from kfp_mindspore.kube.backoff import Backoff
-from kfp_mindspore.kube.client import Document
+from kfp_mindspore.kube.client import AsyncClient, Document
+from kfp_mindspore.kube.errors import ForbiddenError, NotInstalledError
 from kfp_mindspore.kube.resources import Resource
 from kfp_mindspore.kube.watch import watch_events
 from kfp_mindspore.msjob.names import MSJOBS

@@ -12,7 +12,7 @@ from kfp_mindspore.kube.resources import Resource
 from kfp_mindspore.msjob.names import GROUP, PLURAL
 
 if TYPE_CHECKING:
-    from kfp_mindspore.kube import Cluster
+    from kfp_mindspore.kube.cluster import Cluster
 
 Document = dict[str, Any]
 Capability = Literal["run", "training", "deployment", "images"]

@@ -25,7 +25,7 @@ from kfp_mindspore.runs.image import list_placeholders
 from kfp_mindspore.runs.spec import PipelineSpec
 
 if TYPE_CHECKING:
-    from kfp_mindspore.kube import Cluster
+    from kfp_mindspore.kube.cluster import Cluster
 
 Status = Literal["passed", "failed", "unknown"]
 

@@ -30,7 +30,7 @@ from kfp_mindspore.runs.wait import LOG_LINES, POLL_SECONDS, wait_for_run
 from kfp_mindspore.runs.workflow import FailedStep, RunOnCluster, get_last_lines
 
 if TYPE_CHECKING:
-    from kfp_mindspore.kube import Cluster
+    from kfp_mindspore.kube.cluster import Cluster
 
 CONNECT_SECONDS = 10.0
 _PAGE = 100

@@ -14,7 +14,7 @@ from kfp_mindspore.kube.resources import EVENTS, PODS, Resource
 from kfp_mindspore.msjob.names import API_VERSION, FAILED, GROUP, KIND, PLURAL, RUNNING, SUCCEEDED
 
 if TYPE_CHECKING:
-    from kfp_mindspore.kube import Cluster
+    from kfp_mindspore.kube.cluster import Cluster
 
 Document = dict[str, Any]
 

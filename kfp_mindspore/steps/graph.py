@@ -37,7 +37,7 @@ def deploy_service_graph(
     """
     from kfp_mindspore.inference import InferenceClient
     from kfp_mindspore.inference.graph import build_graph, deploy_graph
-    from kfp_mindspore.kube import Cluster
+    from kfp_mindspore.kube.cluster import Cluster
 
     client = InferenceClient(namespace=namespace or get_namespace() or "default")
     found = [client.get(name) for name in services]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.errors import KfpMindSporeError
 
 if TYPE_CHECKING:
-    from kfp_mindspore.kube import Cluster
+    from kfp_mindspore.kube.cluster import Cluster
 
 # Set by Kubeflow Pipelines on each pod of a run; jobs of a run have it too.
 RUN_LABEL = "pipeline/runid"

@@ -20,7 +20,7 @@ from kfp_mindspore.steps.step_pod import read_step_pod
 from kfp_mindspore.steps.storage_spec import ARTIFACTS, CLAIM, WORKSPACE, WORKSPACE_DIR, StorageSpec, parse_storage
 
 if TYPE_CHECKING:
-    from kfp_mindspore.kube import Cluster
+    from kfp_mindspore.kube.cluster import Cluster
 
 ENTRYPOINT = "kfp_mindspore.steps.artifact_entrypoint"
 
@@ -160,7 +160,7 @@ def open_storage(
         UserError: The store denies access, or this image lacks fsspec's implementation for it.
         KfpMindSporeError: The store cannot be reached.
     """
-    from kfp_mindspore.kube import Cluster
+    from kfp_mindspore.kube.cluster import Cluster
 
     cluster = Cluster()
     pod = read_step_pod(cluster) if parse_storage(storage).kind == WORKSPACE else None

@@ -27,7 +27,7 @@ from kfp_mindspore.steps.artifact_store import (
 )
 
 if TYPE_CHECKING:
-    from kfp_mindspore.kube import Cluster
+    from kfp_mindspore.kube.cluster import Cluster
 
 CONFIG_MAP = "kfp-launcher"
 # KFP's default for minio:// without a provider in the ConfigMap.

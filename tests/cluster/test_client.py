@@ -14,8 +14,8 @@ import pytest
 
 from kfp_mindspore.cli import main
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ValidationError
-from kfp_mindspore.kube import Cluster, ForbiddenError, NotInstalledError
-from kfp_mindspore.kube.errors import UnauthorizedError
+from kfp_mindspore.kube.cluster import Cluster
+from kfp_mindspore.kube.errors import ForbiddenError, NotInstalledError, UnauthorizedError
 from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.msjob import KubernetesBackend, MSJob, MSJobClient, build_msjob
 from kfp_mindspore.msjob.names import MSJOBS

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.errors import Request
 from kfp_mindspore.kube.resources import DEFINITIONS
 from kfp_mindspore.msjob import MSJob

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import NotFoundError, ValidationError
-from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import DEFINITIONS
 from kfp_mindspore.msjob import KubernetesBackend, MSJobClient
 from kfp_mindspore.msjob.crd import build_crd

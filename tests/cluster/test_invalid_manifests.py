@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.msjob import KubernetesBackend, MSJobClient
 from kfp_mindspore.msjob.names import MSJOBS
 from tests.cluster.infrastructure.api_server import Api

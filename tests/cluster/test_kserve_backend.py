@@ -14,7 +14,7 @@ from kfp_mindspore.inference.backends.kserve import GRAPHS, SERVICES
 from kfp_mindspore.inference.backends.rollout import DEPLOYMENTS, is_ready, list_pods
 from kfp_mindspore.inference.graph import build_graph, deploy_graph
 from kfp_mindspore.inference.manifest import MANAGER_LABEL, SERVICE_ANNOTATION
-from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.cluster import Cluster
 from tests.cluster.infrastructure.api_server import Api
 from tests.support.serving_cases import (
     CASES,

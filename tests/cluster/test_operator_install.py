@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.errors import Request
 from kfp_mindspore.kube.resources import NAMESPACES, PODS
 from kfp_mindspore.operator.install import InstallOptions, build_objects

@@ -14,7 +14,7 @@ import yaml
 
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import NotFoundError
-from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import DEFINITIONS, NAMESPACES, PODS, Resource
 from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.runs.access import CAPABILITIES, Permission, ServiceAccount, list_missing, list_permissions

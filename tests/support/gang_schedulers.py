@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.cluster import Cluster
 from tests.cluster.conftest import start
 from tests.cluster.infrastructure.binaries import COSCHEDULING, VOLCANO, Toolset, get_binaries
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster

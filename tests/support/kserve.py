@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from kfp_mindspore.inference import build_serving_runtime
-from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, Resource
 from kfp_mindspore.operator.install.apply import apply_objects
 from tests.cluster.conftest import start

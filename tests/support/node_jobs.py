@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.msjob import MSJob, MSJobClient, build_msjob

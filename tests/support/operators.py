@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError
-from kfp_mindspore.kube import Cluster, ConflictError
+from kfp_mindspore.kube.cluster import Cluster
+from kfp_mindspore.kube.errors import ConflictError
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Resource
 from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, JOB_LABEL, MSJOBS

@@ -19,7 +19,7 @@ from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
 from kfp_mindspore.inference.backends.kserve import GRAPHS, SERVICES
 from kfp_mindspore.inference.backends.rollout import DEPLOYMENTS
 from kfp_mindspore.inference.manifest import SERVICE_ANNOTATION, STOP_ANNOTATION, VERSION_ANNOTATION
-from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import DEFINITIONS, PODS, Resource
 
 _SECONDS = 0.05

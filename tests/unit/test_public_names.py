@@ -14,14 +14,13 @@ PACKAGES = (
     "kfp_mindspore.dsl",
     "kfp_mindspore.images",
     "kfp_mindspore.inference",
-    "kfp_mindspore.kube",
     "kfp_mindspore.mindir",
     "kfp_mindspore.msjob",
     "kfp_mindspore.runs",
     "kfp_mindspore.training",
     "kfp_mindspore.transform",
 )
-MAXIMUM_NAMES = 95
+MAXIMUM_NAMES = 80
 # Packages that may repeat names: kfp_mindspore exports names of the other packages, and a component is the KFP form of
 # the function of the same name.
 REPEATING = ("kfp_mindspore", "kfp_mindspore.components")

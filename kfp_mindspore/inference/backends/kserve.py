@@ -27,7 +27,8 @@ from kfp_mindspore.inference.backends.kserve_status import (
 from kfp_mindspore.inference.manifest import PREVIOUS_ANNOTATION, SERVICE_ANNOTATION, STOP_ANNOTATION
 from kfp_mindspore.inference.manifest import VERSION_ANNOTATION as VERSION
 from kfp_mindspore.inference.service import Service, ServiceStatus
-from kfp_mindspore.kube import Cluster, ForbiddenError
+from kfp_mindspore.kube.cluster import Cluster
+from kfp_mindspore.kube.errors import ForbiddenError
 from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.local.lease import Lease
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailedError, WaitTimeoutError
 from kfp_mindspore.inference.manifest import VERSION_ANNOTATION
-from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import EVENTS, PODS, Resource
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.errors import NotFoundError, WaitTimeoutError
-from kfp_mindspore.kube import CancellationToken, Cluster
+from kfp_mindspore.kube.cluster import CancellationToken, Cluster
 from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.msjob.backends.base import Pod
 from kfp_mindspore.msjob.backends.cluster_pods import has_started, is_owned, read_pods

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ValidationError, WaitTimeoutError
-from kfp_mindspore.kube import CancellationToken, Cluster, ConflictError, ForbiddenError
-from kfp_mindspore.kube.errors import UncertainError
+from kfp_mindspore.kube.cluster import CancellationToken, Cluster
+from kfp_mindspore.kube.errors import ConflictError, ForbiddenError, UncertainError
 from kfp_mindspore.kube.resources import EVENTS, PODS
 from kfp_mindspore.msjob.backends.base import Event, JobBackend, Pod
 from kfp_mindspore.msjob.backends.cluster_logs import follow_pods

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kfp_mindspore.errors import WaitTimeoutError
-from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import DEFINITIONS
 
 MANAGER = "kfp-mindspore-install"

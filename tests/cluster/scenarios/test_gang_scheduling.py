@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.msjob.names import JOB_LABEL
 from kfp_mindspore.operator.resources import get_pod_groups

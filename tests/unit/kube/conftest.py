@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.cluster import Cluster
 from tests.support.fake_api_server import FakeApiServer
 
 

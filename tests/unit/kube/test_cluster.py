@@ -16,22 +16,19 @@ import pytest
 import yaml
 
 from kfp_mindspore.errors import AlreadyExistsError, MissingExtraError, NotFoundError, ValidationError
-from kfp_mindspore.kube import (
+from kfp_mindspore.kube import config, transport
+from kfp_mindspore.kube.client import AsyncClient
+from kfp_mindspore.kube.cluster import Cluster
+from kfp_mindspore.kube.errors import (
     ApiError,
-    AsyncClient,
-    Cluster,
+    ConfigurationError,
     ConflictError,
     ForbiddenError,
     NotInstalledError,
-    UnreachableError,
-    config,
-    transport,
-)
-from kfp_mindspore.kube.errors import (
-    ConfigurationError,
     Request,
     UnauthorizedError,
     UncertainError,
+    UnreachableError,
     explain_response,
     read_status,
 )

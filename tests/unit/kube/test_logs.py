@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_mindspore.errors import NotFoundError
-from kfp_mindspore.kube import CancellationToken, Cluster
+from kfp_mindspore.kube.cluster import CancellationToken, Cluster
 from kfp_mindspore.kube.logs import _LogPosition
 from kfp_mindspore.kube.resources import PODS
 from tests.support.fake_api_server import FakeApiServer, respond_once

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.kube import CancellationToken, Cluster, ForbiddenError
+from kfp_mindspore.kube.cluster import CancellationToken, Cluster
+from kfp_mindspore.kube.errors import ForbiddenError
 from kfp_mindspore.kube.resources import Resource
 from tests.support.fake_api_server import FakeApiServer, respond_once
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, UserError, ValidationError, WaitTimeoutError
-from kfp_mindspore.kube import ConflictError, UnreachableError
+from kfp_mindspore.kube.errors import ConflictError, UnreachableError
 from kfp_mindspore.kube.resources import EVENTS, PODS
 from kfp_mindspore.msjob import KubernetesBackend, MSJobClient, build_msjob, run_job
 from kfp_mindspore.msjob.failure import JobFailedError

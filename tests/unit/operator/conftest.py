@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.kube import AsyncClient
+from kfp_mindspore.kube.client import AsyncClient
 from tests.support.fake_api_server import FakeApiServer
 
 SECONDS = 60

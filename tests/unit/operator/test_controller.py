@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import KfpMindSporeError
-from kfp_mindspore.kube import AsyncClient
+from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, SERVICES
 from kfp_mindspore.msjob.names import MSJOBS
 from kfp_mindspore.msjob.types import MSJob

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.kube import AsyncClient
+from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.operator.actions import EmitEvent
 from kfp_mindspore.operator.health import serve_health
 from kfp_mindspore.operator.logs import JsonFormatter, TextFormatter

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import KfpMindSporeError
-from kfp_mindspore.kube import AsyncClient
+from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.msjob.names import MSJOBS
 from kfp_mindspore.operator.store import Key, Store

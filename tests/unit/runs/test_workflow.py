@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import ProcessFailedError
-from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.runs.records import RemoteRun
 from kfp_mindspore.runs.wait import wait_for_run
 from kfp_mindspore.runs.workflow import FailedStep, RunOnCluster

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import ProcessFailedError, UserError, ValidationError
-from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.steps.pod_patch import PodPatch
 from kfp_mindspore.steps.storage import JobStorage, get_root_uri, plan_storage
 from kfp_mindspore.steps.storage_spec import StorageSpec, parse_storage

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.kube import Cluster
+from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.steps.artifact_store import STORES_VARIABLE, ArtifactStore, StoreError
 from kfp_mindspore.steps.store_config import build_env, open_stores, read_providers, resolve_stores
 from tests.support.fake_api_server import FakeApiServer
