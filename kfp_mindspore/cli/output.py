@@ -66,4 +66,9 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> No
     for row in rows:
         table.add_row(*("" if row.get(column) is None else str(row.get(column)) for column in columns))
     # Wider than any terminal, so that no name is truncated.
-    Console(soft_wrap=True, highlight=False, markup=False, emoji=False, width=4096).print(table)
+    console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False, width=4096)
+    with console.capture() as capture:
+        console.print(table)
+    # rich pads the last column, and long padding wraps in a terminal.
+    for line in capture.get().splitlines():
+        click.echo(line.rstrip())
