@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,26 +20,24 @@ def predict_batch(
     predictions: dsl.Dataset,
     *,
     split: str = "test",
-    shard: int = 0,
-    shards: Sequence[int] = (0,),
+    shard: str = "1/1",
 ) -> int:
     """Write the predictions for one shard of a split as JSON lines.
 
-    Shard k of n has the samples k, k + n, k + 2n, …; all shards together have each sample once.
+    Shard "k/n" has every n-th sample from the k-th on; the shards "1/n" to "n/n" together have each sample once.
 
     Args:
         bundle: The model bundle, with one input.
         dataset: The dataset directory.
         predictions: Output file: {"index", "outputs": {name: values}} per line, and "prediction" for a classifier.
         split: Split of the dataset.
-        shard: The shard, one of `shards`.
-        shards: All shards of the run, in any order.
+        shard: The shard and the number of shards: "2/4" for the second of four.
 
     Returns:
         Number of samples of the shard.
 
     Raises:
-        UserError: The shard is not in `shards`, or bundle and dataset do not fit together.
+        UserError: The shard is no such pair, or bundle and dataset do not fit together.
     """
     import numpy as np
 
@@ -47,15 +45,16 @@ def predict_batch(
     from kfp_mindspore.formats.dataset import Dataset
     from kfp_mindspore.mindir import GraphRunner
 
-    numbers = [int(number) for number in shards]
-    if numbers.count(shard) != 1:
-        raise UserError(f"shard: must be one of {numbers}, each given once, got {shard}")
+    matched = re.fullmatch(r"(\d+)/(\d+)", shard)
+    number, count = (int(group) for group in matched.groups()) if matched else (0, 0)
+    if not 1 <= number <= count:
+        raise UserError(f"shard: must be a number from 1 on and the number of shards, such as 2/4, got {shard!r}")
     opened = ModelBundle.open(bundle.path)
     signature = opened.signature
     if len(signature.inputs) != 1:
         raise UserError(f"{opened.path}: must have one input, has {[spec.name for spec in signature.inputs]}")
     features, _ = Dataset.open(dataset.path).read(split)
-    indexes = np.arange(numbers.index(shard), len(features), len(numbers))
+    indexes = np.arange(number - 1, len(features), count)
     file = Path(predictions.path)
     file.parent.mkdir(parents=True, exist_ok=True)
     outputs = {}
@@ -74,8 +73,8 @@ def predict_batch(
     predictions.metadata.update(
         format="jsonl",
         split=split,
-        shard=shard,
-        shards=len(numbers),
+        shard=number,
+        shards=count,
         samples=len(indexes),
         model_sha256=signature.files[MODEL_FILE]["sha256"],
     )

@@ -43,7 +43,7 @@ def test_retraining_deploys_only_a_better_model(
 
 
 def test_batch_prediction_covers_each_sample_once(local_home: Path, lifecycle: Lifecycle) -> None:
-    arguments = {"model": str(lifecycle.bundle), "data": str(lifecycle.dataset), "shards": [0, 1, 2]}
+    arguments = {"model": str(lifecycle.bundle), "data": str(lifecycle.dataset), "shards": ["1/3", "2/3", "3/3"]}
     result = run_local("batch_predict", arguments, home=local_home)
     files = [path for path in result.directory.rglob("predictions") if path.is_file()]
     rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]

@@ -12,28 +12,26 @@ def batch_predict(
     dataset: Input[Dataset],
     predictions: Output[Dataset],
     split: str = "test",
-    shard: int = 0,
-    shards: list[int] = [0],
+    shard: str = "1/1",
 ) -> NamedTuple("Outputs", [("samples", int)]):
     """Compute the predictions of a model bundle for a split of a dataset, or for one shard of it.
 
-    Shard k of n has the samples k, k + n, k + 2n and so on. In a pipeline, `dsl.ParallelFor(shards)` over a parameter
-    of type `List[int]` runs one step per shard; over an untyped `list`, KFP's driver fails.
+    Shard "k/n" has every n-th sample from the k-th on. In a pipeline, `dsl.ParallelFor(shards)` over a parameter of
+    type `List[str]` runs one step per shard; over an untyped `list`, KFP's driver fails.
 
     Args:
         bundle: The model bundle, with one input.
         dataset: The dataset directory.
         predictions: JSON lines with `index`, `outputs` by name and, for a classifier, `prediction`, the class name.
         split: Split of the dataset.
-        shard: The shard of this step, one of `shards`.
-        shards: The shards of all steps.
+        shard: The shard of this step and their number: "2/4" for the second of four.
 
     Returns:
         samples: Number of samples in the shard.
     """
     from kfp_mindspore.steps.predict import predict_batch
 
-    return (predict_batch(bundle, dataset, predictions, split=split, shard=shard, shards=shards),)
+    return (predict_batch(bundle, dataset, predictions, split=split, shard=shard),)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ def batch_predict(
     model: str,
     data: str = "digits",
     split: str = "test",
-    shards: List[int] = [0, 1],
+    shards: List[str] = ["1/2", "2/2"],
     seed: int = 42,
 ):
     """Compute the predictions of a model bundle for a dataset in parallel shards.
@@ -23,7 +23,7 @@ def batch_predict(
         model: URI of the model bundle, such as the `bundle` of an earlier run; a directory in a local run.
         data: Name, path or URI of the dataset, see `load_dataset`.
         split: Split of the dataset.
-        shards: One number per shard, each different: [0, 1, 2, 3] for four steps. At most two run at once locally.
+        shards: The shards, one step each: ["1/3", "2/3", "3/3"] for three steps. At most two run at once locally.
         seed: Seed of the split.
     """
     from kfp_mindspore.components import batch_predict, load_dataset
@@ -31,7 +31,8 @@ def batch_predict(
     bundle = dsl.importer(artifact_uri=model, artifact_class=dsl.Model)
     loaded = load_dataset(name=data, seed=seed)
     with dsl.ParallelFor(shards) as shard:
-        batch_predict(bundle=bundle.output, dataset=loaded.outputs["dataset"], split=split, shard=shard, shards=shards)
+        # Each shard names their number: KFP's driver refuses the list itself inside the loop over it.
+        batch_predict(bundle=bundle.output, dataset=loaded.outputs["dataset"], split=split, shard=shard)
 
 
 if __name__ == "__main__":
