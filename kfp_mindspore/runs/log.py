@@ -26,7 +26,7 @@ def read_last_step_lines(path: Path, count: int = LAST_LINES) -> list[str]:
         count: Maximum number of lines.
     """
     lines = read_last_lines(path, _TAIL)
-    own = list(_drop_executor_lines(line.removeprefix(_INDENT) for line in lines if line.startswith(_INDENT)))
+    own = list(drop_executor_lines(line.removeprefix(_INDENT) for line in lines if line.startswith(_INDENT)))
     # Without output of the step, kfp.local failed before the step started.
     own = [line.rstrip() for line in own or lines if line.strip()]
     for index in range(len(own) - 1, -1, -1):
@@ -36,7 +36,8 @@ def read_last_step_lines(path: Path, count: int = LAST_LINES) -> list[str]:
     return own[-count:]
 
 
-def _drop_executor_lines(lines: Iterable[str]) -> Iterator[str]:
+def drop_executor_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a log without those of kfp's executor, which prints its input as JSON."""
     in_input = False
     for line in lines:
         if in_input:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.kube.resources import EVENTS, PODS, Resource
 from kfp_mindspore.msjob.names import API_VERSION, FAILED, GROUP, KIND, PLURAL, RUNNING, SUCCEEDED
+from kfp_mindspore.runs.log import drop_executor_lines
 
 if TYPE_CHECKING:
     from kfp_mindspore.kube.cluster import Cluster
@@ -37,6 +38,8 @@ _DRIVER = "-driver"
 _READ_LINES = 400
 # Lines of KFP's launcher in Go's log format, of Argo's executor, and blank lines.
 _LAUNCHER_LINE = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.|time=\S+ level=|Error: exit status \d+$|\s*$")
+# The last line of KFP's driver and launcher; with an exit status, the step's own output has the reason.
+_FATAL = re.compile(r"F\d{4} \S+ +\d+ \S+\] (.*?)(exit status \d+)?$")
 
 
 @dataclass(frozen=True)
@@ -156,9 +159,11 @@ class RunOnCluster:
 
 
 def get_last_lines(lines: Iterable[str], count: int) -> tuple[str, ...]:
-    """Return the last lines of a step's log, without those of KFP's launcher."""
-    own = [line for line in lines if not _LAUNCHER_LINE.match(line)]
-    return tuple(own[-count:])
+    """Return the last lines of a step's own output; if KFP's driver or launcher failed itself, its error."""
+    lines = list(lines)
+    fatal = [found[1] for line in lines if (found := _FATAL.match(line)) and not found[2]]
+    own = [line for line in drop_executor_lines(lines) if not _LAUNCHER_LINE.match(line)]
+    return tuple((fatal or own)[-count:])
 
 
 def _has_started(job: Document) -> bool:

@@ -13,7 +13,7 @@ from kfp_mindspore.errors import ProcessFailedError
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.runs.records import RemoteRun
 from kfp_mindspore.runs.wait import wait_for_run
-from kfp_mindspore.runs.workflow import FailedStep, RunOnCluster
+from kfp_mindspore.runs.workflow import FailedStep, RunOnCluster, get_last_lines
 from tests.support.fake_api_server import FakeApiServer, respond_once
 
 NAMESPACE = "team"
@@ -78,6 +78,52 @@ def test_failed_step_has_reason_and_last_lines_of_its_last_attempt(server: FakeA
 def test_failed_driver_is_reported_as_its_step(server: FakeApiServer, run: RunOnCluster) -> None:
     put_workflow(server, make_node("root(0).export-driver(0)", "Error", 2, "pods is forbidden: exceeded quota"))
     assert run.list_failed_steps(lines=5) == [FailedStep("export", "pods is forbidden: exceeded quota")]
+
+
+LAUNCHER_LOG = """time=2026-11-23T03:38:53.493Z level=INFO msg="capturing logs" argo=true
+I1123 03:38:53.529808      15 cache.go:89] Connecting to cache endpoint ml-pipeline.kubeflow.svc.cluster.local:8887
+[KFP Executor 2026-11-23 03:38:55,975 INFO]: Got executor_input:
+{
+    "inputs": {
+        "parameterValues": {}
+    }
+}
+ProcessFailedError: service digits: container storage-initializer ended with exit code 1
+It was removed: there was no version before it.
+E1123 03:39:10.270983      14 launcher_v2.go:449] Component failed to execute successfully: exit status 1
+F1123 03:39:10.675595      14 main.go:59] failed to execute component: exit status 1
+time=2026-11-23T03:39:11.520Z level=INFO msg="sub-process exited" argo=true error="exit status 1"
+Error: exit status 1
+"""
+DRIVER_LOG = """I1123 04:18:41.940191      17 main.go:333] input ComponentSpec:{
+  "executorLabel": "exec-batch-predict"
+}
+F1123 04:18:42.084817      17 main.go:127] KFP driver: failed to resolve inputs: parent DAG does not have it
+time=2026-11-23T04:18:42.775Z level=INFO msg="sub-process exited" argo=true error="exit status 1"
+Error: exit status 1
+"""
+UPLOAD_LOG = """epoch 1/1: loss 0.5
+F1123 04:18:42.084817      17 main.go:59] failed to execute component: failed to upload output artifact "model"
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        (
+            LAUNCHER_LOG,
+            (
+                "ProcessFailedError: service digits: container storage-initializer ended with exit code 1",
+                "It was removed: there was no version before it.",
+            ),
+        ),
+        (DRIVER_LOG, ("KFP driver: failed to resolve inputs: parent DAG does not have it",)),
+        (UPLOAD_LOG, ('failed to execute component: failed to upload output artifact "model"',)),
+    ],
+    ids=["step", "driver", "launcher"],
+)
+def test_last_lines_are_those_of_what_failed(log: str, expected: tuple[str, ...]) -> None:
+    assert get_last_lines(log.splitlines(), 15) == expected
 
 
 def test_iterations_of_a_loop_fail_separately(server: FakeApiServer, run: RunOnCluster) -> None:
