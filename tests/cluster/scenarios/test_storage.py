@@ -49,7 +49,7 @@ class StepPod:
         self.name = f"step-{secrets.token_hex(4)}"
         document = next(iter(yaml.safe_load_all(component.read_text())))
         (spec,) = document["components"].values()
-        self.key = f"root/{self.name}/train/{UUID}"
+        self.key = f"artifacts/{self.name}/train/{UUID}"
         parameters = spec.get("inputDefinitions", {}).get("parameters", {})
         defaults = {name: entry["defaultValue"] for name, entry in parameters.items() if "defaultValue" in entry}
         # The driver's JSON of a protobuf number has no fraction.
@@ -175,12 +175,12 @@ def test_training_on_two_workers_loses_no_epoch(
 ) -> None:
     dataset = load_dataset("digits", tmp_path / "digits").path
     for file in dataset.iterdir():
-        store.put(f"root/load/dataset/{file.name}", file.read_bytes())
+        store.put(f"artifacts/load/dataset/{file.name}", file.read_bytes())
     step = StepPod(
         run,
         pod_packages,
         ROOT / "components/training/train_msjob/component.yaml",
-        {"dataset": f"s3://{BUCKET}/root/load/dataset"},
+        {"dataset": f"s3://{BUCKET}/artifacts/load/dataset"},
         command=["python", "-m", "kfp_mindspore.digits.train"],
         hyperparameters={"epochs": EPOCHS},
         workers=2,
@@ -254,7 +254,7 @@ def test_claim_holds_the_data_of_a_job(
         {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": claim},
         run.namespace,
     )
-    store.put("root/load/text/a.txt", "12345")
+    store.put("artifacts/load/text/a.txt", "12345")
     script = (
         "import os, pathlib; data, out = (pathlib.Path(os.environ[f'KFP_MINDSPORE_{name}_DIR']) "
         "for name in ('DATASET', 'OUTPUT')); (out / 'copy').write_text((data / 'a.txt').read_text())"
@@ -264,7 +264,7 @@ def test_claim_holds_the_data_of_a_job(
             run,
             pod_packages,
             ROOT / "components/training/train_msjob/component.yaml",
-            {"dataset": f"s3://{BUCKET}/root/load/text"},
+            {"dataset": f"s3://{BUCKET}/artifacts/load/text"},
             command=["python", "-c", script],
             workers=1,
             storage="claim:data/jobs",

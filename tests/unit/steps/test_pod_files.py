@@ -24,8 +24,8 @@ from kfp_mindspore.steps.pod_patch import PodPatch
 from tests.support.fake_api_server import FakeApiServer
 from tests.support.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore, start_object_store
 
-ROOT = f"minio://{BUCKET}/root/run/train/uuid"
-KEY = "root/run/train/uuid"
+ROOT = f"minio://{BUCKET}/artifacts/run/train/uuid"
+KEY = "artifacts/run/train/uuid"
 SECRET = {"accesskey": ACCESS_KEY, "secretkey": SECRET_KEY}
 
 SOURCE = """
@@ -109,14 +109,14 @@ def make_model(name: str = "model") -> dsl.Model:
 
 
 def test_training_reads_and_writes_artifacts(store: ObjectStore, pods: list[dict[str, Any]]) -> None:
-    store.put("root/run/load/uuid/dataset/a.txt", "12345")
+    store.put("artifacts/run/load/uuid/dataset/a.txt", "12345")
     script = (
         "import json, os, pathlib; data, out = (pathlib.Path(os.environ[f'KFP_MINDSPORE_{name}_DIR']) "
         "for name in ('DATASET', 'OUTPUT')); text = (data / 'a.txt').read_text(); "
         "(out / 'metrics.jsonl').write_text(json.dumps({'epoch': 1, 'loss': len(text)}) + '\\n')"
     )
     model, metrics = make_model(), dsl.Metrics(uri=f"{ROOT}/metrics")
-    dataset = dsl.Dataset(uri=f"minio://{BUCKET}/root/run/load/uuid/dataset")
+    dataset = dsl.Dataset(uri=f"minio://{BUCKET}/artifacts/run/load/uuid/dataset")
     train.train_model(model, metrics, dataset, command=["python", "-c", script], namespace="team")
     assert metrics.metadata["loss"] == 5
     assert store.list(f"{KEY}/") == [f"{KEY}/model/metrics.jsonl"]
@@ -152,11 +152,15 @@ def test_output_outside_an_object_store_is_refused(pods: list[dict[str, Any]], t
 @pytest.mark.parametrize(
     ("uri", "error", "message"),
     [
-        ("minio://absent/root/model", UserError, "the job is not submitted: minio://absent/root cannot be listed"),
         (
-            "s3://closed/root/model",
+            "minio://absent/artifacts/model",
+            UserError,
+            "the job is not submitted: minio://absent/artifacts cannot be listed",
+        ),
+        (
+            "s3://closed/artifacts/model",
             KfpMindSporeError,
-            "the job is not submitted: s3://closed/root .* Could not connect",
+            "the job is not submitted: s3://closed/artifacts .* Could not connect",
         ),
     ],
 )
@@ -175,22 +179,22 @@ def test_unreachable_store_is_refused_before_the_job(
 def test_function_reads_and_writes_artifacts(
     store: ObjectStore, pods: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.put("root/run/load/uuid/dataset/a.txt", "12345")
+    store.put("artifacts/run/load/uuid/dataset/a.txt", "12345")
     for index in (0, 1):
-        store.put(f"root/run/split-{index}/uuid/part", f"part {index}")
+        store.put(f"artifacts/run/split-{index}/uuid/part", f"part {index}")
     source = tmp_path / "component.py"
     source.write_text(SOURCE)
     namespace: dict[str, Any] = {"__file__": str(source)}
     exec(compile(SOURCE, str(source), "exec", dont_inherit=True), namespace)
     note = tmp_path / "outputs" / "note"
-    uris = [f"minio://{BUCKET}/root/run/split-{index}/uuid/part" for index in (0, 1)]
+    uris = [f"minio://{BUCKET}/artifacts/run/split-{index}/uuid/part" for index in (0, 1)]
     kinds = {"dataset": "system.Dataset", "model": "system.Model"}
 
     def describe(name: str, *uris: str) -> dict[str, Any]:
         kind = {"schemaTitle": kinds.get(name, "system.Dataset"), "schemaVersion": "0.0.1"}
         return {"artifacts": [{"name": name, "uri": uri, "type": kind, "metadata": {}} for uri in uris]}
 
-    dataset_uri = f"minio://{BUCKET}/root/run/load/uuid/dataset"
+    dataset_uri = f"minio://{BUCKET}/artifacts/run/load/uuid/dataset"
     executor_input = {
         "inputs": {
             "parameterValues": {"factor": 3},

@@ -15,8 +15,8 @@ from kfp_mindspore.steps.storage import JobStorage, get_root_uri, plan_storage
 from kfp_mindspore.steps.storage_spec import StorageSpec, parse_storage
 from tests.support.fake_api_server import FakeApiServer
 
-ROOT = "s3://bucket/root/run/train/uuid"
-DATASET = "s3://bucket/root/run/load/uuid/dataset"
+ROOT = "s3://bucket/artifacts/run/train/uuid"
+DATASET = "s3://bucket/artifacts/run/load/uuid/dataset"
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def plan(cluster: Cluster, storage: str, **changes: Any) -> JobStorage:
         "folder": "train-0123",
         "cluster": cluster,
         "namespace": "team",
-        "inputs": {DATASET: "/s3/bucket/root/run/load/uuid/dataset"},
+        "inputs": {DATASET: "/s3/bucket/artifacts/run/load/uuid/dataset"},
         "outputs": {"model/": f"{ROOT}/model"},
         "workflow": "digits-x7k",
     }
@@ -160,16 +160,16 @@ def test_checkpoints_of_several_runs(
 @pytest.mark.parametrize("uri", ["/data/model", "pvc://claim/model", "mem://x/model"])
 def test_outputs_that_pods_cannot_write_are_refused(uri: str, cluster: Cluster) -> None:
     with pytest.raises(UserError, match="the pods of a job cannot read this URI"):
-        plan(cluster, "", outputs={"model/": uri}, root="s3://bucket/root")
+        plan(cluster, "", outputs={"model/": uri}, root="s3://bucket/artifacts")
 
 
 @pytest.mark.parametrize(
     ("file", "uris", "root"),
     [
-        ("/s3/b/root/task/uuid/output_metadata.json", (), "s3://b/root/task/uuid"),
-        ("/minio/b/root/task/uuid/output_metadata.json", (), "minio://b/root/task/uuid"),
-        ("/gcs/b/root/task/uuid/output_metadata.json", (), "gs://b/root/task/uuid"),
-        ("/tmp/kfp_outputs/output_metadata.json", ("s3://b/root/task/uuid/model",), "s3://b/root/task/uuid"),
+        ("/s3/b/artifacts/task/uuid/output_metadata.json", (), "s3://b/artifacts/task/uuid"),
+        ("/minio/b/artifacts/task/uuid/output_metadata.json", (), "minio://b/artifacts/task/uuid"),
+        ("/gcs/b/artifacts/task/uuid/output_metadata.json", (), "gs://b/artifacts/task/uuid"),
+        ("/tmp/kfp_outputs/output_metadata.json", ("s3://b/artifacts/task/uuid/model",), "s3://b/artifacts/task/uuid"),
         ("/tmp/kfp_outputs/output_metadata.json", (), None),
     ],
 )
