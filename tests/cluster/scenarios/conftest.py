@@ -13,7 +13,7 @@ from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.testing import Lifecycle
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.packages import PodPackages
-from tests.support.kserve import KServe, run_kserve
+from tests.support.kserve_cluster import KServe, run_kserve
 from tests.support.node_jobs import NodeJobs
 from tests.support.object_store import ObjectStore, start_object_store
 from tests.support.operators import OperatorProcess

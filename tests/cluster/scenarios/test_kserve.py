@@ -22,7 +22,7 @@ from kfp_mindspore.inference.rest import predict_v1
 from kfp_mindspore.inference.smoke import run_smoke_test
 from kfp_mindspore.kube.resources import PODS
 from tests.cluster.infrastructure.cluster import resolve
-from tests.support.kserve import KServe, resolve_services
+from tests.support.kserve_cluster import KServe, resolve_services
 from tests.support.object_store import BUCKET, ObjectStore
 from tests.support.operators import wait_for
 from tests.support.serving_cases import CASES, FIRST, NAME, SECOND, ServingEnvironment

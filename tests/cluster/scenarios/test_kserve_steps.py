@@ -15,7 +15,7 @@ from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.runs.access import ServiceAccount, build_access
 from tests.cluster.infrastructure.images import PYTHON
 from tests.cluster.infrastructure.paths import ROOT
-from tests.support.kserve import KServe
+from tests.support.kserve_cluster import KServe
 from tests.support.object_store import BUCKET, ObjectStore
 from tests.support.serving_cases import FIRST, NAME, SECOND
 
