@@ -174,7 +174,7 @@ def schedule(
 @add_server_options
 @add_json_option
 def unschedule(schedule_id: str, server: Server, as_json: bool) -> None:
-    """Delete a schedule; its runs stay."""
+    """Delete a schedule with the Workflows of its runs: runs in progress end unfinished; their records stay."""
     server.connect().delete_schedule(schedule_id)
     _report(schedule_id, "deleted", as_json)
 

@@ -231,7 +231,7 @@ class RemoteClient:
             return describe_schedule(self.host, created)
 
     def delete_schedule(self, schedule_id: str) -> None:
-        """Delete a recurring run; its runs stay.
+        """Delete a recurring run with its Workflows: runs in progress end unfinished; the records of all runs stay.
 
         Raises:
             KfpMindSporeError: The server is unreachable, or the schedule does not exist.
