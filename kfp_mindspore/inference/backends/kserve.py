@@ -240,17 +240,21 @@ class KServeBackend(ServingBackend):
         except BaseException as error:
             found = self._find(resource, name, namespace)
             if found is not None and get_annotations(found).get(VERSION) == get_annotations(applied).get(VERSION):
-                outcome = self._restore(resource, name, namespace, good, is_new)
+                outcome = self._restore(resource, name, namespace, good, is_new, is_canary=bool(subject))
                 if isinstance(error, KfpMindSporeError):
                     error.hint = f"{error.hint} {outcome}".strip()
             raise
 
-    def _restore(self, resource: Resource, name: str, namespace: str, good: Document | None, is_new: bool) -> str:
+    def _restore(
+        self, resource: Resource, name: str, namespace: str, good: Document | None, is_new: bool, *, is_canary: bool
+    ) -> str:
         if good is not None:
             self._apply(good)
             return "The version before serves on."
         if is_new:
             self._delete(resource, name, namespace)
+            if is_canary:
+                return "The canary was removed; the version of the service serves on."
             return "It was removed: there was no version before it."
         return "There is no version before it to restore."
 
