@@ -365,7 +365,9 @@ def test_job_commands(run: Run, client: MSJobClient, cluster: Cluster, tmp_path:
     assert row.split()[:4] == ["digits", "Running", "2/3", "1"]
     assert run("wait", "digits", "--for", "running", "--timeout", "60").output == "job digits: Running\n"
     late = run("wait", "digits", "--timeout", "1")
-    assert (late.code, late.errors) == (1, "Error: job digits is Running, not Succeeded, after 1 s\n")
+    assert late == Result(
+        1, "", "waits: It waits.\nError: job digits is Running, not Succeeded, after 1 s; it waits: It waits.\n"
+    )
     set_state(cluster, namespace, "digits", "Failed")
     assert "Error: job digits failed: It is Failed.\n  | last words" in run("wait", "digits").errors
     cluster.patch(PODS, "digits-worker-0", namespace, {"metadata": {"finalizers": None}})
