@@ -216,6 +216,7 @@ def test_full_queue_refuses_requests_until_it_has_room(run_scenario: Any) -> Non
         assert (caught.value.status, caught.value.code) == (503, "RESOURCE_EXHAUSTED")
         harness.release()
         assert [await get(ticket) for ticket in tickets] == [2, 6]
+        await harness.batcher.drain()
         assert await get(harness.submit(4, 8)) == 8
 
     run_scenario(scenario, max_queue=8)
