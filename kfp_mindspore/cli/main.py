@@ -25,7 +25,7 @@ COMMANDS = {
     "model": "Export, inspect and verify model bundles (MindIR).",
     "image": "Build images from notebooks, scripts and folders; build the runtime image.",
     "serve": "Serve a model bundle over HTTP and gRPC.",
-    "service": "List, describe and stop services.",
+    "service": "List, describe, promote, roll back and stop services.",
     "operator": "Install and run the MSJob controller on Kubernetes.",
 }
 INTERRUPTED_EXIT_CODE = 130

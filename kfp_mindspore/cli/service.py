@@ -161,7 +161,7 @@ def runtime(image: str | None, namespace: str | None, name: str | None, auto_sel
     else:
         click.echo(dump_manifest(manifest), nl=False)
     if "@sha256:" not in image:
-        click.echo(f"image: {image} is no digest: give --image REGISTRY/NAME@sha256:…", err=True)
+        click.echo(f"image: {image} has no digest; set --image REGISTRY/NAME@sha256:…", err=True)
 
 
 def _connect(backend: str | None, namespace: str) -> InferenceClient:

@@ -20,7 +20,7 @@ from kfp_mindspore.settings import SERVICE_ACCOUNT_DIR
 _DEFAULT_FILE = "~/.kube/config"
 _TOKEN_SECONDS = 60.0
 # Also reached by commands without --backend.
-_HINT = "Choose one with --kubeconfig or KUBECONFIG. Jobs need none with: kfp-mindspore job … --backend local"
+_HINT = "Set --kubeconfig or KUBECONFIG. Jobs and services need no cluster with --backend local."
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,7 @@ def delete_removes_the_canary_too(world: ServingEnvironment) -> None:
     world.client.delete(NAME)
     assert world.client.list() == []
     for call in (world.client.get, world.client.delete, world.client.stop, world.client.promote, world.client.rollback):
-        with pytest.raises(NotFoundError, match=f"service {NAME}: there is none in namespace"):
+        with pytest.raises(NotFoundError, match=f"service {NAME} does not exist in namespace"):
             call(NAME)
     assert world.deploy(SECOND).canary is None
 

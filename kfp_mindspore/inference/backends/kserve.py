@@ -304,8 +304,8 @@ class KServeBackend(ServingBackend):
     def _get(self, name: str, namespace: str) -> Document:
         if (document := self._find(SERVICES, name, namespace)) is None:
             raise NotFoundError(
-                f"service {name}: there is none in namespace {namespace}",
-                hint="See those that are there: kfp-mindspore service list",
+                f"service {name} does not exist in namespace {namespace}",
+                hint="`kfp-mindspore service list` lists the services.",
             )
         return document
 

@@ -251,8 +251,8 @@ class LocalServing(ServingBackend):
         current = self._get_directory(name, namespace).current
         if current is None:
             raise NotFoundError(
-                f"service {name}: there is none in namespace {namespace}",
-                hint="See those that are there: kfp-mindspore service list",
+                f"service {name} does not exist in namespace {namespace}",
+                hint="`kfp-mindspore service list` lists the services.",
             )
         return current
 

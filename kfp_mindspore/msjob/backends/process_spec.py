@@ -159,7 +159,7 @@ def _check_pod(spec: Mapping[str, Any], path: str, errors: list[str], warnings: 
 
 def _check_container(container: Mapping[str, Any], path: str, errors: list[str], warnings: list[str]) -> None:
     if not container.get("command"):
-        errors.append(f"{path}.command: is required, the local backend has no image to take an entrypoint from")
+        errors.append(f"{path}.command: is required: the local backend runs no image")
     if container.get("image") not in (None, PLACEHOLDER_IMAGE):
         warnings.append(f"{path}.image: ignored, the job runs in this environment ({sys.executable})")
     if container.get("resources"):

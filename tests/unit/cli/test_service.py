@@ -112,7 +112,7 @@ def test_canary_is_shown_promoted_and_rolled_back(shop: Any, capsys: pytest.Capt
 def test_an_unknown_service(shop: Any, capsys: pytest.CaptureFixture[str], command: str) -> None:
     assert run(["service", command, "digits"]) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith("Error: service digits: there is none in namespace default\n")
+    assert captured.err.startswith("Error: service digits does not exist in namespace default\n")
     assert "kfp-mindspore service list" in captured.err
     assert captured.out == ""
 

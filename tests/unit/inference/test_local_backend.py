@@ -51,7 +51,7 @@ def test_deploy_get_list_stop_delete(shop: Any) -> None:
     assert client.list() == []
     assert [path.name for path in (shop.home / "services/default").iterdir()] == [".digits.lock"]
     for call in (client.get, client.stop, client.delete, client.logs):
-        with pytest.raises(NotFoundError, match="service digits: there is none in namespace default"):
+        with pytest.raises(NotFoundError, match="service digits does not exist in namespace default"):
             call("digits")
 
 

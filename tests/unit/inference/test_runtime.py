@@ -137,7 +137,7 @@ def test_the_command_writes_it(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert run(["service", "runtime"]) == 0
     captured = capsys.readouterr()
     assert captured.out == (ROOT / "serving" / "runtime.yaml").read_text()
-    assert f"{PLACEHOLDER_SERVER_IMAGE} is no digest" in captured.err
+    assert f"{PLACEHOLDER_SERVER_IMAGE} has no digest" in captured.err
 
     assert run(["service", "runtime", "--image", IMAGE, "-n", "team", "--no-auto-select", "--name", "mine"]) == 0
     captured = capsys.readouterr()

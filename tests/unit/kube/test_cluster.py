@@ -256,7 +256,7 @@ def test_missing_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(ConfigurationError) as caught:
             _ = Cluster().namespace
         assert caught.value.message == f"no cluster is configured: {found}"
-        assert caught.value.hint.startswith("Choose one with --kubeconfig or KUBECONFIG. ")
+        assert caught.value.hint.startswith("Set --kubeconfig or KUBECONFIG. ")
 
 
 def test_kubeconfig_environment_variable(

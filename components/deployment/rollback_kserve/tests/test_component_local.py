@@ -8,5 +8,5 @@ pytest_plugins = ["kfp_mindspore.testing"]
 def test_missing_service_fails_the_step(run_component) -> None:
     from kfp_mindspore.components import rollback_kserve
 
-    with pytest.raises(RuntimeError, match="service digits: there is none in namespace default"):
+    with pytest.raises(RuntimeError, match="service digits does not exist in namespace default"):
         run_component(rollback_kserve, service_name="digits")

@@ -8,5 +8,5 @@ def test_missing_service_is_refused(monkeypatch, tmp_path) -> None:
 
     monkeypatch.setenv("KFP_MINDSPORE_HOME", str(tmp_path))
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "local")
-    with pytest.raises(NotFoundError, match="service digits: there is none in namespace team"):
+    with pytest.raises(NotFoundError, match="service digits does not exist in namespace team"):
         rollback_kserve.python_func(service_name="digits", namespace="team")
