@@ -1,0 +1,88 @@
+"""The documentation: links, reference, and the commands, Python and YAML of its pages."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import re
+import shlex
+import textwrap
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+
+from kfp_mindspore.cli.main import cli
+from kfp_mindspore.msjob.validation import list_errors
+from tests.unit.test_public_names import PACKAGES
+
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+
+
+def list_blocks(page: Path, language: str) -> Iterator[str]:
+    for block in re.findall(rf"^ *```{language}\n(.*?)^ *```$", page.read_text(), re.DOTALL | re.MULTILINE):
+        yield textwrap.dedent(block)
+
+
+def list_commands(page: Path) -> Iterator[list[str]]:
+    for block in list_blocks(page, "bash"):
+        for line in re.findall(r"(?:^|\| |&& )kfp-mindspore (.*)", block.replace("\\\n", " "), re.MULTILINE):
+            yield shlex.split(re.split(r" \| | && ", line)[0], comments=True)
+    for span in re.findall(r"`kfp-mindspore (\w[^`…\n]*)`", page.read_text()):
+        yield shlex.split(span)
+
+
+def parse_command(words: list[str]) -> None:
+    """Parse the arguments of `kfp-mindspore` without running it."""
+    command: click.Command = cli
+    context = click.Context(cli)
+    while isinstance(command, click.Group):
+        name, child, words = command.resolve_command(context, words)
+        assert name is not None
+        assert child is not None
+        command, context = child, click.Context(child, context)
+    with contextlib.suppress(click.MissingParameter):  # prose names a command without its arguments
+        command.make_context(command.name, words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_a_page_have_existing_options(page) -> None:
+    for words in list_commands(page):
+        parse_command(words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_of_a_page_compiles_and_imports_existing_names(page) -> None:
+    for block in list_blocks(page, "python"):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+                ("kfp_mindspore", "mindsporeserver")
+            ):
+                module = importlib.import_module(str(node.module))
+                for alias in node.names:
+                    assert hasattr(module, alias.name), f"{page.name}: {node.module}.{alias.name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_jobs_of_a_page_are_valid(page) -> None:
+    for block in list_blocks(page, "yaml"):
+        for document in yaml.safe_load_all(block):
+            if isinstance(document, dict) and document.get("kind") == "MSJob":
+                assert list_errors(document) == []
+
+
+def test_site_has_no_broken_link_and_a_reference_of_every_public_name(tmp_path) -> None:
+    config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path))  # strict: a warning fails the build
+    build(config)
+    inventory = zlib.decompress((tmp_path / "objects.inv").read_bytes().split(b"\n", 4)[4]).decode()
+    documented = {line.split()[0] for line in inventory.splitlines()}
+    for package in PACKAGES:
+        if package not in ("kfp_mindspore", "kfp_mindspore.components"):
+            assert {f"{package}.{name}" for name in importlib.import_module(package).__all__} <= documented
