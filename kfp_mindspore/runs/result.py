@@ -141,10 +141,10 @@ class RunResult:
         return [gate for step in self.steps.values() if (gate := get_gate(step)) is not None]
 
     def get_output(self, name: str, *, first: bool = False) -> Any:
-        """Return the output parameter of the last (or first) step with an output of this name, else None."""
+        """Return the output parameter of the last (or first) step with a non-empty one, else None."""
         for step in self.steps.values() if first else reversed(self.steps.values()):
             value = step.outputs.get(name)
-            if value is not None and not _is_artifact(value):
+            if value not in (None, "") and not _is_artifact(value):
                 return value
         return None
 
@@ -222,7 +222,8 @@ def build_error(result: RunResult, last_lines: Mapping[str, list[str]]) -> KfpMi
         )
     unmet = next((gate for gate in result.gates if not gate.passed), None)
     if unmet is not None:
-        skipped = [step.name for step in result.steps.values() if step.state == "skipped"]
+        steps = result.steps.values()
+        skipped = [step.name for step in steps if step.state == "skipped" or step.outputs.get("deployed") is False]
         return GateNotMetError(
             unmet.describe(),
             hint=f"Skipped: {', '.join(skipped)}. Deployed models are unchanged." if skipped else "",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
 from kfp_mindspore.settings import KUBERNETES, get_backend_name, get_namespace
 
 if TYPE_CHECKING:
@@ -15,6 +15,33 @@ if TYPE_CHECKING:
 
     from kfp_mindspore.inference import InferenceClient
     from kfp_mindspore.inference.service import ServiceStatus
+    from kfp_mindspore.inference.smoke import SmokeReport
+
+NO_VERSION = -1
+
+
+class Deployment(NamedTuple):
+    """The outputs of deploy_kserve.
+
+    Args:
+        url: HTTP URL of the service; empty when nothing was deployed.
+        grpc_url: gRPC address of the service.
+        name: Name of the service.
+        version: Number of the version that serves; -1 when nothing was deployed.
+        deployed: Whether the bundle was deployed.
+        verdict: One sentence with the result.
+        prediction: Prediction for one sample of the test; empty without a test.
+        label: Label of that sample.
+    """
+
+    url: str
+    grpc_url: str
+    name: str
+    version: int
+    deployed: bool
+    verdict: str
+    prediction: str = ""
+    label: str = ""
 
 
 def deploy_model(
@@ -35,8 +62,11 @@ def deploy_model(
     max_accuracy_drop: float = 0.0,
     run: str = "",
     wait_seconds: float = 120,
-) -> tuple[str, str, str, int]:
-    """Deploy a bundle, wait until the service is ready and print the backend's warnings.
+    gate: bool = True,
+    smoke_samples: int = 0,
+    registry: str = "",
+) -> Deployment:
+    """Deploy a bundle, wait until the service is ready, test it and print the backend's warnings.
 
     With `canary` the bundle first runs beside the version that serves; it is tested, and then promoted or rolled back.
 
@@ -57,22 +87,31 @@ def deploy_model(
         max_accuracy_drop: Largest decrease of the accuracy that is promoted, 0 to 1.
         run: Name of the pipeline run; empty for the step's pod.
         wait_seconds: Seconds to wait until the service is ready.
-
-    Returns:
-        HTTP URL, gRPC address, name and version of the service.
+        gate: Whether the model passed its gate; False deploys nothing.
+        smoke_samples: Number of samples of the smoke test, at most those of the bundle; 0 for no test without a canary.
+        registry: Address of the Model Registry in which the deployed bundle is registered; empty for none.
 
     Raises:
         ValidationError: An argument is invalid; the message names it.
+        UserError: The bundle has no samples for the test.
         ProcessFailedError: The server failed, or a prediction differs from the bundle's; the version before serves.
         GateNotMetError: The canary is less accurate than the service and was rolled back.
         WaitTimeoutError: The service was not ready in time.
     """
     from kfp_mindspore.files import read_json
     from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
-    from kfp_mindspore.inference import InferenceClient, Service, run_smoke_test
+    from kfp_mindspore.inference import InferenceClient, Service
     from kfp_mindspore.inference.service import INITIALIZER
+    from kfp_mindspore.inference.smoke import SAMPLES, read_samples
 
+    if not gate:
+        verdict = "not deployed: the gate is not met"
+        print(f"{service_name}: {verdict}", flush=True)
+        return Deployment("", "", service_name, NO_VERSION, False, verdict)
     opened = ModelBundle.open(bundle.path)
+    samples = smoke_samples or (SAMPLES if canary else 0)
+    if samples:
+        samples = min(samples, len(read_samples(opened)))
     service = Service(
         service_name,
         # KServe downloads by prefix: with "/" at its end no URI is a prefix of another model's.
@@ -90,35 +129,65 @@ def deploy_model(
         run=run or os.environ.get("KFP_POD_NAME", ""),
     )
     client = InferenceClient(namespace=service.namespace)
+    before = _get_version(client, service_name)
     status = client.deploy(service, wait_seconds=wait_seconds, canary=canary)
     for warning in status.warnings:
         print(f"warning: {warning}", flush=True)
+    report, details = None, ""
     if status.canary is not None:
-        status = _finish_canary(client, status, opened.path, max_accuracy_drop, wait_seconds)
-    elif canary and status.version == 1:
-        # The first version has nothing to be compared with, and nothing to roll back to.
-        try:
-            run_smoke_test(status.url, status.name, opened.path)
-        except KfpMindSporeError:
+        status, report, details = _finish_canary(client, status, opened.path, max_accuracy_drop, wait_seconds)
+    elif smoke_samples or (canary and status.version == 1):
+        report = _test_version(client, status, opened.path, samples, before, wait_seconds)
+    verdict = f"version {status.version} serves"
+    if report is not None:
+        verdict += f"; {report.samples} samples tested, largest difference {report.max_abs_diff:g}{details}"
+    print(f"{service_name}: {verdict}", flush=True)
+    if registry:
+        from kfp_mindspore.steps.register import register_bundle
+
+        register_bundle(bundle, service_name, registry=registry, service_account_name=service_account)
+    prediction, label = (report.prediction, report.label) if report is not None else ("", "")
+    return Deployment(status.url, status.grpc_url, status.name, status.version, True, verdict, prediction, label)
+
+
+def _get_version(client: InferenceClient, name: str) -> int:
+    try:
+        return client.get(name).version
+    except NotFoundError:
+        return 0
+
+
+def _test_version(
+    client: InferenceClient, status: ServiceStatus, bundle_dir: Path, samples: int, before: int, wait_seconds: float
+) -> SmokeReport:
+    """Run the smoke test; if it fails, roll a new version back and raise."""
+    from kfp_mindspore.inference import run_smoke_test
+
+    try:
+        return run_smoke_test(status.url, status.name, bundle_dir, samples=samples)
+    except KfpMindSporeError as error:
+        if not before:
             client.delete(status.name)
-            raise
-    return status.url, status.grpc_url, status.name, status.version
+            error.hint = f"{error.hint} The service was deleted: there was no version before it.".strip()
+        elif status.version != before:
+            client.rollback(status.name, wait_seconds)
+            error.hint = f"{error.hint} The model of version {before} was deployed again.".strip()
+        raise
 
 
 def _finish_canary(
     client: InferenceClient, status: ServiceStatus, bundle_dir: Path, max_accuracy_drop: float, wait_seconds: float
-) -> ServiceStatus:
+) -> tuple[ServiceStatus, SmokeReport, str]:
     """Test a canary and promote it, or roll it back and raise."""
     from kfp_mindspore.inference.canary import run_canary_test
 
     try:
         report = run_canary_test(status, bundle_dir, max_accuracy_drop=max_accuracy_drop)
-        print(
-            f"canary: largest difference {report.smoke.max_abs_diff:g}, agreement {_format(report.agreement)}, "
-            f"accuracy {_format(report.canary_accuracy)}, of the service {_format(report.stable_accuracy)}",
-            flush=True,
+        details = (
+            f", agreement {_format(report.agreement)}, accuracy {_format(report.canary_accuracy)}, "
+            f"before {_format(report.stable_accuracy)}"
         )
-        return client.promote(status.name, wait_seconds)
+        return client.promote(status.name, wait_seconds), report.smoke, details
     except KfpMindSporeError as error:
         client.rollback(status.name, wait_seconds)
         error.hint = f"{error.hint} The canary was rolled back; version {status.version} serves on.".strip()

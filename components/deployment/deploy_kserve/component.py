@@ -24,8 +24,30 @@ def deploy_kserve(
     max_accuracy_drop: float = 0.0,
     run: str = "",
     wait_seconds: int = 120,
-) -> NamedTuple("Outputs", [("url", str), ("grpc_url", str), ("name", str), ("version", int)]):
+    gate: bool = True,
+    smoke_samples: int = 0,
+    registry: str = "",
+) -> NamedTuple(
+    "Outputs",
+    [
+        ("url", str),
+        ("grpc_url", str),
+        ("name", str),
+        ("version", int),
+        ("deployed", bool),
+        ("verdict", str),
+        ("prediction", str),
+        ("label", str),
+    ],
+):
     """Deploy a model bundle as a service, or as a new version of it, and wait until it is ready.
+
+    A model that did not pass its `gate` is not deployed: the step succeeds, and its output `verdict` has the reason.
+    Gate, smoke test and registration are parameters of this step because each further step costs two pods.
+
+    With `smoke_samples` held-out samples are sent to the service by KServe's V1 and V2 protocols, and the predictions
+    compared with the bundle's. If the test fails, the step fails after a rollback: the model of the version before is
+    deployed again, or the first version deleted.
 
     With `canary` the bundle first runs beside the version that serves. Its predictions are compared with those of the
     bundle, and its accuracy with that of the version that serves, on the bundle's held-out samples. Then it is
@@ -51,12 +73,19 @@ def deploy_kserve(
         max_accuracy_drop: Largest decrease of the accuracy with which a canary is promoted, 0 to 1.
         run: Recorded with the service, such as `dsl.PIPELINE_JOB_NAME_PLACEHOLDER`; default the step's pod.
         wait_seconds: Seconds to wait until the service is ready.
+        gate: Whether the model passed: `passed` of evaluate_mindir, `better` of compare_models; False deploys nothing.
+        smoke_samples: Number of samples of the smoke test by each protocol; 0 for none. A canary is always tested.
+        registry: Address of Kubeflow's Model Registry, in which a deployed bundle is registered; default none.
 
     Returns:
-        url: HTTP URL of the service; V1 predictions are at `{url}/v1/models/{name}:predict`.
+        url: HTTP URL of the service; V1 predictions are at `{url}/v1/models/{name}:predict`. Else empty.
         grpc_url: gRPC address (V2) of the service, host and port; empty on a cluster without `grpc`.
         name: Name of the service and of the model in its URLs.
-        version: Number of the version that serves, which `rollback_kserve` takes.
+        version: Number of the version that serves, which `rollback_kserve` takes; -1 without a deployment.
+        deployed: Whether the bundle was deployed.
+        verdict: One sentence: the gate that is not met, or the version that serves and the results of its test.
+        prediction: The predicted class of one sample of the smoke test; empty without one.
+        label: The true class of that sample.
     """
     from kfp_mindspore.steps.deploy import deploy_model
 
@@ -77,6 +106,9 @@ def deploy_kserve(
         max_accuracy_drop=max_accuracy_drop,
         run=run,
         wait_seconds=wait_seconds,
+        gate=gate,
+        smoke_samples=smoke_samples,
+        registry=registry,
     )
 
 

@@ -17,5 +17,4 @@ def example_pipeline(model: str):
     comparison = compare_models(
         candidate=bundle, dataset=data.outputs["dataset"], service_name="digits", margin=0.01
     ).set_caching_options(False)
-    with dsl.If(comparison.outputs["better"] == True):  # noqa: E712
-        deploy_kserve(bundle=bundle, service_name="digits").set_caching_options(False)
+    deploy_kserve(bundle=bundle, service_name="digits", gate=comparison.outputs["better"]).set_caching_options(False)

@@ -18,7 +18,8 @@ def evaluate_mindir(
 ) -> NamedTuple("Outputs", [("accuracy", float), ("passed", bool), ("test_images", int)]):
     """Evaluate the graph of a model bundle on a held-out split and compare its accuracy with a threshold.
 
-    The step succeeds whether or not the threshold is reached; a pipeline branches with `dsl.If` on an output.
+    The step succeeds whether or not the threshold is reached. A pipeline gives `passed` to `deploy_kserve` as its gate,
+    or branches on it with `dsl.If`, which costs one more pod.
 
     Args:
         bundle: The model bundle.

@@ -1,7 +1,5 @@
 """The steps from a trained model to a tested service."""
 
-from kfp import dsl
-
 
 def deploy_if_accurate(model, dataset, *, threshold, service_name, namespace, service_account, smoke_samples=32):
     """Export and evaluate a model, and deploy and test it if its accuracy reaches a threshold.
@@ -15,17 +13,15 @@ def deploy_if_accurate(model, dataset, *, threshold, service_name, namespace, se
         service_account: Service account of the service's pods.
         smoke_samples: Number of held-out samples that the smoke test sends by each protocol.
     """
-    from kfp_mindspore.components import deploy_kserve, evaluate_mindir, export_mindir, smoke_test
+    from kfp_mindspore.components import deploy_kserve, evaluate_mindir, export_mindir
 
     bundle = export_mindir(model=model, dataset=dataset).outputs["bundle"]
     evaluation = evaluate_mindir(bundle=bundle, dataset=dataset, threshold=threshold)
-    with dsl.If(evaluation.outputs["accuracy"] >= threshold, name="accurate-enough"):
-        deployment = deploy_kserve(
-            bundle=bundle, service_name=service_name, namespace=namespace, service_account=service_account
-        ).set_caching_options(False)
-        smoke_test(
-            bundle=bundle,
-            url=deployment.outputs["url"],
-            model_name=deployment.outputs["name"],
-            sample_count=smoke_samples,
-        ).set_caching_options(False)
+    deploy_kserve(
+        bundle=bundle,
+        service_name=service_name,
+        namespace=namespace,
+        service_account=service_account,
+        gate=evaluation.outputs["passed"],
+        smoke_samples=smoke_samples,
+    ).set_caching_options(False)

@@ -1,7 +1,5 @@
 """The steps of a retraining: train, export, compare with the live service, deploy and register a better model."""
 
-from kfp import dsl
-
 CANARY_ACCURACY_DROP = 0.1
 
 
@@ -38,14 +36,7 @@ def retrain(
         canary: Percentage of the requests for the canary during its test, 1 to 99.
         registry: Address of Kubeflow's Model Registry; empty for none.
     """
-    from kfp_mindspore.components import (
-        compare_models,
-        deploy_kserve,
-        export_mindir,
-        load_dataset,
-        register_model,
-        train_msjob,
-    )
+    from kfp_mindspore.components import compare_models, deploy_kserve, export_mindir, load_dataset, train_msjob
 
     dataset = load_dataset(name=data, seed=seed).set_caching_options(False).outputs["dataset"]
     training = train_msjob(
@@ -64,15 +55,14 @@ def retrain(
         threshold=threshold,
         margin=margin,
     ).set_caching_options(False)
-    with dsl.If(comparison.outputs["better"] == True, name="better"):  # noqa: E712
-        # The canary's own test has a few samples only: the comparison above decides, by the whole split.
-        deploy_kserve(
-            bundle=bundle,
-            service_name=service_name,
-            namespace=namespace,
-            service_account=service_account,
-            canary=canary,
-            max_accuracy_drop=CANARY_ACCURACY_DROP,
-        ).set_caching_options(False)
-        with dsl.If(registry != "", name="registry"):
-            register_model(bundle=bundle, model_name=service_name, registry=registry)
+    # The canary's own test has a few samples only: the comparison above decides, by the whole split.
+    deploy_kserve(
+        bundle=bundle,
+        service_name=service_name,
+        namespace=namespace,
+        service_account=service_account,
+        canary=canary,
+        max_accuracy_drop=CANARY_ACCURACY_DROP,
+        gate=comparison.outputs["better"],
+        registry=registry,
+    ).set_caching_options(False)

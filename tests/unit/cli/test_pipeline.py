@@ -12,7 +12,7 @@ from kfp_mindspore.cli.main import run
 from tests.support.pipelines_server import make_pod_name, make_tasks
 
 IMAGE = "registry.example.com/mine@sha256:" + "0" * 64
-STEPS = ["load-dataset", "train-msjob", "export-mindir", "evaluate-mindir", "deploy-kserve", "smoke-test"]
+STEPS = ["load-dataset", "train-msjob", "export-mindir", "evaluate-mindir", "deploy-kserve"]
 
 
 @pytest.fixture
@@ -45,12 +45,12 @@ def test_list_shows_packaged_pipelines(capsys: pytest.CaptureFixture[str]) -> No
 def test_compile_writes_valid_pipeline_spec(project: Path, capsys: pytest.CaptureFixture[str], source: str) -> None:
     assert run(["pipeline", "compile", source, "-o", "deep/out.yaml"]) == 0
     printed = capsys.readouterr()
-    assert "6 steps" in printed.out
+    assert "5 steps" in printed.out
     assert "placeholder image kfp-mindspore.invalid/python:placeholder" in printed.err
     assert "--image" in printed.err
     spec = parse(Path("deep/out.yaml").read_text())
     executors = spec.deployment_spec["executors"]
-    assert len(executors) == 6
+    assert len(executors) == 5
     assert [path.name for path in Path("deep").iterdir()] == ["out.yaml"]
 
 

@@ -5,21 +5,27 @@ pytest_plugins = ["kfp_mindspore.testing"]
 
 
 @pytest.mark.mindspore
-def test_deployed_bundle_passes_the_smoke_test(run_component, lifecycle) -> None:
-    from kfp_mindspore.components import deploy_kserve, smoke_test
+def test_smoke_test_of_a_deployment(run_component, lifecycle, tmp_path) -> None:
+    from kfp_mindspore.components import deploy_kserve
     from kfp_mindspore.inference import InferenceClient
 
     client = InferenceClient()
     bundle = {"bundle": (dsl.Model, lifecycle.bundle)}
+    spoiled = {"bundle": (dsl.Model, spoil(lifecycle.bundle, tmp_path / "spoiled"))}
+    options = {"service_name": "deployed", "smoke_samples": 32}
     try:
-        deployed = run_component(deploy_kserve, bundle, service_name="deployed").parameters
-        assert deployed["name"] == "deployed"
-        assert client.get("deployed").url == deployed["url"]
-        outputs = run_component(smoke_test, bundle, url=deployed["url"], model_name="deployed").parameters
-        assert outputs["samples"] == 32
-        assert outputs["max_abs_diff"] <= 1e-5
+        with pytest.raises(RuntimeError, match="The service was deleted: there was no version before it"):
+            run_component(deploy_kserve, spoiled, **options)
+        assert not client.list()
+        outputs = run_component(deploy_kserve, bundle, **options).parameters
+        assert (outputs["name"], outputs["deployed"]) == ("deployed", True)
+        assert outputs["verdict"].startswith("version 1 serves; 32 samples tested, largest difference ")
         assert outputs["prediction"] in map(str, range(10))
         assert outputs["label"] in map(str, range(10))
+        with pytest.raises(RuntimeError, match="The model of version 1 was deployed again"):
+            run_component(deploy_kserve, spoiled, **options)
+        status = client.get("deployed")
+        assert (status.version, status.model, status.ready) == (3, str(lifecycle.bundle), True)
     finally:
         for service in client.list():
             client.delete(service.name)

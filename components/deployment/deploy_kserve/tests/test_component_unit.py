@@ -3,6 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ...register_model.tests.registry_server import serve
 from ..component import deploy_kserve
 
 
@@ -78,7 +79,7 @@ def test_arguments_become_a_service(backend, bundle, capsys, arguments, expected
     from kfp_mindspore.inference import Service
 
     outputs = deploy_kserve.python_func(bundle=bundle, service_name="digits", **arguments)
-    assert outputs == ("http://127.0.0.1:8080", "127.0.0.1:8081", "digits", 2)
+    assert outputs == ("http://127.0.0.1:8080", "127.0.0.1:8081", "digits", 2, True, "version 2 serves", "", "")
     ((service, *others),) = backend.deployed
     assert others == [seconds, canary]
     defaults = {
@@ -88,6 +89,17 @@ def test_arguments_become_a_service(backend, bundle, capsys, arguments, expected
     }
     assert service == Service("digits", **{**defaults, **expected})
     assert "warning: replicas: this machine runs one" in capsys.readouterr().out
+
+
+def test_model_below_its_gate_is_neither_deployed_nor_registered(backend, bundle) -> None:
+    with serve() as registry:
+        given = {"bundle": bundle, "service_name": "digits", "registry": registry.url}
+        outputs = deploy_kserve.python_func(**given, gate=False)
+        assert outputs == ("", "", "digits", -1, False, "not deployed: the gate is not met", "", "")
+        assert not backend.deployed
+        assert not registry.models
+        deploy_kserve.python_func(**given)
+        assert [artifact["artifact"]["uri"] for artifact in registry.artifacts] == ["s3://models/run/bundle"]
 
 
 @pytest.mark.parametrize(
