@@ -19,6 +19,7 @@ def set_run_policy(
     *,
     backoff_limit: int | None = None,
     active_deadline_seconds: int | None = None,
+    start_timeout_seconds: int | None = None,
     ttl_seconds_after_finished: int | None = None,
     clean_pod_policy: str | None = None,
     delete_after_done: bool | None = None,
@@ -29,6 +30,9 @@ def set_run_policy(
         task: Task of train_msjob or of an msjob_component.
         backoff_limit: Number of restarts after which the job fails, ≥ 0.
         active_deadline_seconds: Seconds after which the job is terminated and fails, ≥ 1.
+        start_timeout_seconds: Seconds for which the job's pods may be unable to start, ≥ 1. Default:
+            600 if no node of the cluster fits a pod, 60 for an image that cannot be pulled, a missing Secret or a
+            refused pod, and no limit while other pods use the resources.
         ttl_seconds_after_finished: Seconds after which a finished job is deleted, ≥ 0.
         clean_pod_policy: Pods or processes deleted when the job finishes: `Running`, `All` or `None`.
         delete_after_done: Whether the step deletes its finished job, and with it the logs of its pods.
@@ -42,6 +46,7 @@ def set_run_policy(
     name = "set_run_policy"
     check_count(name, "backoff_limit", backoff_limit, 0)
     check_count(name, "active_deadline_seconds", active_deadline_seconds, 1)
+    check_count(name, "start_timeout_seconds", start_timeout_seconds, 1)
     check_count(name, "ttl_seconds_after_finished", ttl_seconds_after_finished, 0)
     check_choice(name, "clean_pod_policy", clean_pod_policy, CLEAN_POD_POLICIES)
     return update_options(
@@ -49,6 +54,7 @@ def set_run_policy(
         name,
         backoff_limit=backoff_limit,
         active_deadline_seconds=active_deadline_seconds,
+        start_timeout_seconds=start_timeout_seconds,
         ttl_seconds_after_finished=ttl_seconds_after_finished,
         clean_pod_policy=clean_pod_policy,
         delete_after_done=delete_after_done,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from kfp_mindspore.msjob.manifest import parse_time
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, CONTAINER_NAME, REPLICA_TYPE_LABEL, SCHEDULER
 from kfp_mindspore.msjob.restart import START_ERROR
+from kfp_mindspore.msjob.start_limit import NO_NODE
 
 RESTARTS_ANNOTATION = "mindspore.gitee.com/restarts"
 WORKERS_ANNOTATION = "mindspore.gitee.com/workers"
@@ -280,7 +282,19 @@ def _get_waiting_reason(status: Mapping[str, Any]) -> str:
         if reason in _RETRIED_WAITS:
             # The message changes with every retry; the image does not.
             return f"{_RETRIED_WAITS[reason]}: {item.get('image', '')}"
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            return _describe_unschedulable(condition.get("message") or "")
     return ""
+
+
+def _describe_unschedulable(message: str) -> str:
+    """Return the reasons of the scheduler without numbers of nodes, which change with each of its attempts."""
+    reasons, _, preemption = message.partition(" preemption: ")
+    text = re.sub(r"^\d+/\d+ nodes are available: ", "", reasons).partition(". ")[0].rstrip(".")
+    # Of Kubernetes 1.34: the removal of all other pods would not help on any node.
+    is_permanent = "not helpful" in preemption and "No preemption victims" not in preemption
+    return f"{NO_NODE if is_permanent else 'Unschedulable'}: " + re.sub(r"(^|, )\d+ ", r"\1", text)
 
 
 def _read_identity(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -146,6 +146,14 @@ def list_replaced_env(job: MSJob, members: tuple[Member, ...]) -> list[str]:
     return sentences
 
 
+def get_memory_limit(member: Member) -> str:
+    """Return the memory limit of a member's training container, a quantity; empty without one."""
+    for container in (member.spec.template or {}).get("spec", {}).get("containers") or []:
+        if container.get("name") == CONTAINER_NAME:
+            return str(((container.get("resources") or {}).get("limits") or {}).get("memory") or "")
+    return ""
+
+
 def get_requests(job: MSJob, member: Member) -> dict[str, str]:
     """Return the resource requests of a member's pod.
 

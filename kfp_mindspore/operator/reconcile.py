@@ -43,7 +43,7 @@ from kfp_mindspore.msjob.validation import list_errors
 from kfp_mindspore.operator.actions import Action, Create, Delete, RequeueAt
 from kfp_mindspore.operator.observed import Observed, PodView
 from kfp_mindspore.operator.options import Options
-from kfp_mindspore.operator.pods import build_pod, list_members, list_replaced_env
+from kfp_mindspore.operator.pods import build_pod, get_memory_limit, list_members, list_replaced_env
 from kfp_mindspore.operator.reconcile_state import ReconcileState
 from kfp_mindspore.operator.services import (
     build_endpoint_slice,
@@ -216,7 +216,11 @@ class _Reconciliation(ReconcileState):
         failure = next(item for item in failures if message.startswith(item.message))
         failure.log = list(failure.log)[-self.options.log_lines :]
         self.status.failure = failure
-        if failure.log:
+        if failure.reason == "OOMKilled":
+            # The last line was printed before and is not the cause.
+            limits = (get_memory_limit(member) for member in self.members if member.name == failure.pod)
+            message += "".join(f"; its memory limit is {limit}" for limit in limits if limit)
+        elif failure.log:
             message = f"{message}; its last line: {failure.log[-1]}"
         if decision.action == "fail":
             count_replicas(self.status, self.job, self.members, current)

@@ -39,6 +39,9 @@ _READ_LINES = 400
 # Lines of KFP's launcher in Go's log format, of Argo's executor, and blank lines.
 _LAUNCHER_LINE = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.|time=\S+ level=|Error: exit status \d+$|\s*$")
 # The last line of KFP's driver and launcher; with an exit status, the step's own output has the reason.
+# Argo's message of any step that ended with an error, and the last line of a Python traceback.
+_EXIT_CODE = re.compile(r"(main: )?Error \(exit code \d+\)$")
+_ERROR_LINE = re.compile(r"(\w+\.)*\w*(Error|Exception): ")
 _FATAL = re.compile(r"F\d{4} \S+ +\d+ \S+\] (.*?)(exit status \d+)?$")
 
 
@@ -103,10 +106,10 @@ class RunOnCluster:
         if workflow is None:
             return []
         failed = [node for node in _list_last_attempts(workflow) if node.get("phase") in _FAILED]
-        steps = [
-            FailedStep(_get_step(node), str(node.get("message") or ""), self._read_log(node["id"], lines))
-            for node in failed
-        ]
+        steps = []
+        for node in failed:
+            log = self._read_log(node["id"], lines)
+            steps.append(FailedStep(_get_step(node), _get_reason(str(node.get("message") or ""), log), log))
         message = str((workflow.get("status") or {}).get("message") or "")
         return steps or ([FailedStep("root", message)] if message else [])
 
@@ -164,6 +167,12 @@ def get_last_lines(lines: Iterable[str], count: int) -> tuple[str, ...]:
     fatal = [found[1] for line in lines if (found := _FATAL.match(line)) and not found[2]]
     own = [line for line in drop_executor_lines(lines) if not _LAUNCHER_LINE.match(line)]
     return tuple((fatal or own)[-count:])
+
+
+def _get_reason(message: str, log: Sequence[str]) -> str:
+    """Return Argo's message, or in place of an exit code the error in the step's log."""
+    errors = [line for line in log if _ERROR_LINE.match(line)]
+    return errors[-1] if errors and _EXIT_CODE.match(message) else message
 
 
 def _has_started(job: Document) -> bool:

@@ -95,7 +95,7 @@ def launch_job(
         name or make_job_name(root), root, command, options, directories, namespace, image, patch or PodPatch(), pod
     )
     try:
-        _run(client, job, is_named=bool(name))
+        _run(client, job, is_named=bool(name), start_seconds=options.start_timeout_seconds)
     finally:
         if options.delete_after_done:
             _delete_finished(client, job)
@@ -154,18 +154,24 @@ def _build_job(
     return MSJob.from_dict(document)
 
 
-def _run(client: MSJobClient, job: MSJob, *, is_named: bool) -> None:
+def _run(client: MSJobClient, job: MSJob, *, is_named: bool, start_seconds: float | None) -> None:
     from kfp_mindspore.msjob.failure import JobFailedError
     from kfp_mindspore.msjob.follow import Interrupts, follow_job
     from kfp_mindspore.msjob.lease import LeaseRenewal
     from kfp_mindspore.msjob.missing_operator import report_missing_operator
+    from kfp_mindspore.msjob.start_limit import StartLimit
 
     has_lease = get_backend_name() == KUBERNETES
     printed: deque[str] = deque(maxlen=_KEPT_LINES)
+    start_limit = StartLimit(client, job.name, job.namespace, start_seconds)
 
     def print_line(line: str) -> None:
         printed.append(line)
         print(line, flush=True)
+
+    def report_waiting(reason: str) -> None:
+        print_line(f"Waiting: {reason}")
+        start_limit.start(reason)
 
     with Interrupts() as interrupts:
         with interrupts.held():
@@ -173,6 +179,7 @@ def _run(client: MSJobClient, job: MSJob, *, is_named: bool) -> None:
         try:
             interrupts.raise_pending()
             with contextlib.ExitStack() as stack:
+                stack.enter_context(start_limit)
                 if has_lease:
                     stack.enter_context(LeaseRenewal(client.backend, job.name, job.namespace, on_error=print_line))
                     stack.enter_context(report_missing_operator(client, job.name, job.namespace, print_line))
@@ -181,9 +188,11 @@ def _run(client: MSJobClient, job: MSJob, *, is_named: bool) -> None:
                     job.name,
                     job.namespace,
                     on_log=print_line,
-                    on_waiting=lambda reason: print_line(f"Waiting: {reason}"),
+                    on_waiting=report_waiting,
                 )
         except JobFailedError as error:
+            if start_limit.error:
+                raise ProcessFailedError(start_limit.error) from None
             if set(printed).issuperset(error.log):
                 # The step's log ends with these lines; those of another worker are not in it.
                 raise ProcessFailedError(error.message) from None

@@ -27,6 +27,7 @@ class JobOptions:
         workers: Number of workers.
         backoff_limit: Number of restarts after which the job fails.
         active_deadline_seconds: Seconds after which the job is terminated and fails.
+        start_timeout_seconds: Seconds for which the job's pods may be unable to start.
         ttl_seconds_after_finished: Seconds after which a finished job is deleted.
         clean_pod_policy: Pods or processes deleted when the job finishes: `Running`, `All` or `None`.
         restart_policy: `Always`, `OnFailure`, `Never` or `ExitCode`.
@@ -47,6 +48,7 @@ class JobOptions:
     workers: int | None = None
     backoff_limit: int | None = None
     active_deadline_seconds: int | None = None
+    start_timeout_seconds: int | None = None
     ttl_seconds_after_finished: int | None = None
     clean_pod_policy: str | None = None
     restart_policy: str | None = None

@@ -38,6 +38,10 @@ def collect(*setters: Callable[[Any], Any]) -> JobOptions:
             lambda task: mindspore_dsl.set_run_policy(task, active_deadline_seconds=9, ttl_seconds_after_finished=0),
             JobOptions(active_deadline_seconds=9, ttl_seconds_after_finished=0),
         ),
+        (
+            lambda task: mindspore_dsl.set_run_policy(task, start_timeout_seconds=9),
+            JobOptions(start_timeout_seconds=9),
+        ),
         (lambda task: mindspore_dsl.set_restart_policy(task, "ExitCode"), JobOptions(restart_policy="ExitCode")),
         (lambda task: mindspore_dsl.set_success_policy(task, "AllWorkers"), JobOptions(success_policy="AllWorkers")),
         (lambda task: mindspore_dsl.set_worker_count(task, 4), JobOptions(workers=4)),

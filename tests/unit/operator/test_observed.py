@@ -103,6 +103,29 @@ ENDS = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are "
+            "available: 1 Preemption is not helpful for scheduling.",
+            "Unschedulable: no node fits: Insufficient cpu",
+        ),
+        (
+            "0/3 nodes are available: 1 Insufficient memory, 2 node(s) didn't match Pod's node affinity/selector. "
+            "preemption: 0/3 nodes are available: 1 No preemption victims found for incoming pod, 2 Preemption is not "
+            "helpful for scheduling.",
+            "Unschedulable: Insufficient memory, node(s) didn't match Pod's node affinity/selector",
+        ),
+        ("no nodes available to schedule pods", "Unschedulable: no nodes available to schedule pods"),
+    ],
+)
+def test_unschedulable_pod_waits(message: str, expected: str) -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    view = view_pod(make_pod({"phase": "Pending", "conditions": [condition]}, deleting=False))
+    assert view.waiting_reason == expected
+
+
 @pytest.mark.parametrize(("status", "deleting", "code", "reason", "message"), ENDS)
 def test_terminations(status: dict[str, Any], deleting: bool, code: int | None, reason: str, message: str) -> None:
     view = view_pod(make_pod(status, deleting=deleting))

@@ -186,6 +186,17 @@ def test_pod_missing_before_all_ran_is_created_again() -> None:
     assert cluster.status["attempt"] == 0
 
 
+def test_out_of_memory_names_the_limit_and_not_the_last_line() -> None:
+    job = make_job(1, restart_policy="Never")
+    template = job["spec"]["msReplicaSpecs"]["Worker"]["template"]
+    template["spec"]["containers"][0]["resources"] = {"limits": {"memory": "300Mi"}}
+    cluster = Cluster(job).start()
+    cluster.exit("digits-worker-0", 137, reason="OOMKilled", message="epoch 1/2")
+    list_actions(cluster)
+    (event,) = (event for event in cluster.events if event.reason == "JobFailed")
+    assert event.message == "digits-worker-0 ended with exit code 137 (OOMKilled); its memory limit is 300Mi"
+
+
 def test_first_failure_decides() -> None:
     cluster = Cluster(make_job(2, restart_policy="ExitCode")).start()
     first = cluster.now

@@ -75,6 +75,14 @@ def test_failed_step_has_reason_and_last_lines_of_its_last_attempt(server: FakeA
     assert failed == [FailedStep("train-msjob", "main: OOMKilled (exit code 137)", ("loading", "Error: no memory"))]
 
 
+def test_reason_of_an_exit_code_is_the_error_in_the_log(server: FakeApiServer, run: RunOnCluster) -> None:
+    failed = make_node("root(0).train-msjob(0).executor(0)", "Failed", 4, "main: Error (exit code 1)")
+    put_workflow(server, failed)
+    lines = ("ValueError: lr", "ProcessFailedError: job lenet failed: lenet-worker-0 ended with exit code 1", "A hint.")
+    put_pod(server, failed, *lines)
+    assert run.list_failed_steps(lines=5) == [FailedStep("train-msjob", lines[1], lines)]
+
+
 def test_failed_driver_is_reported_as_its_step(server: FakeApiServer, run: RunOnCluster) -> None:
     put_workflow(server, make_node("root(0).export-driver(0)", "Error", 2, "pods is forbidden: exceeded quota"))
     assert run.list_failed_steps(lines=5) == [FailedStep("export", "pods is forbidden: exceeded quota")]

@@ -1,0 +1,82 @@
+"""Limits of the time that a job waits for its pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kfp_mindspore.msjob import KubernetesBackend, MSJobClient, build_msjob
+from kfp_mindspore.msjob.names import MSJOBS
+from kfp_mindspore.msjob.start_limit import StartLimit, get_start_limit
+from tests.support.fake_api_server import FakeApiServer
+
+PATH = MSJOBS.get_path("team")
+FORBIDDEN = "cannot create pods 'lenet-worker-0' in namespace team: pods \"lenet-worker-0\" is forbidden: "
+PULL = "lenet-worker-0: ImagePullBackOff: no/such:1"
+BUSY = "lenet-worker-0: Unschedulable: Insufficient cpu"
+
+
+@pytest.mark.parametrize(
+    ("waiting", "seconds"),
+    [
+        (PULL, 60),
+        ("lenet-worker-0: CreateContainerConfigError: mine:1", 60),
+        (f'{FORBIDDEN}violates PodSecurity "restricted:latest": runAsNonRoot != true', 60),
+        (f"{FORBIDDEN}failed quota: q: must specify limits.cpu for: mindspore", 60),
+        (f"{FORBIDDEN}exceeded quota: q, requested: pods=1, used: pods=0, limited: pods=0", 60),
+        (f"{FORBIDDEN}exceeded quota: q, requested: cpu=2,pods=1, used: cpu=0,pods=0, limited: cpu=1,pods=0", 60),
+        (f"{FORBIDDEN}exceeded quota: q, requested: cpu=2, used: cpu=1, limited: cpu=2", None),
+        ("pod lenet-worker-0: exists and does not belong to this job; delete or rename it", 60),
+        ("lenet-worker-0: Unschedulable: no node fits: Insufficient cpu", 600),
+        (BUSY, None),
+    ],
+)
+def test_reasons_that_do_not_pass_by_themselves_have_a_limit(waiting: str, seconds: float | None) -> None:
+    assert get_start_limit(waiting) == seconds
+
+
+@pytest.fixture
+def server() -> Iterator[FakeApiServer]:
+    with FakeApiServer().serve() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: FakeApiServer, tmp_path: Path) -> MSJobClient:
+    return MSJobClient(KubernetesBackend(kubeconfig=server.write_kubeconfig(tmp_path / "config")), namespace="team")
+
+
+def put_job(server: FakeApiServer, waiting: str) -> None:
+    document = build_msjob("lenet", command=["python"], image="a", namespace="team").to_dict()
+    document["metadata"]["uid"] = "uid-job"
+    server.put(PATH, {**document, "status": {"state": "Created", "waiting": waiting}})
+
+
+@pytest.mark.parametrize(
+    ("now", "seconds", "is_deleted"),
+    [(PULL, 0.01, True), (BUSY, 0.01, True), ("", 0.01, False)],
+    ids=["same", "other", "started"],
+)
+def test_job_that_does_not_start_is_deleted(
+    server: FakeApiServer, client: MSJobClient, now: str, seconds: float, is_deleted: bool
+) -> None:
+    put_job(server, now)
+    with StartLimit(client, "lenet", "team", seconds) as limit:
+        limit.start(PULL)
+        for timer in limit._timers:
+            timer.join(60)
+    error = f"job lenet did not start within 0.01 s and was deleted: {now}" if is_deleted else ""
+    assert limit.error == error
+    assert server.count("DELETE", f"{PATH}/lenet") == int(is_deleted)
+
+
+def test_end_of_the_block_ends_the_limit(server: FakeApiServer, client: MSJobClient) -> None:
+    put_job(server, PULL)
+    with StartLimit(client, "lenet", "team", 3600) as limit:
+        limit.start(PULL)
+    for timer in limit._timers:
+        timer.join(60)
+        assert not timer.is_alive()
+    assert limit.error == ""
