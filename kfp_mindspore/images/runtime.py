@@ -14,8 +14,8 @@ from kfp_mindspore.images.plan import ImageOptions
 from kfp_mindspore.images.runtime_wheel import CONSTRAINTS_FILE, DISTRIBUTION, read_constraints, read_wheel
 
 DEFAULT_BASE = "docker.io/library/python:3.11-slim-bookworm"
-DEFAULT_EXTRAS = ("images", "kubernetes", "pipelines", "train")
-KNOWN_EXTRAS = (*DEFAULT_EXTRAS, "operator", "serving", "storage", "tracing")
+DEFAULT_EXTRAS = ("artifacts", "images", "kubernetes", "pipelines", "train")
+KNOWN_EXTRAS = (*DEFAULT_EXTRAS, "gcs", "notebook", "operator", "registry", "serving", "storage", "tracing")
 DEVICES = ("cpu", "all")
 PIP_SECRET = "pip"
 _WITH_MINDSPORE = {"train", "serving"}
