@@ -18,7 +18,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def add_namespace_option(command: Command) -> Command:
     """Add `--namespace`, passed to the command as `namespace`."""
-    return click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the service.")(
+    return click.option("-n", "--namespace", help="Namespace of the service. [default: the context's, else 'default']")(
         command
     )
 
@@ -51,14 +51,15 @@ def service() -> None:
 @click.option("-A", "--all-namespaces", is_flag=True, help="List those of every namespace.")
 @add_backend_option
 @add_json_option
-def list_services(namespace: str, all_namespaces: bool, backend: str | None, as_json: bool) -> None:
+def list_services(namespace: str | None, all_namespaces: bool, backend: str | None, as_json: bool) -> None:
     """List services."""
-    statuses = _connect(backend, namespace).list(all_namespaces=all_namespaces)
+    client = InferenceClient(backend, namespace)
+    statuses = client.list(all_namespaces=all_namespaces)
     if as_json:
         print_json({"services": [status.to_dict() for status in statuses]})
         return
     if not statuses:
-        click.echo("No services." if all_namespaces else f"No services in namespace {namespace}.")
+        click.echo("No services." if all_namespaces else f"No services in namespace {client.namespace}.")
         return
     columns = ["name", "state", "url", "version", "canary", "restarts", "age"]
     rows = [{**status.to_dict(), "canary": _format_canary(status), "age": _format_age(status)} for status in statuses]
@@ -70,9 +71,9 @@ def list_services(namespace: str, all_namespaces: bool, backend: str | None, as_
 @add_namespace_option
 @add_backend_option
 @add_json_option
-def describe(name: str, namespace: str, backend: str | None, as_json: bool) -> None:
+def describe(name: str, namespace: str | None, backend: str | None, as_json: bool) -> None:
     """Show how the service NAME is."""
-    _print_status(_connect(backend, namespace).get(name), as_json)
+    _print_status(InferenceClient(backend, namespace).get(name), as_json)
 
 
 @service.command(epilog="Example: kfp-mindspore service promote digits")
@@ -81,9 +82,9 @@ def describe(name: str, namespace: str, backend: str | None, as_json: bool) -> N
 @add_namespace_option
 @add_backend_option
 @add_json_option
-def promote(name: str, wait: float, namespace: str, backend: str | None, as_json: bool) -> None:
+def promote(name: str, wait: float, namespace: str | None, backend: str | None, as_json: bool) -> None:
     """Make the canary of the service NAME its next version."""
-    _print_outcome(_connect(backend, namespace).promote(name, wait), as_json)
+    _print_outcome(InferenceClient(backend, namespace).promote(name, wait), as_json)
 
 
 @service.command(epilog="Example: kfp-mindspore service rollback digits")
@@ -92,9 +93,9 @@ def promote(name: str, wait: float, namespace: str, backend: str | None, as_json
 @add_namespace_option
 @add_backend_option
 @add_json_option
-def rollback(name: str, wait: float, namespace: str, backend: str | None, as_json: bool) -> None:
+def rollback(name: str, wait: float, namespace: str | None, backend: str | None, as_json: bool) -> None:
     """Remove the canary of the service NAME; without one, deploy the model of the version before again."""
-    _print_outcome(_connect(backend, namespace).rollback(name, wait), as_json)
+    _print_outcome(InferenceClient(backend, namespace).rollback(name, wait), as_json)
 
 
 @service.command(epilog="Example: kfp-mindspore service stop digits")
@@ -102,9 +103,9 @@ def rollback(name: str, wait: float, namespace: str, backend: str | None, as_jso
 @add_namespace_option
 @add_backend_option
 @add_json_option
-def stop(name: str, namespace: str, backend: str | None, as_json: bool) -> None:
+def stop(name: str, namespace: str | None, backend: str | None, as_json: bool) -> None:
     """End the service NAME; its state and its log stay until it is deleted."""
-    status = _connect(backend, namespace).stop(name)
+    status = InferenceClient(backend, namespace).stop(name)
     if as_json:
         print_json(status.to_dict())
     else:
@@ -116,11 +117,12 @@ def stop(name: str, namespace: str, backend: str | None, as_json: bool) -> None:
 @add_namespace_option
 @add_backend_option
 @add_json_option
-def delete(name: str, namespace: str, backend: str | None, as_json: bool) -> None:
+def delete(name: str, namespace: str | None, backend: str | None, as_json: bool) -> None:
     """End the service NAME and forget it."""
-    _connect(backend, namespace).delete(name)
+    client = InferenceClient(backend, namespace)
+    client.delete(name)
     if as_json:
-        print_json({"name": name, "namespace": namespace, "deleted": True})
+        print_json({"name": name, "namespace": client.namespace, "deleted": True})
     else:
         click.echo(f"{name}: deleted")
 
@@ -131,9 +133,9 @@ def delete(name: str, namespace: str, backend: str | None, as_json: bool) -> Non
 @click.option("--lines", type=click.IntRange(min=0), help="How many of the lines so far. [default: all]")
 @add_namespace_option
 @add_backend_option
-def logs(name: str, follow: bool, lines: int | None, namespace: str, backend: str | None) -> None:
+def logs(name: str, follow: bool, lines: int | None, namespace: str | None, backend: str | None) -> None:
     """Print what the server of the service NAME printed."""
-    for line in _connect(backend, namespace).logs(name, follow=follow, lines=lines):
+    for line in InferenceClient(backend, namespace).logs(name, follow=follow, lines=lines):
         click.echo(line)
 
 
@@ -162,10 +164,6 @@ def runtime(image: str | None, namespace: str | None, name: str | None, auto_sel
         click.echo(dump_manifest(manifest), nl=False)
     if "@sha256:" not in image:
         click.echo(f"image: {image} has no digest; set --image REGISTRY/NAME@sha256:…", err=True)
-
-
-def _connect(backend: str | None, namespace: str) -> InferenceClient:
-    return InferenceClient(backend, namespace)
 
 
 def _print_outcome(status: ServiceStatus, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from kfp_mindspore.errors import ProcessFailedError, UserError, ValidationError, WaitTimeoutError
 from kfp_mindspore.inference.backends.base import ServingBackend
@@ -22,12 +23,18 @@ class InferenceClient:
     Args:
         backend: Where they run: `local`, `kubernetes` or a backend's configuration, such as `LocalServing()`; default
             `KFP_MINDSPORE_BACKEND`, else `kubernetes` in a pod and `local` anywhere else.
-        namespace: Default namespace of calls.
+        namespace: Default namespace of calls; default the backend's: on a cluster that of the kubeconfig's context or
+            the pod.
     """
 
-    def __init__(self, backend: ServingBackend | str | None = None, namespace: str = "default") -> None:
+    def __init__(self, backend: ServingBackend | str | None = None, namespace: str | None = None) -> None:
         self.backend = backend if isinstance(backend, ServingBackend) else create_backend(backend)
-        self.namespace = namespace
+        self._namespace = namespace
+
+    @property
+    def namespace(self) -> str:
+        """Default namespace of calls."""
+        return self._namespace or self.backend.default_namespace
 
     def deploy(
         self, service: Service, wait_seconds: float = 120, lease: Lease | None = None, *, canary: int = 0
@@ -54,6 +61,7 @@ class InferenceClient:
             ProcessFailedError: Its server terminated; the message has the last lines of its log.
             WaitTimeoutError: It was not ready before the timeout.
         """
+        service = replace(service, namespace=service.namespace or self.namespace)
         service.validate()
         if type(canary) is not int or not 0 <= canary <= 99:
             raise ValidationError(

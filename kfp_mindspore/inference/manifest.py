@@ -87,7 +87,7 @@ def build_inference_service(service: Service) -> dict[str, Any]:
         "kind": "InferenceService",
         "metadata": {
             "name": service.name,
-            "namespace": service.namespace,
+            "namespace": service.namespace or "default",
             "labels": {MANAGER_LABEL: MANAGER},
             "annotations": {SERVICE_ANNOTATION: record_service(service)},
         },

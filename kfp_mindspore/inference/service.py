@@ -54,7 +54,7 @@ class Service:
         replicas: Number of replicas; this machine runs one.
         resources: Kubernetes resource requirements of a replica: {"requests": {…}, "limits": {…}}; not enforced on this
             machine.
-        namespace: Its namespace.
+        namespace: Its namespace; empty for the client's.
         port: HTTP port on this machine; 0 for a free one.
         grpc_port: gRPC port on this machine; 0 for a free one.
         host: Listen address on this machine; `0.0.0.0` for all.
@@ -74,7 +74,7 @@ class Service:
     model_dir: str | Path
     replicas: int = 1
     resources: Mapping[str, Any] = field(default_factory=dict)
-    namespace: str = "default"
+    namespace: str = ""
     port: int = 0
     grpc_port: int = 0
     host: str = LOOPBACK
@@ -93,7 +93,7 @@ class Service:
         Raises:
             ValidationError: Naming each field that is wrong.
         """
-        errors = [*list_name_errors(self.name, self.namespace)]
+        errors = [*list_name_errors(self.name, self.namespace or "default")]
         if not str(self.model_dir):
             errors.append("model_dir: must be a model bundle's directory or URI, got an empty text")
         if type(self.replicas) is not int or self.replicas < 1:

@@ -26,11 +26,12 @@ class WatchEvent(NamedTuple):
 
     Attributes:
         type: `LIST`: the ADDED events up to the next SYNCED are the whole collection. `SYNCED`: the list is complete;
-            the object holds its resourceVersion only.
+            the object holds its resourceVersion only. `OPENED`, `CLOSED`: the server reports changes from now on, or no
+            longer; without an object.
         object: The object.
     """
 
-    type: Literal["LIST", "SYNCED", "ADDED", "MODIFIED", "DELETED"]
+    type: Literal["LIST", "SYNCED", "OPENED", "CLOSED", "ADDED", "MODIFIED", "DELETED"]
     object: Document
 
 
@@ -71,6 +72,9 @@ async def watch_events(
                 yield WatchEvent("SYNCED", {"metadata": {"resourceVersion": version}})
                 started = time.monotonic()
             async for kind, item in _read_events(client, resource, namespace, labels, fields, version):
+                if kind == "OPENED":
+                    yield WatchEvent(kind, item)
+                    continue
                 backoff.reset()
                 version = item["metadata"].get("resourceVersion") or version
                 if kind != "BOOKMARK":
@@ -79,6 +83,7 @@ async def watch_events(
             failure, version = str(error), ""
         except transport_errors() as error:
             failure = "" if _is_silence(error) else client.describe(error)
+        yield WatchEvent("CLOSED", {})
         lasted = time.monotonic() - started
         if lasted >= _HEALTHY_SECONDS:
             backoff.reset()
@@ -97,6 +102,8 @@ async def watch_collection(
             objects, is_synced = {}, False
         elif kind == "SYNCED":
             is_synced = True
+        elif kind in ("OPENED", "CLOSED"):
+            continue
         elif kind == "DELETED":
             objects.pop(item["metadata"]["name"], None)
         else:
@@ -121,6 +128,7 @@ async def _read_events(
     request = Request("watch", resource.full_name, namespace=namespace)
     path = resource.get_path(namespace)
     async with client.stream(request, path, query, read_timeout=_SILENCE_SECONDS) as batches:
+        yield "OPENED", {}
         async for lines in batches:
             for line in lines:
                 try:

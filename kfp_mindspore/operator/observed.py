@@ -13,6 +13,8 @@ from kfp_mindspore.msjob.names import ATTEMPT_LABEL, CONTAINER_NAME, REPLICA_TYP
 from kfp_mindspore.msjob.restart import START_ERROR
 from kfp_mindspore.msjob.start_limit import NO_NODE
 
+LONG_AGO = datetime.datetime.min.replace(tzinfo=datetime.timezone.utc)
+
 RESTARTS_ANNOTATION = "mindspore.gitee.com/restarts"
 WORKERS_ANNOTATION = "mindspore.gitee.com/workers"
 HOST_ANNOTATION = "mindspore.gitee.com/scheduler-host"
@@ -143,6 +145,7 @@ class Observed:
         endpoint_slices: The EndpointSlices, likewise.
         pod_group: The PodGroup of the job's name, if there is one.
         refusal: The last refusal to create one of the job's objects; None when there was none.
+        connected_at: Since when the API server reports changes of jobs; None while it does not.
     """
 
     job: Mapping[str, Any] | None
@@ -151,6 +154,7 @@ class Observed:
     endpoint_slices: tuple[EndpointSliceView, ...] = ()
     pod_group: PodGroupView | None = None
     refusal: Refusal | None = None
+    connected_at: datetime.datetime | None = LONG_AGO
 
 
 def view_pod(pod: Mapping[str, Any]) -> PodView:

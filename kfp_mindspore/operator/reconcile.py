@@ -65,6 +65,8 @@ from kfp_mindspore.operator.terminations import list_terminations
 
 # No watch reports the deletion of objects without the job's label.
 _RETRY_SECONDS = 15
+# Two intervals of a client that renews a lease.
+_RENEWAL_GRACE = datetime.timedelta(seconds=40)
 # Failures after which the peers have nothing to save.
 LEASE_EXPIRED = "LeaseExpired"
 _ENDED_AT_ONCE = frozenset({"JobFailed", "BackoffLimitExceeded", START_ERROR})
@@ -176,8 +178,10 @@ class _Reconciliation(ReconcileState):
         end = parse_lease(self.lease)
         if end is None:
             return False
-        if self.now < end:
-            self.actions.append(RequeueAt(end))
+        # After an outage of the API server, its client needs time to renew it.
+        due = max(end, (self.observed.connected_at or self.now) + _RENEWAL_GRACE)
+        if self.now < due:
+            self.actions.append(RequeueAt(due))
             return False
         message = f"the lease of MSJob {self.name} expired at {format_time(end)} without renewal by its client"
         self.finish(FAILED, LEASE_EXPIRED, message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import sys
 from collections import Counter, OrderedDict
@@ -14,6 +15,7 @@ from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Resour
 from kfp_mindspore.msjob.manifest import parse_lease
 from kfp_mindspore.msjob.names import JOB_LABEL, LEASE_ANNOTATION
 from kfp_mindspore.operator.observed import (
+    LONG_AGO,
     EndpointSliceView,
     Observed,
     PodGroupView,
@@ -93,6 +95,7 @@ class Store:
     """
 
     entries: dict[Key, Entry] = field(default_factory=dict)
+    connected_at: datetime.datetime | None = LONG_AGO
     states: Counter[str] = field(default_factory=Counter)
     _deleted_uids: OrderedDict[str, None] = field(default_factory=OrderedDict)
 
@@ -215,6 +218,7 @@ class Store:
                 tuple(view for view in views if isinstance(view, EndpointSliceView)),
                 next((view for view in views if isinstance(view, PodGroupView) and view.name == key.name), None),
                 entry.refusal,
+                self.connected_at,
             ),
             entry.version,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -71,6 +72,9 @@ class Watcher:
         elif kind == "SYNCED":
             self._drop_unlisted(int(document["metadata"]["resourceVersion"]))
             self.synced.set()
+        elif kind in ("OPENED", "CLOSED"):
+            if self.resource == MSJOBS:
+                self.store.connected_at = datetime.datetime.now(datetime.timezone.utc) if kind == "OPENED" else None
         elif kind == "DELETED":
             self._drop(document)
         else:

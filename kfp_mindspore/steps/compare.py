@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kfp_mindspore.errors import NotFoundError
-from kfp_mindspore.settings import get_namespace
 
 if TYPE_CHECKING:
     from kfp import dsl
@@ -84,7 +83,7 @@ def _evaluate_service(
     from kfp_mindspore.inference.predict import predict_scores
 
     try:
-        status = InferenceClient(namespace=namespace or get_namespace() or "default").get(name)
+        status = InferenceClient(namespace=namespace).get(name)
     except NotFoundError:
         print(f"service {name}: does not exist, there is no baseline")
         return None

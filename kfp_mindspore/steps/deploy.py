@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
-from kfp_mindspore.settings import KUBERNETES, get_backend_name, get_namespace
+from kfp_mindspore.settings import KUBERNETES, get_backend_name
 
 if TYPE_CHECKING:
     from kfp import dsl
@@ -118,7 +118,7 @@ def deploy_model(
         model_uri or f"{bundle.uri.rstrip('/')}/" if get_backend_name() == KUBERNETES else opened.path,
         replicas=replicas,
         resources=resources or {},
-        namespace=namespace or get_namespace() or "default",
+        namespace=namespace,
         server_args=tuple(server_args),
         grpc=grpc,
         service_account=service_account,
@@ -128,7 +128,7 @@ def deploy_model(
         digest=str(read_json(opened.path / SIGNATURE_FILE)["digest"]),
         run=run or os.environ.get("KFP_POD_NAME", ""),
     )
-    client = InferenceClient(namespace=service.namespace)
+    client = InferenceClient(namespace=namespace)
     before = _get_version(client, service_name)
     status = client.deploy(service, wait_seconds=wait_seconds, canary=canary)
     for warning in status.warnings:
@@ -219,7 +219,7 @@ def rollback_service(
     """
     from kfp_mindspore.inference import InferenceClient
 
-    client = InferenceClient(namespace=namespace or get_namespace() or "default")
+    client = InferenceClient(namespace=namespace)
     status = client.get(service_name)
     if version and version != status.version:
         print(f"service {service_name}: version {status.version} serves, not {version}: nothing to roll back")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kfp_mindspore.settings import LOCAL, get_backend_name, get_namespace
+from kfp_mindspore.settings import LOCAL, get_backend_name
 
 
 def deploy_service_graph(
@@ -39,7 +39,7 @@ def deploy_service_graph(
     from kfp_mindspore.inference.graph import build_graph, deploy_graph
     from kfp_mindspore.kube.cluster import Cluster
 
-    client = InferenceClient(namespace=namespace or get_namespace() or "default")
+    client = InferenceClient(namespace=namespace)
     found = [client.get(name) for name in services]
     # A pipeline's list parameters hold floats.
     document = build_graph(graph_name, found, router=router, weights=[int(weight) for weight in weights])

@@ -22,6 +22,7 @@ from kfp_mindspore.operator import (
     view_service,
 )
 from kfp_mindspore.operator.actions import Action, Create, Delete, EmitEvent, RequeueAt
+from kfp_mindspore.operator.observed import LONG_AGO
 
 START = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone.utc)
 
@@ -64,6 +65,7 @@ class Cluster:
         self.endpoint_slices: dict[str, dict[str, Any]] = {}
         self.pod_group: dict[str, Any] | None = None
         self.now = START
+        self.connected_at: datetime.datetime | None = LONG_AGO
         self.created: list[dict[str, Any]] = []
         self.events: list[EmitEvent] = []
         self.status_writes = 0
@@ -78,6 +80,7 @@ class Cluster:
             tuple(view_service(service) for service in self.services.values()),
             tuple(view_endpoint_slice(item) for item in self.endpoint_slices.values()),
             view_pod_group(self.pod_group) if self.pod_group else None,
+            connected_at=self.connected_at,
         )
 
     def reconcile(self) -> Outcome:

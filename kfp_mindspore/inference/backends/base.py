@@ -12,6 +12,11 @@ from kfp_mindspore.local.lease import Lease
 class ServingBackend(ABC):
     """Runs services; InferenceClient is its user interface."""
 
+    @property
+    def default_namespace(self) -> str:
+        """The namespace of services without one."""
+        return "default"
+
     @abstractmethod
     def deploy(self, service: Service, *, wait_seconds: float, lease: Lease | None, canary: int = 0) -> ServiceStatus:
         """Start a service, its new version or its canary, and return when it is ready.

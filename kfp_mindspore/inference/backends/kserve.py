@@ -74,6 +74,11 @@ class KServeBackend(ServingBackend):
         """The cluster, reached on first use."""
         return Cluster(self.kubeconfig, self.context)
 
+    @property
+    def default_namespace(self) -> str:
+        """The namespace of the context or the pod."""
+        return self.cluster.namespace
+
     def deploy(self, service: Service, *, wait_seconds: float, lease: Lease | None, canary: int = 0) -> ServiceStatus:
         """Apply a service, or its canary, and return once the new version serves.
 

@@ -24,7 +24,7 @@ from kfp_mindspore.inference.service import ServiceState, ServiceStatus, list_na
         ({"name": "../x"}, "name: must be"),
         ({"name": None}, "name: must be"),
         ({"namespace": "a/b"}, "namespace: must be at most 63"),
-        ({"namespace": ""}, "namespace: must be"),
+        ({"namespace": "_"}, "namespace: must be"),
         ({"model_dir": ""}, "model_dir: must be"),
         ({"replicas": 0}, "replicas: must be an integer of at least 1, got 0"),
         ({"replicas": 1.5}, "replicas: must be an integer"),

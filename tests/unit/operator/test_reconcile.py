@@ -320,6 +320,21 @@ def test_lease_expires_without_events() -> None:
     assert "2026-01-31T12:01:30.500000Z" in cluster.get_condition("Failed")["message"]
 
 
+def test_lease_expires_after_an_outage_only_when_its_client_had_time_to_renew_it() -> None:
+    job = make_job(1)
+    job["metadata"]["annotations"] = {LEASE_ANNOTATION: "2026-01-31T12:01:00Z"}
+    cluster = Cluster(job).start()
+    cluster.connected_at = None
+    cluster.wait(300)
+    assert list_actions(cluster) == []
+    cluster.connected_at = cluster.now
+    cluster.wait(39)
+    assert list_actions(cluster) == []
+    cluster.wait(1)
+    assert list_actions(cluster)
+    assert cluster.get_condition("Failed")["reason"] == "LeaseExpired"
+
+
 @pytest.mark.parametrize(
     ("lease", "finished", "state", "reason"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.kube.client import AsyncClient
 from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.msjob.names import MSJOBS
+from kfp_mindspore.operator.observed import LONG_AGO
 from kfp_mindspore.operator.store import Key, Store
 from kfp_mindspore.operator.watch import Watcher
 from tests.support.fake_api_server import FakeApiServer, respond_once
@@ -63,6 +65,26 @@ def test_events_update_the_store(server: FakeApiServer, run: Callable[..., Any])
 
     run(work)
     assert {request.query["labelSelector"] for request in server.requests} == {"app=x"}
+
+
+def test_outage_is_in_the_store(server: FakeApiServer, run: Callable[..., Any]) -> None:
+    async def work(client: AsyncClient) -> None:
+        store = Store()
+        task = asyncio.create_task(Watcher(client, store, MSJOBS, "ns", "", lambda _: None).run())
+
+        async def wait_until(is_connected: bool) -> datetime.datetime | None:
+            while store.connected_at == LONG_AGO or (store.connected_at is not None) != is_connected:
+                await asyncio.sleep(0.01)
+            return store.connected_at
+
+        first = await wait_until(True)
+        server.stop()
+        await wait_until(False)
+        server.start()
+        assert first < await wait_until(True)
+        task.cancel()
+
+    run(work)
 
 
 def test_expired_versions_list_again_and_drop_deleted_objects(server: FakeApiServer, run: Callable[..., Any]) -> None:
