@@ -42,13 +42,11 @@ def models(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
 
 
 @pytest.fixture(scope="session")
-def mindspore_processes() -> Iterator[Any]:
+def mindspore_processes() -> Any:
     """Start processes with MindSpore without its import in each, see tests/support/mindspore_processes.py."""
-    from tests.support.mindspore_processes import MindSporeProcesses
+    from tests.support.mindspore_processes import share_processes
 
-    processes = MindSporeProcesses()
-    yield processes
-    processes.close()
+    return share_processes()
 
 
 @pytest.fixture

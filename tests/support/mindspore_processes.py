@@ -6,6 +6,8 @@ a process, and the server answers with its PID; `{"wait": PID}` answers with the
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import resource
@@ -39,6 +41,19 @@ class MindSporeProcess:
         self._exit.register(self._descriptor, select.POLLIN)
         self._code: int | None = None
 
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, as of the last `poll` or `wait`."""
+        return self._code
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
+        return None if self.is_running() else self.wait()
+
+    def kill(self) -> None:
+        """Send SIGKILL, if it has not exited."""
+        self.send_signal(signal.SIGKILL)
+
     def is_running(self) -> bool:
         """Return whether it has not exited."""
         return self._code is None and not self._exit.poll(0)
@@ -48,10 +63,10 @@ class MindSporeProcess:
         if self.is_running():
             os.kill(self.pid, number)
 
-    def wait(self, seconds: float = 120) -> int:
-        """Return the exit code, negative for a signal; kill the process after `seconds`."""
+    def wait(self, timeout: float = 120) -> int:
+        """Return the exit code, negative for a signal; kill the process after `timeout` seconds."""
         if self._code is None:
-            if not self._exit.poll(seconds * 1000):
+            if not self._exit.poll(timeout * 1000):
                 os.kill(self.pid, signal.SIGKILL)
             os.close(self._descriptor)
             self._code = int(self._server.request({"wait": self.pid}))
@@ -78,6 +93,7 @@ class MindSporeProcesses:
 
     def __init__(self) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MS_")}
+        environment.setdefault("GLOG_v", "3")
         self._server = subprocess.Popen(
             [sys.executable, __file__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -91,25 +107,27 @@ class MindSporeProcesses:
         *,
         environment: Mapping[str, str] | None = None,
         largest_file: int | None = None,
+        log: Path | None = None,
     ) -> MindSporeProcess:
-        """Start `python SCRIPT ARGUMENT…`.
+        """Start `python SCRIPT ARGUMENT…` or `python -m MODULE ARGUMENT…`.
 
         Args:
-            arguments: The script and its arguments.
+            arguments: The script, or `-m` and the module, and its arguments.
             directory: Working directory; made when missing.
             environment: Variables to set in addition to the server's, which has no `MS_*`.
             largest_file: Limit of the size of written files in bytes, for the error of a full disk.
+            log: File for its standard output and error; default a temporary one.
         """
         directory.mkdir(parents=True, exist_ok=True)
-        log = Path(self._logs.name, f"{len(self._started)}.log")
+        log_file = log or Path(self._logs.name, f"{len(self._started)}.log")
         request = {
             "arguments": [str(argument) for argument in arguments],
             "directory": str(directory),
             "environment": dict(environment or {}),
-            "log": str(log),
+            "log": str(log_file),
             "largest_file": largest_file,
         }
-        process = MindSporeProcess(self, self.request(request), log)
+        process = MindSporeProcess(self, self.request(request), log_file)
         self._started.append(process)
         return process
 
@@ -134,6 +152,14 @@ class MindSporeProcesses:
         self._logs.cleanup()
 
 
+@functools.cache
+def share_processes() -> MindSporeProcesses:
+    """Return the processes of this test session, with one server for all tests."""
+    processes = MindSporeProcesses()
+    atexit.register(processes.close)
+    return processes
+
+
 def main() -> None:
     """Serve requests; a fork leaves the loop and runs its script as a process of its own would."""
     from mindspore import nn, train  # noqa: F401
@@ -152,7 +178,8 @@ def main() -> None:
         print(answer, flush=True)
     else:
         return
-    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT)
+    os.setsid()
+    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -160,6 +187,10 @@ def main() -> None:
     os.chdir(request["directory"])
     if request["largest_file"] is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["largest_file"],) * 2)
+    if request["arguments"][0] == "-m":
+        sys.argv = request["arguments"][1:]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        return
     sys.argv = request["arguments"]
     sys.path.insert(0, str(Path(sys.argv[0]).parent))
     runpy.run_path(sys.argv[0], run_name="__main__")

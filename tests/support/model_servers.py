@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.mindspore_processes import MindSporeProcess, share_processes
+
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 _SUPPORT = Path(__file__).parent
 
@@ -50,11 +52,14 @@ class ModelServer:
             named = [f"--model_name={name}", f"--model_dir={path}"]
         else:
             named = [f"--model_dir={name}={path}" for name, path in models.items()]
-        command = [sys.executable, "-m", "mindsporeserver", *named]
-        command += [f"--http_port={self.port}", f"--grpc_port={self.grpc_port}", *flags]
+        arguments = [*named, f"--http_port={self.port}", f"--grpc_port={self.grpc_port}", *flags]
+        self.process: subprocess.Popen[bytes] | MindSporeProcess
+        if environment is None and prepare is None and not any(flag.startswith("--workers") for flag in flags):
+            self.process = start_server(arguments, cwd or directory, self.log)
+            return
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                command,
+                [sys.executable, "-m", "mindsporeserver", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE if prepare else log,
                 stderr=subprocess.STDOUT,
@@ -67,6 +72,7 @@ class ModelServer:
             threading.Thread(target=self._copy_log, daemon=True).start()
 
     def _copy_log(self) -> None:
+        assert isinstance(self.process, subprocess.Popen)
         assert self.process.stdout is not None
         with self.log.open("ab", buffering=0) as log, self.process.stdout as stream:
             for line in stream:
@@ -174,22 +180,20 @@ def ask_runners(questions: Mapping[Path, Sequence[Arrays]], scratch: Path) -> di
         for name, array in arrays.items()
     }
     np.savez(asked, **{str(number): array for number, array in enumerate(columns.values())}, keys=list(columns))
-    done = subprocess.run(
-        [sys.executable, str(_SUPPORT / "runner_answers.py"), str(asked), str(answered)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=scratch,
-        env={**os.environ, "GLOG_v": "4"},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, output = share_processes().run([_SUPPORT / "runner_answers.py", asked, answered], scratch)
+    assert code == 0, output
     results: dict[Path, list[Arrays]] = {path: [{} for _ in several] for path, several in questions.items()}
     with np.load(answered) as archive:
         for number, key in enumerate(archive["keys"].tolist()):
             path, index, name = key.rsplit(":", 2)
             results[Path(path)][int(index)][name] = archive[str(number)]
     return results
+
+
+def start_server(arguments: Sequence[str], directory: Path, log: Path) -> MindSporeProcess:
+    """Start a server without its import of MindSpore, with the variables of this process."""
+    log.touch()
+    return share_processes().start(["-m", "mindsporeserver", *arguments], directory, environment=os.environ, log=log)
 
 
 def pick_ports(count: int) -> list[int]:
@@ -207,16 +211,8 @@ def pick_ports(count: int) -> list[int]:
 def make_models(root: Path, script: str = "make_models.py") -> Path:
     """Write the bundles of a script of this directory, in a process of its own."""
     root.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        [sys.executable, str(_SUPPORT / script), str(root)],
-        env={**os.environ, "GLOG_v": "4"},
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=180,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, output = share_processes().run([_SUPPORT / script, root], root)
+    assert code == 0, output
     return root
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -18,10 +15,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.mindspore_processes import MindSporeProcess
+from tests.support.model_servers import start_server as start_process
+
 
 @dataclass
 class Server:
-    process: subprocess.Popen[bytes]
+    process: MindSporeProcess
     port: int
     grpc_port: int
     log: Path
@@ -68,10 +68,9 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
         def start(bundle: Path, name: str = "digits", *flags: str) -> Server:
             port, grpc_port = pick_ports()
             directory = tmp_path_factory.mktemp("server")
-            command = [sys.executable, "-m", "mindsporeserver", f"--model_name={name}", f"--model_dir={bundle}"]
-            command += [f"--http_port={port}", f"--grpc_port={grpc_port}", *flags]
-            with (directory / "log").open("wb") as log:
-                process = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory, env=dict(os.environ))
+            arguments = [f"--model_name={name}", f"--model_dir={bundle}"]
+            arguments += [f"--http_port={port}", f"--grpc_port={grpc_port}", *flags]
+            process = start_process(arguments, directory, directory / "log")
             stack.callback(process.wait)
             stack.callback(process.kill)
             return Server(process, port, grpc_port, directory / "log")
