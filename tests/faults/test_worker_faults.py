@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,38 +44,49 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def test_a_killed_worker_is_replaced_and_the_other_serves_on(
-    hard_models: Path, serve: Serve, eventually: Eventually
-) -> None:
-    server = serve({"digits": hard_models / "a"}, WORKERS).wait_ready()
-    eventually(lambda: count_ready(server) == 2, 120)
-    first, second = list_workers(server)
+@pytest.fixture(scope="module")
+def pool(hard_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServer]:
+    """A server of two workers; the last test with it kills its parent."""
+    flags = (WORKERS, "--reload_interval=0.1")
+    with ModelServer(tmp_path_factory.mktemp("pool"), {"digits": hard_models / "a"}, *flags) as server:
+        yield server.wait_ready()
+
+
+def test_models_are_fixed_and_stay_served(pool: ModelServer, eventually: Eventually) -> None:
+    eventually(lambda: count_ready(pool) == 2, 120)
+    for action in ("load", "unload"):
+        status, answer, _ = pool.post(f"/v2/repository/models/digits/{action}")
+        assert (status, "the models of a server with --workers are fixed" in answer["error"]) == (409, True)
+    for _ in range(10):
+        assert pool.post(PREDICT, json.loads(BODY))[0] == 200
+    assert pool.read_log().count("--reload_interval is 0 with --workers") == 1
+
+
+def test_a_killed_worker_is_replaced_and_the_other_serves_on(pool: ModelServer, eventually: Eventually) -> None:
+    eventually(lambda: count_ready(pool) == 2, 120)
+    first, second = list_workers(pool)
     os.kill(first, signal.SIGKILL)
-    eventually(lambda: first not in list_workers(server), 20)
+    eventually(lambda: first not in list_workers(pool), 20)
 
     async def ask() -> list[int]:
         statuses = []
         for _ in range(20):
-            async with Connection(server.port) as connection:
+            async with Connection(pool.port) as connection:
                 statuses.append((await connection.request("POST", PREDICT, BODY)).status)
         return statuses
 
     assert asyncio.run(ask()) == [200] * 20
-    eventually(lambda: count_ready(server) == 3, 120)
-    assert second in list_workers(server)
+    eventually(lambda: count_ready(pool) == 3, 120)
+    assert second in list_workers(pool)
     assert asyncio.run(ask()) == [200] * 20
-    assert server.stop() == 0
 
 
-def test_models_are_fixed_and_stay_served(hard_models: Path, serve: Serve, eventually: Eventually) -> None:
-    server = serve({"digits": hard_models / "a"}, WORKERS, "--reload_interval=0.1").wait_ready()
-    eventually(lambda: count_ready(server) == 2, 120)
-    for action in ("load", "unload"):
-        status, answer, _ = server.post(f"/v2/repository/models/digits/{action}")
-        assert (status, "the models of a server with --workers are fixed" in answer["error"]) == (409, True)
-    for _ in range(10):
-        assert server.post(PREDICT, json.loads(BODY))[0] == 200
-    assert server.read_log().count("--reload_interval is 0 with --workers") == 1
+def test_a_killed_parent_leaves_no_worker(pool: ModelServer, eventually: Eventually) -> None:
+    workers = list_workers(pool)
+    assert len(workers) == 2
+    pool.process.kill()
+    pool.process.wait()
+    eventually(lambda: not any(map(is_alive, workers)), 20)
 
 
 def test_a_shutdown_answers_accepted_requests(hard_models: Path, serve: Serve, eventually: Eventually) -> None:
@@ -114,13 +125,3 @@ def test_a_port_in_use_is_reported_by_the_parent(hard_models: Path, serve: Serve
         server = serve({"digits": hard_models / "a"}, WORKERS, f"--http_port={port}")
         assert server.process.wait(30) == 2
     assert f"Error: --http_port: port {port} cannot be used" in server.read_log()
-
-
-def test_a_killed_parent_leaves_no_worker(hard_models: Path, serve: Serve, eventually: Eventually) -> None:
-    server = serve({"digits": hard_models / "a"}, WORKERS).wait_ready()
-    eventually(lambda: count_ready(server) == 2, 120)
-    workers = list_workers(server)
-    assert len(workers) == 2
-    server.process.kill()
-    server.process.wait()
-    eventually(lambda: not any(map(is_alive, workers)), 20)

@@ -114,22 +114,6 @@ def test_checkpoints_persist_across_restarts(run_component) -> None:
     assert Path(outputs.artifacts["model"]["uri"]).read_text() == "done"
 
 
-@pytest.mark.mindspore
-def test_two_workers_train_in_data_parallel(run_component, lifecycle) -> None:
-    outputs = run_component(train_digits, {"dataset": (dsl.Dataset, lifecycle.dataset)}, epochs=1)
-    assert outputs.parameters["Output"] > 0.3
-    model = Path(outputs.artifacts["model"]["uri"])
-    assert (model / "checkpoint" / "checkpoint.json").is_file()
-    assert (model / "metrics.jsonl").is_file()
-
-
-@msjob_component(workers=2)
-def train_digits(dataset: Input[Dataset], model: Output[Model], epochs: int) -> float:
-    from kfp_mindspore.digits.train import train
-
-    return train(epochs=epochs, batch_size=32, learning_rate=3e-3, seed=1).metrics["accuracy"]
-
-
 @msjob_component
 def read_environment() -> str:
     import os

@@ -162,9 +162,9 @@ def share_processes() -> MindSporeProcesses:
 
 def main() -> None:
     """Serve requests; a fork leaves the loop and runs its script as a process of its own would."""
+    # Before MindSpore: it selects the implementation of protobuf.
+    from kfp_mindspore.training import run  # noqa: F401, I001
     from mindspore import nn, train  # noqa: F401
-
-    from kfp_mindspore.training import run  # noqa: F401
 
     sys.path.pop(0)
     for line in sys.stdin:

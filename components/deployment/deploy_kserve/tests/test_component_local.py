@@ -33,7 +33,7 @@ def test_smoke_test_of_a_deployment(run_component, lifecycle, tmp_path) -> None:
 
 @pytest.mark.mindspore
 def test_canary_is_promoted_or_rolled_back(run_component, lifecycle, tmp_path) -> None:
-    from kfp_mindspore.components import deploy_kserve, rollback_kserve
+    from kfp_mindspore.components import deploy_kserve, rollback_kserve, smoke_test
     from kfp_mindspore.inference import InferenceClient
 
     client = InferenceClient()
@@ -48,6 +48,9 @@ def test_canary_is_promoted_or_rolled_back(run_component, lifecycle, tmp_path) -
         with pytest.raises(RuntimeError, match="The canary was rolled back; version 2 serves on"):
             run_component(deploy_kserve, spoiled, **options)
         status = client.get("canary")
+        outputs = run_component(smoke_test, bundle, url=status.url, model_name="canary").parameters
+        assert outputs["samples"] == 32
+        assert outputs["max_abs_diff"] <= 1e-5
         assert (status.version, status.canary, status.ready) == (2, None, True)
         rolled_back = run_component(rollback_kserve, service_name="canary", version=2).parameters
         assert (rolled_back["version"], rolled_back["model"]) == (3, status.previous)
