@@ -75,6 +75,9 @@ def _build_container(image: str) -> dict[str, Any]:
             f"--model_dir={MODEL_DIRECTORY}",
             f"--http_port={HTTP_PORT}",
             f"--grpc_port={GRPC_PORT}",
+            # kube-proxy routes new connections to a terminating pod for some time; together less than the pod's 30 s.
+            "--drain_seconds=5",
+            "--grace_period=20",
         ],
         # Liveness succeeds during the import of MindSpore, readiness once every batch size is compiled. The startup
         # probe is the deadline, and its period of 1 s bounds the delay of readiness.

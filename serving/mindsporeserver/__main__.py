@@ -48,7 +48,7 @@ def _run_workers(argv: Sequence[str], options: Options) -> int:
         host=options.host,
         http_port=options.http_port,
         grpc_port=options.grpc_port if options.enable_grpc else None,
-        grace_period=options.grace_period,
+        grace_period=options.drain_seconds + options.grace_period,
     )
 
 

@@ -109,6 +109,7 @@ def _build_options(options: Options, link: WorkerLink | None) -> ServerOptions:
         max_receive_bytes=receive,
         event_loop=options.event_loop,
         keep_alive_seconds=options.timeout_keep_alive,
+        drain_seconds=options.drain_seconds,
         grace_period=options.grace_period,
         watch_seconds=options.reload_interval if link is None else 0.0,
     )

@@ -82,6 +82,7 @@ class Options:
     grpc_ssl_certfile: str | None
     grpc_ssl_keyfile: str | None
     grpc_ssl_ca_certs: str | None
+    drain_seconds: float
     grace_period: int
 
 
@@ -198,6 +199,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="CA certificates; gRPC clients must present a certificate of one of them.",
     )
+    add(
+        "--drain_seconds",
+        default=0.0,
+        type=float,
+        help="Seconds after SIGTERM for which new connections are accepted: a cluster may still route requests here.",
+    )
     add("--grace_period", default=30, type=int, help="Seconds for accepted requests to finish after SIGTERM.")
 
 
@@ -219,7 +226,7 @@ def read_options(arguments: argparse.Namespace) -> Options:
     ):
         if found[flag] < least:
             errors.append(f"--{flag}: must be at least {least}, got {found[flag]}")
-    for flag in ("max_delay_ms", "request_timeout", "transform_timeout", "reload_interval"):
+    for flag in ("max_delay_ms", "request_timeout", "transform_timeout", "reload_interval", "drain_seconds"):
         if not (0 <= found[flag] < math.inf):
             errors.append(f"--{flag}: must be 0 or more, got {found[flag]}")
     errors += [

@@ -51,7 +51,8 @@ class ServerOptions:
         max_receive_bytes: Maximum size of a gRPC request; None for the limit of HTTP bodies.
         event_loop: auto, uvloop or asyncio.
         keep_alive_seconds: Seconds before an idle HTTP connection is closed.
-        grace_period: Seconds for accepted requests to finish after SIGTERM.
+        drain_seconds: Seconds after SIGTERM for which new connections are accepted.
+        grace_period: Seconds for accepted requests to finish after that.
         watch_seconds: Poll interval of the models' files; 0 disables reloading.
     """
 
@@ -65,6 +66,7 @@ class ServerOptions:
     max_receive_bytes: int | None = None
     event_loop: str = "auto"
     keep_alive_seconds: int = 65
+    drain_seconds: float = 0.0
     grace_period: int = 30
     watch_seconds: float = 0.0
 
@@ -220,12 +222,15 @@ class Server:
         return rpc
 
     async def _drain(self, serving: asyncio.Task[Any], rpc: grpc.aio.Server | None) -> None:
-        """Finish accepted requests with `Connection: close`, then close idle connections."""
+        """Answer with `Connection: close` while requests may arrive, then close idle connections."""
         loop = asyncio.get_running_loop()
         self._state.is_draining = True
         await self._health.set_serving(False)
-        deadline = loop.time() + min(_DRAIN_SECONDS, self._options.grace_period)
-        while self._http.server_state.connections and loop.time() < deadline and not self._http.force_exit:
+        accepting = loop.time() + self._options.drain_seconds
+        deadline = max(accepting, loop.time() + min(_DRAIN_SECONDS, self._options.grace_period))
+        while loop.time() < deadline and not self._http.force_exit:
+            if loop.time() >= accepting and not self._http.server_state.connections:
+                break
             await asyncio.sleep(0.02)
         self._http.should_exit = True
         stopping = [serving] if rpc is None else [serving, loop.create_task(self._stop_grpc(rpc))]

@@ -144,8 +144,6 @@ class KServe:
         runtime["spec"]["volumes"] += [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in names]
         (container,) = runtime["spec"]["containers"]
         container["volumeMounts"] += self.packages.mounts
-        # docs/kserve.md, Rollouts: a terminating pod gets requests until kube-proxy has the new endpoints.
-        container["lifecycle"] = {"preStop": {"sleep": {"seconds": 5}}}
         # The pods of two versions of two services fit on two cores.
         container["resources"]["requests"] = {"cpu": "50m", "memory": "128Mi"}
         return runtime

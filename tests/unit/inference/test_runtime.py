@@ -113,6 +113,8 @@ def test_its_arguments_are_flags_of_the_server() -> None:
         "--model_dir=/mnt/models",
         "--http_port=8080",
         "--grpc_port=8081",
+        "--drain_seconds=5",
+        "--grace_period=20",
     ]
 
 
