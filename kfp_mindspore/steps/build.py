@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.settings import LOCAL, PLACEHOLDER_IMAGE, get_backend_name, get_image
 from kfp_mindspore.steps.pod_patch import PodPatch
+from kfp_mindspore.steps.step_pod import POD_NAME_VARIABLE, read_step_pod
 from kfp_mindspore.steps.task_config import read_task_config
 
 if TYPE_CHECKING:
@@ -158,6 +160,7 @@ def _make_builder(name: str, given: Mapping[str, Any], registry: RegistryConfig,
             resources=patch.resources,
             node_selector=patch.node_selector,
             tolerations=patch.tolerations,
+            owner=_read_owner(str(given.get("namespace", ""))),
         )
         return ClusterBuilder(registry, context_store=make_context_store(**stored), job=job, **others)
     if name == "docker":
@@ -167,6 +170,17 @@ def _make_builder(name: str, given: Mapping[str, Any], registry: RegistryConfig,
     from kfp_mindspore.images.builders.append import AppendBuilder
 
     return AppendBuilder(registry)
+
+
+def _read_owner(namespace: str) -> Mapping[str, Any] | None:
+    """Return an owner reference to the run's Workflow; None outside a run, and for a build in another namespace."""
+    from kfp_mindspore.kube.cluster import Cluster
+
+    if POD_NAME_VARIABLE not in os.environ:
+        return None
+    pod = read_step_pod(Cluster())
+    # An owner in another namespace counts as deleted: the garbage collector would delete the Job.
+    return pod.workflow if pod is not None and namespace in ("", pod.namespace) else None
 
 
 def _refuse_unknown(field: str, given: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -43,6 +43,7 @@ class JobSettings:
         user: uid of the build process.
         seccomp: Seccomp profile: user namespaces need `Unconfined`, or a profile on the nodes as `Localhost/path`.
         deadline_seconds: Seconds after which the cluster terminates the build.
+        owner: Owner reference of the Job, to an object of its namespace; its deletion deletes the Job.
     """
 
     service_account: str = ""
@@ -53,6 +54,7 @@ class JobSettings:
     user: int = 1000
     seccomp: str = "Unconfined"
     deadline_seconds: int = 3600
+    owner: Mapping[str, Any] | None = None
 
 
 def make_job(
@@ -125,7 +127,11 @@ def make_job(
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": name, "labels": labels},
+        "metadata": {
+            "name": name,
+            "labels": labels,
+            **({"ownerReferences": [dict(settings.owner)]} if settings.owner else {}),
+        },
         "spec": {
             "backoffLimit": 0,
             "activeDeadlineSeconds": settings.deadline_seconds,

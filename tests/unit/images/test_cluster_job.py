@@ -49,6 +49,16 @@ def test_labels_and_arguments_are_quoted() -> None:
     assert str(TARGET) in script
 
 
+def test_job_has_its_owner() -> None:
+    owner = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "1"}
+    owned, other = (
+        ClusterBuilder(job=JobSettings(owner=given)).make_manifest(make_plan(), TARGET, STORED)["metadata"]
+        for given in (owner, None)
+    )
+    assert owned["ownerReferences"] == [owner]
+    assert "ownerReferences" not in other
+
+
 def test_pod_is_not_privileged() -> None:
     settings = JobSettings(seccomp="Localhost/userns.json", service_account="builder", work_size="5Gi")
     builder = ClusterBuilder(job=settings)

@@ -65,6 +65,27 @@ def test_settings_of_the_task_reach_the_build_pod(monkeypatch) -> None:
     )
 
 
+def test_build_of_a_run_is_owned_by_its_workflow(monkeypatch) -> None:
+    from kfp_mindspore.images.builders import cluster
+    from kfp_mindspore.steps import build
+    from kfp_mindspore.steps.step_pod import StepPod
+
+    workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "1"}
+    builder = mock.create_autospec(cluster.ClusterBuilder, side_effect=InterruptedError)
+    monkeypatch.setattr(cluster, "ClusterBuilder", builder)
+    monkeypatch.setattr(build, "read_step_pod", lambda cluster: StepPod("team", workflow=workflow))
+    monkeypatch.setenv("KFP_POD_NAME", "run-build")
+    owners = []
+    for namespace in ({}, {"namespace": "team"}, {"namespace": "builds"}):
+        options = {"claim": "work", "claim_path": "/work", **namespace}
+        with pytest.raises(InterruptedError):
+            build_image.python_func(
+                destination="a.test/b", files={"a": "1"}, base="a.test/c", builder="cluster", builder_options=options
+            )
+        owners.append(builder.call_args.kwargs["job"].owner)
+    assert owners == [workflow, workflow, None]
+
+
 def test_local_run_without_a_destination_builds_nothing(capsys) -> None:
     assert build_image.python_func(files={"a.py": "1"}) == ("", "", False)
     assert "nothing to build" in capsys.readouterr().out
