@@ -24,7 +24,7 @@ def digits_lifecycle(
     Args:
         epochs: Passes over the training split.
         threshold: Minimum accuracy on the test split for deployment, 0 to 1.
-        seed: Seed of the split, the initial parameters and the order of the samples.
+        seed: Seed of the initial parameters and the order of the samples; it does not change the split.
         workers: Number of training workers.
         batch_size: Samples per step over all workers.
         service_name: Name of the service and of the model in its URLs.
@@ -35,7 +35,7 @@ def digits_lifecycle(
     from kfp_mindspore.components import load_dataset, train_msjob
     from kfp_mindspore.pipelines.training.shared.deployment import deploy_if_accurate
 
-    dataset = load_dataset(name="digits", seed=seed).outputs["dataset"]
+    dataset = load_dataset(name="digits").outputs["dataset"]
     training = train_msjob(
         dataset=dataset,
         command=["python", "-m", "kfp_mindspore.digits.train"],

@@ -31,7 +31,7 @@ def retrain_and_promote(
     Args:
         data: Name, path or URI of the dataset, see `load_dataset`.
         epochs: Passes over the training split.
-        seed: Seed of the split, the initial parameters and the order of the samples.
+        seed: Seed of the initial parameters and the order of the samples; it does not change the split.
         workers: Number of training workers.
         batch_size: Samples per step over all workers.
         threshold: Minimum accuracy on the test split for deployment, 0 to 1.

@@ -25,7 +25,8 @@ def retrain(
     Args:
         data: Name, path or URI of the dataset.
         epochs: Passes over the training split.
-        seed: Seed of the split, the initial parameters and the order of the samples.
+        seed: Seed of the initial parameters and the order of the samples. The split is the same for every seed: the
+            served model must not be compared on samples it was trained with.
         workers: Number of training workers.
         batch_size: Samples per step over all workers.
         threshold: Minimum accuracy on the test split for deployment, 0 to 1.
@@ -38,7 +39,7 @@ def retrain(
     """
     from kfp_mindspore.components import compare_models, deploy_kserve, export_mindir, load_dataset, train_msjob
 
-    dataset = load_dataset(name=data, seed=seed).set_caching_options(False).outputs["dataset"]
+    dataset = load_dataset(name=data).set_caching_options(False).outputs["dataset"]
     training = train_msjob(
         dataset=dataset,
         command=["python", "-m", "kfp_mindspore.digits.train"],
