@@ -16,6 +16,7 @@ from kfp_mindspore.runs.access import CAPABILITIES, PERMISSIONS, Capability, Ser
 from kfp_mindspore.settings import IMAGE_VARIABLE
 
 if TYPE_CHECKING:
+    from kfp_mindspore.kube.cluster import Cluster
     from kfp_mindspore.runs.preflight import CheckResult
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -40,6 +41,9 @@ def add_account_options(command: Command) -> Command:
         click.option(
             "--secret", "secrets", multiple=True, help="Secret of the artifact store, besides KFP's own; repeatable."
         ),
+        click.option(
+            "--model-account", default="", help="Service account of services, with the Secret of the model's store."
+        ),
         click.option("--kubeconfig", type=file, help="A kubeconfig file. [default: KUBECONFIG, ~/.kube/config]"),
         click.option("--context", help="Context of the kubeconfig. [default: its current one]"),
     )
@@ -52,7 +56,8 @@ def add_account_options(command: Command) -> Command:
     epilog="""\b
 Examples:
   kfp-mindspore pipeline setup -n kubeflow > access.yaml
-  kfp-mindspore pipeline setup -n my-profile --service-account default-editor --apply"""
+  kfp-mindspore pipeline setup -n my-profile --service-account default-editor --apply
+  kfp-mindspore pipeline setup -n kubeflow --model-account model-reader --apply"""
 )
 @add_account_options
 @click.option(
@@ -62,6 +67,7 @@ Examples:
     multiple=True,
     help="Only what these steps need; repeatable. [default: all]",
 )
+@click.option("--store-endpoint", default="", help="URL of the model's store. [default: that of kfp-launcher]")
 @click.option("--apply", is_flag=True, help="Apply the objects to the cluster instead of printing them.")
 @add_json_option
 def setup(
@@ -71,20 +77,33 @@ def setup(
     deployment: tuple[str, ...],
     images: tuple[str, ...],
     secrets: tuple[str, ...],
+    model_account: str,
     capabilities: tuple[Capability, ...],
+    store_endpoint: str,
     apply: bool,
     kubeconfig: Path | None,
     context: str | None,
     as_json: bool,
 ) -> None:
-    """Print or apply the Roles and RoleBindings that the steps of runs need."""
+    """Print or apply the Roles and RoleBindings that the steps of runs need.
+
+    With --model-account also the service account with which KServe reads models, and with --apply its Secret, a copy of
+    the artifact store's credentials in KServe's form. Credentials are never printed.
+    """
+    from kfp_mindspore.inference.store_account import build_account
     from kfp_mindspore.runs.access import build_access
 
-    account = _make_account(namespace, service_account, (*training, *deployment, *images), secrets)
+    account = _make_account(namespace, service_account, (*training, *deployment, *images), secrets, model_account)
+    if store_endpoint and not (model_account and store_endpoint.startswith(("http://", "https://"))):
+        raise UserError("--store-endpoint: must be http://… or https://…, together with --model-account")
     given: dict[Capability, tuple[str, ...]] = {"training": training, "deployment": deployment, "images": images}
     chosen = {name: given.get(name) or (namespace,) for name in PERMISSIONS if name in (capabilities or PERMISSIONS)}
     documents = build_access(account, chosen, secrets)
+    places = (deployment or (namespace,)) if model_account else ()
+    documents += [build_account(model_account, place) for place in places]
     if not apply:
+        if model_account:
+            click.echo(f"The Secret {model_account} holds credentials and is not printed: --apply makes it.", err=True)
         if as_json:
             print_json({"objects": documents})
         else:
@@ -93,6 +112,7 @@ def setup(
     from kfp_mindspore.kube.cluster import Cluster
 
     cluster = Cluster(kubeconfig, context)
+    documents += _build_secrets(cluster, namespace, model_account, places, store_endpoint)
     applied = []
     for document in documents:
         metadata = cluster.apply(document)["metadata"]
@@ -101,6 +121,21 @@ def setup(
             click.echo(f"{applied[-1]} applied")
     if as_json:
         print_json({"applied": applied})
+
+
+def _build_secrets(
+    cluster: Cluster, namespace: str, name: str, places: tuple[str, ...], endpoint: str
+) -> list[dict[str, Any]]:
+    """Return the Secrets of the service account of services, with the credentials of the artifact store."""
+    from kfp_mindspore.inference.store_account import build_secret
+    from kfp_mindspore.steps.store_config import read_model_store
+
+    if not places:
+        return []
+    options = read_model_store(cluster, namespace, endpoint).options
+    region = (options.get("client_kwargs") or {}).get("region_name", "")
+    found = {"endpoint": options.get("endpoint_url", ""), "region": region}
+    return [build_secret(name, place, (options["key"], options["secret"]), **found) for place in places]
 
 
 @click.command(
@@ -122,6 +157,7 @@ def check(
     deployment: tuple[str, ...],
     images: tuple[str, ...],
     secrets: tuple[str, ...],
+    model_account: str,
     image: str,
     pipeline_root: str,
     kubeconfig: Path | None,
@@ -137,13 +173,14 @@ def check(
     from kfp_mindspore.runs.sources import compile_text
     from kfp_mindspore.runs.spec import parse_spec
 
-    account = _make_account(namespace, service_account, (*training, *deployment, *images), secrets)
+    account = _make_account(namespace, service_account, (*training, *deployment, *images), secrets, model_account)
     text = compile_text(source, image) if source else ""
     spec = parse_spec(text, subject=source) if source else None
     destination = Destination(
         account,
         {"training": training, "deployment": deployment, "images": images},
         secrets=secrets,
+        model_account=model_account,
         pipeline_root=pipeline_root,
     )
     results = [*_check_storage(spec, text), *run_checks(Cluster(kubeconfig, context), destination, spec)]
@@ -171,8 +208,11 @@ def _check_storage(spec: dict[str, Any] | None, text: str) -> list[CheckResult]:
     return [CheckResult("storage", "passed", "jobs have access to their data")]
 
 
-def _make_account(namespace: str, name: str, others: tuple[str, ...], secrets: tuple[str, ...]) -> ServiceAccount:
+def _make_account(
+    namespace: str, name: str, others: tuple[str, ...], secrets: tuple[str, ...], model_account: str
+) -> ServiceAccount:
     errors = list_namespace_errors("namespace", namespace, *others) + list_name_errors("--service-account", name)
+    errors += list_name_errors("--model-account", *filter(None, [model_account]))
     if errors := errors + list_name_errors("--secret", *secrets):
         raise UserError("; ".join(errors))
     return ServiceAccount(name, namespace)

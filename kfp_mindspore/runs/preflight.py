@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.inference.manifest import MODEL_FORMAT
+from kfp_mindspore.inference.store_account import ACCOUNTS, find_secret
 from kfp_mindspore.kube.errors import ForbiddenError, NotInstalledError
-from kfp_mindspore.kube.resources import Resource
+from kfp_mindspore.kube.resources import CONFIG_MAPS, Resource
 from kfp_mindspore.msjob.names import API_VERSION, KIND
 from kfp_mindspore.runs.access import (
     CAPABILITIES,
@@ -57,8 +58,6 @@ NAMESPACE_FLAGS: Mapping[Capability, str] = {
 }
 _OPERATOR = "msjob-controller"
 _OPERATOR_NAMESPACE = "msjob-system"
-_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
-_CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 _DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 _RUNTIMES = Resource("serving.kserve.io", "v1alpha1", "servingruntimes", "ServingRuntime")
 _CLUSTER_RUNTIMES = Resource(
@@ -91,12 +90,14 @@ class Destination:
         account: Service account of its steps.
         namespaces: Namespaces by capability; default that of the account.
         secrets: Secrets with credentials of the artifact store, besides KFP's default.
+        model_account: Service account of services; empty for one that is not known.
         pipeline_root: Pipeline root of the run; empty for the pipeline's or the namespace's.
     """
 
     account: ServiceAccount
     namespaces: Mapping[Capability, Sequence[str]] = field(default_factory=dict)
     secrets: Sequence[str] = ()
+    model_account: str = ""
     pipeline_root: str = ""
 
     def list_namespaces(self, capability: Capability) -> Sequence[str]:
@@ -139,6 +140,7 @@ def run_checks(cluster: Cluster, destination: Destination, spec: PipelineSpec | 
     if "deployment" in capabilities:
         for namespace in destination.list_namespaces("deployment"):
             yield _check("runtime", _check_runtime, cluster, namespace)
+            yield _check("model store", _check_model_store, cluster, destination, namespace)
         yield _check("pipeline root", _check_root, cluster, destination, spec)
 
 
@@ -172,7 +174,7 @@ def _check_images(spec: PipelineSpec) -> CheckResult:
 
 def _check_account(cluster: Cluster, account: ServiceAccount) -> CheckResult:
     try:
-        cluster.get(_ACCOUNTS, account.name, account.namespace)
+        cluster.get(ACCOUNTS, account.name, account.namespace)
     except NotFoundError:
         return CheckResult(
             "account",
@@ -280,6 +282,28 @@ def _check_runtime(cluster: Cluster, namespace: str) -> CheckResult:
     )
 
 
+def _check_model_store(cluster: Cluster, destination: Destination, namespace: str) -> CheckResult:
+    name, place = destination.model_account or "default", destination.account.namespace
+    try:
+        if secret := find_secret(cluster, name, namespace):
+            return CheckResult(
+                "model store", "passed", f"service account {name} in namespace {namespace} has the Secret {secret}"
+            )
+        message = f"service account {name} in namespace {namespace} has no Secret with S3 credentials for KServe"
+    except NotFoundError:
+        message = f"namespace {namespace} has no service account {name}"
+    flag = "" if namespace == place else f" {NAMESPACE_FLAGS['deployment']} {namespace}"
+    return CheckResult(
+        "model store",
+        # A run may name another account, and a cloud may give the account an identity.
+        "failed" if destination.model_account else "unknown",
+        message,
+        f"For s3:// and minio://: kfp-mindspore pipeline setup -n {place}{flag} --model-account "
+        f"{destination.model_account or 'model-reader'} --apply, then run with -p service_account=… and check with "
+        "--model-account.",
+    )
+
+
 def _check_root(cluster: Cluster, destination: Destination, spec: PipelineSpec | None) -> CheckResult:
     namespace = destination.account.namespace
     root = destination.pipeline_root or str((spec or {}).get("defaultPipelineRoot") or "")
@@ -287,14 +311,14 @@ def _check_root(cluster: Cluster, destination: Destination, spec: PipelineSpec |
     if not root:
         source = f"that of the ConfigMap {LAUNCHER_CONFIG} in namespace {namespace}"
         try:
-            root = (cluster.get(_CONFIG_MAPS, LAUNCHER_CONFIG, namespace).get("data") or {}).get(
+            root = (cluster.get(CONFIG_MAPS, LAUNCHER_CONFIG, namespace).get("data") or {}).get(
                 "defaultPipelineRoot", ""
             )
         except NotFoundError:
             root = ""
     if not root:
         root, source = _DEFAULT_ROOT, "KFP's default"
-    if root.partition("://")[0] in _SERVABLE_SCHEMES:
+    if root.partition("://")[0] in (*_SERVABLE_SCHEMES, *(("minio",) if destination.model_account else ())):
         return CheckResult("pipeline root", "passed", f"{root} ({source}) can be read by KServe")
     return CheckResult(
         "pipeline root",

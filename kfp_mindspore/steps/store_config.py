@@ -7,10 +7,11 @@ account of the pod.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from kfp_mindspore.kube.cluster import Cluster
 
 CONFIG_MAP = "kfp-launcher"
+# KFP's own default, in KFP 2.17.
+_DEFAULT_ROOT = "minio://mlpipeline/v2/artifacts"
 # KFP's default for minio:// without a provider in the ConfigMap.
 _MINIO_DEFAULT = {
     "endpoint": "seaweedfs.kubeflow:9000",
@@ -132,24 +135,54 @@ def open_stores(stores: Sequence[StoreConfig], cluster: Cluster, namespace: str)
         UserError: A Secret does not exist or lacks a key.
         ForbiddenError: The service account may not get Secrets.
     """
-    opened = []
-    for store in stores:
-        options = dict(store.options)
-        if store.secret:
-            try:
-                data = cluster.get(SECRETS, store.secret, namespace).get("data") or {}
-            except NotFoundError:
-                raise UserError(
-                    f"Secret {namespace}/{store.secret} with the credentials of {store.prefix} does not exist",
-                    hint=f"It is named in the ConfigMap {namespace}/{CONFIG_MAP}, or is the default of KFP.",
-                ) from None
-            for name, key in store.keys.items():
-                if key not in data:
-                    raise UserError(f"Secret {namespace}/{store.secret}: has no key {key!r}")
-                value = base64.b64decode(data[key]).decode()
-                options[name] = json.loads(value) if name == "token" else value
-        opened.append(Store(store.prefix, options))
-    return ArtifactStore(opened, {})
+    return ArtifactStore([_read_credentials(store, cluster, namespace) for store in stores], {})
+
+
+def read_model_store(cluster: Cluster, namespace: str, endpoint: str = "") -> Store:
+    """Return the S3 store of a namespace's pipeline root, with its credentials.
+
+    Args:
+        cluster: Client of the cluster.
+        namespace: The namespace of the runs.
+        endpoint: URL of the store; empty for that of the ConfigMap `kfp-launcher`.
+
+    Raises:
+        UserError: The pipeline root is in no S3 store, or its credentials are not in a Secret.
+        ForbiddenError: The caller may not get the ConfigMap or the Secret.
+    """
+    root, providers = _DEFAULT_ROOT, read_providers(cluster, namespace)
+    with contextlib.suppress(NotFoundError):
+        root = (cluster.get(CONFIG_MAPS, CONFIG_MAP, namespace).get("data") or {}).get("defaultPipelineRoot") or root
+    scheme = root.partition("://")[0]
+    if endpoint and not providers.get(scheme):
+        providers = {scheme: {"default": _MINIO_DEFAULT}}
+    (store,) = resolve_stores([root], providers)
+    if scheme == "gs" or not store.secret:
+        raise UserError(
+            f"{root}: its credentials are not in a Secret with S3 keys",
+            hint="Make the service account for your store: https://kserve.github.io/website",
+        )
+    if endpoint:
+        store = replace(store, options={**store.options, "endpoint_url": endpoint})
+    return _read_credentials(store, cluster, namespace)
+
+
+def _read_credentials(store: StoreConfig, cluster: Cluster, namespace: str) -> Store:
+    options = dict(store.options)
+    if store.secret:
+        try:
+            data = cluster.get(SECRETS, store.secret, namespace).get("data") or {}
+        except NotFoundError:
+            raise UserError(
+                f"Secret {namespace}/{store.secret} with the credentials of {store.prefix} does not exist",
+                hint=f"It is named in the ConfigMap {namespace}/{CONFIG_MAP}, or is the default of KFP.",
+            ) from None
+        for name, key in store.keys.items():
+            if key not in data:
+                raise UserError(f"Secret {namespace}/{store.secret}: has no key {key!r}")
+            value = base64.b64decode(data[key]).decode()
+            options[name] = json.loads(value) if name == "token" else value
+    return Store(store.prefix, options)
 
 
 def _resolve_provider(scheme: str, bucket: str, key: str, provider: Mapping[str, Any]) -> StoreConfig:

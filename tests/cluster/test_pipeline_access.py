@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import secrets
@@ -15,16 +16,16 @@ import yaml
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.kube.cluster import Cluster
-from kfp_mindspore.kube.resources import DEFINITIONS, NAMESPACES, PODS, Resource
+from kfp_mindspore.kube.resources import CONFIG_MAPS, DEFINITIONS, NAMESPACES, PODS, SECRETS, Resource
 from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.runs.access import CAPABILITIES, Permission, ServiceAccount, list_missing, list_permissions
 from tests.cluster.infrastructure.api_server import ControlPlane
+from tests.support.object_store import ACCESS_KEY, SECRET_KEY
 from tests.support.operators import wait_for
 
 IMAGE = "registry.example.com/mine@sha256:" + "0" * 64
 ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")
 ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
-CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 RUNTIMES = Resource("serving.kserve.io", "v1alpha1", "servingruntimes", "ServingRuntime")
 
@@ -147,6 +148,43 @@ def test_other_secrets_are_granted_by_name(setup: Any, cluster: Cluster, account
     assert list_missing(cluster, account, other, account.namespace) == other
 
 
+def test_setup_makes_the_service_account_of_services(
+    setup: Any, cluster: Cluster, account: ServiceAccount, capsys: Any
+) -> None:
+    _add_store(cluster, account.namespace)
+    setup("--model-account", "reader")
+    printed = capsys.readouterr()
+    assert "secret/reader in namespace" in printed.out
+    secret = cluster.get(SECRETS, "reader", account.namespace)
+    keys = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
+    assert (keys["AWS_ACCESS_KEY_ID"], keys["AWS_SECRET_ACCESS_KEY"]) == (ACCESS_KEY, SECRET_KEY)
+    for value in (ACCESS_KEY, SECRET_KEY, *secret["data"].values()):
+        assert value not in printed.out + printed.err
+    assert secret["metadata"]["annotations"] == {
+        "serving.kserve.io/s3-endpoint": "store.kubeflow:9000",
+        "serving.kserve.io/s3-usehttps": "0",
+        "serving.kserve.io/s3-region": "eu",
+    }
+    # Secrets that others gave the account stay.
+    cluster.patch(ACCOUNTS, "reader", account.namespace, {"secrets": [{"name": "other"}, {"name": "reader"}]})
+    setup("--model-account", "reader", "--store-endpoint", "https://other:9000")
+    names = [item["name"] for item in cluster.get(ACCOUNTS, "reader", account.namespace)["secrets"]]
+    assert sorted(names) == ["other", "reader"]
+    notes = cluster.get(SECRETS, "reader", account.namespace)["metadata"]["annotations"]
+    assert (notes["serving.kserve.io/s3-endpoint"], notes["serving.kserve.io/s3-usehttps"]) == ("other:9000", "1")
+
+
+def _add_store(cluster: Cluster, namespace: str) -> None:
+    """Create KFP's Secret of the artifact store and let the ConfigMap kfp-launcher name both."""
+    keys = {"accesskey": ACCESS_KEY, "secretkey": SECRET_KEY}
+    cluster.create(SECRETS, {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": keys}, namespace)
+    reference = {"secretName": "mlpipeline-minio-artifact", "accessKeyKey": "accesskey", "secretKeyKey": "secretkey"}
+    store = {"endpoint": "store.kubeflow:9000", "region": "eu", "disableSSL": True}
+    providers = {"s3": {"default": {**store, "credentials": {"secretRef": reference}}}}
+    data = {"defaultPipelineRoot": "s3://bucket/runs", "providers": yaml.safe_dump(providers)}
+    cluster.create(CONFIG_MAPS, {"metadata": {"name": "kfp-launcher"}, "data": data}, namespace)
+
+
 def test_account_reviews_its_own_rights(
     api_server: ControlPlane, setup: Any, check: Check, cluster: Cluster, account: ServiceAccount, tmp_path: Path
 ) -> None:
@@ -212,8 +250,7 @@ def lifecycle_cluster(cluster: Cluster, account: ServiceAccount) -> Iterator[dic
     cluster.create(
         RUNTIMES, {"apiVersion": RUNTIMES.api_version, "kind": "ServingRuntime", **runtime}, account.namespace
     )
-    data = {"defaultPipelineRoot": "s3://bucket/runs"}
-    cluster.create(CONFIG_MAPS, {"metadata": {"name": "kfp-launcher"}, "data": data}, account.namespace)
+    _add_store(cluster, account.namespace)
     yield {"operator": place}
     cluster.delete(NAMESPACES, place)
     for definition in definitions:
@@ -224,11 +261,17 @@ def lifecycle_cluster(cluster: Cluster, account: ServiceAccount) -> Iterator[dic
 def test_check_of_lifecycle(
     setup: Any, check: Check, cluster: Cluster, account: ServiceAccount, lifecycle_cluster: dict[str, Any]
 ) -> None:
-    setup()
+    setup("--model-account", "reader")
     _wait_granted(cluster, account)
     place = lifecycle_cluster["operator"]
     source = ("digits_lifecycle", "--image", IMAGE)
     _, results = check(*source)
+    assert _get_messages(results, "model store", "unknown") == [
+        f"service account default in namespace {account.namespace} has no Secret with S3 credentials for KServe"
+    ]
+    _, results = check(*source, "--model-account", "gone")
+    assert _get_messages(results, "model store", "failed")
+    source = (*source, "--model-account", "reader")
     (message,) = _get_messages(results, "operator", "failed")
     assert message == f"the Deployment msjob-controller in namespace {place} has no available pod"
     _make_pods_ready(cluster, place)
@@ -236,7 +279,17 @@ def test_check_of_lifecycle(
     assert (code, [result for result in results if result["status"] != "passed"]) == (0, [])
     names = [result["name"] for result in results]
     assert set(names) == {
-        *("images", "storage", "account", "definition", "access", "operator", "runtime", "pipeline root"),
+        *(
+            "images",
+            "storage",
+            "account",
+            "definition",
+            "access",
+            "operator",
+            "runtime",
+            "model store",
+            "pipeline root",
+        ),
     }
 
     faults: list[tuple[str, Callable[[], Any], str]] = [
@@ -248,9 +301,9 @@ def test_check_of_lifecycle(
         (
             "pipeline root",
             lambda: cluster.patch(
-                CONFIG_MAPS, "kfp-launcher", account.namespace, {"data": {"defaultPipelineRoot": "minio://a/b"}}
+                CONFIG_MAPS, "kfp-launcher", account.namespace, {"data": {"defaultPipelineRoot": "oss://a/b"}}
             ),
-            f"minio://a/b (that of the ConfigMap kfp-launcher in namespace {account.namespace}) cannot be read by "
+            f"oss://a/b (that of the ConfigMap kfp-launcher in namespace {account.namespace}) cannot be read by "
             "KServe, which needs s3:// or gs://",
         ),
         (

@@ -50,6 +50,19 @@ def test_setup_prints_objects_of_the_given_namespaces(capsys: pytest.CaptureFixt
     assert json.loads(capsys.readouterr().out)["objects"] == [role, binding]
 
 
+def test_setup_prints_the_account_of_services_without_its_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["pipeline", "setup", "-n", "a", "--service-namespace", "b", "--model-account", "reader"]) == 0
+    printed = capsys.readouterr()
+    (account,) = (item for item in yaml.safe_load_all(printed.out) if item["kind"] not in ("Role", "RoleBinding"))
+    assert (account["kind"], account["metadata"]["namespace"]) == ("ServiceAccount", "b")
+    assert account["secrets"] == [{"name": "reader"}]
+    assert "The Secret reader holds credentials and is not printed" in printed.err
+    for endpoint in (["store:9000"], ["http://store:9000", "--model-account", ""]):
+        command = ["pipeline", "setup", "-n", "a", "--model-account", "reader", "--store-endpoint", *endpoint]
+        assert run(command) == 2
+        assert "--store-endpoint: must be" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -57,6 +70,7 @@ def test_setup_prints_objects_of_the_given_namespaces(capsys: pytest.CaptureFixt
         ([*PROFILE, "--job-namespace", "a_b"], "namespace: must be at most 63 lower-case letters"),
         (["-n", "a", "--service-account", "x y"], "--service-account: must be at most 253"),
         (["-n", "a", "--secret", ""], "--secret: must be at most 253"),
+        (["-n", "a", "--model-account", "x y"], "--model-account: must be at most 253"),
         ([], "Missing option '-n'"),
     ],
 )

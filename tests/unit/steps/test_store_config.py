@@ -14,7 +14,7 @@ import yaml
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.steps.artifact_store import STORES_VARIABLE, ArtifactStore, StoreError
-from kfp_mindspore.steps.store_config import build_env, open_stores, read_providers, resolve_stores
+from kfp_mindspore.steps.store_config import build_env, open_stores, read_model_store, read_providers, resolve_stores
 from tests.support.fake_api_server import FakeApiServer
 from tests.support.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, start_object_store
 
@@ -42,12 +42,29 @@ def cluster(api: FakeApiServer, tmp_path: Path) -> Cluster:
 
 
 def put_providers(api: FakeApiServer, providers: Any) -> None:
-    text = providers if isinstance(providers, str) else yaml.safe_dump(providers)
+    put_config(api, providers=providers if isinstance(providers, str) else yaml.safe_dump(providers))
+
+
+def put_config(api: FakeApiServer, **data: str) -> None:
     metadata = {"name": "kfp-launcher", "namespace": NAMESPACE}
-    api.put(
-        f"/api/v1/namespaces/{NAMESPACE}/configmaps",
-        {"kind": "ConfigMap", "metadata": metadata, "data": {"providers": text}},
-    )
+    api.put(f"/api/v1/namespaces/{NAMESPACE}/configmaps", {"kind": "ConfigMap", "metadata": metadata, "data": data})
+
+
+def test_store_of_services_is_that_of_the_pipeline_root(api: FakeApiServer, cluster: Cluster) -> None:
+    put_secret(api, "mlpipeline-minio-artifact", accesskey="key", secretkey="value")
+    options = read_model_store(cluster, NAMESPACE).options
+    expected = ("http://seaweedfs.kubeflow:9000", "key", "value")
+    assert (options["endpoint_url"], options["key"], options["secret"]) == expected
+    put_secret(api, "store", id="other", password="value")
+    put_config(api, defaultPipelineRoot="s3://bucket/runs", providers=yaml.safe_dump({"s3": S3}))
+    options = read_model_store(cluster, NAMESPACE, "https://s3.example").options
+    assert (options["endpoint_url"], options["key"]) == ("https://s3.example", "other")
+    put_config(api, defaultPipelineRoot="s3://bucket/runs", providers="")
+    assert read_model_store(cluster, NAMESPACE, "https://s3.example").options["key"] == "key"
+    for root in ("s3://bucket/runs", "gs://bucket/runs"):
+        put_config(api, defaultPipelineRoot=root, providers="")
+        with pytest.raises(UserError, match="its credentials are not in a Secret with S3 keys"):
+            read_model_store(cluster, NAMESPACE)
 
 
 def put_secret(api: FakeApiServer, name: str, **values: str) -> None:
