@@ -41,7 +41,7 @@ from kfp_mindspore.msjob.topology import get_scheduler_port, is_standalone
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import list_errors
 from kfp_mindspore.operator.actions import Action, Create, Delete, RequeueAt
-from kfp_mindspore.operator.observed import Observed, PodView
+from kfp_mindspore.operator.observed import ObjectView, Observed, PodView
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.pods import build_pod, get_memory_limit, list_members, list_replaced_env
 from kfp_mindspore.operator.reconcile_state import ReconcileState
@@ -293,14 +293,21 @@ class _Reconciliation(ReconcileState):
 
     def _is_name_taken(self) -> bool:
         names = {member.name for member in self.members}
-        taken = [f"pod {pod.name}" for pod in self.observed.pods if pod.name in names and pod.owner != self.uid]
+        taken: list[tuple[str, ObjectView]] = [
+            ("pod", pod) for pod in self.observed.pods if pod.name in names and pod.owner != self.uid
+        ]
         if not is_standalone(self.job):
             taken += self.foreign
         group = self.observed.pod_group
         if group is not None and group.owner != self.uid and self.options.gang_scheduler != "none":
-            taken.append(f"PodGroup {group.name}")
+            taken.append(("PodGroup", group))
         if taken:
-            self.waiting = f"{', '.join(taken)}: exists and does not belong to this job; delete or rename it"
+            text = ", ".join(f"{kind} {item.name}" for kind, item in taken)
+            reason = "does not belong to this job; delete or rename it"
+            if all(item.owner for _, item in taken):
+                # A job was deleted and created again: its pods end within their grace period.
+                reason = "has another owner, such as an earlier job of this name that is being deleted"
+            self.waiting = f"{text}: exists and {reason}"
             self.actions.append(RequeueAt(self.now + datetime.timedelta(seconds=_RETRY_SECONDS)))
         return bool(taken)
 

@@ -43,7 +43,7 @@ class ReconcileState:
         endpoints = [item for item in observed.endpoint_slices if item.name == named]
         self.endpoint = next((item for item in endpoints if item.owner == self.uid), None)
         self.foreign = [
-            f"{kind} {item.name}"
+            (kind, item)
             for kind, items in (("Service", services), ("EndpointSlice", endpoints))
             for item in items
             if item.owner != self.uid

@@ -62,7 +62,8 @@ def make_failure(run: RemoteRun, failed: Sequence[FailedStep]) -> ProcessFailedE
     texts = [f"{step.name} ({step.reason})" if step.reason else step.name for step in failed]
     steps = f" in step {', '.join(texts)}" if texts else ""
     error = f": {run.error}" if run.error else ""
-    log = next((step.log for step in failed if step.log), ())
+    # The reason may be a line of the log.
+    log = next((tuple(line for line in step.log if line != step.reason) for step in failed if step.log), ())
     return ProcessFailedError(f"run {run.name} ended {run.state}{steps}{error}", log=log, hint=f"Details: {run.url}")
 
 

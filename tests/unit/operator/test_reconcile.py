@@ -515,15 +515,16 @@ def test_invalid_job_fails_with_its_errors() -> None:
     assert cluster.reconcile().actions == ()
 
 
-def test_taken_names_are_reported_and_waited_for() -> None:
+@pytest.mark.parametrize(("owner", "reason"), [("", "does not belong"), ("somebody", "has another owner")])
+def test_taken_names_are_reported_and_waited_for(owner: str, reason: str) -> None:
     job = make_job(2)
     pods = (PodView("digits-worker-0", "x", owner="somebody"),)
-    services = (ServiceView("digits-scheduler-0", "y"),)
-    slices = (EndpointSliceView("digits-scheduler-0", "z"),)
+    services = (ServiceView("digits-scheduler-0", "y", owner=owner),)
+    slices = (EndpointSliceView("digits-scheduler-0", "z", owner="somebody"),)
     outcome = reconcile(Observed(job, pods, services, slices), START)
     assert outcome.status is not None
     taken = "pod digits-worker-0, Service digits-scheduler-0, EndpointSlice digits-scheduler-0"
-    assert outcome.status["waiting"].startswith(f"{taken}: exists and")
+    assert outcome.status["waiting"].startswith(f"{taken}: exists and {reason}")
     assert not [action for action in outcome.actions if not isinstance(action, (EmitEvent, RequeueAt))]
     again = reconcile(Observed({**job, "status": outcome.status}, pods, services, slices), START)
     assert [type(action) for action in again.actions] == [RequeueAt], "one event"

@@ -12,7 +12,7 @@ import pytest
 from kfp_mindspore.errors import ProcessFailedError
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.runs.records import RemoteRun
-from kfp_mindspore.runs.wait import wait_for_run
+from kfp_mindspore.runs.wait import make_failure, wait_for_run
 from kfp_mindspore.runs.workflow import FailedStep, RunOnCluster, get_last_lines
 from tests.support.fake_api_server import FakeApiServer, respond_once
 
@@ -80,7 +80,11 @@ def test_reason_of_an_exit_code_is_the_error_in_the_log(server: FakeApiServer, r
     put_workflow(server, failed)
     lines = ("ValueError: lr", "ProcessFailedError: job lenet failed: lenet-worker-0 ended with exit code 1", "A hint.")
     put_pod(server, failed, *lines)
-    assert run.list_failed_steps(lines=5) == [FailedStep("train-msjob", lines[1], lines)]
+    steps = run.list_failed_steps(lines=5)
+    assert steps == [FailedStep("train-msjob", lines[1], lines)]
+    error = make_failure(RemoteRun("run-1", "mine", "FAILED", url="http://kfp"), steps)
+    assert error.message == f"run mine ended FAILED in step train-msjob ({lines[1]})"
+    assert list(error.log) == ["ValueError: lr", "A hint."]
 
 
 def test_failed_driver_is_reported_as_its_step(server: FakeApiServer, run: RunOnCluster) -> None:
