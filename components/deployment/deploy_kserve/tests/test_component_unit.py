@@ -84,6 +84,7 @@ def test_arguments_become_a_service(backend, bundle, capsys, arguments, expected
     assert others == [seconds, canary]
     defaults = {
         "model_dir": Path(bundle.path),
+        "namespace": "default",
         "digest": read_json(Path(bundle.path) / "signature.json")["digest"],
         "run": "digits-lifecycle-x7-system-container-impl-1",
     }
