@@ -32,7 +32,9 @@ POD_TEMPLATE = "https://kubernetes.io/docs/reference/kubernetes-api/workload-res
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
     pages = {package: _build_package(package, summary) for package, summary in PACKAGES.items()}
-    pages["errors"] = "# kfp_mindspore.errors\n\n::: kfp_mindspore.errors\n"
+    pages["errors"] = "# Errors\n\n" + "\n".join(
+        _build_module(f"kfp_mindspore.{name}") for name in ("errors", "kube.errors")
+    )
     pages["datasets"] = "# load_dataset\n\n::: kfp_mindspore.load_dataset\n"
     pages["commands"] = _build_commands()
     pages["msjob-fields"] = _build_fields(yaml.safe_load(DEFINITION.read_text()))
@@ -45,6 +47,10 @@ def _build_package(package: str, summary: str) -> str:
     module = importlib.import_module(f"kfp_mindspore.{package}")
     names = "\n".join(f"::: {module.__name__}.{name}\n" for name in module.__all__)
     return f"# {module.__name__}\n\n{summary}\n\n{names}"
+
+
+def _build_module(module: str) -> str:
+    return f"::: {module}\n    options:\n      show_root_full_path: true\n"
 
 
 def _build_commands() -> str:
