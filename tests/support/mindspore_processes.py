@@ -184,6 +184,7 @@ def main() -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update(request["environment"])
+    tempfile.tempdir = None  # the server's, cached
     os.chdir(request["directory"])
     if request["largest_file"] is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["largest_file"],) * 2)
