@@ -332,7 +332,7 @@ def test_success_policy_all_workers(jobs: Jobs) -> None:
     jobs.wait("all", "Succeeded")
 
 
-def test_taken_names_are_reported_and_waited_for(jobs: Jobs) -> None:
+def test_foreign_objects_of_the_jobs_names_are_reported(jobs: Jobs) -> None:
     pod: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Pod",

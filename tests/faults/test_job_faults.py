@@ -96,7 +96,7 @@ def test_a_killed_worker_is_restarted_with_its_gang(desk: Any, eventually: Any) 
     assert {pod.restarts for pod in desk.client.get_job_pods("job")} == {1}
 
 
-def test_a_killed_supervisor_takes_its_processes_along(desk: Any, eventually: Any) -> None:
+def test_processes_of_a_killed_supervisor_end(desk: Any, eventually: Any) -> None:
     desk.submit("sleep", 600, workers=2)
     pids = [desk.read_pid(f"pid-{name}") for name in ("MS_SCHED-scheduler-0", "MS_WORKER-0", "MS_WORKER-1")]
     os.kill(desk.read_supervisor().pid, signal.SIGKILL)
@@ -172,7 +172,7 @@ def test_an_interrupted_foreground_run_deletes_its_job(
     assert desk.client.list_jobs() == []
 
 
-def test_a_job_of_a_run_that_is_gone_is_not_started(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_of_an_ended_run_is_not_started(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KFP_MINDSPORE_LEASE", str(desk.path / "released"))
     with pytest.raises(Exception, match="the run that it would belong to is gone"):
         desk.submit("exit", 0)

@@ -79,7 +79,7 @@ def serve(bundle: Path, log: Path, *flags: str) -> Iterator[tuple[subprocess.Pop
         process.wait()
 
 
-def check_answer(url: str, bundle: Path) -> None:
+def check_response(url: str, bundle: Path) -> None:
     samples = ModelBundle.open(bundle).read_verified()
     rows = samples.inputs["image"][:5]
     answered = ask(f"{url}/v1/models/digits:predict", {"instances": rows.tolist()})
@@ -100,7 +100,7 @@ def test_it_serves_where_nothing_can_be_written(models: Path, tmp_path: Path) ->
     # The parent of workers, and each of them as a server by itself.
     with serve(models / "free", tmp_path / "log", "--workers=2", "--log_format=json") as (process, url):
         assert read_capabilities(process.pid) == {"0" * 16}
-        check_answer(url, models / "free")
+        check_response(url, models / "free")
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0, (tmp_path / "log").read_text()
     assert list_entries(models / "free") == before

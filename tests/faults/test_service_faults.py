@@ -91,7 +91,7 @@ def test_a_server_that_was_stable_may_crash_more_often(shop: Any, eventually: Ev
     assert eventually(lambda: (now := client.get("digits")).ready and now).restarts == 3
 
 
-def test_a_taken_port_is_named(shop: Any, free_port: int) -> None:
+def test_a_port_in_use_is_named(shop: Any, free_port: int) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", free_port))
         listener.listen()
@@ -103,14 +103,14 @@ def test_a_taken_port_is_named(shop: Any, free_port: int) -> None:
     assert shop.find_processes() == []
 
 
-def test_the_port_of_another_service_is_taken(shop: Any, free_port: int) -> None:
+def test_the_port_of_another_service_is_refused(shop: Any, free_port: int) -> None:
     shop.deploy(port=free_port)
     with pytest.raises(UserError, match=f"service other: port {free_port} is taken by another process"):
         shop.deploy(name="other", port=free_port)
     assert [status.name for status in shop.connect().list()] == ["digits"]
 
 
-def test_a_free_port_taken_by_another_process_is_replaced(
+def test_a_free_port_lost_to_another_process_is_replaced(
     shop: Any, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kfp_mindspore.inference.backends import local_rollout
@@ -195,7 +195,7 @@ def test_stop_ends_a_server_that_will_not_and_its_children(shop: Any) -> None:
     assert shop.find_processes() == []
 
 
-def test_a_killed_supervisor_takes_its_server_along(shop: Any, eventually: Eventually) -> None:
+def test_the_server_of_a_killed_supervisor_ends(shop: Any, eventually: Eventually) -> None:
     status = shop.deploy()
     supervisor = find_supervisor(shop)
     os.kill(supervisor, signal.SIGKILL)

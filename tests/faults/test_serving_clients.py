@@ -93,7 +93,7 @@ def _count_files(server: ModelServer) -> int:
     return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
 
 
-def test_slow_and_silent_clients_stop_nobody(server: ModelServer, samples: Any, eventually: Any) -> None:
+def test_slow_and_silent_clients_delay_no_other(server: ModelServer, samples: Any, eventually: Any) -> None:
     files, memory = _count_files(server), server.read_memory()
 
     async def run() -> tuple[list[float], list[float]]:
@@ -177,7 +177,7 @@ def test_bodies_that_are_too_large_are_refused_before_they_are_whole(server: Mod
     [("nobody", {}, 404), ("digits", {"Content-Encoding": "gzip"}, 413), ("digits", {}, 413)],
     ids=["unknown", "compressed", "too large"],
 )
-def test_a_client_that_closes_is_told_why_it_is_refused(
+def test_a_refused_client_that_half_closes_gets_the_reason(
     server: ModelServer, model: str, headers: dict[str, str], status: int
 ) -> None:
     # urllib asks for one answer a connection, and sends all before it reads.

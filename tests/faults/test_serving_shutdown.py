@@ -75,7 +75,7 @@ def test_keep_alive_clients_lose_no_request(models: Path, serve: Callable[..., M
     assert "Traceback" not in server.read_log()
 
 
-def test_a_half_closed_client_gets_its_answer(models: Path, serve: Callable[..., ModelServer]) -> None:
+def test_a_half_closed_client_gets_its_response(models: Path, serve: Callable[..., ModelServer]) -> None:
     server = serve({"digits": models / "free"}).wait_ready()
 
     async def run() -> None:

@@ -89,7 +89,7 @@ def test_a_killed_parent_leaves_no_worker(pool: ModelServer, eventually: Eventua
     eventually(lambda: not any(map(is_alive, workers)), 20)
 
 
-def test_a_shutdown_answers_accepted_requests(hard_models: Path, serve: Serve, eventually: Eventually) -> None:
+def test_a_shutdown_completes_accepted_requests(hard_models: Path, serve: Serve, eventually: Eventually) -> None:
     server = serve({"digits": hard_models / "slow"}, WORKERS).wait_ready()
     eventually(lambda: count_ready(server) == 2, 120)
 

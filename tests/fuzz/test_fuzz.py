@@ -26,7 +26,7 @@ EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "60"))
 CORPUS = sorted((Path(__file__).parent / "corpus").glob("*.jsonl"))
 
 
-def test_what_failed_once(stage: Stage) -> None:
+def test_earlier_failures(stage: Stage) -> None:
     report = asyncio.run(run_cases(stage, read_cases(CORPUS), connections=2, good_every=1))
     assert not report.findings, report.describe()
     assert report.peak < 64 << 20

@@ -121,7 +121,7 @@ def read_environment() -> str:
     return " ".join(os.environ[name] for name in ("COUNT", "WORKERS"))
 
 
-def test_setters_take_pipeline_parameters_and_outputs(local_home, tmp_path) -> None:
+def test_setters_accept_pipeline_parameters_and_outputs(local_home, tmp_path) -> None:
     local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "runs"))
 
     @dsl.pipeline(name="channels")

@@ -241,7 +241,7 @@ def test_serve_keeps_the_service_that_replaced_it(shop: Any) -> None:
     assert shop.connect().get("bundle") == status
 
 
-def test_serve_does_not_take_the_place_of_another(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_serve_refuses_the_name_of_a_running_service(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
     status = shop.deploy()
     assert run(["serve", str(shop.root / "bundle"), "--name", "digits"]) == 2
     err = capsys.readouterr().err
@@ -257,7 +257,7 @@ def test_serve_does_not_take_the_place_of_another(shop: Any, capsys: pytest.Capt
         (lambda path: path.touch(), "a file, where a model directory is needed"),
     ],
 )
-def test_serve_wants_a_bundle(shop: Any, capsys: pytest.CaptureFixture[str], make: Any, expected: str) -> None:
+def test_serve_requires_a_bundle(shop: Any, capsys: pytest.CaptureFixture[str], make: Any, expected: str) -> None:
     path = shop.root / "model"
     make(path)
     assert run(["serve", str(path)]) == 2
@@ -273,7 +273,7 @@ def test_serve_refuses_a_flipped_bit(shop: Any, capsys: pytest.CaptureFixture[st
     assert f"Error: {file}: sha256 must be" in capsys.readouterr().err
 
 
-def test_serve_names_a_taken_port(shop: Any, free_port: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_serve_names_a_port_in_use(shop: Any, free_port: int, capsys: pytest.CaptureFixture[str]) -> None:
     bundle = shop.make_bundle()
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", free_port))

@@ -54,7 +54,7 @@ def test_fault_upstream_graph_cell_computes_the_compilation_key_in_every_call(
     assert len(calls) == 3, "fixed upstream: delete the patch"
 
 
-def test_only_new_shapes_go_through_graph_cell(models: Path, images: np.ndarray) -> None:
+def test_only_new_shapes_use_graph_cell(models: Path, images: np.ndarray) -> None:
     graph = open_graph(models)
     calls = count_calls(graph)
     first = [graph.run([images[:rows]])[0].copy() for rows in (1, 4)]
@@ -64,7 +64,7 @@ def test_only_new_shapes_go_through_graph_cell(models: Path, images: np.ndarray)
         np.testing.assert_array_equal(answer, first[index])
 
 
-def test_without_the_executor_every_call_goes_through_graph_cell(
+def test_without_the_executor_every_call_uses_graph_cell(
     models: Path, images: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = open_graph(models).run([images[:4]])[0].copy()

@@ -100,7 +100,7 @@ def test_verify_detects_a_change_after_opening(tmp_path: Path) -> None:
         (lambda path: (path / SIGNATURE_FILE).write_text("[1, "), CorruptBundleError, "signature.json"),
     ],
 )
-def test_error_names_what_is_missing_or_damaged(
+def test_error_names_the_missing_or_damaged_file(
     tmp_path: Path, damage: object, error: type[UserError], message: str
 ) -> None:
     path = write(tmp_path / "model").path

@@ -188,7 +188,7 @@ def test_flipped_bit_is_detected_by_read_and_copy(copy: Path, tmp_path: Path) ->
     assert not (tmp_path / "again").exists()
 
 
-def test_error_names_what_is_missing(copy: Path, tmp_path: Path) -> None:
+def test_error_names_the_missing_part(copy: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such dataset directory"):
         Dataset.open(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()

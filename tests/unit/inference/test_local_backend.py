@@ -55,7 +55,7 @@ def test_deploy_get_list_stop_delete(shop: Any) -> None:
             call("digits")
 
 
-def test_another_process_sees_and_ends_it(shop: Any) -> None:
+def test_another_process_lists_and_stops_the_service(shop: Any) -> None:
     status = shop.deploy()
     code = (
         "import json; from kfp_mindspore.inference import InferenceClient; c = InferenceClient();"
@@ -166,7 +166,7 @@ def test_ignored_fields_are_warned_of(shop: Any, caplog: pytest.LogCaptureFixtur
     assert [record.getMessage() for record in caplog.records] == [f"service digits: {text}" for text in expected]
 
 
-def test_a_new_version_takes_the_place_of_the_old_one(shop: Any) -> None:
+def test_a_new_version_replaces_the_old_one(shop: Any) -> None:
     old = shop.deploy()
     new_bundle = shop.make_bundle("other")
     new = shop.connect().deploy(Service("digits", new_bundle))
@@ -178,7 +178,7 @@ def test_a_new_version_takes_the_place_of_the_old_one(shop: Any) -> None:
     assert len(shop.find_processes()) == 2
 
 
-def test_the_old_version_answers_until_the_new_one_is_ready(shop: Any) -> None:
+def test_the_old_version_serves_until_the_new_one_is_ready(shop: Any) -> None:
     old = shop.deploy()
     over = threading.Event()
     states: list[bool] = []

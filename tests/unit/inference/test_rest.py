@@ -79,7 +79,7 @@ def test_a_missing_response_is_reported(free_port: int) -> None:
     assert caught.value.status == 0
 
 
-def test_answers_of_another_form_are_refused(url: str) -> None:
+def test_malformed_responses_are_refused(url: str) -> None:
     assert rest.predict_v1(url, "good", [[1]]) == [[1.5]]
     with pytest.raises(rest.RequestError, match=r'no list of predictions: \{"prediction": 1\}'):
         rest.predict_v1(url, "odd", [[1]])

@@ -101,7 +101,7 @@ def test_cancellation_token_ends_a_followed_log(server: FakeApiServer, cluster: 
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=20).map(sorted), st.lists(st.integers(0, 20), max_size=5))
-def test_lines_are_read_once_whatever_the_server_repeats(stamps: list[int], cuts: list[int]) -> None:
+def test_lines_that_the_server_repeats_are_read_once(stamps: list[int], cuts: list[int]) -> None:
     """Break a log at any lines; the server sends again what is of the same second or later."""
     fractions = ["", ".1", ".12"]
     lines = [

@@ -57,7 +57,7 @@ class TestLease:
         with Lease.hold(Path("lease")) as lease:
             assert lease.environment[LEASE_VARIABLE] == str(tmp_path / "lease")
 
-    def test_a_killed_holder_is_noticed_though_its_children_live(self, tmp_path: Path) -> None:
+    def test_the_lease_of_a_killed_holder_is_free_while_its_children_run(self, tmp_path: Path) -> None:
         path = tmp_path / "lease"
         with contextlib.ExitStack() as stack:
             holder = stack.enter_context(

@@ -97,7 +97,7 @@ class TestLogReader:
 
     @settings(deadline=None)
     @given(st.lists(st.binary(max_size=8)))
-    def test_any_pieces_give_the_lines_of_the_whole(self, pieces: list[bytes]) -> None:
+    def test_pieces_yield_the_lines_of_the_whole(self, pieces: list[bytes]) -> None:
         with tempfile.TemporaryDirectory() as directory:
             log = Path(directory, "log")
             reader = LogReader(log)

@@ -189,7 +189,7 @@ class TestSpawnChild:
         assert parent.wait(10) == -signal.SIGKILL
         assert all(identity.wait(10) for identity in identities)
 
-    def test_it_leads_a_group_and_has_default_signals(
+    def test_a_process_is_group_leader_with_default_signals(
         self, tmp_path: Path, children: list[subprocess.Popen[bytes]]
     ) -> None:
         before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -243,7 +243,7 @@ class TestTerminateGroup:
         assert child.wait(60) == -signal.SIGKILL
         assert read_last_lines(log, 1) == ["ready"]
 
-    def test_a_group_whose_leader_ended_still_ends(
+    def test_a_group_without_its_leader_is_terminated(
         self, tmp_path: Path, children: list[subprocess.Popen[bytes]]
     ) -> None:
         child = self.spawn("sleep 120 & echo ready", tmp_path / "log", children)
@@ -263,7 +263,7 @@ class TestTerminateGroup:
         assert 3.0 <= time.monotonic() - began < 8.0
         assert not any(map(is_group_alive, pids))
 
-    def test_a_group_that_is_gone(self, tmp_path: Path) -> None:
+    def test_terminating_an_ended_group(self, tmp_path: Path) -> None:
         child = spawn_child(["true"], log=tmp_path / "log")
         child.wait(60)
         assert terminate_group(child.pid, 10)
@@ -322,7 +322,9 @@ class TestKillSession:
         assert member is not None
         return leader, member
 
-    def test_members_go_when_the_leader_is_dead(self, tmp_path: Path, owned: Callable[..., ProcessIdentity]) -> None:
+    def test_members_are_terminated_after_the_leader(
+        self, tmp_path: Path, owned: Callable[..., ProcessIdentity]
+    ) -> None:
         leader, member = map(owned, self.spawn(tmp_path))
         with pytest.raises(ValueError, match="is alive"):
             kill_session(leader)

@@ -309,7 +309,7 @@ GOOD: dict[str, Request] = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_answers_are_those_of_kserves_own_application(world: World, name: str) -> None:
+def test_responses_equal_those_of_kserves_application(world: World, name: str) -> None:
     head, _ = compare(world, GOOD[name])
     assert "predictions" in head or head["outputs"]
 
@@ -362,13 +362,13 @@ def good_requests(draw: Any) -> Request:
 
 @settings(max_examples=120, deadline=None)
 @given(request=good_requests())
-def test_whatever_kserves_own_answers_well_is_answered_the_same(world: World, request: Request) -> None:
+def test_valid_requests_get_the_response_of_kserves_application(world: World, request: Request) -> None:
     compare(world, request)
 
 
 @settings(max_examples=30, deadline=None)
 @given(requests=st.lists(good_requests(), min_size=2, max_size=12))
-def test_requests_at_once_are_answered_as_each_alone(world: World, requests: list[Request]) -> None:
+def test_concurrent_requests_get_the_responses_of_single_ones(world: World, requests: list[Request]) -> None:
     alone = [world.ask(world.ours, request) for request in requests]
 
     async def send_all() -> list[httpx.Response]:
@@ -477,7 +477,7 @@ WRONG: dict[str, tuple[list[Request], int, int]] = {
 OTHER = {
     "V2 without `id`": "test_an_id_is_the_clients",
     "V2 `outputs` named, with `binary_data_output` for all": "test_the_form_of_all_outputs_holds_for_named_ones",
-    "the model is not loaded yet": "test_what_is_not_loaded_yet_is_503",
+    "the model is not loaded yet": "test_a_model_that_is_not_loaded_is_503",
     "numbers in JSON": "test_numbers_are_the_shortest_text",
     "TLS with the default port": "tests/unit/mindsporeserver/test_tls.py",
 }
@@ -490,7 +490,7 @@ def read_table() -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("row", WRONG)
-def test_where_answers_differ_from_a_hand_written_model(world: World, row: str) -> None:
+def test_documented_differences_from_a_kserve_model(world: World, row: str) -> None:
     requests, theirs, ours = WRONG[row]
     for request in requests:
         found = world.ask(world.stock, request)
@@ -508,7 +508,7 @@ def test_the_documented_table_is_whole() -> None:
 
 
 @pytest.mark.parametrize("name", ["V1 lists", "V1 more rows than a batch", "V2 flat", "binary"])
-def test_where_a_hand_written_model_answers_well_values_are_the_same(world: World, name: str) -> None:
+def test_values_equal_those_of_a_kserve_model(world: World, name: str) -> None:
     request = GOOD[name]
     theirs, ours = split(world.ask(world.stock, request))[0], split(world.ask(world.ours, request))[0]
     for answer in (theirs, ours):
@@ -544,7 +544,7 @@ def test_numbers_are_the_shortest_text(world: World) -> None:
     assert np.array_equal(first.astype(np.float32), second.astype(np.float32))
 
 
-def test_what_is_not_loaded_yet_is_503(world: World) -> None:
+def test_a_model_that_is_not_loaded_is_503(world: World) -> None:
     for path, body, headers in (GOOD["V1 lists"], GOOD["V2 flat"]):
         found = world.ask(world.unloaded, (path, body, {**headers, "x-request-id": "7"}))
         assert (found.status_code, found.headers["retry-after"], found.headers["x-request-id"]) == (503, "1", "7")
@@ -700,7 +700,7 @@ def test_parameters_of_unsupported_extensions_are_refused(world: World, field: s
         assert (found.status_code, f"{field}: this protocol extension" in found.text) == (400, True), found.text
 
 
-def test_nothing_in_an_answer_is_null(world: World) -> None:
+def test_a_response_has_no_null(world: World) -> None:
     assert b"null" not in world.ask(world.ours, GOOD["V2 flat"]).content
 
 
@@ -896,7 +896,7 @@ def test_more_rows_than_the_queue_holds(world: World) -> None:
     assert (found.status_code, "at most 1024 rows, got 1025" in found.text) == (413, True)
 
 
-def test_what_was_asked_is_counted(world: World) -> None:
+def test_requests_are_counted(world: World) -> None:
     def count() -> list[float]:
         protocols = ("v1", "v2", "v2-binary")
         return [world.count("requests", model_name="digits", protocol=protocol) for protocol in protocols]
@@ -910,7 +910,7 @@ def test_what_was_asked_is_counted(world: World) -> None:
     assert world.count("request_failures", model_name="digits", reason="invalid") == invalid + 1
 
 
-def test_metrics_in_the_form_that_is_asked_for(world: World) -> None:
+def test_metrics_have_the_requested_format(world: World) -> None:
     plain = world.ask(world.ours, ("/metrics", b"", {}), "GET")
     assert plain.headers["content-type"].startswith("text/plain")
     assert re.search(r'mindsporeserver_requests_total\{model_name="digits",protocol="v1"\} [1-9]', plain.text)
@@ -934,7 +934,7 @@ def test_a_mistake_of_the_server_is_500_and_counted(world: World, monkeypatch: p
     assert world.ours.bodies.buffered_bytes == 0
 
 
-def test_raw_bytes_that_lie_are_400_whatever_they_hold(world: World) -> None:
+def test_inconsistent_raw_bytes_are_400(world: World) -> None:
     for request in (lie("0"), lie(str(len(HEAD) - 1)), sized(256, 300), sized(1 << 40)):
         assert world.ask(world.ours, request).status_code == 400
     poison = struct.pack("<f", float("nan")) * 64

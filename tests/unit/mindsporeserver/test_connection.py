@@ -261,7 +261,7 @@ def test_incomplete_headers_are_closed_in_time(run: Run, begin: bytes, chunk: by
     run(scenario)
 
 
-def test_a_line_feed_after_an_answer_does_not_hold_the_connection_for_ever(run: Run) -> None:
+def test_a_line_feed_after_a_response_does_not_hold_the_connection(run: Run) -> None:
     async def scenario(site: Site) -> None:
         reader, writer = await site.connect()
         writer.write(GET + b"\r\n")
@@ -325,7 +325,7 @@ def test_requests_in_one_piece(run: Run) -> None:
     run(scenario)
 
 
-def test_a_client_that_half_closes_gets_its_answer(run: Run) -> None:
+def test_a_client_that_half_closes_gets_its_response(run: Run) -> None:
     async def scenario(site: Site) -> None:
         for version in (b"1.1", b"1.0"):
             reader, writer = await site.connect()
@@ -377,7 +377,7 @@ def test_a_client_that_half_closes_before_its_body_is_complete_is_closed(run: Ru
     run(scenario)
 
 
-def test_bad_data_after_a_request_does_not_end_its_answer(run: Run) -> None:
+def test_bad_data_after_a_request_does_not_abort_its_response(run: Run) -> None:
     async def scenario(site: Site) -> None:
         reader, writer = await site.connect()
         writer.write(WAIT + b"nonsense\r\n\r\n")
@@ -414,7 +414,7 @@ def test_a_refused_client_does_not_stay(run: Run, pause: float) -> None:
     run(scenario)
 
 
-def test_a_shutdown_answers_requests_that_are_arriving(run: Run) -> None:
+def test_a_shutdown_completes_requests_that_are_arriving(run: Run) -> None:
     async def scenario(site: Site) -> None:
         idle, idle_writer = await site.connect()
         reader, writer = await site.connect()

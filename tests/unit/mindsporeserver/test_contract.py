@@ -49,7 +49,7 @@ def stock(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
             process.kill()
 
 
-def test_http_answers_are_equal(stock: tuple[int, int], server: Any, models: Path) -> None:
+def test_http_responses_are_equal(stock: tuple[int, int], server: Any, models: Path) -> None:
     image = np.asarray(ModelBundle.open(models / "free").read_verified().inputs["image"])[:2]
     tensor = {"name": "image", "shape": [2, 1, 8, 8], "datatype": "FP32", "data": image.ravel().tolist()}
     v1, v2 = "/v1/models/digits:predict", "/v2/models/digits/infer"
@@ -75,7 +75,7 @@ def test_http_answers_are_equal(stock: tuple[int, int], server: Any, models: Pat
 
 
 @pytest.mark.parametrize("raw", [False, True], ids=["typed", "raw"])
-def test_grpc_answers_are_equal(stock: tuple[int, int], server: Any, models: Path, raw: bool) -> None:
+def test_grpc_responses_are_equal(stock: tuple[int, int], server: Any, models: Path, raw: bool) -> None:
     image = np.asarray(ModelBundle.open(models / "free").read_verified().inputs["image"])[:2]
     request = make_message("digits", {"image": image}, raw=raw, request_id="7").SerializeToString()
 

@@ -65,7 +65,7 @@ PLAIN = make_tensor()
 @pytest.mark.parametrize("dtype", FIELDS)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_an_answer_sent_back_as_a_question_is_the_same(dtype: str, data: Any) -> None:
+def test_a_response_parses_as_a_request(dtype: str, data: Any) -> None:
     datatype, field = FIELDS[dtype]
     array = data.draw(hnp.arrays(dtype, hnp.array_shapes(max_dims=3, max_side=4)))
     raw = data.draw(st.booleans())
@@ -276,7 +276,7 @@ def test_typed_and_raw_requests_get_the_same_in_their_own_form(world: GrpcWorld)
 
 
 @pytest.mark.mindspore
-def test_outputs_are_those_that_were_asked_for(world: GrpcWorld) -> None:
+def test_only_requested_outputs_are_returned(world: GrpcWorld) -> None:
     tensors = [
         make_tensor("index", [1], "INT32", int_contents=[7]),
         make_tensor("values", [1, 3], fp32_contents=[1, 2, 3]),
@@ -313,7 +313,7 @@ def test_codes(world: GrpcWorld, fields: dict[str, Any], code: str, message: str
 
 
 @pytest.mark.mindspore
-def test_a_full_queue_a_deadline_and_a_client_that_goes(world: GrpcWorld, eventually: Any) -> None:
+def test_a_full_queue_a_deadline_and_a_cancelled_call(world: GrpcWorld, eventually: Any) -> None:
     held = threading.Event()
     world.graphs.put(lambda: (held.wait(30), None)[1])
     before = {reason: world.count(reason) for reason in ("overload", "cancelled")}

@@ -124,7 +124,7 @@ def test_model_directories(flags: list[str], expected: dict[str, str]) -> None:
         (["--model_dir=x", "--model_dir=digits=y"], "--model_dir: 'digits' has two directories: x and y"),
     ],
 )
-def test_a_name_that_is_given_twice(flags: list[str], message: str) -> None:
+def test_duplicate_names_are_refused(flags: list[str], message: str) -> None:
     with pytest.raises(UserError) as caught:
         read("--model_name=digits", *flags)
     assert message in caught.value.message
@@ -158,7 +158,7 @@ def test_values_that_are_refused(flag: str, message: str) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     with pytest.raises(KfpMindSporeError) as caught:
         read("--workers=0", "--max_batch=0", "--max_delay_ms=-1", "--http_port=0")
     for flag in ("--workers", "--max_batch", "--max_delay_ms", "--http_port"):
@@ -179,7 +179,7 @@ def test_all_mistakes_are_told_at_once() -> None:
         ("--max_batches=3", "unrecognized arguments: --max_batches=3"),
     ],
 )
-def test_what_is_no_value_at_all(flag: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_malformed_values_are_refused(flag: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         read(flag)
     assert caught.value.code == 2
@@ -193,7 +193,7 @@ def test_flags_that_are_true_or_false(text: str, value: bool) -> None:
     assert read(f"--allow_model_code={text}", f"--tracing={text}").allow_model_code is value
 
 
-def test_values_at_the_edge_are_taken() -> None:
+def test_values_at_the_limits_are_accepted() -> None:
     options = read("--grace_period=0", "--request_timeout=0", "--reload_interval=0", "--max_delay_ms=0.5")
     found = (options.grace_period, options.request_timeout, options.reload_interval, options.max_delay_ms)
     assert found == (0, 0, 0, 0.5)

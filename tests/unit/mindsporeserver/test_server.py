@@ -226,7 +226,7 @@ def test_bad_binary_input_is_400(server: Any, kind: str, message: str) -> None:
     assert (status, message in answer["error"]) == (400, True), answer
 
 
-def test_it_still_answers_and_logs_no_trace(server: Any, samples: tuple[np.ndarray, np.ndarray]) -> None:
+def test_it_still_responds_and_logs_no_trace(server: Any, samples: tuple[np.ndarray, np.ndarray]) -> None:
     inputs, outputs = samples
 
     def ask(row: int) -> float:
@@ -343,7 +343,7 @@ def test_bad_flags(models: Path, start_server: Callable[..., Any], flag: str, me
     assert message in server.log.read_text()
 
 
-def test_a_taken_port_is_named(models: Path, server: Any, start_server: Callable[..., Any]) -> None:
+def test_a_port_in_use_is_named(models: Path, server: Any, start_server: Callable[..., Any]) -> None:
     for flag in ("--http_port", "--grpc_port"):
         other = start_server(models / "free", "digits", f"{flag}={server.port}")
         assert other.process.wait(timeout=60) == 2

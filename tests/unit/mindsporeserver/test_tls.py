@@ -97,7 +97,7 @@ def test_no_flag_is_plain_text() -> None:
     assert check_certificates("", "", "", prefix="grpc_ssl") is None
 
 
-def test_whole_sets_are_taken(authority: Authority) -> None:
+def test_complete_sets_are_accepted(authority: Authority) -> None:
     made = authority.sign("server")
     assert check_certificates(str(made.certfile), str(made.keyfile)) == TLSOptions(made.certfile, made.keyfile)
     options = check_certificates(made.certfile, made.keyfile, authority.file, prefix="grpc_ssl")

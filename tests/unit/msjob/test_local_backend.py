@@ -200,7 +200,7 @@ JobFixture(Path({str(desk.path)!r})).submit("sleep", 0.5, "once", 1, "print", "d
     assert desk.wait().status.state == "Succeeded"
 
 
-def test_names_are_taken_once(desk: Any) -> None:
+def test_names_are_unique(desk: Any) -> None:
     desk.submit("sleep", 600)
     with pytest.raises(AlreadyExistsError, match="job job exists already in namespace default"):
         desk.submit("sleep", 600)
@@ -217,7 +217,7 @@ def test_missing_jobs_raise_not_found(desk: Any) -> None:
         desk.client.get_job("../default")
 
 
-def test_delete_gives_time_to_save(desk: Any, eventually: Any) -> None:
+def test_delete_leaves_time_to_save(desk: Any, eventually: Any) -> None:
     desk.submit("save-on-term", "sleep", 600)
     eventually((desk.path / "ready").exists)
     desk.client.delete_job("job")

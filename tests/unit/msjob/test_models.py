@@ -122,7 +122,7 @@ def test_models_make_the_same_job(models: ModuleType, kubernetes_client: ModuleT
     assert job.to_dict() == document
 
 
-def test_a_run_policy_takes_a_scheduling_policy_model(models: ModuleType) -> None:
+def test_a_run_policy_accepts_a_scheduling_policy_model(models: ModuleType) -> None:
     policy = RunPolicy(scheduling_policy=models.KubeflowOrgV1SchedulingPolicy(queue="training"))
     assert policy.scheduling_policy == SchedulingPolicy(queue="training")
 
@@ -147,7 +147,7 @@ def test_a_status_of_models(models: ModuleType, document: dict[str, Any]) -> Non
     assert JobStatus.from_dict(serialize(status)) == expected
 
 
-def test_a_built_job_takes_models_for_env_and_resources(kubernetes_client: ModuleType) -> None:
+def test_build_accepts_models_of_env_and_resources(kubernetes_client: ModuleType) -> None:
     client = kubernetes_client
     job = build_msjob(
         "a",

@@ -88,14 +88,14 @@ def test_a_condition_clears_those_that_it_excludes(held: tuple[str, ...], writte
             assert (item.reason, item.message) == ("Because", "it is so")
 
 
-def test_saying_that_it_is_not_so_clears_nothing_else() -> None:
+def test_a_false_condition_clears_no_other() -> None:
     status = make_status(Created="True", Running="True")
     status.set_condition(SUSPENDED, "JobResumed", "it goes on", status=False)
     assert status.has(RUNNING)
     assert not status.has(SUSPENDED)
 
 
-def test_times_tell_a_change_from_an_update() -> None:
+def test_times_differ_between_transition_and_update() -> None:
     status = JobStatus()
     status.set_condition(RUNNING, "JobRunning", "2 of 3 run")
     (condition,) = status.conditions

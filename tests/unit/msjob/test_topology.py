@@ -164,6 +164,6 @@ def test_every_layout(workers: int, servers: int, has_scheduler: bool) -> None:
         assert [int(member.environment["MS_NODE_ID"]) for member in ranked] == list(range(workers))
 
 
-def test_the_longest_name_gives_members_that_are_dns_labels() -> None:
+def test_members_of_the_longest_name_are_dns_labels() -> None:
     members = build_topology(build_msjob("a" * 51, command=["x"], workers=10), HERE).members
     assert max(len(member.name) for member in members) == 63

@@ -266,7 +266,7 @@ class TestYaml:
             ("1: a\n'1': b\n", {1: "a", "1": "b"}),
         ],
     )
-    def test_merges_and_anchors_give_no_key_twice(self, text: str, expected: dict[Any, Any]) -> None:
+    def test_merges_and_anchors_are_no_duplicate_keys(self, text: str, expected: dict[Any, Any]) -> None:
         assert parse_msjob_yaml(text) == expected
 
     def test_without_a_source(self) -> None:

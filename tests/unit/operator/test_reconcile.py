@@ -516,7 +516,7 @@ def test_invalid_job_fails_with_its_errors() -> None:
 
 
 @pytest.mark.parametrize(("owner", "reason"), [("", "does not belong"), ("somebody", "has another owner")])
-def test_taken_names_are_reported_and_waited_for(owner: str, reason: str) -> None:
+def test_foreign_objects_of_the_jobs_names_are_reported(owner: str, reason: str) -> None:
     job = make_job(2)
     pods = (PodView("digits-worker-0", "x", owner="somebody"),)
     services = (ServiceView("digits-scheduler-0", "y", owner=owner),)

@@ -179,7 +179,7 @@ def test_invalid_argument_is_named(arguments: dict[str, Any], message: str) -> N
     assert any(error.startswith(message) for error in caught.value.errors)
 
 
-def test_all_wrong_arguments_are_told_at_once() -> None:
+def test_all_invalid_arguments_are_reported_at_once() -> None:
     with pytest.raises(ValidationError) as caught:
         convert_arguments(make_spec(), {"boolean": "x", "zzz": "1"})
     assert len(caught.value.errors) == 3

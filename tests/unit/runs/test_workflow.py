@@ -134,7 +134,7 @@ F1123 04:18:42.084817      17 main.go:59] failed to execute component: failed to
     ],
     ids=["step", "driver", "launcher"],
 )
-def test_last_lines_are_those_of_what_failed(log: str, expected: tuple[str, ...]) -> None:
+def test_last_lines_are_those_of_the_failed_container(log: str, expected: tuple[str, ...]) -> None:
     assert get_last_lines(log.splitlines(), 15) == expected
 
 

@@ -96,7 +96,7 @@ def test_bases_are_arguments() -> None:
     assert {"BASE", "BUILD_BASE", "EXTRAS", "DEVICE"} <= set(names)
 
 
-def test_what_is_copied_is_there_and_not_ignored() -> None:
+def test_copied_files_exist_and_are_not_ignored() -> None:
     sources = [
         source
         for word, rest in read_instructions()
@@ -123,7 +123,7 @@ def test_what_is_copied_is_there_and_not_ignored() -> None:
         ("components/training/export_mindir/component.yaml", False),
     ],
 )
-def test_what_is_sent_to_the_builder(path: str, expected: bool) -> None:
+def test_files_of_the_build_context(path: str, expected: bool) -> None:
     assert is_ignored(path) is expected
 
 

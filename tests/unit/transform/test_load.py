@@ -300,7 +300,7 @@ def test_invalid_examples(content: bytes) -> None:
     ("transform", "message"),
     [("nowhere.py", "nowhere.py: no such transform file"), ("nobody", "transform 'nobody': not registered")],
 )
-def test_export_names_what_is_missing(tmp_path: Path, transform: str, message: str) -> None:
+def test_export_names_the_missing_part(tmp_path: Path, transform: str, message: str) -> None:
     with pytest.raises(NotFoundError, match=message):
         export(transform)
 

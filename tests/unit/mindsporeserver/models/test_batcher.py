@@ -460,7 +460,7 @@ def test_batch_is_not_delayed_while_another_model_has_work(run_scenario: Any) ->
     run_scenario(scenario, max_delay_seconds=300)
 
 
-def test_drain_returns_when_all_requests_are_answered(run_scenario: Any) -> None:
+def test_drain_returns_when_all_requests_are_complete(run_scenario: Any) -> None:
     async def scenario(harness: Harness) -> None:
         await asyncio.wait_for(harness.batcher.drain(), SECONDS)
         tickets = [await harness.hold(), harness.submit(1), harness.submit(POISON), harness.submit(2, deadline=0.0)]

@@ -432,7 +432,7 @@ def test_slow_reader_costs_lines_and_no_time() -> None:
     assert len(written) < 15_000
 
 
-def test_process_ends_although_nobody_reads_its_log() -> None:
+def test_process_with_an_unread_log_exits() -> None:
     reader, writer = os.pipe()
     code = _FLOOD.replace("sys.stdin.readline()", "")
     done = subprocess.run(

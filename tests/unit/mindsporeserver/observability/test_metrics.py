@@ -158,7 +158,7 @@ def test_format_by_accept_header(metrics: Metrics, accept: str, openmetrics: boo
 
 
 @given(st.text())
-def test_any_accept_header_is_answered(accept: str) -> None:
+def test_any_accept_header_is_accepted(accept: str) -> None:
     registry = CollectorRegistry()
     body, kind = Metrics(registry).render(accept)
     assert read(body, kind) == {}

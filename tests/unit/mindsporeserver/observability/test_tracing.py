@@ -263,7 +263,7 @@ def collector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         yield request.param
 
 
-def test_collector_that_does_not_answer_delays_no_request(collector: str, build: Any) -> None:
+def test_unresponsive_collector_delays_no_request(collector: str, build: Any) -> None:
     tracing = build(OTEL_BSP_SCHEDULE_DELAY="1")
     worst = 0.0
     for _ in range(1000):

@@ -87,7 +87,7 @@ def test_names_of_datatypes() -> None:
 @pytest.mark.parametrize("dtype", DATATYPES)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_what_goes_in_comes_out_bit_by_bit(dtype: str, data: Any) -> None:
+def test_round_trip_is_exact(dtype: str, data: Any) -> None:
     array = data.draw(arrays(dtype))
     reader = make_reader(dtype, (-1, -1))
     shape = list(array.shape)
@@ -103,7 +103,7 @@ def test_what_goes_in_comes_out_bit_by_bit(dtype: str, data: Any) -> None:
 
 
 @pytest.mark.parametrize("order", [">", "<"])
-def test_raw_bytes_are_little_endian_whatever_the_array_is(order: str) -> None:
+def test_raw_bytes_are_little_endian_for_any_byte_order(order: str) -> None:
     array = np.arange(6, dtype=f"{order}i4").reshape(2, 3)
     assert to_bytes(array) == struct.pack("<6i", *range(6))
     assert to_bytes(array.T) == struct.pack("<6i", 0, 3, 1, 4, 2, 5)
@@ -117,7 +117,7 @@ def test_raw_bytes_are_little_endian_whatever_the_array_is(order: str) -> None:
         elements=st.binary(max_size=20) | st.text(max_size=8),
     )
 )
-def test_texts_go_in_and_come_out(array: Any) -> None:
+def test_round_trip_of_texts(array: Any) -> None:
     whole = np.empty(array.size, object)
     whole[:] = [element if isinstance(element, bytes) else element.encode() for element in array.ravel().tolist()]
     whole = whole.reshape(array.shape)
@@ -129,7 +129,7 @@ def test_texts_go_in_and_come_out(array: Any) -> None:
     assert reader.read_flat(flat, list(array.shape)).tolist() == whole.tolist()
 
 
-def test_a_list_of_texts_shows_what_is_no_text_in_base_64() -> None:
+def test_invalid_utf8_in_a_list_is_shown_in_base_64() -> None:
     array = np.array([[b"caf\xc3\xa9", b"\xff\x00"], ["ü", "a"]], object)
     assert list_texts(array) == [["café", {"b64": "/wA="}], ["ü", "a"]]
 
@@ -181,7 +181,7 @@ def test_integers_lose_no_digit_and_stay_in_their_range(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("size", [1, 10_000])
-def test_what_becomes_of_nan_and_infinities(dtype: str, value: float, size: int) -> None:
+def test_handling_of_nan_and_infinities(dtype: str, value: float, size: int) -> None:
     array = np.ones(size, dtype)
     array[size // 2] = value
     for reader, allowed in ((make_reader(dtype, (-1,)), False), (make_reader(dtype, (-1,), finite=False), True)):
@@ -246,7 +246,7 @@ def test_shapes_that_lie(spec: tuple[int, ...], shape: Any, message: str) -> Non
 
 
 @pytest.mark.parametrize("size", [0, 1, 15, 17, 32])
-def test_raw_bytes_must_be_as_many_as_the_shape_says(size: int) -> None:
+def test_count_of_raw_bytes_must_match_the_shape(size: int) -> None:
     message = refuse(make_reader().read_raw, bytes(size), [2, 2])
     assert message == f"input 'x': binary data of shape [2, 2] must have 16 bytes, got {size}"
 
@@ -326,7 +326,7 @@ def test_missing_and_unknown_names() -> None:
     assert refuse(check_names, ["a", "c", "b"], expected) == "input 'c': unknown, expected 'a', 'b'"
 
 
-def test_what_a_client_sent_is_shown_in_bounds() -> None:
+def test_values_in_errors_are_shortened() -> None:
     assert len(shorten("x" * sys.getrecursionlimit())) <= 201
     assert len(join("name" + str(index) for index in range(10_000))) <= 201
     assert shorten("a\nb") == "'a\\nb'"

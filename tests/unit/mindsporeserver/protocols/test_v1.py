@@ -126,7 +126,7 @@ def test_no_rows_are_an_array_whose_shape_the_signature_refuses() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_an_answer_sent_back_as_a_question_is_the_same(dtype: str, data: Any) -> None:
+def test_a_response_parses_as_a_request(dtype: str, data: Any) -> None:
     options: dict[str, Any] = {"allow_nan": False, "allow_infinity": False} if dtype.startswith("float") else {}
     elements = hnp.from_dtype(np.dtype(dtype), **options)
     array = data.draw(hnp.arrays(dtype, hnp.array_shapes(min_dims=1, max_dims=3, max_side=4), elements=elements))
@@ -152,7 +152,7 @@ def test_one_output_is_a_list_a_row_and_several_are_an_object_a_row() -> None:
     }
 
 
-def test_outputs_without_rows_in_common_are_given_as_they_are() -> None:
+def test_outputs_without_common_rows_are_unchanged() -> None:
     assert read({"a": np.zeros((2, 1), np.float32), "b": np.array(3, np.float32)}) == {
         "predictions": {"a": [[0], [0]], "b": 3}
     }

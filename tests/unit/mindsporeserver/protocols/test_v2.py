@@ -114,7 +114,7 @@ def test_inputs_in_any_order_and_form() -> None:
         ({"parameters": {"priority": 3, "x": "y"}, "more": [1]}, None, False),
     ],
 )
-def test_which_outputs_are_wanted_and_how(fields: Any, outputs: Any, binary: bool) -> None:
+def test_requested_outputs_and_their_form(fields: Any, outputs: Any, binary: bool) -> None:
     found = decode({"inputs": [make_tensor()], **fields})
     assert (found.outputs, found.binary) == (outputs, binary)
 
@@ -251,9 +251,7 @@ def test_a_header_whose_length_is_the_whole_body() -> None:
     st.binary(max_size=40),
     st.lists(st.integers(-2, 5) | st.just(1 << 62), max_size=3),
 )
-def test_whatever_sizes_say_nothing_but_a_refusal_or_the_bytes_comes_of_it(
-    length: int, size: int, tail: bytes, shape: list[int]
-) -> None:
+def test_any_binary_sizes_are_refused_or_read_exactly(length: int, size: int, tail: bytes, shape: list[int]) -> None:
     body, right = make_binary([{**RAW, "shape": shape, "parameters": {"binary_data_size": size}}], tail)
     for header in (str(length), right):
         try:
@@ -267,7 +265,7 @@ def test_whatever_sizes_say_nothing_but_a_refusal_or_the_bytes_comes_of_it(
 @pytest.mark.parametrize("dtype", DATATYPES)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_an_answer_sent_back_as_a_question_is_the_same(dtype: str, data: Any) -> None:
+def test_a_response_parses_as_a_request(dtype: str, data: Any) -> None:
     raw = data.draw(st.booleans(), "raw")
     # JSON has neither NaN nor infinities, and -0.0 of them all comes back.
     options: dict[str, Any] = {"allow_nan": raw, "allow_infinity": raw} if dtype.startswith("float") else {}
@@ -302,7 +300,7 @@ def test_texts_sent_back_are_the_same(texts: list[bytes], raw: bool) -> None:
     assert v2.decode(body, length, TEXTS, ()).inputs["t"].tolist() == texts
 
 
-def test_outputs_come_in_the_order_and_form_that_was_asked_for() -> None:
+def test_outputs_have_the_requested_order_and_form() -> None:
     outputs: dict[str, Any] = {
         "y": np.array([[1.5]], np.float32),
         "z": np.array([7], np.int64),
