@@ -21,7 +21,7 @@ DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 # On the pods of an InferenceService: its name.
 SERVICE_LABEL = "serving.kserve.io/inferenceservice"
 KNATIVE_MODES = ("Knative", "Serverless")
-_POLL_SECONDS = 0.3
+_POLL_SECONDS = 0.1
 _LAST_LINES = 15
 # The controller makes a Deployment in under a second, and repeats an attempt that failed by a conflict.
 _CONTROLLER_SECONDS = 5.0
