@@ -1,4 +1,4 @@
-"""MSJobClient and `kfp-mindspore job` against a real API server: what it answers, and what becomes of it on the way."""
+"""MSJobClient and `kfp-mindspore job` against a real API server: its responses, and faults of the connection."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def put_pod(cluster: Cluster, job: MSJob, index: int, *, holds: bool = True) -> 
 
 @contextlib.contextmanager
 def running(*steps: Callable[[], object]) -> Iterator[None]:
-    """Take steps in another thread while the block runs; what they raise is raised at its end."""
+    """Run steps in another thread during the block; their exception is raised at its end."""
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -223,7 +223,7 @@ def test_missing_objects_and_rejected_credentials(start_api_server: Callable[...
     install_definition(server.kubeconfig)
     with pytest.raises(NotFoundError, match="there is no such namespace\nChoose another with --namespace"):
         client.create_job(build(), namespace="nowhere")
-    # A token that nobody gave out.
+    # An unknown token.
     kubeconfig = tmp_path / "kubeconfig"
     text = json.loads(_as_json(server.kubeconfig))
     text["users"][0]["user"] = {"token": "nobody"}
@@ -255,7 +255,7 @@ def test_forbidden_requests_name_verb_and_namespace(api_server: Api, client: MSJ
             call()
         assert f"not allowed to {verb} msjobs.mindspore.gitee.com" in str(refused.value)
         assert f"kubectl auth can-i {verb} msjobs.mindspore.gitee.com -n {namespace}" in refused.value.hint
-    # Who may handle jobs and nothing else: pods are asked for by a verb of their own.
+    # Rights on jobs only: pods need rights of their own.
     rules = [
         {"apiGroups": ["mindspore.gitee.com"], "resources": ["msjobs"], "verbs": ["get", "list", "watch", "delete"]}
     ]
@@ -271,7 +271,7 @@ def test_forbidden_requests_name_verb_and_namespace(api_server: Api, client: MSJ
 
 
 def wait_allowed(call: Callable[[], object]) -> None:
-    """Call until it is allowed; the API server takes a moment to see a new role."""
+    """Call until it is allowed; the API server applies a new role after a moment."""
     deadline = time.monotonic() + SECONDS
     while True:
         try:

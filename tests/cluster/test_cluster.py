@@ -225,7 +225,7 @@ def test_killed_owner_leaves_nothing(own_cluster: Cluster) -> None:
 
     os.kill(owner.pid, signal.SIGKILL)
     owner.wait()
-    # Nobody has to come by: two processes wait for the lease to fall.
+    # Two processes wait for the end of the lease.
     eventually(lambda: not any(process.is_alive() for process in processes if process))
     eventually(lambda: not Path(f"/sys/class/net/kfpms{number}").exists())
     eventually(lambda: not Path(directory).exists())

@@ -143,7 +143,7 @@ def test_failing_step_is_named_with_its_last_lines_and_the_job_is_deleted(enviro
     assert re.match(rf"{step}: .*exit (status|code:) 1", caught.value.message)
     assert any("about to fail" in line for line in caught.value.log)
     assert environment.list_leftovers(namespace) == []
-    # The same place takes a build that works.
+    # The same context store serves the next build.
     good, _ = environment.build(
         builder, namespace, containerfile=f"FROM {environment.base}\nRUN true\n", destination=destination
     )

@@ -1,4 +1,4 @@
-"""The generated CustomResourceDefinition at a real API server: taken, defaulted, explained, ruled, scaled."""
+"""The generated CustomResourceDefinition on a real API server: validation, defaults, explain, rules, scale."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def namespace(api_server: Api) -> Iterator[str]:
 
 
 def ask(api_server: Api, path: str, accept: str = "application/json") -> Any:
-    """Return what the API server answers to a GET, in a form of its choice."""
+    """Return the API server's response to a GET."""
     with api_server.client() as client:
         response = client.call_api(
             path, "GET", header_params={"Accept": accept}, auth_settings=["BearerToken"], _preload_content=False
@@ -77,7 +77,7 @@ def test_valid_jobs_are_stored_unchanged(cluster: Cluster, namespace: str, docum
 
 
 def contains(whole: Any, part: Any) -> bool:
-    """Tell whether a document holds all of another; the server fills defaults in and drops `null`."""
+    """Return whether a document contains another; the server adds defaults and drops `null`."""
     if isinstance(part, dict):
         return isinstance(whole, dict) and all(
             value is None or (key in whole and contains(whole[key], value)) for key, value in part.items()
@@ -140,7 +140,7 @@ def test_printer_columns(api_server: Api, cluster: Cluster, namespace: str) -> N
 
 
 def test_every_field_has_a_description(api_server: Api, cluster: Cluster) -> None:
-    """Look where `kubectl explain` does."""
+    """Read the same document as `kubectl explain`."""
     schemas = ask(api_server, "/openapi/v3/apis/mindspore.gitee.com/v1")["components"]["schemas"]
     schema = schemas["com.gitee.mindspore.v1.MSJob"]
     policy = schema["properties"]["spec"]["properties"]["runPolicy"]["properties"]
@@ -170,7 +170,7 @@ def test_updates_are_validated(cluster: Cluster, namespace: str, case: Update, w
     after = put(after, "metadata.name", name)
     after["metadata"]["resourceVersion"] = seen["metadata"]["resourceVersion"]
     if sent:
-        # What is no write of the status changes none, and is judged whatever it says of it.
+        # Only writes of the status subresource change the status; others are validated without it.
         after["status"] = {"state": sent}
     request = Request("update", MSJOBS.full_name, name, namespace)
     path = MSJOBS.get_path(namespace, name)

@@ -126,7 +126,7 @@ def test_jobs_refused_by_the_new_definition_can_be_updated_and_deleted(upgraded:
 
 
 def wait_for_field(cluster: Cluster, field: str) -> None:
-    """Wait until the API server judges jobs by the definition that has a field; it takes a moment to take one up."""
+    """Wait until the API server validates jobs by the definition with a field, which it loads after a moment."""
     job = put(build_job("probe"), f"spec.runPolicy.{field}", True)
     deadline = time.monotonic() + SECONDS
     while not is_taken(cluster, job):

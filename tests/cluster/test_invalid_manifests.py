@@ -30,7 +30,7 @@ def namespace(api_server: Api) -> Iterator[str]:
 
 
 def apply(api_server: Api, namespace: str, document: dict[str, Any]) -> tuple[int, str]:
-    """Send a job as `kubectl apply` does at first, and return status and message of the answer."""
+    """Create a job as the first `kubectl apply` does, and return status and message of the response."""
     from kubernetes.client import ApiException
 
     with api_server.client() as client:
@@ -57,12 +57,12 @@ def test_invalid_jobs_are_refused_with_a_message(
     status, message = apply(api_server, namespace, document)
     assert status in (400, 422), f"{status} {message}"
     assert case.server in message
-    # The client says it before anything is sent.
+    # The client refuses it before it sends a request.
     client = MSJobClient(KubernetesBackend(namespace, kubeconfig=api_server.kubeconfig))
     with pytest.raises(ValidationError) as refused:
         client.create_job(document)
     assert refused.value.errors[0].startswith(case.client)
-    # And tells the server's words, where it is the server that refuses.
+    # The client repeats the server's message where only the server refuses.
     with pytest.raises(ValidationError) as answered:
         cluster.create(MSJOBS, document, namespace)
     assert case.server in str(answered.value)

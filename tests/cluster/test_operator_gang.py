@@ -15,7 +15,7 @@ from tests.support.operators import SECONDS, Jobs, OperatorProcess, install_defi
 
 
 def _define(group: str, version: str) -> dict[str, Any]:
-    """Return a definition of PodGroups that takes anything: of the schedulers' own only the names matter here."""
+    """Return a definition of PodGroups without validation: these tests use the names only."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
     return {

@@ -1,4 +1,4 @@
-"""What is installed: the API server takes it, the operator can do what it must with it, and nobody more than that."""
+"""The installed objects: accepted by the API server, sufficient for the operator, and no more rights than needed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cluster(api_server: ControlPlane) -> Iterator[Cluster]:
 
 
 class Reviewer:
-    """Asks the API server who may do what."""
+    """Reviews rights at the API server."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -142,7 +142,7 @@ def test_tenants_are_limited_to_their_namespace(
             assert not reviewer.allows(user, verb, GROUP, MSJOBS, other), verb
         for verb in denied.split():
             assert not reviewer.allows(user, verb, GROUP, MSJOBS, own), verb
-        # What the operator says is not theirs to change, nor is what the operator runs by.
+        # The status and the operator's own objects are not writable for them.
         assert not reviewer.allows(user, "patch", GROUP, f"{MSJOBS}/status", own)
         assert not reviewer.allows(user, "update", GROUP, f"{MSJOBS}/status", own)
         assert not reviewer.allows(user, "update", "coordination.k8s.io", "leases", SYSTEM, "msjob-controller")
@@ -175,7 +175,7 @@ def test_roles_suffice_for_a_whole_job(
 
 
 def test_deployment_is_admitted_in_its_restricted_namespace(cluster: Cluster) -> None:
-    """Pod Security admission judges pods when they are made: two are, and wait for a node."""
+    """Pod Security validates pods on creation: two are created, and wait for a node."""
     labels = "app.kubernetes.io/name=msjob-controller"
     for pods in cluster.watch(PODS, SYSTEM, labels=labels, timeout=60):
         if len(pods) == 2:

@@ -1,4 +1,4 @@
-"""The operator against a real API server without nodes: the tests say what becomes of pods."""
+"""The operator against a real API server without nodes: the tests write the status of pods."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_endpoint_follows_the_scheduler_of_the_current_gang(jobs: Jobs, operator
     jobs.cluster.delete(ENDPOINT_SLICES, endpoint_slice["metadata"]["name"], jobs.namespace)
     operator.start()
     jobs.wait_endpoint("led", scheduler["status"]["podIP"])
-    # What spares bursts of jobs the endpoint controllers' limits: nobody else writes endpoints for them.
+    # Bursts of jobs are not limited by the endpoint controllers: only the operator writes their endpoints.
     endpoints = jobs.cluster.request(
         Request("list", "endpoints"), "GET", f"/api/v1/namespaces/{jobs.namespace}/endpoints"
     )
@@ -111,7 +111,7 @@ def test_failure_restarts_the_gang_counted(jobs: Jobs, operator: OperatorProcess
     failure = job["status"]["failure"]
     assert (failure["pod"], failure["exitCode"]) == ("again-worker-1", 1)
     assert failure["log"][-1] == "ZeroDivisionError"
-    # Whoever ran with it has nothing to save: one second from SIGTERM to SIGKILL.
+    # Its peers have nothing to save: one second from SIGTERM to SIGKILL.
     dying = jobs.wait_pods("again", lambda pods: all(map(is_deleting, pods.values())))
     graces = {name: pod["metadata"]["deletionGracePeriodSeconds"] for name, pod in dying.items()}
     assert graces["again-scheduler-0"] == graces["again-worker-0"] == 1
@@ -177,7 +177,7 @@ def test_deadline_fires_without_events(jobs: Jobs) -> None:
     jobs.create("late", workers=1, activeDeadlineSeconds=2)
     failed = jobs.wait("late", "Failed")
     assert find(failed, "Failed")["reason"] == "DeadlineExceeded"
-    # A pod that no node has goes at once.
+    # A pod without a node is deleted at once.
     jobs.wait_pods("late", lambda pods: not pods)
 
 
@@ -283,7 +283,7 @@ def test_suspend_and_resume(jobs: Jobs) -> None:
 
 def test_jobs_of_another_manager_are_ignored(jobs: Jobs) -> None:
     jobs.create("foreign", workers=1, managedBy="kueue.x-k8s.io/multikueue")
-    # Made after it and done, so the operator has seen the other, too.
+    # Created later and finished, so the operator has processed the other one too.
     jobs.create("witness", workers=1)
     jobs.launch("witness", 1)
     assert "status" not in jobs.get("foreign")

@@ -59,7 +59,7 @@ def test_jobs_of_ms_operator_are_adopted(start_api_server: Callable[..., ApiServ
     list(apply_objects([definition], kubeconfig=str(server.kubeconfig)))
     with server.make_namespace() as namespace:
         jobs = Jobs(server.kubeconfig, namespace)
-        # What ms-operator has left: a job that is over, one that runs, and one that it has not seen yet.
+        # Jobs of ms-operator: a finished one, a running one, and one that it has not started.
         for name in ("finished", "running", "waiting"):
             document = make_job(name, 2)
             del document["spec"]["successPolicy"]
@@ -82,16 +82,16 @@ def test_jobs_of_ms_operator_are_adopted(start_api_server: Callable[..., ApiServ
 
         with OperatorProcess(server.kubeconfig, tmp_path / "log", "--namespace", namespace):
             jobs.launch("waiting", 3)
-            # What runs is left to run, under its own pods.
+            # The running job keeps its pods.
             assert {name: item["metadata"]["uid"] for name, item in jobs.pods("running").items()} == before
             assert not any(map(is_deleting, jobs.pods("running").values()))
             assert has(jobs.get("running"), "Running")
-            # What is over stays over, with its own times, and gets no pods.
+            # The finished job keeps its times, and gets no pods.
             finished = jobs.get("finished")
             assert has(finished, "Succeeded")
             assert finished["status"]["completionTime"] == STAMP
             assert jobs.pods("finished") == {}
-            # A failure of what was taken over is dealt with as of any other.
+            # A failure of an adopted job is handled as any other.
             jobs.end("running-worker-1", 1)
             jobs.wait("running", "Restarting")
             jobs.wait_pods("running", lambda pods: all(map(is_deleting, pods.values())))

@@ -1,4 +1,4 @@
-"""The operator dies, loses its Lease, or loses the API server: what it left is taken up, and nothing is done twice."""
+"""An operator that dies, loses its Lease or the API server: its work is continued, and nothing is done twice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def operator(api_server: ControlPlane, jobs: Jobs, tmp_path: Path) -> Iterator[O
 
 def test_operator_killed_in_every_phase_resumes(jobs: Jobs, operator: OperatorProcess) -> None:
     jobs.create("job", workers=2, backoffLimit=3)
-    # Before it has ever seen the job, and while pods wait for nodes.
+    # Before it lists the job, and while pods wait for nodes.
     operator.start()
     jobs.wait_pods("job", lambda pods: len(pods) == 3)
     operator.kill()
@@ -43,7 +43,7 @@ def test_operator_killed_in_every_phase_resumes(jobs: Jobs, operator: OperatorPr
     jobs.wait("job", "Running")
     assert _uids(jobs.pods("job")) == _uids(waiting)
 
-    # While it runs: a member fails, and nobody is there to see it.
+    # While the job runs: a member fails while no operator runs.
     operator.kill()
     jobs.end("job-worker-1", 1)
     operator.start()
@@ -56,7 +56,7 @@ def test_operator_killed_in_every_phase_resumes(jobs: Jobs, operator: OperatorPr
     jobs.launch("job", 3)
     assert jobs.get("job")["status"]["restarts"] == 1
 
-    # Suspended and resumed behind its back: nothing has happened, as far as pods go.
+    # Suspended and resumed while no operator runs: no change of the pods.
     operator.kill()
     running = jobs.pods("job")
     jobs.patch("job", {"spec": {"runPolicy": {"suspend": True}}})
@@ -71,7 +71,7 @@ def test_operator_killed_in_every_phase_resumes(jobs: Jobs, operator: OperatorPr
     jobs.launch("job", 3)
     assert jobs.get("job")["status"]["restarts"] == 1
 
-    # It ends while nobody looks.
+    # It ends while no operator runs.
     operator.kill()
     jobs.end("job-worker-0", 0)
     operator.start()

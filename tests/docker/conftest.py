@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def skip(reason: str) -> None:
-    """Skip a test, or fail where the environment says that everything is there."""
+    """Skip a test, or fail where the environment variable requires Docker."""
     if os.environ.get(REQUIRE_VARIABLE):
         pytest.fail(f"{reason} ({REQUIRE_VARIABLE} is set)", pytrace=False)
     pytest.skip(reason)

@@ -77,7 +77,7 @@ def test_runtime_image_runs_unprivileged_with_a_read_only_root(
     words += ["--to", f"{environment.registry.host}/team/runtime", "--insecure", environment.registry.host]
     words += ["--docker-host", environment.daemon.host, "--network", "host", "--extra", "kubernetes"]
     words += ["--wheel", str(tmp_path / name)]
-    # What a machine's own pip needs to reach an index, it needs in a build too.
+    # The build needs the pip configuration of the machine to reach an index.
     for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST"):
         if os.environ.get(name):
             words += ["--build-arg", f"{name}={os.environ[name]}"]
@@ -99,7 +99,7 @@ def test_runtime_image_runs_unprivileged_with_a_read_only_root(
     client.remove_container(container, force=True)
     assert code == 0, printed
     seen = json.loads(printed.splitlines()[-1])
-    # Flag 1 alone: byte code by hash, and its source is never looked at.
+    # Flag 1 alone: byte code by hash, whose source is never checked.
     assert (seen["uid"], seen["writes"], seen["flags"]) == (1000, False, 1)
 
     again = subprocess.run(words, env=variables, capture_output=True, text=True, check=False)

@@ -35,7 +35,7 @@ run_job(desk.client, desk.build(*sys.argv[3:], workers=2, restart_policy="Never"
 
 
 def is_any_alive(pids: list[int]) -> bool:
-    """Tell whether any of these processes runs; zombies do not."""
+    """Return whether any of these processes runs; zombies do not."""
     return any(ProcessIdentity.of(pid) for pid in pids)
 
 

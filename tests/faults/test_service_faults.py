@@ -1,4 +1,4 @@
-"""What services do when things go wrong: crashes, taken ports, damaged bundles, dead runs and dead supervisors."""
+"""Faults of services: crashes, ports in use, damaged bundles, killed runs and supervisors."""
 
 from __future__ import annotations
 

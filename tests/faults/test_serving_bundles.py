@@ -1,4 +1,4 @@
-"""Model directories that change, break and cannot be written to, under a server that answers."""
+"""Model directories that change, break and are read-only, under a server with clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.mindspore
 
 Serve = Callable[..., ModelServer]
 RELOADS = int(os.environ.get("RELOADS", "6"))
-# What tests/support/make_serving_models.py compares the models with.
+# Inputs by which tests/support/make_serving_models.py compares the models.
 IMAGES = np.random.default_rng(5).random((16, 1, 8, 8), np.float32)
 
 
@@ -78,7 +78,7 @@ def answers(hard_models: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 
 async def _tell_which(client: Client, answers: dict[str, Any], index: int) -> str:
-    """Ask for a row or three; say whose answer came, or what else did."""
+    """Request one or three rows; return the model of the response, or the error."""
     row = index % 13
     part = slice(row, row + (1 if index % 4 else 3))
     answer, found = await client.ask(PROTOCOLS[index % len(PROTOCOLS)], {"image": IMAGES[part]})
@@ -172,7 +172,7 @@ def test_a_damaged_bundle_at_a_reload(
         assert tell() == "a", how
         assert server.get("/v2/health/ready")[0] == server.get("/v2/models/digits/ready")[0] == 200
         if number == len(DAMAGES):
-            # And so it stays when it looks by itself.
+            # Polling does not change it.
             time.sleep(0.5)
             assert tell() == "a"
     put(hard_models / "b", place)

@@ -1,4 +1,4 @@
-"""Clients that do not behave: slow ones, silent ones, ones that say half and leave, and very many at once."""
+"""Misbehaving clients: slow and silent ones, half requests, and very many at once."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _Crowd:
 
 
 async def _ask_well(server: ModelServer, samples: Any, count: int) -> list[float]:
-    """Ask several times in each protocol, several clients at once; return the seconds of each answer."""
+    """Send several requests in each protocol by several clients; return the seconds of each response."""
     inputs, outputs = samples
     seconds: list[float] = []
 
@@ -180,7 +180,7 @@ def test_bodies_that_are_too_large_are_refused_before_they_are_whole(server: Mod
 def test_a_refused_client_that_half_closes_gets_the_reason(
     server: ModelServer, model: str, headers: dict[str, str], status: int
 ) -> None:
-    # urllib asks for one answer a connection, and sends all before it reads.
+    # urllib sends one request per connection, all of it before it reads.
     url = f"http://127.0.0.1:{server.port}/v1/models/{model}:predict"
     for _ in range(5):
         with pytest.raises(urllib.error.HTTPError) as refused:

@@ -1,4 +1,4 @@
-"""Graphs that raise on what a client sends: that client is told, and nobody else notices."""
+"""Graphs that raise on an input: its client gets an error, and no other is affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model server that is asked for more than it can do, and for everything at once."""
+"""A model server under overload, and under all kinds of requests at once."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ ROWS = 256
 
 
 class Load:
-    """Requests of many rows, whose right answers are known.
+    """Requests of many rows with known responses.
 
     Args:
-        server: Whom to ask.
+        server: The server.
         inputs: One request's rows.
-        outputs: Their answers.
+        outputs: Their outputs.
     """
 
     def __init__(self, server: ModelServer, inputs: np.ndarray[Any, Any], outputs: np.ndarray[Any, Any]) -> None:
@@ -70,7 +70,7 @@ class Load:
         return answer.status
 
     async def measure_capacity(self, seconds: float) -> float:
-        """Return how many requests a second are answered when a few clients ask one after the other."""
+        """Return the requests per second of a few sequential clients."""
         stop, done = time.monotonic() + seconds, 0
 
         async def work() -> None:
@@ -83,9 +83,9 @@ class Load:
         return done / seconds
 
     async def offer(self, capacity: float, seconds: float, connections: int = 48) -> float:
-        """Ask at three times the rate that can be answered, whether or not earlier answers have come.
+        """Send three times the server's rate, without waiting for earlier responses.
 
-        Where more is answered than was thought possible, still more is asked. Returns the highest rate of answers.
+        The rate rises with the measured one. Returns the highest rate of responses.
         """
         start, answered = time.monotonic(), self.statuses[200]
         turns = 0
@@ -101,7 +101,7 @@ class Load:
                     await asyncio.sleep(max(0.0, turn - time.monotonic()))
                     await self.ask(connection)
                     turns += 1
-                    # As if each connection had a clock of its own: late answers are made up for.
+                    # Each connection has its own schedule: late responses do not lower the rate.
                     turn += connections / (3 * find_rate())
 
         await asyncio.gather(*(work() for _ in range(connections)))
@@ -214,7 +214,7 @@ class _Question(NamedTuple):
 def _make_questions(models: Path) -> dict[str, list[dict[str, np.ndarray[Any, Any]]]]:
     generator = np.random.default_rng(6)
     images = np.asarray(ModelBundle.open(models / "free").read_verified().inputs["image"])
-    # Sizes from 1 to 100, small ones more often: what is parsed is what takes time here.
+    # Sizes from 1 to 100, small ones more often: parsing is the slow part.
     sizes = [int(size) for size in np.exp(np.log(101) * generator.random(120) ** 3)] + [1, 63, 64, 65, 100]
 
     def pick(rows: int) -> np.ndarray[Any, Any]:
@@ -315,7 +315,7 @@ def test_a_clients_deadline_and_clients_that_cancel(busy_server: ModelServer, ev
             late = await asyncio.gather(*(client.grpc.call(INFER, message, timeout=0.1) for _ in range(4)))
             assert {answer.code for answer in late} == {"DEADLINE_EXCEEDED"}
             gone = [asyncio.create_task(client.grpc.call(INFER, message)) for _ in range(3)]
-            # Long enough that the server has them, and not so long that it gives them up by itself.
+            # Long enough for the server to read them, and shorter than its own timeout.
             await asyncio.sleep(0.1)
             for task in gone:
                 task.cancel()
@@ -347,7 +347,7 @@ def test_clients_that_leave_while_they_wait(busy_server: ModelServer, eventually
         assert (await busy).status == 200
 
     asyncio.run(run())
-    # The server may find that their time is over before it finds that they have gone.
+    # The server may detect the timeout before it detects the closed connections.
     eventually(lambda: (now := _read_counts(busy_server)) and sum(now[r] - before[r] for r in _GONE) == 10)
     assert _read_counts(busy_server)["rows"] - before["rows"] == BUSY_ROWS, "what nobody waits for was computed"
     assert "Traceback" not in busy_server.read_log()

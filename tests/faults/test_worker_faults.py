@@ -1,4 +1,4 @@
-"""Servers of two workers that are killed, overloaded with signals and given mistakes, under clients."""
+"""Servers of two workers with clients: killed workers, many signals, invalid requests."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ PEAK_BOUND = 512 << 20
 
 
 def main() -> int:
-    """Run; return 0 when nothing was answered wrongly, else 1."""
+    """Run; return 0 without a wrong response, else 1."""
     parser = argparse.ArgumentParser("python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seed", type=int, default=None, help="Default: another one each time; it is printed.")
     parser.add_argument("--scale", type=float, default=1.0, help="1 sends 112,000 bodies.")

@@ -1,4 +1,4 @@
-"""Sends cases over many connections, good requests in between, and keeps what was answered wrongly."""
+"""Sends cases over many connections, with valid requests in between, and records wrong responses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GENERATORS = {
     "http": make_http_case,
     "files": make_file_case,
 }
-# A failing body is kept a few times: the same reason a thousand times says no more.
+# A few bodies per reason are recorded.
 _KEPT_PER_REASON = 5
 # No body of these sizes is worth that much of the event loop.
 _SLOW_SECONDS = 5.0
@@ -39,11 +39,11 @@ _SLOW_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Finding:
-    """A wrong answer.
+    """A wrong response.
 
     Args:
-        why: What is wrong with it.
-        case: What was sent.
+        why: The fault of the response.
+        case: The request.
     """
 
     why: str
@@ -55,18 +55,18 @@ class Finding:
 
 @dataclass
 class Report:
-    """What a run saw.
+    """The result of a run.
 
     Args:
         sent: Number of cases by kind.
-        answers: Number of answers by kind and status.
-        good: Number of good requests in between that were answered rightly.
-        findings: What was wrong, a few of each reason.
-        reasons: How often each reason was seen.
+        answers: Number of responses by kind and status.
+        good: Number of valid requests in between with the right response.
+        findings: Wrong responses, a few of each reason.
+        reasons: Number of findings by reason.
         memory: Resident bytes of the server, sampled: seconds since the start and bytes.
         peak: How much more than at first the server had at most, in bytes.
-        slowest: Seconds of the slowest answer.
-        seconds: How long it took.
+        slowest: Seconds of the slowest response.
+        seconds: Duration of the run.
     """
 
     sent: Counter[str] = field(default_factory=Counter)
@@ -120,7 +120,7 @@ def generate(seed: int, counts: Mapping[str, int], targets: Sequence[Target]) ->
     total = max(counts.values(), default=0)
     for index in range(total):
         for kind, count in counts.items():
-            # Kinds of which fewer are wanted are spread over the whole run.
+            # Kinds with fewer cases are spread over the whole run.
             if index * count // total != (index + 1) * count // total:
                 number = index * count // total
                 random = Random(f"{seed} {kind} {number}")
@@ -131,14 +131,14 @@ def generate(seed: int, counts: Mapping[str, int], targets: Sequence[Target]) ->
 async def run_cases(
     stage: Stage, cases: Iterable[Case], *, connections: int = 12, good_every: int = 12, timeout: float = 20
 ) -> Report:
-    """Send cases and judge what comes back; stops when the server's process ends.
+    """Send cases and check the responses; stops when the server's process ends.
 
     Args:
         stage: The server and its models.
-        cases: What to send.
-        connections: How many ask at once.
+        cases: The requests.
+        connections: Number of concurrent connections.
         good_every: A good request is sent after so many cases of a connection.
-        timeout: Seconds to wait for an answer.
+        timeout: Seconds to wait for a response.
     """
     report, start, queue = Report(), time.monotonic(), iter(cases)
     before = stage.server.read_memory()

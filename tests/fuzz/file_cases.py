@@ -31,7 +31,7 @@ _SIDES = [0, 1, 2**15, 2**16, 2**24, 2**31 - 1, 2**31, 2**32 - 1]
 
 
 def make_file_case(random: Random, targets: Sequence[Target]) -> Case:
-    """Make a request with pictures in any protocol; `targets` are not asked."""
+    """Make a request with pictures in any protocol; `targets` are not used."""
     files = [_make_file(random) for _ in range(random.choice([1, 1, 1, 2, 3]))]
     form = random.random()
     if form < 0.35:

@@ -18,7 +18,7 @@ _CONTENTS = {
     "uint_contents": [2**32 - 1, 1], "uint64_contents": [2**64 - 1], "fp32_contents": [1.0, float("nan"), 3e38],
     "fp64_contents": [1e300, float("inf"), 0.5], "bytes_contents": [b"", b"\xff", b"abc" * 100],
 }  # fmt: skip
-# Loading is safe to ask for at any time; unloading the model would be right, and no fault of the server.
+# Loading is safe at any time; unloading the model would be no fault of the server.
 _METHODS = [
     "ServerLive",
     "ServerReady",

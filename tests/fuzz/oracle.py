@@ -1,4 +1,4 @@
-"""What a server may answer: no failure of its own, and a good answer only to what reads in one way."""
+"""Permitted responses of a server: no failure of its own, and success only for unambiguous requests."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class UnreadableError(Exception):
 
 
 def judge(case: Case, answer: Answer, target: Target | None) -> str:
-    """Say what is wrong with an answer; an empty text when nothing is."""
+    """Return the fault of a response; empty for none."""
     if case.kind == "grpc":
         if answer.code in _BAD_CODES:
             return f"gRPC {answer.code}: {answer.details[:200]}"
         if answer.code not in ("OK", "UNAVAILABLE") and not answer.details:
             return f"gRPC {answer.code} without a message"
     elif not case.path:
-        # Bytes that are no HTTP may be answered by closing the connection.
+        # The server may close the connection on bytes that are not HTTP.
         return f"status {answer.status}" if answer.status >= 500 and answer.status not in _ALLOWED_FAILURES else ""
     elif answer.status == 0:
         return "the connection was closed without an answer"
@@ -56,14 +56,14 @@ def judge(case: Case, answer: Answer, target: Target | None) -> str:
 
 
 def check_answer(case: Case, answer: Answer, target: Target) -> str:
-    """Compare an answer with what the request, read by itself, must give."""
+    """Compare a response with the outputs of the independently parsed request."""
     try:
         inputs, outputs, request_id = _READERS[case.kind](case, target)
         arrays = _fit(inputs, target)
     except UnreadableError as error:
         return f"accepted, although {error}"
     except RecursionError:
-        # Python's reader goes less deep than others. What is that deep is in a field that nobody reads.
+        # Python's parser has a lower limit of nesting. Such values are in fields that are not read.
         return ""
     expected = target.compute(arrays)
     try:
@@ -83,7 +83,7 @@ def check_answer(case: Case, answer: Answer, target: Target) -> str:
 
 
 def compare(found: Arrays, expected: Arrays, inputs: Arrays) -> str:
-    """Say how answers differ by more than 1e-5 of the inputs' size; an empty text when they do not."""
+    """Return a difference of outputs above 1e-5 of the inputs' size; empty for none."""
     if set(found) != set(expected):
         return f"outputs {sorted(found)} instead of {sorted(expected)}"
     scale = max(1.0, *(float(np.abs(array.astype(np.float64)).max(initial=0)) for array in inputs.values()))
@@ -102,14 +102,14 @@ def compare(found: Arrays, expected: Arrays, inputs: Arrays) -> str:
 def _is_inference(case: Case) -> bool:
     if case.kind == "grpc":
         return case.path == "ModelInfer"
-    # A cloud event is answered as one, which is kserve's part.
+    # The response to a cloud event is one, by kserve's code.
     events = any(name.lower().startswith("ce-") or "cloudevents" in value for name, value in case.headers)
     return case.kind in _READERS and not events and b'"specversion"' not in case.body
 
 
 def _check_error(answer: Answer) -> str:
     if answer.status == 400 and answer.body == b"Invalid HTTP request received.":
-        # The parser of HTTP says so, before there is a request that an application could answer.
+        # The HTTP parser refuses it before the application gets a request.
         return ""
     try:
         text = read_json(answer.body)["error"]
@@ -184,7 +184,7 @@ def _load(content: bytes) -> Any:
 
 def _read_v1_request(case: Case, target: Target) -> tuple[dict[str, Any], set[str], str]:
     value = _load(_inflate(case))
-    # kserve's own servers take `inputs` for `instances`.
+    # kserve's own servers accept `inputs` for `instances`.
     rows, specs = (
         value.get("instances", value.get("inputs")) if isinstance(value, dict) else None,
         target.signature.inputs,

@@ -1,4 +1,4 @@
-"""What is fuzzed: a served model, samples that it answers and what it must answer to whatever it accepts."""
+"""Fuzzed models: a served model, samples with outputs, and a reference of its function."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Target:
         name: Its name in the URL.
         signature: Its inputs and outputs; the batch is free.
         questions: Inputs of one to a few rows.
-        answers: What the runner alone answers to each of the questions.
-        compute: The same function in NumPy, float64, for inputs that nobody foresaw.
+        answers: Outputs of the runner alone for each of the questions.
+        compute: The same function in NumPy, float64, for any inputs.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Target:
 
 
 def make_targets(bundles: Mapping[str, Path], scratch: Path) -> tuple[Target, ...]:
-    """Make the targets `digits` and `pair` and ask their runners."""
+    """Make the targets `digits` and `pair` with the outputs of their runners."""
     asked = {path: _ASKERS[name](path) for name, path in bundles.items()}
     answered = ask_runners(asked, scratch)
     return tuple(_MAKERS[name](path, asked[path], answered[path]) for name, path in bundles.items())
@@ -63,7 +63,7 @@ def _ask_digits(bundle: Path) -> list[Arrays]:
 
 
 def _make_digits(bundle: Path, questions: list[Arrays], answers: list[Arrays]) -> Target:
-    # The model is one linear layer: its answers to zeros and to single ones are its weights.
+    # The model is one linear layer: its outputs for zeros and unit vectors are its weights.
     probed = answers[-1]["output"].astype(np.float64)
     bias, weights = probed[0], probed[1:] - probed[0]
 
@@ -128,7 +128,7 @@ def open_stage(models: Path, scratch: Path, *flags: str, served: Sequence[str] =
         bundles["transformed"] = models / "transformed"
         flags = ("--allow_model_code=true", *flags)
     with ModelServer(scratch, bundles, *flags) as server:
-        # The runner by itself is asked while the server starts.
+        # The runner computes while the server starts.
         targets = make_targets({name: bundles[name] for name in served}, scratch)
         server.wait_ready()
         yield Stage(server, targets)

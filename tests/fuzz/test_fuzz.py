@@ -83,7 +83,7 @@ async def _connect(stage: Stage) -> tuple[Connection, GrpcConnection]:
 
 
 class _Runner:
-    """What asyncio.Runner is, which Python 3.10 does not have."""
+    """asyncio.Runner, which Python 3.10 lacks."""
 
     def __enter__(self) -> _Runner:
         self._loop = asyncio.new_event_loop()

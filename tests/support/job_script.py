@@ -1,4 +1,4 @@
-"""What the processes of test jobs run: `job_script.py DIRECTORY ACTION…`; each first writes DIRECTORY/pid-<pod>.
+"""Program of the processes of test jobs: `job_script.py DIRECTORY ACTION…`; each first writes DIRECTORY/pid-<pod>.
 
 Actions, one after the other: `print TEXT`, `sleep SECONDS`, `exit CODE`, `exit-worker INDEX CODE`, `once CODE` and
 `once-worker INDEX CODE` (only in the first attempt), `child` (start a process that would live on, in a session of its
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the actions of the command line."""
     directory, words = Path(sys.argv[1]), iter(sys.argv[2:])
     member = f"{os.environ.get('MS_ROLE', 'alone')}-{os.environ.get('MS_NODE_ID', '0')}"
 

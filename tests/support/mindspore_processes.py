@@ -136,7 +136,7 @@ class MindSporeProcesses:
         return self.start(arguments, directory, **options).finish()
 
     def request(self, value: Mapping[str, Any]) -> int:
-        """Send a request to the server and return its answer."""
+        """Send a request to the server and return its response."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.write(json.dumps(value) + "\n")

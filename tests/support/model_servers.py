@@ -1,4 +1,4 @@
-"""Real server processes for tests, the bundles that they serve and what a runner by itself says of them."""
+"""Real server processes for tests, the bundles that they serve, and the outputs of a runner alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ModelServer:
     """A server process in a session of its own.
 
     Args:
-        directory: Where its log goes; also its working directory unless another is named.
+        directory: Directory of its log; also its working directory unless another is named.
         models: Directories by model name; one alone is given as `--model_name` and `--model_dir`.
         flags: More flags.
         environment: Variables to set, over this process's.
@@ -148,7 +148,7 @@ class ModelServer:
         return int(next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1]) << 10
 
     def stop(self, seconds: float = 40) -> int:
-        """Ask it to end, and return its exit code."""
+        """Terminate it, and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(seconds)
 
@@ -165,11 +165,11 @@ class ModelServer:
 
 
 def ask_runners(questions: Mapping[Path, Sequence[Arrays]], scratch: Path) -> dict[Path, list[Arrays]]:
-    """Return the answers of runners by themselves: what every answer of a server is compared with.
+    """Return the outputs of runners alone, the reference of a server's responses.
 
     Args:
         questions: By model directory; each is computed alone, in a process that does nothing else.
-        scratch: Where questions and answers are kept.
+        scratch: Directory of inputs and outputs.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     asked, answered = scratch / "asked.npz", scratch / "answered.npz"

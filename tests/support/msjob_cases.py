@@ -1,4 +1,4 @@
-"""MSJobs that every judge accepts, and ones that all refuse: the client, a JSON schema and a real API server alike."""
+"""MSJobs that client, JSON schema and a real API server accept, and ones that all of them refuse."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Invalid:
     Attributes:
         name: For people.
         changes: Path to value, `DELETED` to take the field out.
-        client: What the client says before it sends.
-        server: A part of what the API server answers.
-        by_rule: Whether a CEL rule refuses it, which JSON schema knows nothing of.
+        client: Message of the client before it sends.
+        server: A part of the API server's message.
+        by_rule: Whether a CEL rule refuses it, which JSON schema lacks.
     """
 
     name: str
@@ -70,7 +70,7 @@ def put(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return changed
 
 
-# What ms-operator's users have: accepted by its published CRD, by ours and by the client.
+# Jobs of ms-operator's users: accepted by its published CRD, by ours and by the client.
 VALID: dict[str, dict[str, Any]] = {
     "one-worker": build_job("one-worker"),
     "scheduler-and-workers": build_job(
@@ -176,7 +176,7 @@ VALID: dict[str, dict[str, Any]] = {
     ),
 }
 
-# What ms-operator's CRD knows nothing of: accepted by ours and by the client.
+# Fields that ms-operator's CRD lacks: accepted by ours and by the client.
 VALID_HERE: dict[str, dict[str, Any]] = {
     "suspended": put(build_job("suspended"), f"{POLICY}.suspend", True),
     "managed-by": put(build_job("managed-by"), f"{POLICY}.managedBy", "kueue.x-k8s.io/multikueue"),
@@ -247,7 +247,7 @@ class Update:
     Attributes:
         name: For people.
         changes: Path to value, `DELETED` to take the field out.
-        server: A part of what the API server answers; empty when it lets the change through.
+        server: A part of the API server's message; empty when it accepts the change.
         suspended: Whether the job is suspended before the change.
     """
 

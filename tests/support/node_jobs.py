@@ -60,7 +60,7 @@ class NodeJobs:
             words: More words of its command line.
             workers: How many; from 2 on there is a scheduler.
             image: Its image.
-            limits: What a worker may have, such as memory; none by default.
+            limits: Resource limits of a worker, such as memory; none by default.
             policy: More arguments of `build_msjob`.
         """
         job = NodeJob(self, name)
@@ -80,7 +80,7 @@ class NodeJob:
         self.jobs = jobs
         self.name = name
         self.client = jobs.client
-        # The namespace's name is in the path, by which processes of this job are told from all others.
+        # The namespace's name is in the path, which identifies the processes of this job.
         self.mount = f"{_DATA}/{jobs.namespace}/{name}"
         self.volume = jobs.cluster.make_volume(f"{jobs.namespace}-{name}")
 
@@ -106,14 +106,14 @@ class NodeJob:
             pod = spec.template["spec"]
             volume = {"name": "data", "hostPath": {"path": str(self.volume), "type": "Directory"}}
             pod["volumes"] = [*pod.get("volumes", []), volume]
-            # Long enough to save, and short enough that a test sees who did not listen to SIGTERM.
+            # Long enough to save, and short enough that a test detects ignored SIGTERMs.
             pod.setdefault("terminationGracePeriodSeconds", 20)
             for container in pod["containers"]:
                 mount = {"name": "data", "mountPath": self.mount}
                 container["volumeMounts"] = [*container.get("volumeMounts", []), mount]
         self.client.create_job(job)
 
-    # What it comes to.
+    # Waiting, and its result.
 
     def wait(self, *conditions: str, seconds: float = SECONDS) -> MSJob:
         """Wait until it is in one of these conditions."""
@@ -168,11 +168,11 @@ class NodeJob:
         return self.jobs.api.list(EVENTS, self.jobs.namespace, fields=fields)
 
     def count_events(self, reason: str) -> int:
-        """Return how often the operator told of something; what repeats is one event with a count."""
+        """Return how often the operator emitted an event; repeated ones are one event with a count."""
         return sum(event.get("count") or 1 for event in self.list_events() if event["reason"] == reason)
 
     def check_events(self, **counts: int) -> None:
-        """Prove that the operator has told of these reasons so often, and neither less nor more."""
+        """Check the exact counts of the operator's events by reason."""
         # It writes events beside its other work.
         wait_for(
             lambda: all(self.count_events(reason) == count for reason, count in counts.items()),
@@ -190,7 +190,7 @@ class NodeJob:
                     return event
         raise AssertionError(f"{self.name} has no event {reason}: {[event['reason'] for event in self.list_events()]}")
 
-    # What it counts.
+    # Its counters.
 
     def list_steps(self) -> list[int]:
         """Return the steps done, in their order; what was done twice is there twice."""
@@ -211,14 +211,14 @@ class NodeJob:
         return len(steps) - max(steps)
 
     def read_checkpoint(self) -> int:
-        """Return the step that the next run would go on from."""
+        """Return the step from which the next run would resume."""
         return int(json.loads((self.volume / "checkpoint.json").read_text())["step"])
 
     def finish(self) -> None:
         """Let it come to its end."""
         (self.volume / "finish").touch()
 
-    # What is done to it.
+    # Actions on the job.
 
     def find_process(self, pod: str) -> ProcessIdentity:
         """Return the first process of a pod."""
@@ -237,12 +237,12 @@ class NodeJob:
     # That nothing is left.
 
     def delete(self) -> None:
-        """Delete it, and prove that its pods, Services and processes are gone."""
+        """Delete it, and check that its pods, Services and processes have ended."""
         self.client.delete_job(self.name)
         self.check_nothing_is_left()
 
     def check_gone(self) -> None:
-        """Wait until it has gone by itself, with all that it owned."""
+        """Wait until the cluster has deleted it, with all that it owned."""
         for objects in self.jobs.api.watch(MSJOBS, self.jobs.namespace, timeout=SECONDS):
             if self.name not in objects:
                 break
@@ -251,7 +251,7 @@ class NodeJob:
         self.check_nothing_is_left()
 
     def check_nothing_is_left(self) -> None:
-        """Prove that it and all that it owned are gone, on the API server and on the node."""
+        """Check that it and all that it owned are deleted, on the API server and on the node."""
         wait_for(lambda: not self.list_leftovers(), lambda: f"of {self.name} is left: {self.list_leftovers()}")
 
     def list_leftovers(self) -> list[str]:
@@ -270,8 +270,8 @@ class LogReader:
 
     Args:
         job: The job.
-        choose: Which of its pods.
-        seconds: How long the job may take.
+        choose: Filter of its pods.
+        seconds: Timeout of the job.
     """
 
     def __init__(
@@ -309,12 +309,12 @@ class LogReader:
                 self._job.name, self._job.jobs.namespace, self._choose, timeout=self._seconds
             ):
                 self.lines.append(item)
-        except BaseException as error:  # noqa: BLE001 - raised by the thread that asks
+        except BaseException as error:  # noqa: BLE001 - raised by the calling thread
             self.error = error
 
 
 def find_processes(mount: str) -> list[int]:
-    """Return the processes of this machine, those of its pods among them, that know a volume by its path."""
+    """Return the processes of this machine, those of its pods among them, with a volume's path in their arguments."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

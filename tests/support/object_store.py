@@ -1,4 +1,4 @@
-"""An S3 store by moto, as a process would see it, and a proxy in front of it that holds chosen requests."""
+"""An S3 store by moto, and a proxy in front of it that holds chosen requests."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Gate:
 
 
 class GatedProxy(ThreadingHTTPServer):
-    """Forwards requests to a store; `close_gate` holds the requests that match, `refuse` answers them with 503."""
+    """Forwards requests to a store; `close_gate` holds the requests that match, `refuse` responds to them with 503."""
 
     daemon_threads = True
 

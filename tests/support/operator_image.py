@@ -29,7 +29,7 @@ def write_operator_image(name: str, archive: Path, packages: PodPackages) -> Non
     """
     with tempfile.TemporaryDirectory(dir=archive.parent) as directory:
         root = Path(directory)
-        # What is the root of a container must be one that any user may enter.
+        # The root directory of a container must be accessible to any user.
         root.chmod(0o755)
         _unpack(get_images()[PYTHON], root)
         _install_dependencies(root / _HOME)

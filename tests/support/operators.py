@@ -26,7 +26,7 @@ from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, JOB_LABEL, MSJOBS
 from kfp_mindspore.operator.install.apply import apply_objects
 
-# Far beyond what anything here takes, for machines with more to do than this.
+# Far above any duration here, for busy machines.
 SECONDS = 240.0
 _NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 _PORT = re.compile(r"metrics and probes on port (\d+)")
@@ -36,8 +36,8 @@ class OperatorProcess:
     """`kfp-mindspore operator run`, as a process of its own.
 
     Args:
-        kubeconfig: Who it is.
-        log: Where its log goes; a second process appends.
+        kubeconfig: Its credentials.
+        log: File of its log; a second process appends.
         flags: More flags.
     """
 
@@ -89,13 +89,13 @@ class OperatorProcess:
             return file.read().decode(errors="replace")
 
     def is_ready(self) -> bool:
-        """Tell whether it answers its readiness probe well; fail when it has ended."""
+        """Return whether its readiness probe succeeds; fail when it has ended."""
         assert self.process is not None
         assert self.process.poll() is None, f"the operator ended:\n{self.read_log()}"
         return self.ask("/readyz")[0] == 200
 
     def ask(self, path: str) -> tuple[int, str]:
-        """Return status and text of a path of its HTTP port; status 0 when it does not answer."""
+        """Return status and text of a path of its HTTP port; status 0 without a response."""
         port = _PORT.search(self.read_log())
         if port is None:
             return 0, ""
@@ -115,7 +115,7 @@ class OperatorProcess:
 
 
 class Jobs:
-    """The MSJobs and pods of one namespace, where no node is: a test says what becomes of pods.
+    """The MSJobs and pods of one namespace without a node: a test writes the status of pods.
 
     Args:
         kubeconfig: The administrator's.
@@ -199,7 +199,7 @@ class Jobs:
         return [item["metadata"]["name"] for item in items]
 
     def wait_endpoint(self, name: str, address: str) -> None:
-        """Wait until a job's Service leads to an address, and nowhere else; to nobody, where that is empty."""
+        """Wait until a job's Service has exactly one address as its endpoint; none, if the address is empty."""
         found: list[str] = []
         labels = f"kubernetes.io/service-name={name}-scheduler-0"
         for slices in self.cluster.watch(ENDPOINT_SLICES, self.namespace, labels=labels, timeout=SECONDS):
@@ -213,7 +213,7 @@ class Jobs:
         """Return a job's Kubernetes events."""
         return self.cluster.list(EVENTS, self.namespace, fields=f"involvedObject.name={name},involvedObject.kind=MSJob")
 
-    # What a scheduler and a kubelet would do.
+    # The part of a scheduler and a kubelet.
 
     def launch(self, name: str, count: int) -> dict[str, dict[str, Any]]:
         """Wait for the pods of a job's present attempt, let them run and wait until the job does.
@@ -234,9 +234,9 @@ class Jobs:
         return self.pods(name)
 
     def set_running(self, pod: str) -> None:
-        """Bind a pod to a node that has no kubelet, so that its deletion has a grace, and say that it runs."""
+        """Bind a pod to a node without a kubelet, so that its deletion has a grace period, and set it running."""
         with contextlib.suppress(AlreadyExistsError):
-            # Of pods on a node that nobody knows the garbage collector makes an end after 40 s.
+            # The garbage collector deletes pods of an unknown node after 40 s.
             self.cluster.create(_NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "nowhere"}})
         binding = {
             "apiVersion": "v1",
@@ -256,7 +256,7 @@ class Jobs:
         )
 
     def end(self, pod: str, code: int, *, reason: str = "", message: str = "") -> None:
-        """Say that a pod has ended."""
+        """Set a pod terminated."""
         state = {
             "terminated": {
                 "exitCode": code,
@@ -270,19 +270,19 @@ class Jobs:
         self._set_status(pod, {"phase": phase, "containerStatuses": [_container(state)]})
 
     def disrupt(self, pod: str, reason: str) -> None:
-        """Say in a pod's status that it is being evicted or preempted."""
+        """Set the condition of an eviction or preemption in a pod's status."""
         condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "lastTransitionTime": _now()}
         status = self.cluster.get(PODS, pod, self.namespace)["status"]
         self._set_status(pod, {"conditions": [*(status.get("conditions") or []), condition]})
 
     def reap(self, name: str) -> None:
-        """Take out the pods of a job that were told to go, as the kubelet does after their grace."""
+        """Remove the terminating pods of a job, as the kubelet does after their grace period."""
         for pod, document in self.pods(name).items():
             if is_deleting(document):
                 self.vanish(pod, document["metadata"]["uid"])
 
     def vanish(self, pod: str, uid: str = "") -> None:
-        """Take a pod out of the API; with a uid, not one that was made anew."""
+        """Remove a pod from the API; with a uid, not its successor."""
         with contextlib.suppress(NotFoundError, ConflictError):
             self.cluster.delete(PODS, pod, self.namespace, grace_seconds=0, uid=uid)
 
@@ -340,13 +340,13 @@ def find(job: Mapping[str, Any], condition: str) -> dict[str, Any]:
 
 
 def has(job: Mapping[str, Any], condition: str) -> bool:
-    """Tell whether a job is in a condition."""
+    """Return whether a job has a condition."""
     conditions = (job.get("status") or {}).get("conditions") or []
     return any(item["type"] == condition and item["status"] == "True" for item in conditions)
 
 
 def is_deleting(document: Mapping[str, Any]) -> bool:
-    """Tell whether an object was told to go."""
+    """Return whether an object is being deleted."""
     return bool(document["metadata"].get("deletionTimestamp"))
 
 
@@ -356,7 +356,7 @@ def describe_pods(pods: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def wait_for(check: Callable[[], bool], explain: Callable[[], str], seconds: float = SECONDS) -> None:
-    """Ask until it is so: for what nobody tells by itself."""
+    """Poll until it is true, for states without a watch."""
     deadline = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < deadline, explain()

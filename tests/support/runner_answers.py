@@ -1,4 +1,4 @@
-"""Answers questions with runners alone: `python runner_answers.py ASKED.npz ANSWERED.npz`, see `ask_runners`."""
+"""Computes outputs with runners alone: `python runner_answers.py ASKED.npz ANSWERED.npz`, see `ask_runners`."""
 
 from __future__ import annotations
 

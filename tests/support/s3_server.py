@@ -113,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(204)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def _is_allowed(self) -> bool:
         self.server.requests.append(f"{self.command} {urlsplit(self.path).path}")

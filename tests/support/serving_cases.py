@@ -1,4 +1,4 @@
-"""What every serving backend does: the same cases for this machine, a simulated KServe and KServe itself.
+"""Conformance of serving backends: the same cases for this machine, a simulated KServe and KServe itself.
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_conformance(case, environment): case(environment)

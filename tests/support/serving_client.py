@@ -43,10 +43,10 @@ messages: Any = _load_messages()
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back.
+    """A response.
 
     Args:
-        status: HTTP's status; 0 when the connection was closed without an answer.
+        status: HTTP status; 0 when the connection was closed without a response.
         body: The body's bytes, or the bytes of a gRPC message.
         headers: Names in lower case.
         code: gRPC's status name, such as OK; empty for HTTP.
@@ -85,7 +85,7 @@ class Connection:
                 await writer.wait_closed()
 
     async def request(self, method: str, target: str, body: bytes = b"", headers: Headers = _JSON) -> Answer:
-        """Send a request and read its answer; a connection that the server closed before is opened again."""
+        """Send a request and read its response; a connection that the server closed before is opened again."""
         lines = [f"{method} {target} HTTP/1.1".encode("utf-8", "surrogateescape"), b"Host: localhost"]
         lines += [f"{name}: {value}".encode("utf-8", "surrogateescape") for name, value in headers]
         if not any(name.lower() in ("content-length", "transfer-encoding") for name, _ in headers):
@@ -99,15 +99,15 @@ class Connection:
         return await self.request("GET", target, b"", ())
 
     async def send(self, content: bytes, *, is_head: bool = False, last: bool = False) -> Answer:
-        """Send bytes and read one answer.
+        """Send bytes and read one response.
 
         Args:
             content: The whole request.
-            is_head: The answer has no body.
-            last: Tell the server that nothing more will come.
+            is_head: The response has no body.
+            last: Close the sending side.
 
         Raises:
-            asyncio.TimeoutError: No answer came in time.
+            asyncio.TimeoutError: No response in time.
         """
         for attempt in (1, 2):
             fresh = self._reader is None or self._reader.at_eof()
@@ -269,7 +269,7 @@ def make_message(model: str, inputs: Arrays, *, raw: bool, request_id: str = "")
 
 
 def read_v1(answer: Answer, names: Sequence[str]) -> Arrays:
-    """Read the predictions of a V1 answer; float64, whatever the model's dtype."""
+    """Read the predictions of a V1 response as float64."""
     rows = answer.json()["predictions"]
     if len(names) == 1 and not (rows and isinstance(rows[0], dict)):
         return {names[0]: np.array(rows, np.float64)}
@@ -277,7 +277,7 @@ def read_v1(answer: Answer, names: Sequence[str]) -> Arrays:
 
 
 def read_v2(answer: Answer) -> Arrays:
-    """Read the outputs of a V2 answer, JSON or binary."""
+    """Read the outputs of a V2 response, JSON or binary."""
     length = int(answer.headers.get("inference-header-content-length", len(answer.body)))
     head, offset, arrays = orjson.loads(answer.body[:length]), length, {}
     for output in head["outputs"]:
@@ -293,7 +293,7 @@ def read_v2(answer: Answer) -> Arrays:
 
 
 def read_message(answer: Answer) -> Arrays:
-    """Read the outputs of a gRPC answer."""
+    """Read the outputs of a gRPC response."""
     response = messages.ModelInferResponse.FromString(answer.body)
     arrays = {}
     for index, output in enumerate(response.outputs):
@@ -324,14 +324,14 @@ class Prepared:
 
 
 class Client:
-    """Asks one model in every protocol.
+    """Sends requests to one model in every protocol.
 
     Args:
         port: The server's port for HTTP.
         grpc_port: Its port for gRPC; 0 when it has none.
         model: The model's name.
         outputs: Names of its outputs.
-        timeout: Seconds to wait for an answer.
+        timeout: Seconds to wait for a response.
     """
 
     def __init__(
@@ -362,7 +362,7 @@ class Client:
         return Prepared(protocol, target, body, headers)
 
     async def send(self, request: Prepared) -> tuple[Answer, Arrays | None]:
-        """Send a request; return the answer, and the outputs when it is a good one."""
+        """Send a request; return the response, and its outputs if it succeeded."""
         if request.protocol.startswith("grpc"):
             assert self.grpc is not None
             answer = await self.grpc.call(request.target, request.body)

@@ -71,7 +71,7 @@ class Cluster:
         self.status_writes = 0
         self._numbers = itertools.count(1)
 
-    # What the operator does.
+    # Requests of the operator.
 
     def observe(self) -> Observed:
         return Observed(
@@ -181,7 +181,7 @@ class Cluster:
                 return
         raise AssertionError(f"still acts after {rounds} rounds: {outcome}")
 
-    # What others do.
+    # Actions of others.
 
     def run_pods(self) -> None:
         """Let all pending pods run, and all terminating ones end."""
@@ -254,7 +254,7 @@ class Cluster:
 
     @property
     def endpoint_addresses(self) -> list[str]:
-        """The addresses that the job's Service leads to."""
+        """The endpoint addresses of the job's Service."""
         return [
             address
             for item in self.endpoint_slices.values()

@@ -94,7 +94,7 @@ class SimulatedKServe:
             try:
                 for resource in (SERVICES, GRAPHS):
                     for document in self.cluster.list(resource, self.namespace):
-                        # Deleted between two requests, as the real controller sees it too.
+                        # Deleted between two requests, as with the real controller.
                         try:
                             self._reconcile(resource, document)
                         except NotFoundError:

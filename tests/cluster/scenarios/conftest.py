@@ -22,7 +22,7 @@ from tests.support.serving_cases import FIRST, SECOND
 
 @pytest.fixture(scope="session")
 def definition(own_cluster: NodeCluster) -> None:
-    """Let the cluster know MSJobs."""
+    """Install the definition of MSJob."""
     Cluster(own_cluster.kubeconfig).apply(build_crd())
 
 
@@ -30,7 +30,7 @@ def definition(own_cluster: NodeCluster) -> None:
 def shared_operator(
     own_cluster: NodeCluster, definition: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, OperatorProcess]]:
-    """Return a namespace and the operator that takes care of it."""
+    """Return a namespace and the operator that watches it."""
     log = tmp_path_factory.mktemp("operator") / "log"
     with (
         own_cluster.make_namespace("scenarios") as namespace,

@@ -17,7 +17,7 @@ def test_job_survives_an_api_server_restart(jobs: NodeJobs) -> None:
     with LogReader(job) as log:
         job.wait_steps()
         jobs.cluster.restart_api_server()
-        # Nobody took the silence for the death of a pod, and the log goes on where it was.
+        # The silence was not taken for the death of a pod, and the log continues.
         log.wait_line(f"step {job.wait_steps()}")
         assert job.pod_uids() == uids
         job.finish()

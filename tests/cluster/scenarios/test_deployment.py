@@ -1,4 +1,4 @@
-"""The operator as it is installed: a Deployment of two, with the rights that it is given and no others."""
+"""The installed operator: a Deployment of two replicas with the installed rights only."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_replica_takes_over_from_a_killed_leader(own_cluster: NodeCluster, image
         job.kill("deployed-worker-0")
         victim.send(signal.SIGKILL)
         restarted = job.wait_attempt(1)
-        # Whoever saw the death first, it is counted once.
+        # The termination is counted once, by either replica.
         assert restarted.status.restarts == 1
         job.wait_steps()
         job.finish()

@@ -1,4 +1,4 @@
-"""What happens to the pods of a running job, on a real node: who is restarted, what is counted, what is lost."""
+"""Faults of the pods of a running job on a real node: restarts, their count, and lost steps."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_evicted_worker_waits_for_a_node_uncounted(jobs: NodeJobs) -> None:
             assert disrupted.status.get_condition("Restarting").reason == "JobDisrupted"
             job.wait_pods(lambda pods: len(pods) == 3 and all(_is_unschedulable(pod) for pod in pods.values()))
             waiting = job.list_steps()
-            # The worker that was not evicted was told in time to save.
+            # The worker that was not evicted got SIGTERM in time to save.
             assert not job.client.is_job_running(job.name)
         finally:
             set_schedulable(client, NODE, True)
@@ -102,7 +102,7 @@ def test_oom_killed_worker(jobs: NodeJobs) -> None:
     assert failed.status.restarts == 1
     assert failed.status.failure.exit_code == 137
     assert failed.status.failure.reason == "OOMKilled"
-    # The second run went on where the first had saved, however often memory ends.
+    # The second run resumed from the checkpoint of the first.
     assert job.count_lost_steps() < CHECKPOINT_STEPS
     job.delete()
 

@@ -18,7 +18,7 @@ from tests.support.gang_schedulers import run_scheduler_plugins, run_volcano
 from tests.support.node_jobs import CHECKPOINT_STEPS, NodeJob, NodeJobs
 from tests.support.operators import OperatorProcess, wait_for
 
-# A device that only this test's pods ask for.
+# A device that only this test's pods request.
 DEVICE = "kfp-mindspore.test/npu"
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 SCHEDULERS = {"scheduler-plugins": run_scheduler_plugins, "volcano": run_volcano}
@@ -50,7 +50,7 @@ def test_gang_without_resources_holds_none(jobs: NodeJobs, gang_scheduler: Any) 
     large = _start(jobs, "large", workers=3)
     large.wait("Created")
     if gang_scheduler == "scheduler-plugins":
-        # Volcano says first when pods may be made.
+        # Volcano queues the group before its pods are created.
         large.wait_pods(lambda pods: len(pods) == 4 and all(map(_was_refused, pods.values())))
     # One device is free, which large does not hold.
     small = _start(jobs, "small", workers=1)
@@ -88,7 +88,7 @@ def test_restarted_gang_is_scheduled_again(jobs: NodeJobs) -> None:
 
 
 def _set_devices(api: Cluster, count: int | None) -> None:
-    """Say how many devices the node has; None for a node without any."""
+    """Set the number of devices of the node; None for a node without any."""
     devices = {DEVICE: count and str(count)}
     api.patch(NODES, NODE, "", {"status": {"capacity": devices, "allocatable": devices}}, subresource="status")
 
@@ -98,7 +98,7 @@ def _start(jobs: NodeJobs, name: str, workers: int) -> NodeJob:
 
 
 def _was_refused(pod: dict[str, Any]) -> bool:
-    """Tell whether a scheduler has looked at a pod and found no room."""
+    """Return whether a scheduler has reported a pod as unschedulable."""
     conditions = pod.get("status", {}).get("conditions") or []
     return any(one["type"] == "PodScheduled" and one["status"] == "False" for one in conditions)
 

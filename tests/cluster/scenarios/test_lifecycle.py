@@ -1,4 +1,4 @@
-"""What a job's own policy and its owner do to its pods, on a real node."""
+"""Effects of a job's policies and of its owner on its pods, on a real node."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_deadline_sends_sigterm(jobs: NodeJobs) -> None:
     assert failed.status.get_condition("Failed").reason == "DeadlineExceeded"
     assert (failed.status.completion_time - failed.status.start_time).total_seconds() >= seconds
     job.wait_pods(lambda pods: not pods)
-    # What was told to go in time has saved all that it had done.
+    # A worker that got SIGTERM in time has saved all its steps.
     assert job.read_checkpoint() == max(job.list_steps())
     job.delete()
 
@@ -62,7 +62,7 @@ def test_ttl_deletes_job_and_pods(jobs: NodeJobs) -> None:
     job.wait("Running")
     job.finish()
     assert job.wait("Succeeded").status.restarts == 0
-    # With cleanPodPolicy None nothing goes before the job itself does.
+    # With cleanPodPolicy None the pods stay until the job is deleted.
     job.wait_pods(lambda pods: [pod["status"]["phase"] for pod in pods.values()] == ["Succeeded"] * 3)
     job.update(ttlSecondsAfterFinished=1)
     with pytest.raises(NotFoundError):

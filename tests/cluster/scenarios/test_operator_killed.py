@@ -1,4 +1,4 @@
-"""An operator that is killed in each phase of a job, and started again: nothing is lost, done twice or forgotten."""
+"""An operator that is killed and restarted in each phase of a job: nothing is lost or done twice."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.support.node_jobs import LogReader, NodeJob, NodeJobs
 from tests.support.operators import wait_for
 
 EPOCHS = 10
-# MindSpore starts in seconds, but three processes on two busy cores take their time.
+# MindSpore starts in seconds; three processes on two busy cores need longer.
 TRAINING_SECONDS = 400.0
 _TRAIN = f"python -m kfp_mindspore.digits.train --epochs {EPOCHS}"
 

@@ -1,3 +1,3 @@
-"""Takes the place of s3fs in a process that must not find it."""
+"""Replaces s3fs in a process that must not import it."""
 
 raise ImportError("No module named 's3fs'")

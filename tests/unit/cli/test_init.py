@@ -128,6 +128,6 @@ def test_notebook_is_valid_without_outputs(tmp_path):
 
 def test_every_template_is_packaged():
     templates = Path(init.__file__).parent / "templates" / "project"
-    # What pyproject.toml's package data takes: `*.j2`, which leaves out names with a leading dot.
+    # pyproject.toml's package data: `*.j2` leaves out names with a leading dot.
     assert {path.name for path in templates.iterdir()} == {path.name for path in templates.glob("*.j2")}
     assert len(list(templates.iterdir())) == len(FILES)

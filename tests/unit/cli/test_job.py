@@ -58,7 +58,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 @pytest.fixture
 def script(tmp_path: Path) -> str:
-    """A training script that says who it is, what it was given, and leaves with its first argument."""
+    """A training script that prints its rank and arguments, and exits with its first argument."""
     path = tmp_path / "train.py"
     path.write_text(
         "import os, sys\n"

@@ -15,7 +15,7 @@ from tests.support import registries
 
 @pytest.fixture(scope="session")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[registries.Registry]:
-    """Run a registry for all tests; each takes repositories of its own."""
+    """Run a registry for all tests; each uses repositories of its own."""
     registries.require_binary()
     with registries.start_registry(tmp_path_factory.mktemp("registry")) as started:
         yield started

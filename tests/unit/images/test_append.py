@@ -225,7 +225,7 @@ def test_concurrent_builds_push_one_image(
     base = base_images.push_base(registry.host, "both/base", config=config)
     context = BuildContext([Entry.from_bytes("big", bytes(range(256)) * (12 << 12))])
     results: list[BuildResult] = []
-    # What one push writes another reads: the registry may need a moment.
+    # Another push reads the blobs of this one: the registry may need a moment.
     patient = dataclasses.replace(config, backoff_seconds=0.1)
     barrier = threading.Barrier(3)
 

@@ -32,7 +32,7 @@ def make_plan(**options) -> ImagePlan:
 
 def make_pod(builder: ClusterBuilder, plan: ImagePlan | None = None, stored: StoredContext = STORED) -> dict:
     pod = builder.make_manifest(plan or make_plan(), TARGET, stored)["spec"]["template"]["spec"]
-    # The shell parses the script, whatever labels and arguments hold.
+    # The shell parses the script for any labels and arguments.
     subprocess.run(["sh", "-n"], input=pod["containers"][0]["command"][2], text=True, check=True)
     return pod
 

@@ -139,7 +139,7 @@ def test_flags_of_the_server(shop: Any, free_port: int) -> None:
     flags = ("--max_batch=32", "--nonfinite=allow")
     status = shop.deploy(server_args=flags, port=free_port)
     assert request_json("GET", f"{status.url}/pid")["others"] == list(flags)
-    # They stay when the new version takes the old one's port.
+    # They stay when the new version gets the old one's port.
     status = shop.deploy(server_args=flags[:1], port=free_port)
     assert (status.version, request_json("GET", f"{status.url}/pid")["others"]) == (2, ["--max_batch=32"])
 

@@ -163,7 +163,7 @@ def test_the_manifest_has_the_fields_of_kserves_definition(document: dict[str, A
 
 
 def find_misfits(value: Any, schema: dict[str, Any], path: str) -> list[str]:
-    """Return the fields of a value that a schema does not know, or knows with another type."""
+    """Return the fields of a value that a schema lacks, or has with another type."""
     if schema.get("x-kubernetes-int-or-string"):
         return [] if isinstance(value, int | str) else [path]
     types = {"object": dict, "string": str, "integer": int, "array": list, "boolean": bool}

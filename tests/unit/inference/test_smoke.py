@@ -26,7 +26,7 @@ Change = Callable[[str, dict[str, Any]], Any]
 
 
 class Server(HTTPServer):
-    """Answers with the verified outputs of the bundle's first samples, changed by the test."""
+    """Responds with the verified outputs of the bundle's first samples, changed by the test."""
 
     bundle: ModelBundle
     change: Change

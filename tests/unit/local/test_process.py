@@ -41,7 +41,7 @@ def wait_for(is_true: Callable[[], Any], seconds: float = 60.0) -> None:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start a Python script that tells what it did in one line of JSON on stdout, and then does what it likes."""
+    """Start a Python script that prints one line of JSON to stdout."""
     with ExitStack() as stack:
 
         def start(code: str, *arguments: str | Path) -> subprocess.Popen[str]:
@@ -59,7 +59,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 @pytest.fixture
 def owned() -> Iterator[Callable[[dict[str, Any] | ProcessIdentity], ProcessIdentity]]:
-    """Register a process that is killed at the end of the test, whatever becomes of it."""
+    """Register a process that is killed at the end of the test."""
     found: list[ProcessIdentity] = []
 
     def own(value: dict[str, Any] | ProcessIdentity) -> ProcessIdentity:
@@ -259,7 +259,7 @@ class TestTerminateGroup:
         pids = [self.spawn(script, tmp_path / f"log{number}", children).pid for number in range(3)]
         began = time.monotonic()
         assert not terminate_groups(pids, 3.0)
-        # One after the other they would take nine.
+        # In sequence: nine seconds.
         assert 3.0 <= time.monotonic() - began < 8.0
         assert not any(map(is_group_alive, pids))
 

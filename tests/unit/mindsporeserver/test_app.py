@@ -1,4 +1,4 @@
-"""The HTTP application: the answers of kserve's own where those are right, better ones where not, and its limits."""
+"""The HTTP application: responses of kserve's application, documented differences, and limits."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class World:
         self.loop.close()
 
     def _wrap_model(self, name: str) -> Any:
-        """Return our model as a kserve.Model: kserve decodes and encodes, so its answers are the reference."""
+        """Return our model as a kserve.Model: kserve decodes and encodes, so its responses are the reference."""
         import kserve
         from kserve.protocol.infer_type import InferOutput, InferRequest, InferResponse
 
@@ -473,7 +473,7 @@ WRONG: dict[str, tuple[list[Request], int, int]] = {
     ),
     "load of a model that is nowhere": ([("/v2/repository/models/nowhere/load", b"", {})], 503, 404),
 }
-# Rows that say no status; each has a test of its own.
+# Rows without a status; each has a test of its own.
 OTHER = {
     "V2 without `id`": "test_an_id_is_the_clients",
     "V2 `outputs` named, with `binary_data_output` for all": "test_the_form_of_all_outputs_holds_for_named_ones",
@@ -797,7 +797,7 @@ def test_a_body_that_is_too_large(world: World) -> None:
     client = Client()
     client.say(b" " * 100)
     client.say(b" " * len(WHOLE))
-    # Answered before the rest comes.
+    # The response precedes the rest of the body.
     world.run(client.ask(application))
     assert (client.status, client.headers[b"connection"]) == (413, b"close")
 
@@ -858,7 +858,7 @@ def test_bodies_of_all_clients_together(world: World) -> None:
     [("1", 503), ("0", 200), ("60000", 200), ("soon", 200), ("-1", 200), ("9" * 30, 200), ("", 200)],
 )
 def test_a_clients_own_time_limit(world: World, value: str, status: int) -> None:
-    # Nothing is computed within a millisecond that is over when the graph looks.
+    # The graph is busy for longer than a timeout of one millisecond.
     held = threading.Event()
     if status == 503:
         world.graphs.put(lambda: (held.wait(0.01), None)[1])
@@ -872,7 +872,7 @@ def test_a_clients_own_time_limit(world: World, value: str, status: int) -> None
 def test_the_servers_time_limit_and_none(world: World) -> None:
     assert world.ask(world.build(timeout_seconds=1e-9), (V1, WHOLE, JSON)).status_code == 503
     assert world.ask(world.build(timeout_seconds=0), (V1, WHOLE, JSON)).status_code == 200
-    # A client cannot take the server's limit away.
+    # A client cannot raise the server's limit.
     unlimited = (V1, WHOLE, {**JSON, "x-envoy-expected-rq-timeout-ms": "0"})
     assert world.ask(world.build(timeout_seconds=1e-9), unlimited).status_code == 503
 

@@ -39,7 +39,7 @@ class QuietServer(uvicorn.Server):  # type: ignore[misc]
 
 
 class Site:
-    """A server whose application answers with the length of the body; `/wait` waits for `go` first."""
+    """A server whose application responds with the length of the body; `/wait` waits for `go` first."""
 
     def __init__(self, kind: type[Connection] = SmallConnection) -> None:
         self.socket = socket.socket()
@@ -130,7 +130,7 @@ async def read_answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 
 
 async def flood(writer: asyncio.StreamWriter, chunk: bytes, most: int = 30_000_000) -> int:
-    """Send until the server closes the connection; return how many bytes that took."""
+    """Send until the server closes the connection; return the number of sent bytes."""
     sent = 0
     with contextlib.suppress(ConnectionError):
         while sent < most and not writer.transport.is_closing():
@@ -332,7 +332,7 @@ def test_a_client_that_half_closes_gets_its_response(run: Run) -> None:
             writer.write(WAIT.replace(b"1.1", version, 1))
             writer.write_eof()
             await site.waiting.wait()
-            # Longer than a closed client would take to be noticed.
+            # Longer than the detection of a closed client.
             await asyncio.sleep(LEAST)
             site.go.set()
             answers = await reader.read()

@@ -1,4 +1,4 @@
-"""A stock kserve.ModelServer and ours as processes: the same requests, the same answers."""
+"""A stock kserve.ModelServer and ours as processes: the same requests, the same responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The V2 protocol by gRPC: messages read and written, and a real server asked by a real client."""
+"""The V2 protocol by gRPC: messages read and written, and a real server with a real client."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_response_parses_as_a_request(dtype: str, data: Any) -> None:
     found = decode(make_request(tensor, raw=answer.raw_output_contents), {"x": reader})["x"]
     assert (found.dtype, found.shape) == (array.dtype, array.shape)
     if array.dtype.kind == "f" and not raw:
-        # Which of the many NaNs it was is lost in a list of Python's floats.
+        # A list of Python's floats loses the payload of a NaN.
         np.testing.assert_array_equal(found, array)
     else:
         assert found.tobytes() == array.tobytes()
@@ -466,7 +466,7 @@ def test_the_standard_health_service(world: GrpcWorld) -> None:
 
 @pytest.mark.mindspore
 def test_calls_that_outlive_a_shutdown_end_unavailable(world: GrpcWorld) -> None:
-    """Last: the service answers nothing afterwards."""
+    """Last: the service is stopped afterwards."""
     held = threading.Event()
     world.graphs.put(lambda: (held.wait(30), None)[1])
 

@@ -1,4 +1,4 @@
-"""The command line: what is taken, and what is refused in which words with exit code 2."""
+"""The command line: accepted values, and refusals with message and exit code 2."""
 
 from __future__ import annotations
 

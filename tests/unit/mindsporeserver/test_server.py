@@ -1,4 +1,4 @@
-"""A real server process, asked in every protocol."""
+"""A real server process, in every protocol."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_live_before_ready_and_a_signal_ends_it(models: Path, start_server: Call
     server.wait("/v2/health/live")
     early = server.request("/v2/health/ready")[0], server.request("/v2/models/digits/ready")[0]
     refused = server.request(V1, {"instances": [ROW]})[0]
-    # The machine may be quick: what is promised is that no answer comes before it is ready.
+    # On a quick machine it may be ready at once: only responses before readiness are a fault.
     assert {*early, refused} <= {200, 503}
     server.wait("/v2/health/ready")
     assert server.request(V1, {"instances": [ROW, ROW, ROW]})[0] == 200

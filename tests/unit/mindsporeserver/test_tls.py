@@ -244,7 +244,7 @@ def serve_https(options: TLSOptions, loop: str) -> Iterator[int]:
 
 
 def request_https(port: int, ca: bytes, client: Certificate | None = None, name: str = "127.0.0.1") -> int:
-    """Ask over HTTPS; return the serial number of the certificate that was shown."""
+    """Send a request over HTTPS; return the serial number of the server's certificate."""
     context = ssl.create_default_context(cadata=ca.decode())
     if client is not None:
         context.load_cert_chain(client.certfile, client.keyfile)
@@ -314,7 +314,7 @@ async def serve_grpc(*files: Path) -> AsyncIterator[int]:
 
 
 async def request_grpc(port: int, ca: bytes, client: Certificate | None = None) -> None:
-    """Ask over a connection of its own."""
+    """Send a request over a new connection."""
     pair = (client.keyfile.read_bytes(), client.certfile.read_bytes()) if client is not None else (None, None)
     credentials = grpc.ssl_channel_credentials(ca, *pair)
     # Connections are shared between channels of equal options.
@@ -377,7 +377,7 @@ def test_the_server_with_certificates_on_both_ports(
         address, options = f"127.0.0.1:{server.grpc_port}", [("grpc.use_local_subchannel_pool", 1)]
         async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
             call = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
-            # Its request is an empty message; its answer has one field, true.
+            # Its request is an empty message; its response has one field, true.
             return bool(await call(b"", timeout=10) == b"\x08\x01")
 
     assert asyncio.run(ask_live(client))

@@ -12,7 +12,7 @@ from kfp_mindspore.msjob.topology import Endpoints, build_topology
 from kfp_mindspore.msjob.yaml_document import parse_msjob_yaml
 from tests.support.msjob_cases import DELETED, VALID, put
 
-# What was published in 2020, as to its fields: backend and a masterPort of text beside the list of replica specs.
+# The fields of the manifest published in 2020: backend and a masterPort of text beside the list of replica specs.
 PUBLISHED = """\
 apiVersion: kubeflow.org/v1
 kind: MSJob

@@ -1,4 +1,4 @@
-"""The generated CustomResourceDefinition, as far as it can be judged without an API server."""
+"""The generated CustomResourceDefinition, without an API server."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_valid_jobs_are_accepted_by_the_published_definition_too(
 def test_ours_names_every_field_that_the_published_one_names(published: dict[str, Any], schema: dict[str, Any]) -> None:
     ours = {path: item.get("type") for path, item in walk(schema)}
     missing = [path for path, item in walk(published) if ours.get(path, "?") != item.get("type")]
-    # It went before Kubernetes 1.21: pods never had it since.
+    # Removed before Kubernetes 1.21.
     assert {path.split(".template.spec.")[1] for path in missing} == {"volumes[].ephemeral.readOnly"}
 
 

@@ -123,7 +123,7 @@ def test_interrupted_create_is_resolved(town: Town) -> None:
     town.server.faults[:] = [reset_once(method="POST")]
     town.client.create_job(build("second", namespace=NAMESPACE))
     assert [job.name for job in town.client.list_jobs()] == ["job", "second"]
-    # Another's job of this name is not taken for ours.
+    # Another client's job of this name is not adopted.
     town.server.faults[:] = [reset_once(method="POST")]
     with pytest.raises(AlreadyExistsError):
         town.client.create_job(build(namespace=NAMESPACE))
@@ -154,7 +154,7 @@ def test_wait_uses_a_watch(town: Town) -> None:
     assert (seen[0], seen[-1]) == ("", "Succeeded")
     assert job.status is not None
     assert job.to_dict()["status"]["restarts"] == 2
-    # One list and one watch, however long it takes.
+    # One list and one watch for any duration.
     assert town.server.count("GET") == 2
 
 
@@ -342,7 +342,7 @@ def test_deletion_waits_for_pods(town: Town) -> None:
     town.put_job("Running")
     town.put_pod(0, "uid-0")
     town.put_pod(1, "uid-1", ownerReferences=[{"uid": "another"}])
-    # Once the job's own watch has seen it go, its pod follows.
+    # Its pod is deleted after the watch's event of the job.
     town.later(town.watches("pods"), lambda: town.server.remove(PODS_PATH, "job-worker-0"))
     town.client.delete_job("job")
     body = next(item.body for item in town.server.requests if item.method == "DELETE")
@@ -398,7 +398,7 @@ def test_pipeline_step_launches_its_job_on_the_cluster(
 
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
     monkeypatch.setenv("KUBECONFIG", str(town.client.backend.kubeconfig))  # type: ignore[attr-defined]
-    # What an earlier attempt of the step left.
+    # The job of an earlier attempt of the step.
     town.put_job("Failed", uid="before")
     town.put_pod(0, "uid-before", 1, ownerReferences=[{"uid": "before"}])
 

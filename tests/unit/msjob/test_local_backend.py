@@ -132,7 +132,7 @@ def test_update_refuses_immutable_fields(desk: Any) -> None:
 
 @pytest.mark.parametrize(("policy", "runs_on", "has_logs"), [("Running", False, True), ("None", True, True)])
 def test_clean_pod_policy(desk: Any, policy: str, runs_on: bool, has_logs: bool) -> None:
-    # Worker 0 succeeds; worker 1 has to be told.
+    # Worker 0 succeeds; worker 1 gets SIGTERM.
     desk.run("print", "there", "exit-worker", 0, 0, "sleep", 8, workers=2, clean_pod_policy=policy)
     pods = {pod.name: pod for pod in desk.client.get_job_pods("job")}
     assert (pods["job-worker-1"].phase == "Running") == runs_on

@@ -1,4 +1,4 @@
-"""What the local backend does with each field of a pod template."""
+"""Fields of a pod template on the local backend."""
 
 from __future__ import annotations
 

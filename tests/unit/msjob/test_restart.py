@@ -23,7 +23,7 @@ OWN = ("", "Error", "OOMKilled")
 DISRUPTED = ("Evicted", "NodeLost", "Preempted")
 FOREIGN = (*DISRUPTED, "Deleted")
 RETRYABLE = (130, 137, 138, 143)
-# kubeflow/common calls these permanent; so is every other below 128, and what it does not know.
+# Permanent in kubeflow/common, as every other code below 128, and unknown codes.
 PERMANENT = (1, 2, 3, 126, 127, 128, 134, 139, 255)
 
 # (exit codes, reasons) → verdicts in the order of POLICIES
@@ -104,7 +104,7 @@ JOB_TABLE = [
     ("worker-0:0 worker-1:1", "Never", "AllWorkers", 0, 3, "fail", "JobFailed"),
     ("worker-0:0 worker-1:1", "Never", "", 0, 3, "succeed", "JobSucceeded"),
     ("worker-0 worker-1:1", "OnFailure", "", 0, 3, "restart", "JobRestarting"),
-    # Who fails for good comes before who may be tried again.
+    # A permanent failure has precedence over a retryable one.
     ("worker-0:137 worker-1:1", "ExitCode", "", 0, 3, "fail", "JobFailed"),
     ("worker-0:1 worker-1:127/StartError", "OnFailure", "", 0, 3, "fail", "StartError"),
     # The others decide by failing only.

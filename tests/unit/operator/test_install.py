@@ -1,4 +1,4 @@
-"""The objects of an installation, and the kustomize files that say the same."""
+"""The objects of an installation, and the equal kustomize files."""
 
 from __future__ import annotations
 

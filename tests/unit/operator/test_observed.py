@@ -48,7 +48,7 @@ ENDS = [
     ({"phase": "Failed", "containerStatuses": [terminated(143)]}, True, 143, "Deleted", ""),
     ({"phase": "Failed", "containerStatuses": [terminated(137, "OOMKilled")]}, False, 137, "OOMKilled", ""),
     ({"phase": "Failed", "containerStatuses": [terminated(137, "OOMKilled")]}, True, 137, "OOMKilled", ""),
-    # The training has ended, whatever a sidecar still does.
+    # The training has ended; the sidecar still runs.
     ({"phase": "Running", "containerStatuses": [terminated(0, "Completed")]}, False, 0, "Completed", ""),
     ({"phase": "Running", "containerStatuses": [terminated(1, name="proxy")]}, False, None, "", ""),
     (

@@ -1,4 +1,4 @@
-"""What the operator makes: pods, Services and PodGroups."""
+"""Objects of the operator: pods, Services and PodGroups."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def test_scheduler_address_has_the_family_of_the_service(
 POLICY = {"queue": "research", "priorityClass": "high", "scheduleTimeoutSeconds": 60, "minAvailable": 9}
 
 
-# What two workers and a scheduler ask for in all. Scheduler-plugins is not told: see the scenario of gang scheduling.
+# The sum of two workers and a scheduler. Scheduler-plugins gets none: see the scenario of gang scheduling.
 SUM = {"cpu": "3750m", "huawei.com/Ascend910": "16", "memory": str(3 << 30)}
 
 

@@ -1,4 +1,4 @@
-"""Random lives of a job against a simulated API server: what must hold whatever happens, in whatever order."""
+"""Random events of a job on a simulated API server: invariants for any order of events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ anyone = st.integers(0, 5)
 
 
 class Lives(RuleBasedStateMachine):
-    """One job, an operator that dies, sees late and loses answers, and a cluster that fails."""
+    """One job, an operator that dies, reads stale data and loses responses, and a cluster that fails."""
 
     @initialize(
         workers=st.integers(1, 3),
@@ -48,7 +48,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule()
     def reconcile(self) -> None:
-        """It sees all and does all; a second look at the same thing says nothing new."""
+        """Reconcile with current data; a second reconciliation of the same state adds nothing."""
         observed = self.cluster.observe()
         self._check_repeat(observed)
         self._apply(observed, self.cluster.version, None)
@@ -80,7 +80,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.late)
     @rule()
     def deliver_creates(self) -> None:
-        """They arrive, perhaps when nobody wants them any more."""
+        """Events are delivered, some of them late."""
         if self.cluster.job is not None:
             for action in self.late:
                 self.cluster.do(action)
@@ -162,7 +162,7 @@ class Lives(RuleBasedStateMachine):
     def wait(self, seconds: int) -> None:
         self.cluster.wait(seconds)
 
-    # What must hold.
+    # Invariants.
 
     @invariant()
     def counts_never_fall(self) -> None:
@@ -174,7 +174,7 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def failures_are_counted(self) -> None:
-        """Who follows on an attempt that failed by itself carries one restart more than it."""
+        """The attempt after a failure has one restart more."""
         counts: dict[int, int] = {}
         for pod in self.cluster.created:
             attempt = int(pod["metadata"]["labels"][ATTEMPT_LABEL])
@@ -251,7 +251,7 @@ class Lives(RuleBasedStateMachine):
         outcome = self.cluster.decide(observed)
         finished = bool(self.finished)
         if self.cluster.apply(outcome, version, first=first):
-            # Its own write is what it knows of the job from now on.
+            # Its own write is its latest state of the job.
             self.held = None
             if finished:
                 forbidden = (Create, EmitEvent)
@@ -288,7 +288,7 @@ class Lives(RuleBasedStateMachine):
         ]
 
     def _led_attempts(self) -> set[str]:
-        """Return the attempts of the pods that the job's Service leads to; of one that is gone, `gone`."""
+        """Return the attempts of the pods behind the job's Service; `gone` for a deleted pod."""
         attempts = {
             pod["metadata"]["uid"]: pod["metadata"]["labels"][ATTEMPT_LABEL] for pod in self.cluster.pods.values()
         }

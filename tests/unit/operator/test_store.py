@@ -1,4 +1,4 @@
-"""What was seen never gets older, whatever order lists, watches and answers come in."""
+"""The store never returns to an older state, for any order of lists, watches and responses."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_foreign_objects_are_observed_until_dropped() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.permutations(range(8)), st.lists(st.integers(0, 7), max_size=6))
 def test_newest_version_wins_in_any_order(order: list[int], repeats: list[int]) -> None:
-    """One pod's life and then its successor's, as watches and answers may bring them."""
+    """Events of one pod and of its successor, from watches and responses."""
     phases = ["Pending", "Pending", "Running", "Failed"]
     news = [make_pod(10 + i, uid="p1", phase=phases[i]) for i in range(4)]
     news += [make_pod(20 + i, uid="p2", phase=phases[i]) for i in range(4)]

@@ -1,4 +1,4 @@
-"""Each job at most once in the queue, with one worker at most, and never forgotten."""
+"""Each job at most once in the queue, with one worker at most, and none lost."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_close_and_drain() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_no_key_has_two_workers_or_is_lost(seed: int) -> None:
-    """Workers that take random times, keys added at random: each addition is followed by a look."""
+    """Workers of random durations, keys added at random: each addition is followed by a reconciliation."""
 
     async def run() -> None:
         queue, chance = WorkQueue(), random.Random(seed)

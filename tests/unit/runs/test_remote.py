@@ -333,7 +333,7 @@ def test_unreachable_server_fails_without_retries(free_port: int) -> None:
     with pytest.raises(KfpMindSporeError, match=rf"127.0.0.1:{free_port}: no response .*Connection refused") as caught:
         remote.RemoteClient(f"http://127.0.0.1:{free_port}")
     assert caught.value.exit_code == 1
-    # kfp.Client alone takes 25 s.
+    # kfp.Client alone retries for 25 s.
     assert time.monotonic() - start < 10
 
 

@@ -1,4 +1,4 @@
-"""What serving/Containerfile promises, read from it: an image is built elsewhere."""
+"""serving/Containerfile by its text: the image is built elsewhere."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Harness:
     async def hold(self) -> Ticket:
         """Submit a request of value 0 and return when the graph computes it, which ends at `release`."""
         self.graph.free.clear()
-        # What was computed so far does not count.
+        # Earlier batches are not counted.
         self.graph.entered = threading.Semaphore(0)
         ticket = self.submit(0)
         assert await asyncio.to_thread(self.graph.entered.acquire, timeout=SECONDS)
@@ -246,7 +246,7 @@ def test_expired_request_is_not_computed(run_scenario: Any) -> None:
         while not right.future.done():
             harness.batcher.expire()
             await asyncio.sleep(0.001)
-        # Answered although the graph is still busy.
+        # Completed although the graph is still busy.
         error = await answered
         assert (error.status, error.code) == (503, "DEADLINE_EXCEEDED")
         harness.release()
@@ -446,7 +446,7 @@ def test_full_batch_is_not_delayed(run_scenario: Any, batch: int, rows: int, run
 def test_batch_is_not_delayed_while_another_model_has_work(run_scenario: Any) -> None:
     async def scenario(harness: Harness) -> None:
         await raise_expected_concurrency(harness)
-        # The last batch has let go of the thread: the next one is put in order.
+        # The last batch has released the thread: the next one is prepared.
         await asyncio.wrap_future(harness.thread.call(lambda: None))
         gate = threading.Event()
         harness.thread.put(lambda: (gate.wait(SECONDS), None)[1])

@@ -1,4 +1,4 @@
-"""Real bundles that are loaded, replaced, damaged and unloaded while requests are answered."""
+"""Real bundles that are loaded, replaced, damaged and unloaded under requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def thread() -> Iterator[InferenceExecutor]:
 
 @pytest.fixture
 def put(models: Path) -> Callable[[Path, str], Path]:
-    """Return what writes the digits classifier to a path, with a note in its signature to know it by."""
+    """Return a function that writes the digits classifier to a path, with a note in its signature."""
 
     def put(path: Path, note: str) -> Path:
         bundle = ModelBundle.open(models / "free", verify=False)
@@ -86,7 +86,7 @@ def run_scenario(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 def touch_bundle(path: Path) -> Path:
-    """Make what looks like a bundle from outside."""
+    """Make a directory with the files of a bundle."""
     path.mkdir(parents=True)
     (path / SIGNATURE_FILE).write_text("{}")
     return path
@@ -143,7 +143,7 @@ def test_name_outside_the_repository_is_not_found(tmp_path: Path, make: Any, nam
                 await action(name)
         with pytest.raises(UnknownModelError):
             repository.get_model(name)
-        # Whatever clients make up is not remembered.
+        # Unknown names of clients are not stored.
         assert (repository._failures, repository._unloaded) == ({}, set())
 
     run_scenario(scenario)
@@ -233,7 +233,7 @@ def test_load_unload_and_load_again(tmp_path: Path, put: Any, make: Any) -> None
         assert (await repository.index())[0] == {**unavailable, "name": "digits", "reason": "unloaded"}
         with pytest.raises(NotFoundError, match="model 'digits': not loaded"):
             await repository.unload("digits")
-        # What changes on the disk does not bring it back, a request to load does.
+        # Changed files do not load it again, a load request does.
         await repository.reload("digits")
         with pytest.raises(UnknownModelError):
             repository.get_model("digits")
@@ -391,7 +391,7 @@ def test_load_of_a_loaded_model_and_of_an_added_version_leaves_each_version_read
         await repository.load("digits")
         put(tmp_path / "digits" / "2", "v2")
         await repository.reload("digits")
-        # What a load replaces is closed by a task of its own.
+        # The replaced model is closed by a task of its own.
         for _ in range(10):
             await asyncio.sleep(0)
         assert repository.get_model("digits", "1") is first

@@ -35,7 +35,7 @@ needs_storage = pytest.mark.skipif(
 
 @dataclass
 class Store:
-    """An HTTP server over a dictionary that also speaks as much S3 as a download asks for."""
+    """An HTTP server over a dictionary, with the part of S3 that a download uses."""
 
     port: int
     files: dict[str, bytes] = field(default_factory=dict)
@@ -214,7 +214,7 @@ def test_download_of_an_archive(
     assert path.name.startswith("digits-")
     assert path.stat().st_mode & 0o777 == 0o755
     assert ModelBundle.open(path).signature == ModelBundle.open(bundle).signature
-    # What is there already is the same model.
+    # The existing directory is the same model.
     inode = path.stat().st_ino
     assert resolve_model(uri, cache) == path
     assert path.stat().st_ino == inode

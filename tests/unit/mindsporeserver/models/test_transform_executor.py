@@ -1,4 +1,4 @@
-"""Transforms that fail, take long, never return, or whose request was cancelled."""
+"""Transforms that fail, are slow, never return, or whose request was cancelled."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ FILES = ("model.mindir", "labels.txt", "signature.json")
 
 
 def write_bundle(path: Path, content: str) -> Path:
-    """Replace a directory by one that the watcher takes for a bundle."""
+    """Replace a directory by one that the watcher accepts as a bundle."""
     new = path.with_name(f".{path.name}.new")
     new.mkdir(parents=True)
     for name in FILES:

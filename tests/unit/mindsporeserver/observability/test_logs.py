@@ -1,4 +1,4 @@
-"""Lines of the log, and readers of the log that are slow or gone."""
+"""Lines of the log, and slow or closed readers of the log."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_failures_are_rate_limited_and_counted(
     assert not log.is_enabled(200)
     assert len(lines) == 11
     now = 1001.0
-    assert not log.is_enabled(200)  # the next request of any kind tells
+    assert not log.is_enabled(200)  # reported with the next request of any kind
     assert not log.is_enabled(200)
     assert json.loads(lines[11])["message"] == "990 more requests failed with status 503"
     write(log, status=503)
@@ -418,7 +418,7 @@ def test_slow_reader_costs_lines_and_no_time() -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        # Nobody reads stderr yet: a handler that waited would never get here.
+        # stderr is not read yet: a blocking handler would not return.
         assert process.stdout.readline() == "done\n"
         first = process.stderr.readline()
         process.stdin.write("\n")

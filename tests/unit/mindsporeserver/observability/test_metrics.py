@@ -20,7 +20,7 @@ def metrics() -> Metrics:
 
 
 def read(body: bytes, kind: str = "text/plain") -> Series:
-    """Return what a scrape says: (name, label, value, label, value …) to number."""
+    """Return a scrape: (name, label, value, label, value …) to number."""
     parse = parse_openmetrics if kind.startswith("application/openmetrics-text") else parse_text
     return {
         (sample.name, *(part for item in sorted(sample.labels.items()) for part in item)): sample.value

@@ -1,4 +1,4 @@
-"""Spans received by a real OTLP receiver over HTTP, and collectors that do not answer."""
+"""Spans received by a real OTLP receiver over HTTP, and unresponsive collectors."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ except MissingExtraError as error:
 
 @pytest.fixture(params=["down", "silent", "overloaded"])
 def collector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Point the exporter at a port where nobody listens, where nobody answers, or where all is refused."""
+    """Point the exporter at a port without a listener, without responses, or that refuses all."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         if request.param == "silent":

@@ -1,4 +1,4 @@
-"""What clients send, value by value: what is read, bit by bit, and what is refused in which words."""
+"""Tensors of requests: exact values, and refusals with their messages."""
 
 from __future__ import annotations
 
