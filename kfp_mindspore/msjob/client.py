@@ -304,7 +304,7 @@ class MSJobClient(JobConditions):
             verbose: Also return events.
 
         Returns:
-            Logs by pod name, and events by job or pod name (empty unless verbose).
+            Logs by pod name, without pods that have not started; and events by job or pod name (empty unless verbose).
         """
         check_job_kind(job_kind)
         namespace = namespace or self.namespace
@@ -318,7 +318,9 @@ class MSJobClient(JobConditions):
         else:
             for pod in self.backend.list_pods(name, namespace):
                 if pod_filter(pod):
-                    logs[pod.name] = self.backend.read_log(name, namespace, pod.name)
+                    text = self.backend.read_log(name, namespace, pod.name)
+                    if text or pod.phase != "Pending":
+                        logs[pod.name] = text
         events: dict[str, list[str]] = {}
         if verbose:
             for event in self.backend.list_events(name, namespace):

@@ -32,23 +32,23 @@ def build_function_command(
         pip_index_url: Package index; default pip's own configuration.
 
     Raises:
-        UserError: The source is not available, or the function is a lambda or a closure.
+        ValidationError: The source is not available, or the function is a lambda or a closure.
     """
     if not callable(function):
-        raise UserError(f"train_func: must be a function, got {function!r}")
+        raise ValidationError([f"train_func: must be a function, got {function!r}"])
     name = getattr(function, "__name__", "")
     if not name.isidentifier():
-        raise UserError(f"train_func: must be a function with a name of its own, got {name or function!r}")
+        raise ValidationError([f"train_func: must be a function with a name of its own, got {name or function!r}"])
     if names := getattr(getattr(function, "__code__", None), "co_freevars", ()):
-        raise UserError(
-            f"train_func: {name} uses {', '.join(names)} of its enclosing function, which is not sent",
+        raise ValidationError(
+            [f"train_func: {name} uses {', '.join(names)} of its enclosing function, which is not sent"],
             hint="Pass it in parameters.",
         )
     try:
         lines = inspect.getsource(function)
     except (OSError, TypeError):
-        raise UserError(
-            f"train_func: the source of {name} cannot be found",
+        raise ValidationError(
+            [f"train_func: the source of {name} cannot be found"],
             hint="Define it in a file or a notebook's cell.",
         ) from None
     source = textwrap.dedent(lines)
