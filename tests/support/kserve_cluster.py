@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from kfp_mindspore.inference import build_serving_runtime
+from kfp_mindspore.inference.store_account import build_account, build_secret
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, Resource
 from kfp_mindspore.operator.install.apply import apply_objects
@@ -121,21 +122,10 @@ class KServe:
 
         The keys are the environment of the AWS SDKs, the annotations those of KServe's storage initializer.
         """
-        values = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_ENDPOINT_URL": store.url}
-        notes = {"s3-endpoint": store.url.removeprefix("http://"), "s3-usehttps": "0", "s3-region": "us-east-1"}
-        metadata = {"namespace": namespace, "annotations": {f"serving.kserve.io/{key}": notes[key] for key in notes}}
-        self.api.apply({
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": "store", **metadata},
-            "stringData": {**values, "AWS_DEFAULT_REGION": "us-east-1"},
-        })  # fmt: skip
-        self.api.apply({
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": {"name": "models", "namespace": namespace},
-            "secrets": [{"name": "store"}],
-        })  # fmt: skip
+        secret = build_secret("store", namespace, (ACCESS_KEY, SECRET_KEY), endpoint=store.url, region="us-east-1")
+        account = {**build_account("models", namespace), "secrets": [{"name": "store"}]}
+        for document in (secret, account):
+            self.api.apply(document)
 
     def build_runtime(self) -> dict[str, Any]:
         """Return the project's ClusterServingRuntime with its packages from the claims of a namespace."""
