@@ -170,8 +170,7 @@ def _test_version(
             client.delete(status.name)
             error.hint = f"{error.hint} The service was deleted: there was no version before it.".strip()
         elif status.version != before:
-            client.rollback(status.name, wait_seconds)
-            error.hint = f"{error.hint} The model of version {before} was deployed again.".strip()
+            _roll_back(client, status, wait_seconds, error, f"The model of version {before} was deployed again.")
         raise
 
 
@@ -189,9 +188,20 @@ def _finish_canary(
         )
         return client.promote(status.name, wait_seconds), report.smoke, details
     except KfpMindSporeError as error:
-        client.rollback(status.name, wait_seconds)
-        error.hint = f"{error.hint} The canary was rolled back; version {status.version} serves on.".strip()
+        outcome = f"The canary was rolled back; version {status.version} serves on."
+        _roll_back(client, status, wait_seconds, error, outcome)
         raise
+
+
+def _roll_back(
+    client: InferenceClient, status: ServiceStatus, wait_seconds: float, error: KfpMindSporeError, outcome: str
+) -> None:
+    """Roll back after an error, and add the outcome to its hint."""
+    try:
+        client.rollback(status.name, wait_seconds)
+    except KfpMindSporeError as failure:
+        outcome = f"The rollback failed: {failure.message}"
+    error.hint = f"{error.hint} {outcome}".strip()
 
 
 def _format(fraction: float | None) -> str:

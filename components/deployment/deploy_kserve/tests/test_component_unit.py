@@ -104,6 +104,45 @@ def test_model_below_its_gate_is_neither_deployed_nor_registered(backend, bundle
 
 
 @pytest.mark.parametrize(
+    ("before", "called", "outcome"),
+    [
+        (0, "delete", "The service was deleted: there was no version before it."),
+        (1, "rollback", "The model of version 1 was deployed again."),
+        (1, "failing rollback", "The rollback failed: no version before"),
+        # The step deployed nothing new, so it removes nothing.
+        (2, "", ""),
+    ],
+)
+def test_failed_smoke_test_rolls_a_new_version_back(backend, bundle, monkeypatch, before, called, outcome) -> None:
+    from kfp_mindspore import inference
+    from kfp_mindspore.errors import NotFoundError, ProcessFailedError, UserError
+
+    calls = []
+
+    def get(name, namespace):
+        if not before:
+            raise NotFoundError(name)
+        return SimpleNamespace(version=before)
+
+    def rollback(name, namespace, *, wait_seconds):
+        calls.append("rollback")
+        if called == "failing rollback":
+            raise UserError("no version before")
+
+    def fail(*arguments, **options):
+        raise ProcessFailedError("a prediction differs")
+
+    monkeypatch.setattr(backend, "get", get)
+    monkeypatch.setattr(backend, "rollback", rollback)
+    monkeypatch.setattr(backend, "delete", lambda name, namespace: calls.append("delete"))
+    monkeypatch.setattr(inference, "run_smoke_test", fail)
+    with pytest.raises(ProcessFailedError, match="a prediction differs") as caught:
+        deploy_kserve.python_func(bundle=bundle, service_name="digits", smoke_samples=32)
+    assert caught.value.hint == outcome
+    assert calls == [called.split()[-1]] if called else not calls
+
+
+@pytest.mark.parametrize(
     ("arguments", "uri"), [({}, "s3://models/run/bundle/"), ({"model_uri": "pvc://claim/path"}, "pvc://claim/path")]
 )
 def test_cluster_gets_the_uri_of_the_artifact(backend, bundle, monkeypatch, arguments, uri) -> None:
