@@ -35,6 +35,8 @@ _DEFAULT_NAMESPACE = "kubeflow"
 _ATTEMPT = re.compile(r"\(\d+\)(?=\.|$)")
 _EXECUTOR = "executor"
 _DRIVER = "-driver"
+# Precedes the same error in the second and later attempts of the kubelet.
+_BACK_OFF = re.compile(r'^ImagePullBackOff: Back-off pulling image "[^"]*": ')
 _READ_LINES = 400
 # Lines of KFP's launcher in Go's log format, of Argo's executor, and blank lines.
 _LAUNCHER_LINE = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.|time=\S+ level=|Error: exit status \d+$|\s*$")
@@ -92,7 +94,7 @@ class RunOnCluster:
         found = [
             f"{_get_step(node)}: {message}"
             for node in pending
-            if (message := str(node.get("message") or "")) not in _STARTING
+            if (message := _BACK_OFF.sub("", str(node.get("message") or ""))) not in _STARTING
         ]
         return [*found, *self._list_job_warnings()]
 

@@ -158,12 +158,17 @@ def test_pods_that_do_not_start_are_obstacles(server: FakeApiServer, run: RunOnC
         server,
         make_node("root.load.executor", "Pending", 1, "Unschedulable: 0/3 nodes are available: insufficient memory"),
         make_node("root.train.executor", "Pending", 2, "PodInitializing"),
-        make_node("root.export.executor", "Pending", 3, "ImagePullBackOff: Back-off pulling image x"),
+        make_node(
+            "root.export.executor",
+            "Pending",
+            3,
+            'ImagePullBackOff: Back-off pulling image "x:1": ErrImagePull: not found',
+        ),
         make_node("root.deploy-driver", "Running", 4),
     )
     assert run.list_obstacles() == [
         "load: Unschedulable: 0/3 nodes are available: insufficient memory",
-        "export: ImagePullBackOff: Back-off pulling image x",
+        "export: ErrImagePull: not found",
     ]
 
 
