@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.errors import GateNotMetError, ProcessFailedError
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.inference import rest
+from kfp_mindspore.inference.predict import predict_v2
 from kfp_mindspore.inference.service import ServiceStatus
-from kfp_mindspore.inference.smoke import TOLERANCE, SmokeReport, list_specs, predict_v2, read_samples, run_smoke_test
+from kfp_mindspore.inference.smoke import TOLERANCE, SmokeReport, list_specs, read_samples, run_smoke_test
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import builtins
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.errors import ProcessFailedError, UserError, ValidationError, WaitTimeoutError
+from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, UserError, ValidationError, WaitTimeoutError
 from kfp_mindspore.inference.backends.base import ServingBackend
+from kfp_mindspore.inference.predict import predict
 from kfp_mindspore.inference.service import Service, ServiceStatus, list_name_errors
 from kfp_mindspore.local.lease import Lease
 from kfp_mindspore.settings import BACKEND_VARIABLE, KSERVE, KUBERNETES, LOCAL, get_backend_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from kfp_mindspore.inference.canary import CanaryReport
 
 _LAST_LINES = 15
 _POLL_SECONDS = 0.1
@@ -87,6 +96,51 @@ class InferenceClient:
         """
         return self.backend.promote(*self._check(name, namespace), wait_seconds=wait_seconds)
 
+    def finish_canary(
+        self,
+        name: str,
+        bundle_dir: Path | str,
+        *,
+        max_accuracy_drop: float = 0.0,
+        wait_seconds: float = 120,
+        namespace: str | None = None,
+    ) -> tuple[ServiceStatus, CanaryReport]:
+        """Test a canary against its bundle and against the service, then promote it, or roll it back and raise.
+
+        Args:
+            name: Name of the service.
+            bundle_dir: The canary's bundle, a directory of this machine; its held-out samples are sent to both.
+            max_accuracy_drop: Largest decrease of the accuracy on the labelled samples, 0 to 1.
+            wait_seconds: Seconds to wait until the promoted version serves.
+            namespace: Its namespace; default the client's.
+
+        Returns:
+            The status of the promoted version, and the result of the test.
+
+        Raises:
+            NotFoundError: The service does not exist.
+            UserError: It has no canary; or, after a rollback, the bundle is damaged or has no samples.
+            ProcessFailedError: A prediction differs from the bundle's, or the promoted version does not start.
+            GateNotMetError: The canary is less accurate than the service.
+            WaitTimeoutError: The promoted version was not ready before the timeout.
+        """
+        from kfp_mindspore.inference.canary import run_canary_test
+
+        status = self.get(name, namespace)
+        if status.canary is None:
+            raise UserError(f"service {name}: has no canary")
+        try:
+            report = run_canary_test(status, bundle_dir, max_accuracy_drop=max_accuracy_drop)
+            return self.promote(name, wait_seconds, namespace), report
+        except KfpMindSporeError as error:
+            outcome = f"The canary was rolled back; version {status.version} serves on."
+            try:
+                self.rollback(name, wait_seconds, namespace)
+            except KfpMindSporeError as failure:
+                outcome = f"The rollback failed: {failure.message}"
+            error.hint = f"{error.hint} {outcome}".strip()
+            raise
+
     def rollback(self, name: str, wait_seconds: float = 120, namespace: str | None = None) -> ServiceStatus:
         """Remove the canary; without one, deploy the model of the version before as the next version.
 
@@ -104,6 +158,35 @@ class InferenceClient:
             WaitTimeoutError: It was not ready before the timeout; the same.
         """
         return self.backend.rollback(*self._check(name, namespace), wait_seconds=wait_seconds)
+
+    def predict(
+        self,
+        name: str,
+        inputs: NDArray[Any] | Mapping[str, NDArray[Any]],
+        *,
+        url: str = "",
+        namespace: str | None = None,
+        timeout: float = 60.0,
+    ) -> dict[str, NDArray[Any]]:
+        """Return a service's predictions for any number of samples, by the protocol V2.
+
+        Args:
+            name: Name of the service.
+            inputs: Arrays of shape (N, …) by input name, or the array of a model with one input; converted to the data
+                types of the model.
+            url: Address to send the samples to, such as `status.canary.url` or `traffic_url`; default the service's.
+            namespace: Its namespace; default the client's.
+            timeout: Timeout of each request of 64 samples, in seconds.
+
+        Returns:
+            Arrays of shape (N, …) by output name.
+
+        Raises:
+            NotFoundError: The service does not exist.
+            UserError: An input is missing, unknown, empty, of another length or cannot be converted.
+            RequestError: A request failed, or the model does not accept the samples.
+        """
+        return predict(self.get(name, namespace).url, name, inputs, target=url, timeout=timeout)
 
     def get(self, name: str, namespace: str | None = None) -> ServiceStatus:
         """Return the status of a service.

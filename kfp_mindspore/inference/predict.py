@@ -1,46 +1,188 @@
-"""Predictions of a served model for many samples."""
+"""Predictions of a served model as NumPy arrays, by the protocol V2."""
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.tensors import BYTES, TensorSpec
 from kfp_mindspore.inference import rest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Arrays = dict[str, NDArray[Any]]
+
 ROWS = 64
 
+_BYTES = "BYTES"
+# Data types of the V2 protocol.
+_DATATYPES = {
+    "object": _BYTES,
+    "bool": "BOOL",
+    "int8": "INT8",
+    "int16": "INT16",
+    "int32": "INT32",
+    "int64": "INT64",
+    "uint8": "UINT8",
+    "uint16": "UINT16",
+    "uint32": "UINT32",
+    "uint64": "UINT64",
+    "float16": "FP16",
+    "float32": "FP32",
+    "float64": "FP64",
+}
 
-def predict_scores(
-    url: str, name: str, features: NDArray[Any], *, rows: int = ROWS, timeout: float = 60.0
-) -> NDArray[Any]:
-    """Return a service's first output for each sample, by the V2 protocol.
+
+def predict(
+    url: str,
+    name: str,
+    inputs: NDArray[Any] | Mapping[str, NDArray[Any]],
+    *,
+    target: str = "",
+    rows: int = ROWS,
+    timeout: float = 60.0,
+) -> Arrays:
+    """Return a service's outputs for any number of samples.
 
     Args:
-        url: Address of the service over HTTP.
+        url: Address of the service over HTTP, which describes the model.
         name: Name of the model in its URLs.
-        features: Samples for the model's only input, float32 of shape (N, …).
+        inputs: Samples by input name, or the samples of a model with one input: arrays of shape (N, …), converted to
+            the data types of the model.
+        target: Address to send the requests to, such as that of a canary; default `url`.
         rows: Number of samples per request.
         timeout: Timeout of each request in seconds.
 
     Returns:
-        float64 of shape (N, …).
+        Arrays of shape (N, …) by output name.
 
     Raises:
+        UserError: An input is missing, unknown, empty, of another length or cannot be converted.
         RequestError: A request failed, or the model does not accept the samples.
     """
     import numpy as np
 
-    model = rest.request_json("GET", f"{url.rstrip('/')}/v2/models/{name}", timeout=timeout)
-    inputs, outputs = model.get("inputs", ()), model.get("outputs", ())
-    if len(inputs) != 1 or not outputs:
-        raise rest.RequestError(f"{url}: model {name} must have one input and an output, has {len(inputs)} inputs")
-    parts = []
-    for start in range(0, len(features), rows):
-        part = features[start : start + rows]
-        data = {"shape": list(part.shape), "datatype": "FP32", "data": part.ravel().tolist()}
-        answered = rest.infer_v2(url.rstrip("/"), name, [{"name": inputs[0]["name"], **data}], timeout=timeout)
-        output = answered[outputs[0]["name"]]
-        parts.append(np.asarray(output["data"], np.float64).reshape(output["shape"]))
-    return np.concatenate(parts)
+    url = url.rstrip("/")
+    model = rest.request_json("GET", f"{url}/v2/models/{name}", timeout=timeout)
+    specs, outputs = (_read_specs(model.get(kind, ())) for kind in ("inputs", "outputs"))
+    if not specs or not outputs:
+        raise rest.RequestError(f"{url}: model {name} describes no inputs or outputs")
+    arrays = _convert_inputs(inputs, specs, name)
+    count = len(next(iter(arrays.values())))
+    parts = [
+        predict_v2(
+            target.rstrip("/") or url,
+            name,
+            {key: array[start : start + rows] for key, array in arrays.items()},
+            outputs,
+            timeout,
+        )
+        for start in range(0, count, rows)
+    ]
+    return {spec.name: np.concatenate([part[spec.name] for part in parts]) for spec in outputs}
+
+
+def predict_v2(
+    url: str, name: str, inputs: Mapping[str, NDArray[Any]], outputs: tuple[TensorSpec, ...], timeout: float
+) -> Arrays:
+    """Return the outputs of a service by name.
+
+    Raises:
+        RequestError: The request failed, or its response has not these outputs.
+    """
+    tensors = [
+        {"name": key, "shape": list(array.shape), "datatype": _get_datatype(array), "data": to_json(array.ravel())}
+        for key, array in inputs.items()
+    ]
+    answered = rest.infer_v2(url, name, tensors, timeout=timeout)
+    missing = [spec.name for spec in outputs if spec.name not in answered]
+    if missing:
+        raise rest.RequestError(f"outputs: {', '.join(missing)} missing, got {', '.join(answered) or 'none'}")
+    arrays = {}
+    for spec in outputs:
+        tensor = answered[spec.name]
+        values = to_array(tensor.get("data"), spec)
+        shape: Any = tensor.get("shape")
+        try:
+            arrays[spec.name] = values.reshape(shape)
+        except (TypeError, ValueError):
+            raise rest.RequestError(f"output {spec.name}: {values.size} values do not fill shape {shape}") from None
+    return arrays
+
+
+def to_json(array: NDArray[Any]) -> list[Any]:
+    """Return an array as JSON; bytes as base 64."""
+    if array.dtype != object:
+        values: list[Any] = array.tolist()
+        return values
+    return [
+        {"b64": base64.b64encode(value).decode()} if isinstance(value, bytes) else to_json(value) for value in array
+    ]
+
+
+def to_array(values: Any, spec: TensorSpec) -> NDArray[Any]:
+    """Return JSON values as an array.
+
+    Raises:
+        RequestError: They are not values of this data type.
+    """
+    import numpy as np
+
+    try:
+        if spec.dtype == BYTES:
+            texts = np.array(values, object)
+            texts.ravel()[:] = [_to_bytes(value) for value in texts.ravel()]
+            return texts
+        return np.asarray(values, dtype=np.dtype(spec.dtype))
+    except (TypeError, ValueError) as error:
+        raise rest.RequestError(f"output {spec.name}: not an array of {spec.dtype} ({error})") from None
+
+
+def _to_bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict) and isinstance(value.get("b64"), str):
+        return base64.b64decode(value["b64"])
+    raise TypeError(f"{value!r} is neither a text nor base 64")
+
+
+def _get_datatype(array: NDArray[Any]) -> str:
+    name = _DATATYPES.get(array.dtype.name)
+    if name is None:
+        raise UserError(f"dtype {array.dtype.name} has no name in the V2 protocol")
+    return name
+
+
+def _read_specs(tensors: Any) -> tuple[TensorSpec, ...]:
+    """Return the tensors of a model's V2 metadata."""
+    names = {datatype: dtype for dtype, datatype in _DATATYPES.items()} | {_BYTES: BYTES}
+    return tuple(TensorSpec(tensor["name"], names[tensor["datatype"]], tuple(tensor["shape"])) for tensor in tensors)
+
+
+def _convert_inputs(
+    inputs: NDArray[Any] | Mapping[str, NDArray[Any]], specs: tuple[TensorSpec, ...], model: str
+) -> Arrays:
+    """Return arrays of one length by input name, with the data types of the model."""
+    import numpy as np
+
+    names = [spec.name for spec in specs]
+    if not isinstance(inputs, Mapping):
+        if len(names) != 1:
+            raise UserError(f"inputs: model {model} needs arrays by name: {', '.join(names)}")
+        inputs = {names[0]: inputs}
+    if sorted(inputs) != sorted(names):
+        raise UserError(f"inputs: model {model} has {', '.join(names)}, got {', '.join(inputs)}")
+    arrays = {}
+    for spec in specs:
+        array = np.asarray(inputs[spec.name])
+        dtype = np.dtype(object if spec.dtype == BYTES else spec.dtype)
+        if not np.can_cast(array.dtype, dtype, "same_kind"):
+            raise UserError(f"inputs: {spec.name}: must be {spec.dtype}, got {array.dtype}")
+        arrays[spec.name] = array.astype(dtype, copy=False)
+    lengths = {len(array) if array.ndim else 0 for array in arrays.values()}
+    if len(lengths) != 1 or lengths == {0}:
+        raise UserError(f"inputs: must have the same number of samples, at least 1, got {sorted(lengths)}")
+    return arrays

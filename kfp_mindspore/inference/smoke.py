@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from kfp_mindspore.errors import ProcessFailedError, UserError
 from kfp_mindspore.formats.bundle import TRANSFORM_FILE, ModelBundle, TensorSpec, VerifiedSamples
 from kfp_mindspore.formats.tensors import BYTES
 from kfp_mindspore.inference import rest
+from kfp_mindspore.inference.predict import predict_v2, to_array, to_json
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,23 +22,6 @@ if TYPE_CHECKING:
 
 SAMPLES = 32
 TOLERANCE = 1e-5
-
-# Data types of the V2 protocol.
-_DATATYPES = {
-    "object": "BYTES",
-    "bool": "BOOL",
-    "int8": "INT8",
-    "int16": "INT16",
-    "int32": "INT32",
-    "int64": "INT64",
-    "uint8": "UINT8",
-    "uint16": "UINT16",
-    "uint32": "UINT32",
-    "uint64": "UINT64",
-    "float16": "FP16",
-    "float32": "FP32",
-    "float64": "FP64",
-}
 
 
 @dataclass(frozen=True)
@@ -179,48 +162,20 @@ def read_samples(bundle: ModelBundle) -> VerifiedSamples:
 def _predict_v1(
     url: str, name: str, inputs: Mapping[str, NDArray[Any]], outputs: tuple[TensorSpec, ...], timeout: float
 ) -> Arrays:
-    columns = {key: _to_json(array) for key, array in inputs.items()}
+    columns = {key: to_json(array) for key, array in inputs.items()}
     if len(columns) == 1:
         instances = next(iter(columns.values()))
     else:
         instances = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     predictions = rest.predict_v1(url, name, instances, timeout=timeout)
     if len(outputs) == 1:
-        return {outputs[0].name: _to_array(predictions, outputs[0])}
+        return {outputs[0].name: to_array(predictions, outputs[0])}
     missing = [
         spec.name for spec in outputs if any(not isinstance(row, dict) or spec.name not in row for row in predictions)
     ]
     if missing:
         raise rest.RequestError(f"predictions: no values of {', '.join(missing)}")
-    return {spec.name: _to_array([row[spec.name] for row in predictions], spec) for spec in outputs}
-
-
-def predict_v2(
-    url: str, name: str, inputs: Mapping[str, NDArray[Any]], outputs: tuple[TensorSpec, ...], timeout: float
-) -> Arrays:
-    """Return the outputs of a service by name.
-
-    Raises:
-        RequestError: The request failed, or its response has not these outputs.
-    """
-    tensors = [
-        {"name": key, "shape": list(array.shape), "datatype": _get_datatype(array), "data": _to_json(array.ravel())}
-        for key, array in inputs.items()
-    ]
-    answered = rest.infer_v2(url, name, tensors, timeout=timeout)
-    missing = [spec.name for spec in outputs if spec.name not in answered]
-    if missing:
-        raise rest.RequestError(f"outputs: {', '.join(missing)} missing, got {', '.join(answered) or 'none'}")
-    arrays = {}
-    for spec in outputs:
-        tensor = answered[spec.name]
-        values = _to_array(tensor.get("data"), spec)
-        shape: Any = tensor.get("shape")
-        try:
-            arrays[spec.name] = values.reshape(shape)
-        except (TypeError, ValueError):
-            raise rest.RequestError(f"output {spec.name}: {values.size} values do not fill shape {shape}") from None
-    return arrays
+    return {spec.name: to_array([row[spec.name] for row in predictions], spec) for spec in outputs}
 
 
 def _compare(protocol: str, answers: Arrays, expected: Mapping[str, NDArray[Any]], tolerance: float) -> float:
@@ -255,43 +210,6 @@ def _compare(protocol: str, answers: Arrays, expected: Mapping[str, NDArray[Any]
             )
         largest = max(largest, float(difference[worst]))
     return largest
-
-
-def _to_json(array: NDArray[Any]) -> list[Any]:
-    if array.dtype != object:
-        values: list[Any] = array.tolist()
-        return values
-    return [
-        {"b64": base64.b64encode(value).decode()} if isinstance(value, bytes) else _to_json(value) for value in array
-    ]
-
-
-def _to_array(values: Any, spec: TensorSpec) -> NDArray[Any]:
-    import numpy as np
-
-    try:
-        if spec.dtype == BYTES:
-            texts = np.array(values, object)
-            texts.ravel()[:] = [_to_bytes(value) for value in texts.ravel()]
-            return texts
-        return np.asarray(values, dtype=np.dtype(spec.dtype))
-    except (TypeError, ValueError) as error:
-        raise rest.RequestError(f"output {spec.name}: not an array of {spec.dtype} ({error})") from None
-
-
-def _to_bytes(value: Any) -> bytes:
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, dict) and isinstance(value.get("b64"), str):
-        return base64.b64decode(value["b64"])
-    raise TypeError(f"{value!r} is neither a text nor base 64")
-
-
-def _get_datatype(array: NDArray[Any]) -> str:
-    name = _DATATYPES.get(array.dtype.name)
-    if name is None:
-        raise UserError(f"dtype {array.dtype.name} has no name in the V2 protocol")
-    return name
 
 
 def _take_row(array: NDArray[Any], index: int) -> NDArray[Any]:

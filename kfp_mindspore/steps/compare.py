@@ -80,7 +80,7 @@ def _evaluate_service(
     """Return a description, the accuracy and the agreement of a live service; None if it does not exist."""
     from kfp_mindspore.formats.dataset import Dataset
     from kfp_mindspore.inference import InferenceClient
-    from kfp_mindspore.inference.predict import predict_scores
+    from kfp_mindspore.inference.predict import predict
 
     try:
         status = InferenceClient(namespace=namespace).get(name)
@@ -88,7 +88,8 @@ def _evaluate_service(
         print(f"service {name}: does not exist, there is no baseline")
         return None
     features, labels = Dataset.open(dataset_dir).read(split)
-    predictions = predict_scores(status.url, name, features).argmax(axis=1)
+    scores = next(iter(predict(status.url, name, features).values()))
+    predictions = scores.argmax(axis=1)
     accuracy, agreement = (float((predictions == other).mean()) for other in (labels, candidate.predictions))
     return f"service {name}, version {status.version}", accuracy, agreement
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kfp import dsl
 
     from kfp_mindspore.inference import InferenceClient
+    from kfp_mindspore.inference.canary import CanaryReport
     from kfp_mindspore.inference.service import ServiceStatus
     from kfp_mindspore.inference.smoke import SmokeReport
 
@@ -135,7 +136,10 @@ def deploy_model(
         print(f"warning: {warning}", flush=True)
     report, details = None, ""
     if status.canary is not None:
-        status, report, details = _finish_canary(client, status, opened.path, max_accuracy_drop, wait_seconds)
+        status, canary_report = client.finish_canary(
+            status.name, opened.path, max_accuracy_drop=max_accuracy_drop, wait_seconds=wait_seconds
+        )
+        report, details = canary_report.smoke, _describe(canary_report)
     elif smoke_samples or (canary and status.version == 1):
         report = _test_version(client, status, opened.path, samples, before, wait_seconds)
     verdict = f"version {status.version} serves"
@@ -174,23 +178,11 @@ def _test_version(
         raise
 
 
-def _finish_canary(
-    client: InferenceClient, status: ServiceStatus, bundle_dir: Path, max_accuracy_drop: float, wait_seconds: float
-) -> tuple[ServiceStatus, SmokeReport, str]:
-    """Test a canary and promote it, or roll it back and raise."""
-    from kfp_mindspore.inference.canary import run_canary_test
-
-    try:
-        report = run_canary_test(status, bundle_dir, max_accuracy_drop=max_accuracy_drop)
-        details = (
-            f", agreement {_format(report.agreement)}, accuracy {_format(report.canary_accuracy)}, "
-            f"before {_format(report.stable_accuracy)}"
-        )
-        return client.promote(status.name, wait_seconds), report.smoke, details
-    except KfpMindSporeError as error:
-        outcome = f"The canary was rolled back; version {status.version} serves on."
-        _roll_back(client, status, wait_seconds, error, outcome)
-        raise
+def _describe(report: CanaryReport) -> str:
+    return (
+        f", agreement {_format(report.agreement)}, accuracy {_format(report.canary_accuracy)}, "
+        f"before {_format(report.stable_accuracy)}"
+    )
 
 
 def _roll_back(

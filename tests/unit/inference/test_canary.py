@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from kfp_mindspore.errors import UserError
 from kfp_mindspore.inference import LocalServing, Service
 from kfp_mindspore.inference.backends.versions import end_version
 from kfp_mindspore.inference.rest import RequestError, infer_v2, predict_v1, request_json
@@ -96,6 +97,14 @@ def test_canary_without_a_splitter_is_reported_and_removed(world: LocalEnvironme
     assert canary is not None
     assert (canary.state, canary.message) == (ServiceState.FAILED, "it has no traffic splitter")
     assert world.client.rollback(NAME).canary is None
+
+
+def test_service_without_canary_is_not_rolled_back(world: LocalEnvironment) -> None:
+    world.deploy(FIRST)
+    world.deploy(SECOND)
+    with pytest.raises(UserError, match="has no canary"):
+        world.client.finish_canary(NAME, world.locate(SECOND))
+    assert world.client.get(NAME).model == world.locate(SECOND)
 
 
 def test_promoted_canary_keeps_the_requested_port(world: LocalEnvironment, free_port: int) -> None:

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from kfp_mindspore.errors import ProcessFailedError
+from kfp_mindspore.errors import ProcessFailedError, UserError
+from kfp_mindspore.formats.bundle import ModelBundle
+from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.inference import InferenceClient, LocalServing, Service, run_smoke_test
 from kfp_mindspore.inference.rest import request_json
 from kfp_mindspore.inference.service import ServiceStatus
@@ -49,6 +52,32 @@ def test_deploy_and_smoke_test(client: InferenceClient, status: ServiceStatus, m
     assert "/ready" not in log
 
 
+def test_predictions_are_arrays_of_any_length(client: InferenceClient, status: ServiceStatus, models: Path) -> None:
+    features, labels = Dataset.open(models / "dataset").read("test")
+    scores = client.predict("digits", features.astype("float64"))["output"]
+    assert scores.dtype == "float32"
+    assert (scores.argmax(axis=1) == labels).mean() > 0.9
+    verified = ModelBundle.open(models / "free").read_verified()
+    np.testing.assert_allclose(scores[: len(verified)], verified.outputs["output"], atol=1e-5)
+    named = client.predict("digits", {"image": features[:1]}, url=f"{status.url}/")
+    np.testing.assert_allclose(named["output"], scores[:1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"picture": np.zeros((1, 1, 8, 8))}, "model digits has image, got picture"),
+        (np.zeros((1, 1, 8, 8), complex), "image: must be float32, got complex128"),
+        (np.zeros((0, 1, 8, 8)), "same number of samples, at least 1, got \\[0\\]"),
+    ],
+)
+def test_samples_that_cannot_be_sent_are_refused(
+    client: InferenceClient, status: ServiceStatus, inputs: Any, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        client.predict("digits", inputs)
+
+
 def test_another_model_fails_the_smoke_test(status: ServiceStatus, models: Path) -> None:
     with pytest.raises(ProcessFailedError, match=r"smoke test of digits by v1: .*answered 400"):
         run_smoke_test(status.url, "digits", models / "pair", samples=6)
@@ -58,6 +87,11 @@ def test_a_new_version_with_several_inputs(client: InferenceClient, status: Serv
     new = client.deploy(Service("digits", models / "pair"))
     assert (new.version, new.ready) == (status.version + 1, True)
     assert run_smoke_test(new.url, "digits", models / "pair", samples=6).max_abs_diff <= 1e-5
+    verified = ModelBundle.open(models / "pair").read_verified()
+    for name, outputs in client.predict("digits", verified.inputs).items():
+        np.testing.assert_allclose(outputs, verified.outputs[name], atol=1e-5)
+    with pytest.raises(UserError, match="needs arrays by name: values, index"):
+        client.predict("digits", np.zeros((1, 3)))
 
 
 def test_killed_restarted_and_stopped(
