@@ -85,11 +85,11 @@ def compile_pipeline(pipeline: Any) -> PipelineSpec:
     return spec
 
 
-def compile_text(source: str, image: str = "") -> str:
+def compile_text(source: Any, image: str = "") -> str:
     """Compile a pipeline to the YAML that Kubeflow Pipelines accepts, including its platform configuration.
 
     Args:
-        source: As for `load_spec`.
+        source: A function with `@dsl.pipeline`, or a source as for `load_spec`.
         image: Replaces the placeholder images; empty to keep them.
 
     Raises:
@@ -103,13 +103,16 @@ def compile_text(source: str, image: str = "") -> str:
     from kfp_mindspore.runs.image import set_image
     from kfp_mindspore.runs.task_config_digest import add_task_config_digests
 
-    check_source(source)
-    path, _ = _split(source)
-    if _is_compiled(path):
+    is_name = isinstance(source, str)
+    if is_name:
+        check_source(source)
+    if is_name and _is_compiled(path := _split(source)[0]):
         text = path.read_text()
         parse_spec(text, subject=str(path))
     else:
-        pipeline = _load_pipeline(source)
+        pipeline = _load_pipeline(source) if is_name else source
+        if not _is_pipeline(pipeline):
+            raise UserError(f"source: must be a function with @dsl.pipeline or a source's name, got {source!r}")
         from kfp import compiler
 
         with tempfile.TemporaryDirectory() as directory:

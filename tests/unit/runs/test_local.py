@@ -15,7 +15,7 @@ from kfp_mindspore.errors import GateNotMetError, NotFoundError, ProcessFailedEr
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.runs import run_local
 from kfp_mindspore.runs.result import RunResult
-from kfp_mindspore.runs.sources import compile_pipeline, load_spec
+from kfp_mindspore.runs.sources import compile_pipeline, compile_text, load_spec
 from kfp_mindspore.runs.spec import convert_arguments
 
 pytestmark = pytest.mark.timeout(60)
@@ -143,6 +143,8 @@ def test_invalid_source_is_refused(
 def test_missing_argument_is_refused(project: Path, home: Path) -> None:
     with pytest.raises(UserError, match="print: expected a function with"):
         compile_pipeline(print)
+    with pytest.raises(UserError, match="source: must be a function with @dsl.pipeline"):
+        compile_text(print)
     with pytest.raises(ValidationError, match="marker: is required"):
         convert_arguments(load_spec(f"{project}/steps.py:hanging"), {})
 
