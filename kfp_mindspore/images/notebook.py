@@ -52,14 +52,15 @@ def convert_notebook(notebook: Path | str, *, tags: Sequence[str] = (DEFAULT_TAG
     module = re.sub(r"\W", "_", file.stem)
     name = f"{f'_{module}' if module[:1].isdigit() else module}.py"
     imports = resolve_source_imports(text, root, name=f"the cells of {file.name}")
-    written = {name: text.encode(), **files}
+    # Cells of `%%writefile` alone leave no code for the module.
+    written = {name: text.encode(), **files} if text.strip() else files
     entries = [Entry.from_bytes(path, content) for path, content in written.items()]
     entries += [make_entry(root, path) for path in imports.files if path not in written]
     imports.external -= {path.partition("/")[0].removesuffix(".py") for path in files}
     return BuildContext(
         entries,
         requirements=requirements,
-        command=("python3", name),
+        command=("python3", name) if name in written else (),
         notes=[*notes, *imports.describe()],
     )
 

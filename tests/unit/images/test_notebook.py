@@ -83,6 +83,11 @@ def test_written_files_requirements_and_local_imports_are_collected(tmp_path: Pa
     assert "external imports, to be in the base image or the requirements: numpy, pandas" in notes
 
 
+def test_written_files_alone_make_no_empty_module(tmp_path: Path) -> None:
+    context = convert_notebook(_write(tmp_path, _code("%%writefile network.py\nWIDTH = 3\n", "image")))
+    assert ([entry.path for entry in context.entries], context.command) == (["network.py"], ())
+
+
 KEPT = {
     "plain": "x = 7 % 3",
     "a percent sign in a text": "s = '''\n%cd /\n!ls\n'''",
