@@ -25,6 +25,20 @@ PACKAGES = {
     "training": "Code of a training process.",
     "transform": "Preprocessing and postprocessing.",
 }
+# Page to title and modules whose public names are documented.
+MODULES = {
+    "errors": ("Errors", ("kfp_mindspore.errors", "kfp_mindspore.kube.errors")),
+    "files": (
+        "Datasets, checkpoints and bundles",
+        (
+            "kfp_mindspore.formats.dataset",
+            "kfp_mindspore.formats.checkpoint",
+            "kfp_mindspore.formats.bundle",
+            "kfp_mindspore.formats.signature",
+        ),
+    ),
+    "testing": ("Fixtures of tests", ("kfp_mindspore.testing",)),
+}
 DEFINITION = Path(__file__).parents[2] / "config" / "operator" / "base" / "crd.yaml"
 POD_TEMPLATE = "https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-template-v1/"
 
@@ -32,10 +46,9 @@ POD_TEMPLATE = "https://kubernetes.io/docs/reference/kubernetes-api/workload-res
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
     pages = {package: _build_package(package, summary) for package, summary in PACKAGES.items()}
-    pages["errors"] = "# Errors\n\n" + "\n".join(
-        _build_module(f"kfp_mindspore.{name}") for name in ("errors", "kube.errors")
-    )
-    pages["datasets"] = "# load_dataset\n\n::: kfp_mindspore.load_dataset\n"
+    pages |= {
+        page: f"# {title}\n\n" + "\n".join(map(_build_module, modules)) for page, (title, modules) in MODULES.items()
+    }
     pages["commands"] = _build_commands()
     pages["msjob-fields"] = _build_fields(yaml.safe_load(DEFINITION.read_text()))
     for name, text in pages.items():
