@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # The operator's prefix of a pod that fits on no node of the cluster, even an empty one.
 NO_NODE = "Unschedulable: no node fits"
+# The scheduler's reason for a claim without a volume, such as one of a missing storage class.
+_NO_VOLUME = "unbound immediate PersistentVolumeClaims"
 # Four attempts of the kubelet to pull an image.
 _SECONDS = 60.0
 # An autoscaler adds a node within minutes.
@@ -34,7 +36,7 @@ def get_start_limit(waiting: str) -> float | None:
     Args:
         waiting: Reason why the pods of a job do not start, the status' `waiting`.
     """
-    if NO_NODE in waiting:
+    if NO_NODE in waiting or _NO_VOLUME in waiting:
         return _NO_NODE_SECONDS
     return _SECONDS if _PERMANENT.search(waiting) else None
 

@@ -30,6 +30,7 @@ BUSY = "lenet-worker-0: Unschedulable: Insufficient cpu"
         (f"{FORBIDDEN}exceeded quota: q, requested: cpu=2, used: cpu=1, limited: cpu=2", None),
         ("pod lenet-worker-0: exists and does not belong to this job; delete or rename it", 60),
         ("lenet-worker-0: Unschedulable: no node fits: Insufficient cpu", 600),
+        ("lenet-worker-0: Unschedulable: pod has unbound immediate PersistentVolumeClaims", 600),
         (BUSY, None),
     ],
 )
