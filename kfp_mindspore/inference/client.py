@@ -140,6 +140,11 @@ class InferenceClient:
                 outcome = f"The rollback failed: {failure.message}"
             error.hint = f"{error.hint} {outcome}".strip()
             raise
+        except (SystemExit, KeyboardInterrupt):
+            # Terminated; without a canary, rollback would deploy the version before again.
+            if self.get(name, namespace).canary is not None:
+                self.rollback(name, wait_seconds, namespace)
+            raise
 
     def rollback(self, name: str, wait_seconds: float = 120, namespace: str | None = None) -> ServiceStatus:
         """Remove the canary; without one, deploy the model of the version before as the next version.

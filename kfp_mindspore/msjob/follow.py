@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import signal
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from types import FrameType
-from typing import Any
+from collections.abc import Callable
 
 from kfp_mindspore.errors import NotFoundError
+from kfp_mindspore.local.interrupts import Interrupts
 from kfp_mindspore.msjob.backends.base import CANCEL_GRACE_SECONDS, Pod
 from kfp_mindspore.msjob.client import MSJobClient
 from kfp_mindspore.msjob.failure import JobFailedError
@@ -116,50 +113,3 @@ def follow_job(
     if finished.status.has(FAILED):
         raise client.explain_failure(finished, _LAST_LINES)
     return finished.status
-
-
-class Interrupts:
-    """Converts SIGTERM into SystemExit(143) within a block; `held` defers it and SIGINT.
-
-    Has no effect outside the main thread.
-    """
-
-    def __init__(self) -> None:
-        self._held = False
-        self._pending: int | None = None
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._previous[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Defer signals until `raise_pending`: a half-submitted job could not be deleted."""
-        self._held = True
-        try:
-            yield
-        finally:
-            self._held = False
-
-    def raise_pending(self) -> None:
-        """Raise the deferred signal."""
-        if self._pending is not None:
-            self._raise(self._pending)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._held:
-            self._pending = number
-        else:
-            self._raise(number)
-
-    def _raise(self, number: int) -> None:
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + number)

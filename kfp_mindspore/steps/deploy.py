@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
+from kfp_mindspore.local.interrupts import clean_up_on_sigterm
 from kfp_mindspore.settings import KUBERNETES, get_backend_name
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Deployment(NamedTuple):
     label: str = ""
 
 
+@clean_up_on_sigterm
 def deploy_model(
     bundle: dsl.Model,
     service_name: str,
@@ -176,6 +178,12 @@ def _test_version(
         elif status.version != before:
             _roll_back(client, status, wait_seconds, error, f"The model of version {before} was deployed again.")
         raise
+    except (SystemExit, KeyboardInterrupt):
+        if not before:
+            client.delete(status.name)
+        elif status.version != before:
+            client.rollback(status.name, wait_seconds)
+        raise
 
 
 def _describe(report: CanaryReport) -> str:
@@ -200,6 +208,7 @@ def _format(fraction: float | None) -> str:
     return "unknown" if fraction is None else f"{fraction:.4f}"
 
 
+@clean_up_on_sigterm
 def rollback_service(
     service_name: str, *, namespace: str = "", version: int = 0, wait_seconds: float = 120
 ) -> tuple[str, str, int]:

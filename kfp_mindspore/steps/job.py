@@ -155,8 +155,9 @@ def _build_job(
 
 
 def _run(client: MSJobClient, job: MSJob, *, is_named: bool, start_seconds: float | None) -> None:
+    from kfp_mindspore.local.interrupts import Interrupts
     from kfp_mindspore.msjob.failure import JobFailedError
-    from kfp_mindspore.msjob.follow import Interrupts, follow_job
+    from kfp_mindspore.msjob.follow import follow_job
     from kfp_mindspore.msjob.lease import LeaseRenewal
     from kfp_mindspore.msjob.missing_operator import report_missing_operator
     from kfp_mindspore.msjob.start_limit import StartLimit

@@ -58,10 +58,14 @@ class ObjectStore:
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
         return sorted(entry["Key"] for page in pages for entry in page.get("Contents", ()))
 
-    def build_kfp_configuration(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the ConfigMap `kfp-launcher` and the Secret with which Kubeflow Pipelines would use this store."""
+    def build_kfp_configuration(self, url: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the ConfigMap `kfp-launcher` and the Secret with which Kubeflow Pipelines would use this store.
+
+        Args:
+            url: Address of a proxy in front of the store; empty for none.
+        """
         provider = {
-            "endpoint": self.url,
+            "endpoint": url or self.url,
             "region": "us-east-1",
             "disableSSL": True,
             "credentials": {
@@ -117,12 +121,17 @@ class Gate:
 
 
 class GatedProxy(ThreadingHTTPServer):
-    """Forwards requests to a store; `close_gate` holds the requests that match, `refuse` responds to them with 503."""
+    """Forwards requests to a store; `close_gate` holds the requests that match, `refuse` responds to them with 503.
+
+    Args:
+        store: The store.
+        address: Address of this machine to listen on.
+    """
 
     daemon_threads = True
 
-    def __init__(self, store: ObjectStore) -> None:
-        super().__init__(("127.0.0.1", 0), _Forwarder)
+    def __init__(self, store: ObjectStore, address: str = "127.0.0.1") -> None:
+        super().__init__((address, 0), _Forwarder)
         self.target = store.url.removeprefix("http://")
         self.gates: list[Gate] = []
         self.refused: re.Pattern[str] | None = None
@@ -132,7 +141,7 @@ class GatedProxy(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """Its address."""
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        return f"http://{self.server_address[0]!s}:{self.server_address[1]}"
 
     def close_gate(self, pattern: str) -> Gate:
         """Hold requests that match from now on."""

@@ -175,7 +175,7 @@ class KServeBackend(ServingBackend):
         """Delete the InferenceService and its canary, and wait until the pods are gone."""
         self._get(name, namespace)
         self._remove_canary(name, namespace)
-        self._delete(SERVICES, name, namespace)
+        self._delete(namespace, (SERVICES, name))
         self._wait_gone(namespace, name)
 
     def _deploy_stable(
@@ -236,15 +236,16 @@ class KServeBackend(ServingBackend):
     ) -> None:
         """Apply an object and wait until its version serves; if it fails, restore `good` or delete a new object."""
         name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
-        applied = self._apply(document)
-        waiting = rollout.Rollout(
-            self.cluster, subject or f"service {name}", resource, applied, deployment, self.unschedulable_seconds
-        )
+        subject_name = subject or f"service {name}"
         try:
-            waiting.wait(wait_seconds)
+            applied = self._apply(document)
+            rollout.Rollout(self.cluster, subject_name, resource, applied, deployment, self.unschedulable_seconds).wait(
+                wait_seconds
+            )
         except BaseException as error:
+            # Also after SIGTERM during the request, which the API server may have accepted.
             found = self._find(resource, name, namespace)
-            if found is not None and get_annotations(found).get(VERSION) == get_annotations(applied).get(VERSION):
+            if found is not None and get_annotations(found).get(VERSION) == get_annotations(document).get(VERSION):
                 outcome = self._restore(resource, name, namespace, good, is_new, is_canary=bool(subject))
                 if isinstance(error, KfpMindSporeError):
                     error.hint = f"{error.hint} {outcome}".strip()
@@ -257,7 +258,7 @@ class KServeBackend(ServingBackend):
             self._apply(good)
             return "The version before serves on."
         if is_new:
-            self._delete(resource, name, namespace)
+            self._delete(namespace, (resource, name))
             if is_canary:
                 return "The canary was removed; the version of the service serves on."
             return "It was removed: there was no version before it."
@@ -265,22 +266,25 @@ class KServeBackend(ServingBackend):
 
     def _remove_canary(self, name: str, namespace: str) -> bool:
         """Delete the router and the canary; return whether there was one."""
-        names = ((GRAPHS, manifest.name_graph(name)), (SERVICES, f"{name}-canary"))
-        found = [self._delete(resource, item, namespace) for resource, item in names]
-        return any(found)
+        return self._delete(namespace, (GRAPHS, manifest.name_graph(name)), (SERVICES, f"{name}-canary"))
 
-    def _delete(self, resource: Resource, name: str, namespace: str) -> bool:
-        """Delete an object and wait until it is gone; return whether it existed."""
-        try:
-            self.cluster.delete(resource, name, namespace)
-        except NotFoundError:
-            return False
+    def _delete(self, namespace: str, *objects: tuple[Resource, str]) -> bool:
+        """Delete objects and wait until they are gone; return whether one existed.
+
+        All are deleted before the first wait: a step that is terminated has half a second for its requests.
+        """
+        found = []
+        for resource, name in objects:
+            with contextlib.suppress(NotFoundError):
+                self.cluster.delete(resource, name, namespace)
+                found.append((resource, name))
         deadline = time.monotonic() + _DELETION_SECONDS
-        while self._find(resource, name, namespace) is not None:
-            if time.monotonic() >= deadline:
-                raise WaitTimeoutError(f"{resource.kind} {name}: not deleted within {_DELETION_SECONDS:g} s")
-            time.sleep(_POLL_SECONDS)
-        return True
+        for resource, name in found:
+            while self._find(resource, name, namespace) is not None:
+                if time.monotonic() >= deadline:
+                    raise WaitTimeoutError(f"{resource.kind} {name}: not deleted within {_DELETION_SECONDS:g} s")
+                time.sleep(_POLL_SECONDS)
+        return bool(found)
 
     def _wait_gone(self, namespace: str, name: str) -> None:
         """Wait until the pods of a service and of its canary have terminated."""

@@ -15,9 +15,10 @@ from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.packages import PodPackages
 from tests.support.kserve_cluster import KServe, run_kserve
 from tests.support.node_jobs import NodeJobs
-from tests.support.object_store import ObjectStore, start_object_store
+from tests.support.object_store import GatedProxy, ObjectStore, start_object_store
 from tests.support.operators import OperatorProcess
 from tests.support.serving_cases import FIRST, SECOND
+from tests.support.step_pods import StepRunner
 
 
 @pytest.fixture(scope="session")
@@ -78,3 +79,29 @@ def jobs(own_cluster: NodeCluster, shared_operator: tuple[str, OperatorProcess])
     assert process is not None
     assert process.poll() is None, operator.read_log()
     assert "Traceback" not in operator.read_log(), operator.read_log()
+
+
+@pytest.fixture(scope="session")
+def artifact_store(own_cluster: NodeCluster) -> Iterator[ObjectStore]:
+    """Return an S3 server for the artifacts of steps."""
+    with start_object_store(own_cluster.network.outside) as store:
+        yield store
+
+
+@pytest.fixture
+def store_proxy(own_cluster: NodeCluster, artifact_store: ObjectStore) -> Iterator[GatedProxy]:
+    """Return the proxy by which the pods of steps and of their jobs reach `artifact_store`."""
+    proxy = GatedProxy(artifact_store, own_cluster.network.outside)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def training_steps(
+    jobs: NodeJobs, pod_packages: PodPackages, artifact_store: ObjectStore, store_proxy: GatedProxy
+) -> StepRunner:
+    """Return what runs steps in the namespace of `jobs`, with KFP's configuration for `artifact_store`."""
+    for document in artifact_store.build_kfp_configuration(store_proxy.url):
+        metadata = {**document["metadata"], "namespace": jobs.namespace}
+        jobs.api.apply({**document, "metadata": metadata})
+    return StepRunner(jobs.cluster, jobs.namespace, pod_packages, ("run", "training"))
