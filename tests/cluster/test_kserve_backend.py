@@ -141,7 +141,7 @@ def test_version_left_by_a_killed_client_is_replaced_by_the_one_before(world: Si
     assert isinstance(backend, KServeBackend)
     with pytest.MonkeyPatch.context() as patch:
         # A client that dies while it waits restores nothing.
-        patch.setattr(backend, "_restore", lambda *arguments: "")
+        patch.setattr(backend, "_restore", lambda *arguments, **options: "")
         with pytest.raises(ProcessFailedError):
             world.deploy("broken")
     assert "broken" in world.get()["metadata"]["annotations"][SERVICE_ANNOTATION]
