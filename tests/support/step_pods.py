@@ -28,6 +28,7 @@ RUNNER = "pipeline-runner"
 SECONDS = 500.0
 TRAIN = ROOT / "components/training/train_msjob/component.yaml"
 STOP = ROOT / "components/training/stop_msjobs/component.yaml"
+DEPLOY = ROOT / "components/deployment"
 _UUID = "0b6f5a9e-52f0-4a0c-8f37-90a7b4a6b1aa"
 _LAUNCHER = Path(__file__).with_name("step_launcher.py")
 
