@@ -162,6 +162,8 @@ class Operator:
                 await asyncio.wait_for(recorder.drain(), _DRAIN_SECONDS)
         finally:
             self.metrics.leading.set(0)
+            # uvloop reports, with a traceback, each TLS connection that is closed while the server answers on it.
+            asyncio.get_running_loop().set_exception_handler(_log_closed_connection)
             await _cancel([*workers, *background, synced, stopping])
 
     def _make_watchers(self, client: AsyncClient) -> list[Watcher]:
@@ -190,6 +192,10 @@ def run_operator(settings: Settings, started: Callable[[int], None] | None = Non
     gc.collect()
     gc.freeze()
     uvloop.run(Operator(settings, started).run())
+
+
+def _log_closed_connection(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    logging.getLogger(__name__).debug("%s: %s", context["message"], context.get("exception"))
 
 
 async def _wait_unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
