@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.inference.manifest import GRAPH_API_VERSION, MANAGER, MANAGER_LABEL, VERSION_ANNOTATION
+from kfp_mindspore.inference.manifest import (
+    GRAPH_API_VERSION,
+    MANAGER,
+    MANAGER_LABEL,
+    VERSION_ANNOTATION,
+    build_graph_nodes,
+)
 from kfp_mindspore.inference.service import ServiceStatus, list_name_errors
 from kfp_mindspore.kube.cluster import Cluster
 
@@ -23,8 +29,6 @@ def build_graph(
     name: str, services: Sequence[ServiceStatus], *, router: str = ENSEMBLE, weights: Sequence[int] = ()
 ) -> dict[str, Any]:
     """Return an InferenceGraph over services of one namespace.
-
-    Its root routes by the body: V1 has `instances`, V2 has `inputs`. KServe's router ignores the path of a request.
 
     Args:
         name: Name of the graph, a DNS label that differs from the services'.
@@ -53,27 +57,8 @@ def build_graph(
         errors.append(f"weights: must be one of at least 1 for each service, 100 in total, got {shares}")
     if errors:
         raise ValidationError(errors, subject=f"graph {name}")
-    nodes: dict[str, Any] = {
-        "root": {
-            "routerType": "Switch",
-            "steps": [
-                {"nodeName": "v1", "condition": "instances"},
-                {"nodeName": "v2", "condition": "inputs"},
-            ],
-        }
-    }
-    for node, path in (("v1", "v1/models/{}:predict"), ("v2", "v2/models/{}/infer")):
-        nodes[node] = {
-            "routerType": router,
-            "steps": [
-                {
-                    "name": service.name,
-                    "serviceUrl": f"{service.url}/{path.format(service.name)}",
-                    **({"weight": share} if router == SPLITTER else {}),
-                }
-                for service, share in zip(services, shares, strict=True)
-            ],
-        }
+    targets = [(service.name, service.url, service.name) for service in services]
+    nodes = build_graph_nodes(router, targets, shares if router == SPLITTER else ())
     digest = hashlib.sha256(json.dumps(nodes, sort_keys=True).encode()).hexdigest()
     return {
         "apiVersion": GRAPH_API_VERSION,

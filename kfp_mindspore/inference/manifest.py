@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -129,12 +129,35 @@ def build_canary(service: Service, percent: int, version: int) -> dict[str, Any]
 def build_canary_graph(service: Service, percent: int, urls: tuple[str, str]) -> dict[str, Any]:
     """Return the InferenceGraph (serving.kserve.io/v1alpha1) that splits requests between a service and its canary.
 
-    Its root routes by the body: V1 has `instances`, V2 has `inputs`. KServe's router ignores the path of a request.
-
     Args:
         service: The canary's service.
         percent: Percentage of the requests for the canary.
         urls: Addresses of the service and of its canary.
+    """
+    targets = [(name, url, service.name) for name, url in zip(("stable", "canary"), urls, strict=True)]
+    return {
+        "apiVersion": GRAPH_API_VERSION,
+        "kind": "InferenceGraph",
+        "metadata": {
+            "name": name_graph(service.name),
+            "namespace": service.namespace,
+            "labels": {MANAGER_LABEL: MANAGER, CANARY_LABEL: service.name},
+        },
+        "spec": {"nodes": build_graph_nodes("Splitter", targets, (100 - percent, percent))},
+    }
+
+
+def build_graph_nodes(
+    router: str, targets: Sequence[tuple[str, str, str]], weights: Sequence[int] = ()
+) -> dict[str, Any]:
+    """Return the nodes of an InferenceGraph over services.
+
+    Its root routes by the body: V1 has `instances`, V2 has `inputs`. KServe's router ignores the path of a request.
+
+    Args:
+        router: `Ensemble` or `Splitter`.
+        targets: Of each service the name of its step, its address and its model's name.
+        weights: With `Splitter`: percentage of the requests for each service.
     """
     nodes: dict[str, Any] = {
         "root": {
@@ -145,24 +168,14 @@ def build_canary_graph(service: Service, percent: int, urls: tuple[str, str]) ->
             ],
         }
     }
-    for node, path in (("v1", f"v1/models/{service.name}:predict"), ("v2", f"v2/models/{service.name}/infer")):
-        nodes[node] = {
-            "routerType": "Splitter",
-            "steps": [
-                {"name": name, "serviceUrl": f"{url}/{path}", "weight": weight}
-                for name, url, weight in zip(("stable", "canary"), urls, (100 - percent, percent), strict=True)
-            ],
-        }
-    return {
-        "apiVersion": GRAPH_API_VERSION,
-        "kind": "InferenceGraph",
-        "metadata": {
-            "name": name_graph(service.name),
-            "namespace": service.namespace,
-            "labels": {MANAGER_LABEL: MANAGER, CANARY_LABEL: service.name},
-        },
-        "spec": {"nodes": nodes},
-    }
+    for node, path in (("v1", "v1/models/{}:predict"), ("v2", "v2/models/{}/infer")):
+        steps: list[dict[str, Any]] = [
+            {"name": name, "serviceUrl": f"{url}/{path.format(model)}"} for name, url, model in targets
+        ]
+        for step, weight in zip(steps, weights, strict=False):
+            step["weight"] = weight
+        nodes[node] = {"routerType": router, "steps": steps}
+    return nodes
 
 
 def record_service(service: Service) -> str:
