@@ -162,8 +162,14 @@ class Step:
         self._send(signal.SIGKILL)
 
     def delete(self) -> None:
-        """Delete the pod of the attempt as that of a lost node, without grace, and wait until its processes ended."""
+        """Kill the processes of the attempt and delete its pod as that of a lost node; wait until they ended.
+
+        The node's kubelet sends SIGTERM to the processes of a deleted pod, even without a grace period: that is a
+        termination of the step, which deletes its job.
+        """
         processes = self.runner.cluster.find_processes(self.runner.namespace, self.pod)
+        for process in processes:
+            process.send(signal.SIGKILL)
         self.runner.api.delete(PODS, self.pod, self.runner.namespace, grace_seconds=0)
         wait_for(lambda: not any(process.is_alive() for process in processes), lambda: f"{self.pod} still runs")
 
