@@ -34,6 +34,14 @@ class Step:
     def __init__(self, column: str = "") -> None:
         self.column = column
 
+    def fit(self, arrays: Arrays) -> Step:
+        """Return the step with what it learns from the training split, by default the step itself.
+
+        Args:
+            arrays: Arrays of the training split at this step, by name.
+        """
+        return self
+
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
         """Return the new batch of shape (N, …); a row's result must not depend on the other rows."""
         raise NotImplementedError(f"{type(self).__name__}.compute")
@@ -56,6 +64,14 @@ class Step:
             UserError: The step cannot return such an output.
         """
         return spec
+
+    def infer_inputs(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Return all specs before this step; called for preprocessing without explicit inputs, last step first.
+
+        Raises:
+            UserError: The step cannot return such outputs, or its inputs cannot be inferred.
+        """
+        return self.replace_spec(specs, self.infer_input)
 
     def infer_output(self, spec: TensorSpec) -> TensorSpec:
         """Return the spec of the output for an input of `spec`; called for postprocessing.
@@ -174,7 +190,7 @@ class Pipeline(Transform):
             return self.inputs
         specs = signature.inputs
         for step in reversed(self.pre):
-            specs = step.replace_spec(specs, step.infer_input)
+            specs = step.infer_inputs(specs)
         return specs
 
     def describe_outputs(self, signature: Signature) -> tuple[TensorSpec, ...]:
@@ -187,7 +203,12 @@ class Pipeline(Transform):
         return specs
 
     def make_example(self, signature: Signature) -> Arrays | None:
-        """Return zeros, and for inputs of bytes the examples of the steps that decode them."""
+        """Return zeros, and for inputs of bytes the examples of the steps that decode them.
+
+        Explicit inputs have an example only if none is of bytes.
+        """
+        if self.inputs is not None:
+            return super().make_example(signature)
         decoded: Arrays = {}
         specs = signature.inputs
         for step in reversed(self.pre):
@@ -195,7 +216,7 @@ class Pipeline(Transform):
             (spec,) = [spec for spec in specs if spec.name == column]
             if (rows := step.make_example(spec)) is not None:
                 decoded[column] = rows
-            specs = step.replace_spec(specs, step.infer_input)
+            specs = step.infer_inputs(specs)
         described = self.describe_inputs(signature)
         if any(spec.dtype == BYTES and spec.name not in decoded for spec in described):
             return None
@@ -220,6 +241,11 @@ def stack_rows(rows: list[NDArray[Any]]) -> NDArray[Any]:
 def keep_float(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype of a result that is computed as float32: that of a floating input, else float32."""
     return dtype if dtype.kind == "f" else np.dtype(np.float32)
+
+
+def require_fitted(step: Step) -> UserError:
+    """Return the error of a step that computes before it was fitted."""
+    return UserError(f"{type(step).__name__}: must be fitted on the training split first")
 
 
 def require_float(step: Step, spec: TensorSpec) -> None:

@@ -79,6 +79,47 @@ class Softmax(Step):
         return spec
 
 
+class Label(Step):
+    """The name of the class with the highest score, beside the scores; of equal ones the first.
+
+    Args:
+        labels: Class names by index.
+        name: Name of the output with the class names (UTF-8).
+        column: The output with the scores, of shape (N, …, K); may be left out when there is only one.
+    """
+
+    def __init__(self, labels: Sequence[str], *, name: str = "label", column: str = "") -> None:
+        super().__init__(column)
+        if isinstance(labels, str) or not labels or not all(isinstance(label, str) for label in labels):
+            raise UserError(f"Label: labels: must be a list of texts, at least one, got {labels!r}")
+        if not name or not isinstance(name, str):
+            raise UserError(f"Label: name: must be a text, got {name!r}")
+        self.labels = tuple(labels)
+        self.name = name
+        self._texts = fill_objects([label.encode() for label in self.labels])
+
+    def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
+        """Return the names of the best classes, `bytes` objects of shape (N, …)."""
+        # An array of objects of no dimension would become a single object.
+        return np.asarray(self._texts[batch.argmax(axis=-1)], object)
+
+    def apply(self, arrays: Arrays) -> Arrays:
+        """Return the arrays and the class names."""
+        return {**arrays, self.name: self.compute(arrays[self.get_column(arrays)])}
+
+    def infer_outputs(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Return the specs and that of the class names."""
+        column = self.get_column(spec.name for spec in specs)
+        (spec,) = [spec for spec in specs if spec.name == column]
+        require_float(self, spec)
+        count = _require_classes(self, spec)
+        if count not in (-1, len(self.labels)):
+            raise UserError(f"Label: labels: must be {count}, one a class of {column!r}, got {len(self.labels)}")
+        if any(spec.name == self.name for spec in specs):
+            raise UserError(f"Label: name: there is an output {self.name!r} already")
+        return (*specs, TensorSpec(self.name, BYTES, spec.shape[:-1]))
+
+
 class TopK(Step):
     """The k classes with the highest scores along the last axis, highest first; of equal ones the first.
 

@@ -1,0 +1,247 @@
+"""Steps for categories and texts: one-hot vectors, indexes into a vocabulary, token ids."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.tensors import BYTES, TensorSpec
+from kfp_mindspore.transform.base import Arrays, TransformInputError
+from kfp_mindspore.transform.pipeline import Step, require_fitted
+
+Values = tuple[str, ...] | tuple[int | float, ...]
+_UNITS = ("characters", "words")
+_TOKENS_BEFORE_VALUES = 2
+
+
+class OneHot(Step):
+    """Categories to float32 vectors with a 1 at the category's position; zeros for an unknown category.
+
+    Args:
+        values: The categories, texts or numbers; None to fit them: all values of the column in ascending order.
+        column: The input, (N, …) texts or numbers; the result has shape (N, …, K). May be left out when there is only
+            one.
+    """
+
+    def __init__(self, values: Sequence[str | float] | None = None, *, column: str = "") -> None:
+        super().__init__(column)
+        self.values = _check_values(self, values)
+        self._positions = None if self.values is None else _Positions(self.values)
+
+    def fit(self, arrays: Arrays) -> OneHot:
+        """Return the step with the column's values; a step with values is returned unchanged."""
+        return self if self.values is not None else OneHot(_list_values(self, arrays), column=self.column)
+
+    def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
+        """Return float32 of shape (*batch.shape, K)."""
+        if self._positions is None:
+            raise require_fitted(self)
+        found = self._positions.find(batch)
+        hot: NDArray[np.float32] = (found[..., np.newaxis] == np.arange(len(self._positions))).astype(np.float32)
+        return hot
+
+    def infer_input(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec of the categories."""
+        return dataclasses.replace(spec, dtype=_infer_dtype(self, self.values), shape=spec.shape[:-1])
+
+
+class Vocabulary(Step):
+    """Categories to int32 indexes, from 1 on in the order of `values`; 0 for an unknown category.
+
+    Args:
+        values: The categories, texts or numbers; None to fit them: all values of the column in ascending order.
+        column: The input; may be left out when there is only one.
+    """
+
+    def __init__(self, values: Sequence[str | float] | None = None, *, column: str = "") -> None:
+        super().__init__(column)
+        self.values = _check_values(self, values)
+        self._positions = None if self.values is None else _Positions(self.values)
+
+    @property
+    def size(self) -> int:
+        """Number of indexes, the unknown one included: rows of an embedding table."""
+        return 1 + len(self.values or ())
+
+    def fit(self, arrays: Arrays) -> Vocabulary:
+        """Return the step with the column's values; a step with values is returned unchanged."""
+        return self if self.values is not None else Vocabulary(_list_values(self, arrays), column=self.column)
+
+    def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
+        """Return int32 of the batch's shape."""
+        if self._positions is None:
+            raise require_fitted(self)
+        return (self._positions.find(batch) + 1).astype(np.int32)
+
+    def infer_input(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec of the categories."""
+        return dataclasses.replace(spec, dtype=_infer_dtype(self, self.values), range=None)
+
+
+class Tokenize(Step):
+    """Texts (UTF-8) to int32 ids of shape (N, length): 0 is padding, 1 an unknown token, 2 the first of `values`.
+
+    A longer text is cut. Words are what `str.split` returns, in lower case.
+
+    Args:
+        length: Number of ids of a text.
+        unit: `characters` or `words`.
+        values: The tokens; None to fit them: all of the column in ascending order.
+        max_values: Greatest number of tokens to fit, the most frequent ones; 0 for all.
+        column: The input; may be left out when there is only one.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        unit: str = "characters",
+        values: Sequence[str] | None = None,
+        *,
+        max_values: int = 0,
+        column: str = "",
+    ) -> None:
+        super().__init__(column)
+        for name, number, least in (("length", length, 1), ("max_values", max_values, 0)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < least:
+                raise UserError(f"Tokenize: {name}: must be a number of at least {least}, got {number!r}")
+        if unit not in _UNITS:
+            raise UserError(f"Tokenize: unit: must be {' or '.join(_UNITS)}, got {unit!r}")
+        checked = _check_values(self, values)
+        if checked and not isinstance(checked[0], str):
+            raise UserError(f"Tokenize: values: must be texts, got {checked[0]!r}")
+        self.length = length
+        self.unit = unit
+        self.values = None if checked is None else tuple(str(value) for value in checked)
+        self.max_values = max_values
+        self._ids = {token: index for index, token in enumerate(self.values or (), _TOKENS_BEFORE_VALUES)}
+
+    @property
+    def size(self) -> int:
+        """Number of ids, padding and the unknown token included: rows of an embedding table."""
+        return _TOKENS_BEFORE_VALUES + len(self._ids)
+
+    def split(self, text: bytes) -> Sequence[str]:
+        """Return the tokens of a text; invalid UTF-8 is replaced by U+FFFD."""
+        decoded = text.decode(errors="replace")
+        return decoded if self.unit == "characters" else decoded.lower().split()
+
+    def fit(self, arrays: Arrays) -> Tokenize:
+        """Return the step with the column's tokens; a step with values is returned unchanged."""
+        if self.values is not None:
+            return self
+        column = self.get_column(arrays)
+        _require_texts(self, arrays[column], UserError, column)
+        counts = collections.Counter(token for text in arrays[column].flat for token in self.split(text))
+        kept = counts.most_common(self.max_values or None)
+        values = sorted(token for token, _ in kept)
+        return Tokenize(self.length, self.unit, values, max_values=self.max_values, column=self.column)
+
+    def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
+        """Return int32 of shape (*batch.shape, length)."""
+        if self.values is None:
+            raise require_fitted(self)
+        _require_texts(self, batch, TransformInputError)
+        ids = np.zeros((batch.size, self.length), np.int32)
+        for row, text in zip(ids, batch.flat, strict=True):
+            tokens = self.split(text)[: self.length]
+            row[: len(tokens)] = [self._ids.get(token, 1) for token in tokens]
+        return ids.reshape(*batch.shape, self.length)
+
+    def infer_input(self, spec: TensorSpec) -> TensorSpec:
+        """Return bytes, one text a row."""
+        if spec.shape[-1] not in (-1, self.length):
+            raise UserError(f"Tokenize: gives {self.length} ids, but {spec.name!r} must have shape {spec.shape}")
+        return TensorSpec(spec.name, BYTES, spec.shape[:-1])
+
+
+class _Positions:
+    """Positions of values in a list.
+
+    Args:
+        values: Different texts, or different numbers.
+    """
+
+    def __init__(self, values: Values) -> None:
+        self._texts: dict[bytes, int] = {}
+        self._is_text = bool(values) and isinstance(values[0], str)
+        self._count = len(values)
+        if self._is_text:
+            self._texts = {_encode(str(value)): index for index, value in enumerate(values)}
+        else:
+            numbers = np.asarray(values)
+            self._order = np.argsort(numbers)
+            self._sorted = numbers[self._order]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def find(self, batch: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the position of each element, -1 for an unknown one.
+
+        Raises:
+            TransformInputError: The batch holds numbers and the values are texts, or the reverse.
+        """
+        if not self._count:
+            return np.full(batch.shape, -1, np.int64)
+        if (batch.dtype == object) != self._is_text:
+            kinds = ("texts", "numbers") if self._is_text else ("numbers", "texts")
+            raise TransformInputError(f"input: must hold {kinds[0]}, got {kinds[1]}")
+        if self._is_text:
+            found = [self._texts.get(value, -1) for value in batch.flat]
+            return np.array(found, np.int64).reshape(batch.shape)
+        places = np.searchsorted(self._sorted, batch).clip(max=self._count - 1)
+        return np.where(self._sorted[places] == batch, self._order[places], -1)
+
+
+def _check_values(step: Step, values: Sequence[str | float] | None) -> Values | None:
+    if values is None:
+        return None
+    where = f"{type(step).__name__}: values"
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise UserError(f"{where}: must be a list of texts or of numbers, got {values!r}")
+    texts = [value for value in values if isinstance(value, str)]
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(texts) != len(values) and len(numbers) != len(values):
+        raise UserError(f"{where}: must be a list of texts or of numbers, got {list(values)!r:.80}")
+    if len(set(values)) < len(values):
+        repeated = next(value for value, count in collections.Counter(values).items() if count > 1)
+        raise UserError(f"{where}: must be different, {repeated!r} is repeated")
+    if not np.isfinite(numbers).all():
+        raise UserError(f"{where}: must be finite, got {numbers!r:.80}")
+    return tuple(texts) if texts else tuple(numbers)
+
+
+def _list_values(step: Step, arrays: Arrays) -> list[str | float]:
+    """Return the different values of a step's column in ascending order."""
+    column = step.get_column(arrays)
+    array = arrays[column]
+    if array.dtype != object:
+        # Not booleans: JSON's true and false are no numbers.
+        found: list[str | float] = np.unique(array.astype(np.int8) if array.dtype == bool else array).tolist()
+        return found
+    _require_texts(step, array, UserError, column)
+    return [value.decode(errors="surrogateescape") for value in sorted(set(array.flat))]
+
+
+def _require_texts(step: Step, array: NDArray[Any], error: type[UserError], column: str = "") -> None:
+    if array.dtype != object:
+        where = f"{type(step).__name__}: {column!r}" if column else "input"
+        raise error(f"{where}: must hold texts, got {array.dtype}")
+
+
+def _encode(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")
+
+
+def _infer_dtype(step: Step, values: Values | None) -> str:
+    if values is None:
+        raise require_fitted(step)
+    if values and isinstance(values[0], str):
+        return BYTES
+    return "int64" if all(isinstance(value, int) for value in values) else "float32"
