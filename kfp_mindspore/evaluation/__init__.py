@@ -1,0 +1,5 @@
+"""Metrics of predictions by task, on arrays: values, gates, curves and paired comparisons, without MindSpore."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,103 @@
+"""Paired comparison of two models on the same samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.evaluation.metrics import Metric, UndefinedMetricError, list_groups
+from kfp_mindspore.evaluation.predictions import Predictions
+
+RESAMPLES = 1000
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Improvement of a metric from a baseline to a candidate, positive where the candidate is better.
+
+    Args:
+        improvement: On all samples.
+        low: Lower bound of its bootstrap interval.
+        high: Upper bound.
+        confidence: Confidence of the interval, 0 to 1.
+    """
+
+    improvement: float
+    low: float
+    high: float
+    confidence: float
+
+
+def compare_predictions(
+    metric: Metric,
+    candidate: Predictions,
+    baseline: Predictions,
+    *,
+    confidence: float = CONFIDENCE,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Comparison:
+    """Compute a metric's improvement with its paired bootstrap interval (Efron and Tibshirani, 1993, chapter 13).
+
+    Samples, or the groups of a ranking, are drawn with replacement, the same ones for both models; the interval holds
+    the central `confidence` of the improvements. Metrics that are no means, such as `roc_auc`, are computed anew for
+    each resample: 1 to 20 s for 1,000 resamples of some thousand samples.
+
+    Args:
+        metric: The metric.
+        candidate: Predictions of the candidate.
+        baseline: Predictions of the baseline for the same samples in the same order.
+        confidence: Confidence of the interval, between 0 and 1.
+        resamples: Number of resamples.
+        seed: Seed of the resamples.
+
+    Raises:
+        UserError: The predictions are not for the same samples, or the confidence is not between 0 and 1.
+    """
+    if not 0 < confidence < 1:
+        raise UserError(f"confidence: must be between 0 and 1, got {confidence}")
+    if candidate.task != baseline.task or not np.array_equal(candidate.target, baseline.target):
+        raise UserError("comparison: candidate and baseline must be evaluated on the same samples")
+    sign = 1.0 if metric.higher_is_better else -1.0
+    improvement = sign * (metric(candidate) - metric(baseline))
+    generator = np.random.default_rng(seed)
+    draw = _draw_means if metric.per_unit is not None else _draw_predictions
+    improvements = sign * draw(metric, candidate, baseline, generator, resamples)
+    low, high = np.nanquantile(improvements, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Comparison(improvement, float(low), float(high), confidence)
+
+
+def _draw_means(
+    metric: Metric, candidate: Predictions, baseline: Predictions, generator: np.random.Generator, resamples: int
+) -> NDArray[np.float64]:
+    assert metric.per_unit is not None
+    (first, weight), (second, _) = metric.per_unit(candidate), metric.per_unit(baseline)
+    differences = np.full(resamples, np.nan)
+    for index in range(resamples):
+        rows = generator.integers(len(weight), size=len(weight))
+        drawn = weight[rows]
+        if total := drawn.sum():
+            means = (float(values[rows] @ drawn / total) for values in (first, second))
+            differences[index] = metric.finish(next(means)) - metric.finish(next(means))
+    return differences
+
+
+def _draw_predictions(
+    metric: Metric, candidate: Predictions, baseline: Predictions, generator: np.random.Generator, resamples: int
+) -> NDArray[np.float64]:
+    groups = list_groups(candidate) if candidate.groups is not None else None
+    count = len(groups) if groups is not None else len(candidate)
+    differences = np.full(resamples, np.nan)
+    for index in range(resamples):
+        rows = generator.integers(count, size=count)
+        if groups is not None:
+            rows = np.concatenate([groups[row] for row in rows])
+        try:
+            differences[index] = metric(candidate.select(rows)) - metric(baseline.select(rows))
+        except UndefinedMetricError:
+            continue  # a resample of one class
+    return differences

@@ -1,0 +1,342 @@
+"""The table of metrics: tasks, direction, range and function of each."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfp_mindspore.errors import MissingExtraError, UserError, ValidationError
+from kfp_mindspore.evaluation.predictions import Floats, Predictions
+from kfp_mindspore.evaluation.summaries import compute_calibration
+
+_DEFAULT_CUTOFF = 10
+_BINS = 10
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of predictions.
+
+    A metric has either `compute`, or `per_unit` with an optional `finish`: the metric is then the finished weighted
+    mean over samples or groups.
+
+    Args:
+        name: Name of the metric.
+        description: One phrase.
+        tasks: Tasks that it is defined for.
+        higher_is_better: Its direction.
+        low: Least possible value; -inf without one.
+        high: Greatest possible value; inf without one.
+        compute: Value of the metric.
+        per_unit: Values and weights of the samples, or of the groups of a ranking, each (U,).
+        finish: Function of the weighted mean, such as a square root.
+    """
+
+    name: str
+    description: str
+    tasks: tuple[str, ...]
+    higher_is_better: bool
+    low: float
+    high: float
+    compute: Callable[[Predictions], float] | None = None
+    per_unit: Callable[[Predictions], tuple[Floats, Floats]] | None = None
+    finish: Callable[[float], float] = float
+
+    def __call__(self, predictions: Predictions) -> float:
+        """Return the metric of predictions.
+
+        Raises:
+            UserError: The metric is not defined for the task or the samples.
+            MissingExtraError: scikit-learn is needed and not installed.
+        """
+        if predictions.task not in self.tasks:
+            raise UserError(_describe_task_mismatch(self, predictions.task))
+        if self.per_unit is not None:
+            values, weights = self.per_unit(predictions)
+            return self.finish(float(np.average(values, weights=weights)))
+        assert self.compute is not None
+        return float(self.compute(predictions))
+
+    def is_met(self, value: float, threshold: float | None) -> bool:
+        """Return whether a value reaches a threshold in the metric's direction; NaN does not, None always."""
+        if threshold is None:
+            return True
+        return value >= threshold if self.higher_is_better else value <= threshold
+
+
+def get_metric(name: str, task: str = "") -> Metric:
+    """Return a metric by name.
+
+    Args:
+        name: Name of a metric; `ndcg@5` for another cutoff than 10. Empty for the default metric of the task.
+        task: Task that the metric must be defined for; empty for any.
+
+    Raises:
+        UserError: No metric has this name, or it is not defined for the task.
+    """
+    if not name:
+        if task not in _DEFAULTS:
+            raise UserError(f"task {task or 'none'}: has no metrics, expected {', '.join(_DEFAULTS)}")
+        name = _DEFAULTS[task]
+    metric = METRICS.get(name)
+    if metric is None and (cutoff := re.fullmatch(r"ndcg@([1-9]\d*)", name)):
+        metric = _build_ndcg(int(cutoff.group(1)))
+    if metric is None:
+        known = [known for known, entry in METRICS.items() if task in ("", *entry.tasks)]
+        close = difflib.get_close_matches(name.lower(), known, n=1) or [
+            entry for entry in known if name.lower() in entry
+        ]
+        hint = f"did you mean {close[0]}?" if close else f"expected {', '.join(known)}"
+        raise UserError(f"metric {name!r}: unknown; {hint}")
+    if task and task not in metric.tasks:
+        raise UserError(_describe_task_mismatch(metric, task))
+    return metric
+
+
+def check_threshold(metric: str, threshold: float | None, *, task: str = "", subject: str = "") -> None:
+    """Refuse a threshold that lies outside the metric's range, and a metric that does not exist.
+
+    Args:
+        metric: Name of the metric; empty for the default metric of the task. Without both nothing is known to refuse.
+        threshold: The threshold; None for no gate.
+        task: Task of the dataset, where known.
+        subject: Name of the step or run in the message.
+
+    Raises:
+        ValidationError: The message names metric, range and threshold.
+        UserError: There is no such metric.
+    """
+    if not metric and not task:
+        return
+    found = get_metric(metric, task)
+    if threshold is None or found.low <= threshold <= found.high:
+        return
+    if math.isfinite(found.low) and math.isfinite(found.high):
+        wanted = f"{found.low:g} to {found.high:g}"
+    else:
+        wanted = f"at least {found.low:g}" if math.isfinite(found.low) else f"at most {found.high:g}"
+    raise ValidationError(
+        [f"threshold: must be {wanted}, the range of {found.name}, got {threshold:g}"], subject=subject
+    )
+
+
+def compute_metrics(predictions: Predictions) -> dict[str, float]:
+    """Compute all metrics of the predictions' task, NaN where one is not defined for these samples."""
+    found = {}
+    for name, metric in METRICS.items():
+        if predictions.task in metric.tasks:
+            try:
+                found[name] = metric(predictions)
+            except UndefinedMetricError:
+                found[name] = math.nan
+    return found
+
+
+class UndefinedMetricError(UserError):
+    """A metric that is not defined for the given samples, such as ROC-AUC of one class."""
+
+
+def _describe_task_mismatch(metric: Metric, task: str) -> str:
+    fitting = ", ".join(name for name, entry in METRICS.items() if task in entry.tasks)
+    return f"metric {metric.name}: is for {' and '.join(metric.tasks)}, not {task}; expected {fitting or 'no metric'}"
+
+
+def _import_metrics() -> Any:
+    try:
+        from sklearn import metrics
+    except ImportError:
+        raise MissingExtraError("sklearn", "train") from None
+    return metrics
+
+
+def _average_losses(predictions: Predictions) -> tuple[Floats, Floats]:
+    assert predictions.losses is not None
+    return predictions.losses, predictions.weight
+
+
+def _average_hits(predictions: Predictions) -> tuple[Floats, Floats]:
+    assert predictions.hits is not None
+    return predictions.hits, predictions.weight
+
+
+def _average_absolute_errors(predictions: Predictions) -> tuple[Floats, Floats]:
+    errors = np.abs(predictions.values - predictions.target).reshape(len(predictions), -1)
+    return errors.mean(axis=1), predictions.weight
+
+
+def _compute_balanced_accuracy(predictions: Predictions) -> float:
+    # balanced_accuracy_score warns where a predicted class has no samples.
+    value: float = _import_metrics().recall_score(
+        predictions.target,
+        predictions.values,
+        labels=np.unique(predictions.target),
+        average="macro",
+        sample_weight=predictions.weight,
+        zero_division=0,
+    )
+    return value
+
+
+def _compute_f1(predictions: Predictions) -> float:
+    value: float = _import_metrics().f1_score(
+        predictions.target, predictions.values, average="macro", sample_weight=predictions.weight, zero_division=0
+    )
+    return value
+
+
+def _compute_r2(predictions: Predictions) -> float:
+    if len(predictions) < 2:
+        raise UndefinedMetricError("r2: needs two samples")
+    value: float = _import_metrics().r2_score(predictions.target, predictions.values, sample_weight=predictions.weight)
+    return value
+
+
+def _compute_roc_auc(predictions: Predictions) -> float:
+    """Return the mean area of one class against the others; classes without or with all samples are not counted."""
+    scores: NDArray[Any]
+    if predictions.task == "ranking":
+        scores, truth = predictions.values[:, None], (predictions.target > 0)[:, None]
+    else:
+        assert predictions.probabilities is not None
+        scores, truth = predictions.probabilities, predictions.target
+        if predictions.task == "classification":
+            truth = truth[:, None] == np.arange(scores.shape[1])
+            if scores.shape[1] == 2:
+                scores, truth = scores[:, 1:], truth[:, 1:]
+    roc_auc_score = _import_metrics().roc_auc_score
+    areas = [
+        roc_auc_score(truth[:, column], scores[:, column], sample_weight=predictions.weight)
+        for column in range(scores.shape[1])
+        if 0 < np.count_nonzero(truth[:, column]) < len(truth)
+    ]
+    if not areas:
+        raise UndefinedMetricError("roc_auc: needs samples of two classes; for a ranking, relevance 0 and above 0")
+    return float(np.mean(areas))
+
+
+def _compute_calibration_error(predictions: Predictions) -> float:
+    bins = compute_calibration(predictions, bins=_BINS)
+    return float(np.sum(bins.weight * np.abs(bins.accuracy - bins.confidence)) / np.sum(bins.weight))
+
+
+def _build_ndcg(cutoff: int) -> Metric:
+    """Return NDCG at a cutoff: the mean over the groups that have two samples and a relevant one."""
+
+    def per_group(predictions: Predictions) -> tuple[Floats, Floats]:
+        ndcg_score = _import_metrics().ndcg_score
+        values = []
+        for rows in list_groups(predictions):
+            relevance = predictions.target[rows]
+            if len(rows) > 1 and relevance.max() > 0:
+                values.append(ndcg_score(relevance[None], predictions.values[rows][None], k=cutoff))
+            else:
+                values.append(math.nan)
+        scores = np.array(values)
+        if np.isnan(scores).all():
+            raise UndefinedMetricError(f"ndcg@{cutoff}: needs a group of two samples with relevance above 0")
+        return np.nan_to_num(scores), (~np.isnan(scores)).astype(np.float64)
+
+    return Metric(
+        f"ndcg@{cutoff}",
+        f"normalised discounted cumulative gain of the first {cutoff}, mean over the groups",
+        ("ranking",),
+        True,
+        0,
+        1,
+        per_unit=per_group,
+    )
+
+
+def list_groups(predictions: Predictions) -> list[NDArray[np.intp]]:
+    """Return the rows of each group of a ranking; all rows are one group without groups."""
+    if predictions.groups is None:
+        return [np.arange(len(predictions))]
+    order = np.argsort(predictions.groups, kind="stable")
+    _, starts = np.unique(predictions.groups[order], return_index=True)
+    return np.split(order, starts[1:])
+
+
+_HIT_TASKS = ("classification", "multi_label", "language_model")
+_SCORE_TASKS = ("classification", "multi_label")
+_AUC_TASKS = ("classification", "multi_label", "ranking")
+_ALL = (
+    Metric("accuracy", "fraction of correct predictions", _HIT_TASKS, True, 0, 1, per_unit=_average_hits),
+    Metric(
+        "balanced_accuracy", "mean recall of the classes", ("classification",), True, 0, 1, _compute_balanced_accuracy
+    ),
+    Metric("f1_macro", "mean F1 score of the classes", _SCORE_TASKS, True, 0, 1, _compute_f1),
+    Metric(
+        "roc_auc",
+        "area under the ROC curve, mean of one class against the others",
+        _AUC_TASKS,
+        True,
+        0,
+        1,
+        _compute_roc_auc,
+    ),
+    Metric(
+        "log_loss",
+        "mean negative log probability of the truth",
+        _SCORE_TASKS,
+        False,
+        0,
+        math.inf,
+        per_unit=_average_losses,
+    ),
+    Metric(
+        "calibration_error",
+        "mean difference of confidence and accuracy in ten bins",
+        ("classification",),
+        False,
+        0,
+        1,
+        _compute_calibration_error,
+    ),
+    Metric("mae", "mean absolute error", ("regression",), False, 0, math.inf, per_unit=_average_absolute_errors),
+    Metric(
+        "rmse",
+        "root mean squared error",
+        ("regression",),
+        False,
+        0,
+        math.inf,
+        per_unit=_average_losses,
+        finish=math.sqrt,
+    ),
+    Metric("r2", "coefficient of determination", ("regression",), True, -math.inf, 1, _compute_r2),
+    Metric(
+        "loss",
+        "mean negative log probability of a token, in nats",
+        ("language_model",),
+        False,
+        0,
+        math.inf,
+        per_unit=_average_losses,
+    ),
+    Metric(
+        "perplexity",
+        "exponential of the loss",
+        ("language_model",),
+        False,
+        1,
+        math.inf,
+        per_unit=_average_losses,
+        finish=math.exp,
+    ),
+    _build_ndcg(_DEFAULT_CUTOFF),
+)
+METRICS = {metric.name: metric for metric in _ALL}
+_DEFAULTS = {
+    "classification": "accuracy",
+    "multi_label": "f1_macro",
+    "regression": "rmse",
+    "language_model": "perplexity",
+    "ranking": f"ndcg@{_DEFAULT_CUTOFF}",
+}

@@ -1,0 +1,225 @@
+"""Predictions for labelled samples, built from the scores of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfp_mindspore.errors import UserError
+
+# Softmax in float16 sums to 1 within 1e-3.
+_SUM_TOLERANCE = 2e-3
+
+Floats = NDArray[np.float64]
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions for N labelled samples; `build_predictions` makes them.
+
+    Args:
+        task: Task of the dataset.
+        values: The predictions. classification: class indexes, int32 (N,). multi_label: 0 or 1, int32 (N, K).
+            regression: float64 with the target's shape. language_model: ids, int32 (N, L). ranking: scores, float64
+            (N,).
+        target: What is true, with the shape of `values`.
+        weight: Weight of each sample, float64 (N,). language_model: times the number of its counted tokens.
+        probabilities: float64 (N, K) for classification and multi_label, else None.
+        losses: Loss of each sample, float64 (N,): log loss, mean squared error, mean log loss of the tokens; None for
+            ranking.
+        hits: Fraction of each sample that is correct, float64 (N,): 0 or 1, for a language model the fraction of its
+            tokens; None for regression and ranking.
+        groups: Query of each sample, (N,), or None.
+    """
+
+    task: str
+    values: Array
+    target: Array
+    weight: Floats
+    probabilities: Floats | None = None
+    losses: Floats | None = None
+    hits: Floats | None = None
+    groups: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def select(self, rows: NDArray[np.intp]) -> Predictions:
+        """Return the predictions of some samples, repeated ones included."""
+        return Predictions(self.task, *(None if array is None else array[rows] for array in self._arrays()))  # type: ignore[arg-type]
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Predictions]) -> Predictions:
+        """Return the predictions of several sets of samples of one task as one."""
+        columns = zip(*(part._arrays() for part in parts), strict=True)
+        return cls(parts[0].task, *(None if column[0] is None else np.concatenate(column) for column in columns))  # type: ignore[arg-type]
+
+    def _arrays(self) -> tuple[Array | None, ...]:
+        return self.values, self.target, self.weight, self.probabilities, self.losses, self.hits, self.groups
+
+
+def build_predictions(
+    task: str,
+    scores: Array,
+    target: Array,
+    *,
+    weight: Array | None = None,
+    groups: Array | None = None,
+) -> Predictions:
+    """Build the predictions of a task from a network's scores.
+
+    Scores of classes may be probabilities or logits. Rows that are not negative and sum to 1 are probabilities, others
+    are logits (softmax). Scores of independent labels, and the single score of two classes, are probabilities if all
+    are between 0 and 1, else logits (sigmoid).
+
+    Args:
+        task: `classification`, `multi_label`, `regression`, `language_model` or `ranking`.
+        scores: classification: (N, K), or (N,) or (N, 1) for two classes. multi_label: (N, K). regression: the target's
+            shape, or with one more dimension of 1. language_model: (N, L, V) or (N·L, V). ranking: (N,) or (N, 1).
+        target: classification: class indexes (N,). multi_label: 0 or 1, (N, K). regression: (N,) or (N, K).
+            language_model: ids (N, L), those below 0 are not counted. ranking: relevance (N,), larger is better.
+        weight: Weight of each sample, (N,); for a language model also of each token, (N, L). Default 1.
+        groups: Query of each sample, (N,), for ranking.
+
+    Raises:
+        UserError: The task has no predictions, the arrays do not fit together, or a score is NaN or infinite.
+    """
+    if task not in _BUILDERS:
+        raise UserError(f"task {task}: has no metrics, expected {', '.join(_BUILDERS)}")
+    scores, target = np.asarray(scores), np.asarray(target)
+    if not len(target):
+        raise UserError("evaluation: no samples")
+    if scores.dtype.kind not in "fiub":
+        raise UserError(f"scores: must be numbers, got {scores.dtype}")
+    scores = scores.astype(np.float64)
+    # A logit of -inf is a probability of 0.
+    finite = np.isfinite(scores) | (np.isneginf(scores) & (task not in ("regression", "ranking")))
+    if not finite.all():
+        bad = ~finite.reshape(len(scores), -1).all(axis=1)
+        raise UserError(
+            f"scores: NaN or infinite for {int(bad.sum())} of {len(bad)} rows, first row {int(bad.argmax())}",
+            hint="The model is not usable: its training diverged, or its inputs are not scaled as in training.",
+        )
+    weights = np.ones(len(target)) if weight is None else np.asarray(weight, np.float64)
+    if len(weights) != len(target) or (weights < 0).any() or not weights.sum() > 0:
+        raise UserError(f"weight: must be {len(target)} numbers from 0 on with a positive sum, got {weights.shape}")
+    if groups is not None and np.shape(groups) != (len(target),):
+        raise UserError(f"groups: must have shape ({len(target)},), got {np.shape(groups)}")
+    return _BUILDERS[task](scores, target, weights, None if groups is None else np.asarray(groups))
+
+
+def _build_classification(scores: Floats, target: Array, weight: Floats, groups: Array | None) -> Predictions:
+    target = _fit("target", target, (len(target),)).astype(np.int32)
+    if scores.ndim == 1 or scores.shape[1:] == (1,):
+        positive = _to_independent(_fit("scores", scores, target.shape))
+        probabilities = np.stack([1 - positive, positive], axis=1)
+    else:
+        _check_shape("scores", scores, (len(target), None))
+        probabilities = _to_distribution(scores)
+    classes = probabilities.shape[1]
+    if target.min() < 0 or target.max() >= classes:
+        raise UserError(f"target: class {target.max()}, but the model has scores for {classes} classes")
+    values = probabilities.argmax(axis=1).astype(np.int32)
+    losses = _log_loss(probabilities[np.arange(len(target)), target])
+    hits = (values == target).astype(np.float64)
+    return Predictions("classification", values, target, weight, probabilities, losses, hits, groups)
+
+
+def _build_multi_label(scores: Floats, target: Array, weight: Floats, groups: Array | None) -> Predictions:
+    _check_shape("target", target, (len(scores), None))
+    _check_shape("scores", scores, target.shape)
+    truth = target.astype(np.int32)
+    probabilities = _to_independent(scores)
+    values = (probabilities > 0.5).astype(np.int32)
+    losses = _log_loss(np.where(truth == 1, probabilities, 1 - probabilities)).mean(axis=1)
+    hits = (values == truth).all(axis=1).astype(np.float64)
+    return Predictions("multi_label", values, truth, weight, probabilities, losses, hits, groups)
+
+
+def _build_regression(scores: Floats, target: Array, weight: Floats, groups: Array | None) -> Predictions:
+    values = _fit("scores", scores, target.shape)
+    losses = np.square(values - target).reshape(len(target), -1).mean(axis=1)
+    return Predictions("regression", values, target.astype(np.float64), weight, losses=losses, groups=groups)
+
+
+def _build_language_model(scores: Floats, target: Array, weight: Floats, groups: Array | None) -> Predictions:
+    _check_shape("target", target, (len(target), None))
+    if scores.ndim == 2 and len(scores) == target.size:
+        scores = scores.reshape(*target.shape, -1)
+    _check_shape("scores", scores, (*target.shape, None))
+    if target.max() >= scores.shape[2]:
+        raise UserError(f"target: id {target.max()}, but the model has scores for {scores.shape[2]} ids")
+    counted = (target >= 0) * (weight if weight.ndim == 2 else weight[:, None])
+    total = counted.sum(axis=1)
+    if not total.sum() > 0:
+        raise UserError("target: no token is counted, all ids are below 0 or have weight 0")
+    truth = np.maximum(target, 0)[..., None]
+    losses = _log_loss(np.take_along_axis(_to_distribution(scores), truth, axis=2)[..., 0])
+    values = scores.argmax(axis=2).astype(np.int32)
+    shares = counted / np.where(total > 0, total, 1)[:, None]
+    return Predictions(
+        "language_model",
+        values,
+        target.astype(np.int32),
+        total,
+        losses=(losses * shares).sum(axis=1),
+        hits=((values == target) * shares).sum(axis=1),
+        groups=groups,
+    )
+
+
+def _build_ranking(scores: Floats, target: Array, weight: Floats, groups: Array | None) -> Predictions:
+    target = _fit("target", target, (len(target),)).astype(np.float64)
+    return Predictions("ranking", _fit("scores", scores, target.shape), target, weight, groups=groups)
+
+
+_BUILDERS = {
+    "classification": _build_classification,
+    "multi_label": _build_multi_label,
+    "regression": _build_regression,
+    "language_model": _build_language_model,
+    "ranking": _build_ranking,
+}
+
+
+def _to_distribution(scores: Floats) -> Floats:
+    """Return probabilities over the last axis."""
+    if (scores >= 0).all() and np.allclose(scores.sum(axis=-1), 1, rtol=0, atol=_SUM_TOLERANCE):
+        return scores
+    shifted = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    distribution: Floats = shifted / shifted.sum(axis=-1, keepdims=True)
+    return distribution
+
+
+def _to_independent(scores: Floats) -> Floats:
+    if (scores >= 0).all() and (scores <= 1).all():
+        return scores
+    with np.errstate(over="ignore"):
+        probabilities: Floats = 1 / (1 + np.exp(-scores))
+    return probabilities
+
+
+def _log_loss(probabilities: Floats) -> Floats:
+    losses: Floats = -np.log(np.maximum(probabilities, np.finfo(np.float64).eps))
+    return losses
+
+
+def _fit(name: str, array: Array, shape: tuple[int, ...]) -> Array:
+    """Return an array with a shape; a last dimension of 1 is removed or added."""
+    if array.shape == shape:
+        return array
+    if array.shape in ((*shape, 1), shape[:-1] if shape[1:] == (1,) else shape):
+        return array.reshape(shape)
+    raise UserError(f"{name}: must have shape {shape}, got {array.shape}")
+
+
+def _check_shape(name: str, array: Array, shape: tuple[int | None, ...]) -> None:
+    fits = array.ndim == len(shape) and all(want in (None, size) for want, size in zip(shape, array.shape, strict=True))
+    if not fits:
+        wanted = ", ".join("K" if size is None else str(size) for size in shape)
+        raise UserError(f"{name}: must have shape ({wanted}), got {array.shape}")

@@ -1,0 +1,103 @@
+"""Summaries of predictions for reports: confusion matrix, scores by class, calibration, worst samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.evaluation.predictions import Floats, Predictions
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """Precision and recall of one class; NaN where the denominator is 0.
+
+    Args:
+        label: The class.
+        count: Number of its samples.
+        precision: Fraction of the samples predicted as this class that belong to it.
+        recall: Fraction of its samples that were predicted as this class.
+    """
+
+    label: str
+    count: int
+    precision: float
+    recall: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Accuracy by confidence, in bins of equal width that have samples.
+
+    Args:
+        confidence: Mean probability of the predicted class in each bin, float64 (B,).
+        accuracy: Fraction of correct predictions in each bin, float64 (B,).
+        weight: Sum of the samples' weights in each bin, float64 (B,).
+    """
+
+    confidence: Floats
+    accuracy: Floats
+    weight: Floats
+
+
+def compute_confusion(predictions: Predictions) -> NDArray[np.int64]:
+    """Count the samples by class: int64 (K, K), rows are true classes, columns predicted ones.
+
+    Raises:
+        UserError: The task is not classification.
+    """
+    if predictions.probabilities is None or predictions.task != "classification":
+        raise UserError(f"confusion matrix: is for classification, not {predictions.task}")
+    classes = predictions.probabilities.shape[1]
+    matrix = np.zeros((classes, classes), np.int64)
+    np.add.at(matrix, (predictions.target, predictions.values), 1)
+    return matrix
+
+
+def compute_class_scores(labels: Sequence[str], matrix: NDArray[np.int64]) -> list[ClassScores]:
+    """Compute the precision and recall of each class.
+
+    Args:
+        labels: K class names.
+        matrix: K × K counts: rows are true classes, columns predicted ones.
+    """
+    counts, predicted, hits = matrix.sum(axis=1), matrix.sum(axis=0), matrix.diagonal()
+    with np.errstate(invalid="ignore", divide="ignore"):
+        precision, recall = hits / predicted, hits / counts
+    return [
+        ClassScores(label, int(count), float(share), float(found))
+        for label, count, share, found in zip(labels, counts, precision, recall, strict=True)
+    ]
+
+
+def compute_calibration(predictions: Predictions, *, bins: int = 10) -> Calibration:
+    """Compute the calibration curve of a classifier (Guo et al., 2017, https://arxiv.org/abs/1706.04599).
+
+    Args:
+        predictions: Predictions of a classification.
+        bins: Number of bins of equal width between 0 and 1.
+
+    Raises:
+        UserError: The task is not classification.
+    """
+    if predictions.probabilities is None or predictions.hits is None or predictions.task != "classification":
+        raise UserError(f"calibration: is for classification, not {predictions.task}")
+    confidence = predictions.probabilities.max(axis=1)
+    index = np.minimum((confidence * bins).astype(np.intp), bins - 1)
+    weight, sums, hits = (
+        np.bincount(index, weights=values, minlength=bins).astype(np.float64)
+        for values in (predictions.weight, predictions.weight * confidence, predictions.weight * predictions.hits)
+    )
+    kept = weight > 0
+    return Calibration(sums[kept] / weight[kept], hits[kept] / weight[kept], weight[kept])
+
+
+def list_worst(predictions: Predictions, count: int = 10) -> list[int]:
+    """Return the indexes of the samples with the largest losses, worst first; empty for a ranking."""
+    if predictions.losses is None:
+        return []
+    return [int(row) for row in np.argsort(-predictions.losses, kind="stable")[:count]]
