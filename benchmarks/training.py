@@ -18,8 +18,9 @@ import numpy as np
 from harness import build_parser, build_target, compute_ratios, print_result, run_in_turn
 
 from kfp_mindspore import training
+from kfp_mindspore.data import load_dataset, read_samples
 from kfp_mindspore.digits.network import LeNet5
-from kfp_mindspore.formats.dataset import Dataset, load_dataset
+from kfp_mindspore.formats.dataset import Dataset
 
 import mindspore  # isort: skip
 from mindspore import Tensor, nn  # isort: skip
@@ -52,7 +53,8 @@ def make_parts() -> tuple[Any, Any, Any]:
 
 
 def time_bare_loop(dataset: Dataset, epochs: int) -> float:
-    features, labels = dataset.read("train")
+    train = read_samples(dataset, "train")
+    features, labels = train.inputs["image"], train.target
     network, loss, optimizer = make_parts()
     mindspore.set_context(mode=mindspore.GRAPH_MODE)
     step = nn.TrainOneStepCell(nn.WithLossCell(network, loss), optimizer)
@@ -75,11 +77,10 @@ def time_fit(dataset: Dataset, epochs: int) -> float:
     with tempfile.TemporaryDirectory() as root:
         training.fit(
             network,
-            dataset.read("train"),
+            dataset,
             loss=loss,
             optimizer=optimizer,
             epochs=epochs,
-            validation=dataset.read("validation"),
             metrics=["accuracy"],
             callbacks=[
                 EarlyStopping("eval_loss", patience=epochs, restore_best_weights=True),

@@ -1,5 +1,5 @@
+from .data.load import load_dataset as load_dataset
 from .dsl.component import msjob_component as msjob_component
-from .formats.dataset import load_dataset as load_dataset
 from .images.build import build_image as build_image
 from .inference.client import InferenceClient as InferenceClient
 from .mindir.export import export_mindir as export_mindir

@@ -16,7 +16,7 @@ from filelock import FileLock
 
 _MAKE_LIFECYCLE = """
 import sys
-from kfp_mindspore.formats.dataset import load_dataset
+from kfp_mindspore.data import load_dataset
 from kfp_mindspore.mindir import export_mindir
 from kfp_mindspore.digits.train import main
 

@@ -24,7 +24,7 @@ MODEL_NAME = "digits"
 
 def load(directory: Path) -> None:
     """Write the dataset directory."""
-    from kfp_mindspore.formats.dataset import load_dataset
+    from kfp_mindspore.data import load_dataset
 
     load_dataset("digits", directory / "dataset", seed=42)
 

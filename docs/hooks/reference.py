@@ -17,6 +17,7 @@ from kfp_mindspore.cli.main import cli
 # Components are documented by `make golden` in components.md.
 PACKAGES = {
     "dsl": "The KFP extension: `@msjob_component` and task setters.",
+    "data": "Sources of data to a dataset directory, and its samples.",
     "images": "Image builds.",
     "inference": "Services on this machine and on KServe.",
     "mindir": "Export, verification and execution of MindIR models.",

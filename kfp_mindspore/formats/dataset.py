@@ -1,74 +1,102 @@
-"""The dataset directory: three NumPy splits and a description with their digests.
+"""The dataset directory, version 2: named columns in splits, and a description with digests.
 
-train.npz  validation.npz  test.npz     each with `features` (float32, (N, *shape)) and `labels` (int32, (N,))
-dataset.json                            name, features {name, dtype, shape of one sample}, labels [class names],
-                                        splits {split: count}, seed, digests {file: sha256}
+train.npz  validation.npz  test.npz     one array a column, see `formats/npz.py`; or .mindrecord files
+dataset.json                            the fields of `Dataset`
+
+A directory of version 1 (`features` and `labels` in each file) is opened as a dataset of version 2.
 """
 
 from __future__ import annotations
 
-import math
+import hashlib
+import json
 import shutil
-import tempfile
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore import events, files
-from kfp_mindspore.errors import MissingExtraError, NotFoundError, UserError, ValidationError
+from kfp_mindspore import files
+from kfp_mindspore.errors import NotFoundError, UserError, ValidationError
+from kfp_mindspore.formats import npz
 from kfp_mindspore.formats.manifest import check_digest, naming_fields
+from kfp_mindspore.formats.tensors import BYTES
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
-    Features = NDArray[np.float32]
-    Labels = NDArray[np.int32]
+    Columns = Mapping[str, NDArray[Any]]
 
 DESCRIPTION = "dataset.json"
+VERSION = 2
 SPLITS = ("train", "validation", "test")
-BUILT_IN = ("breast_cancer", "digits", "wine")
+ROLES = ("feature", "target", "weight", "id")
+TASKS = ("classification", "multi_label", "regression", "language_model", "ranking", "none")
+# Names of a version 1 file's arrays, by role.
+_FIRST_ARRAYS = {"feature": "features", "target": "labels"}
 
 
 @dataclass(frozen=True)
-class FeatureSpec:
-    """Name, dtype and shape of one sample.
+class Column:
+    """A named column of a dataset.
 
     Args:
-        name: Name of the network's input, such as `image`.
-        dtype: NumPy dtype name, `float32`.
-        shape: Shape of one sample without the batch dimension, such as (1, 8, 8).
+        name: Such as `image`; the name of a feature column is the name of a request's input.
+        dtype: NumPy dtype name, or `bytes` for texts (UTF-8) and encoded images.
+        shape: Shape of one sample, () for a number or a text.
+        role: `feature`, `target`, `weight` or `id`.
+        fields: Source columns that are stacked in it, in order.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    role: str = "feature"
+    fields: tuple[str, ...] = ()
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Column:
+        """Rebuild a column from its JSON form."""
+        shape = tuple(int(size) for size in value["shape"])
+        fields = tuple(str(name) for name in value["fields"])
+        return cls(str(value["name"]), str(value["dtype"]), shape, str(value["role"]), fields)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """An opened dataset directory; `read` returns a split as arrays.
+    """An opened dataset directory; `read_columns` returns a split.
 
     Args:
         path: The directory.
         name: Name of the data.
-        features: Spec of one sample.
-        labels: Class names; a label is an index into them.
+        task: One of `TASKS`.
+        labels: Class names; the target of a classification is an index into them.
+        columns: The columns, features first in the order of the network's inputs.
         splits: Number of samples a split.
-        seed: Seed of the split into train, validation and test.
-        digests: sha256 of each split's file, by file name.
+        seed: Seed of the split.
+        preprocessing: Declaration of the steps from feature columns to the network's inputs; {} for none.
+        statistics: Minimum, maximum, mean and deviation of columns in the training split, by column.
+        report: Findings of the load, such as counts of missing values and duplicates.
+        storage: `npz` or `mindrecord`.
+        digests: sha256 of each file, by file name.
+        digest: sha256 of the content, equal for equal columns in any storage.
+        version: Version of the directory's format.
     """
 
     path: Path
     name: str
-    features: FeatureSpec
+    task: str
     labels: tuple[str, ...]
+    columns: tuple[Column, ...]
     splits: Mapping[str, int]
     seed: int
-    digests: Mapping[str, str]
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
+    storage: str = "npz"
+    digests: Mapping[str, str] = field(default_factory=dict)
+    digest: str = ""
+    version: int = VERSION
 
     @classmethod
     def open(cls, path: Path | str) -> Dataset:
@@ -84,266 +112,244 @@ class Dataset:
         if not (path / DESCRIPTION).is_file():
             raise NotFoundError(
                 f"{path}: {DESCRIPTION} is missing, so this is no dataset directory",
-                hint="kfp_mindspore.formats.dataset.load_dataset(NAME_OR_URI, DIRECTORY) makes one.",
+                hint=f"Write one: kfp-mindspore dataset load {path} DIRECTORY, or load_dataset('{path}', DIRECTORY).",
             )
         dataset = _parse_description(path, files.read_json(path / DESCRIPTION))
-        missing = [f"{split}.npz" for split in dataset.splits if not (path / f"{split}.npz").is_file()]
+        missing = [file for file in dataset.digests if not (path / file).is_file()]
         if missing:
             raise UserError(f"{path}: {', '.join(missing)} missing, named by {DESCRIPTION}")
         return dataset
 
-    def read(self, split: str) -> tuple[Features, Labels]:
-        """Read one split.
+    def list_columns(self, role: str) -> tuple[Column, ...]:
+        """Return the columns of a role."""
+        return tuple(column for column in self.columns if column.role == role)
+
+    def read_columns(self, split: str) -> dict[str, NDArray[Any]]:
+        """Read one split as it is stored, without preprocessing.
 
         Args:
-            split: `train`, `validation` or `test`.
+            split: Such as `train`, `validation` or `test`.
 
         Returns:
-            Features, float32 of shape (N, *self.features.shape), and labels, int32 of shape (N,).
+            Arrays of shape (N, *column.shape) by name; `bytes` columns as arrays of `bytes` objects.
 
         Raises:
             UserError: There is no such split, or its arrays have another shape or dtype than described.
-            CorruptBundleError: The file has another digest than described.
+            CorruptBundleError: A file has another digest than described.
         """
         if split not in self.splits:
             raise UserError(f"{self.path}: no split {split!r}, found {', '.join(self.splits)}")
-        file = self.path / f"{split}.npz"
+        file = self.path / _get_file(split)
         check_digest(file, self.digests[file.name], hint="Load the dataset again.")
-        features, labels = _read_arrays(file)
-        expected = (self.splits[split], *self.features.shape)
-        if features.shape != expected:
-            raise UserError(f"{file}: features must have shape {expected}, got {features.shape}")
-        _check_arrays(file, features, labels, len(self.labels))
-        return features, labels
+        packed = npz.read_arrays(file)
+        if self.version == 1:
+            packed = {column.name: packed[_FIRST_ARRAYS[column.role]] for column in self.columns}
+        arrays = npz.unpack_columns(file, [column.name for column in self.columns], packed)
+        errors = _check_columns(self.columns, {split: arrays})
+        if any(len(array) != self.splits[split] for array in arrays.values()):
+            errors.append(f"{split}: must have {self.splits[split]} samples")
+        if errors:
+            raise ValidationError(errors, subject=str(file))
+        return arrays
 
 
-def load_dataset(
-    name_or_uri: str,
-    output_dir: Path | str,
+def write_dataset(
+    output: Path | str,
     *,
+    name: str,
+    task: str,
+    columns: Sequence[Column],
+    splits: Mapping[str, Columns],
+    labels: Sequence[str] = (),
     seed: int = 42,
-    validation_fraction: float = 0.15,
-    test_fraction: float = 0.2,
+    preprocessing: Mapping[str, Any] | None = None,
+    statistics: Mapping[str, Any] | None = None,
+    report: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Write a dataset directory with splits and description; an existing one is replaced atomically.
+    """Write a dataset directory; an existing one is replaced atomically.
 
     Args:
-        name_or_uri: `digits` (8×8 images scaled to 0..1, shape (1, 8, 8)), `breast_cancer` or `wine` (standardised by
-            the training split's mean and deviation), all from scikit-learn, no network needed; or a path or fsspec
-            URI of a dataset directory, of a directory with train.npz, validation.npz and test.npz, or of one .npz
-            file with `features` and `labels`, which is split. Given arrays are not scaled.
-        output_dir: The dataset directory to write.
-        seed: Seed of the stratified split.
-        validation_fraction: Share of all samples in the validation split, between 0 and 1.
-        test_fraction: Share of all samples in the test split, between 0 and 1.
+        output: The directory.
+        name: Name of the data.
+        task: One of `TASKS`.
+        columns: The columns, features first; at most one target and one weight.
+        splits: For each split an array of shape (N, *column.shape) a column; `bytes` columns as `bytes` objects.
+        labels: Class names of a classification, or label names of a multi-label task.
+        seed: Seed of the split.
+        preprocessing: Declaration of the preprocessing, see `kfp_mindspore.transform`.
+        statistics: By column.
+        report: Findings of the load, JSON types.
 
     Returns:
         The dataset, opened.
 
     Raises:
-        NotFoundError: No built-in set, path or URI has this name.
-        UserError: The data cannot be split or has the wrong form.
-        MissingExtraError: scikit-learn is needed and not installed.
+        ValidationError: The arrays do not fit the columns, or the columns do not fit the task.
     """
-    output = Path(output_dir)
-    _check_fractions(validation_fraction, test_fraction)
-    fractions = (validation_fraction, test_fraction)
-    if name_or_uri in BUILT_IN:
-        # Imported before the span, which measures work without imports (0.5 s here).
-        _import_sklearn()
-    with events.span("dataset.load"):
-        return _load(name_or_uri, output, seed, fractions)
+    errors = [*_check_task(task, columns, labels), *_check_columns(columns, splits)]
+    if not errors:
+        errors = _check_targets(task, columns, labels, splits)
+    if errors:
+        raise ValidationError(errors, subject=f"dataset {name}")
+    described = {
+        "task": task,
+        "labels": list(labels),
+        "columns": [asdict(column) for column in columns],
+        "preprocessing": dict(preprocessing or {}),
+    }
+    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
+    output = Path(output)
+    with files.replace_directory(output) as directory:
+        for split, arrays in splits.items():
+            packed = npz.pack_columns({column.name: arrays[column.name] for column in columns})
+            for key, array in packed.items():
+                digest.update(f"\0{split}\0{key}\0{array.shape}\0".encode())
+                digest.update(array.data.cast("B") if array.size else b"")
+            npz.write_arrays(directory / _get_file(split), packed)
+        digests = {_get_file(split): files.digest_file(directory / _get_file(split)) for split in splits}
+        description = {
+            "version": VERSION,
+            "name": name,
+            **described,
+            "splits": {split: _count(arrays) for split, arrays in splits.items()},
+            "seed": seed,
+            "statistics": dict(statistics or {}),
+            "report": dict(report or {}),
+            "storage": "npz",
+            "digests": digests,
+            "digest": digest.hexdigest(),
+        }
+        files.write_json(directory / DESCRIPTION, description)
+    return Dataset.open(output)
 
 
-def _load(name_or_uri: str, output: Path, seed: int, fractions: tuple[float, float]) -> Dataset:
-    if name_or_uri in BUILT_IN:
-        splits, spec, names = _load_built_in(name_or_uri, seed, fractions)
-        return _write_dataset(output, name_or_uri, spec, names, splits, seed)
-    with _fetch(name_or_uri) as source:
-        if (source / DESCRIPTION).is_file():
-            return _copy_dataset(Dataset.open(source), output)
-        if source.is_dir():
-            missing = [f"{split}.npz" for split in SPLITS if not (source / f"{split}.npz").is_file()]
-            if missing:
-                raise UserError(f"{name_or_uri}: neither {DESCRIPTION} nor {', '.join(missing)} found")
-            splits = {split: _read_arrays(source / f"{split}.npz") for split in SPLITS}
-        else:
-            splits = _split(*_read_arrays(source), seed, fractions)
-        count = 1 + max(int(labels.max(initial=0)) for _, labels in splits.values())
-        for split, (features, labels) in splits.items():
-            _check_arrays(Path(f"{source.name}[{split}]"), features, labels, count)
-        spec = FeatureSpec("features", "float32", splits["train"][0].shape[1:])
-        name = name_or_uri.rstrip("/").rpartition("/")[2].removesuffix(".npz")
-        return _write_dataset(output, name, spec, [str(index) for index in range(count)], splits, seed)
+def copy_dataset(source: Dataset, output: Path | str) -> Dataset:
+    """Copy a dataset directory after its digests were checked; an existing one is replaced atomically."""
+    for file, digest in source.digests.items():
+        check_digest(source.path / file, digest, hint="Load the dataset again.")
+    output = Path(output)
+    with files.replace_directory(output) as directory:
+        for file in (DESCRIPTION, *source.digests):
+            shutil.copyfile(source.path / file, directory / file)
+    return Dataset.open(output)
+
+
+def _get_file(split: str) -> str:
+    return f"{split}.npz"
+
+
+def _get_rank(split: str) -> tuple[int, str]:
+    return (SPLITS.index(split) if split in SPLITS else len(SPLITS)), split
+
+
+def _count(arrays: Columns) -> int:
+    return len(next(iter(arrays.values())))
+
+
+def _check_task(task: str, columns: Sequence[Column], labels: Sequence[str]) -> list[str]:
+    errors = [] if task in TASKS else [f"task: must be one of {', '.join(TASKS)}, got {task!r}"]
+    errors += [
+        f"column {column.name}: role must be one of {', '.join(ROLES)}, got {column.role!r}"
+        for column in columns
+        if column.role not in ROLES
+    ]
+    names = [column.name for column in columns]
+    errors += [f"column {name}: must be named once" for name in sorted({one for one in names if names.count(one) > 1})]
+    if not any(column.role == "feature" for column in columns):
+        errors.append("columns: need at least one of role 'feature'")
+    errors += [
+        f"columns: must have at most one of role {role!r}, got {', '.join(found)}"
+        for role in ("target", "weight")
+        if len(found := [column.name for column in columns if column.role == role]) > 1
+    ]
+    if task == "classification" and not labels:
+        errors.append("labels: a classification needs its class names")
+    return errors
+
+
+def _check_columns(columns: Sequence[Column], splits: Mapping[str, Columns]) -> list[str]:
+    errors = []
+    for split, arrays in splits.items():
+        for column in columns:
+            if column.name not in arrays:
+                errors.append(f"{split}: no array {column.name!r}, found {', '.join(arrays) or 'none'}")
+                continue
+            array = arrays[column.name]
+            dtype = BYTES if array.dtype == object else array.dtype.name
+            if dtype != column.dtype:
+                errors.append(f"{split}: {column.name}: dtype must be {column.dtype}, got {dtype}")
+            if array.shape[1:] != column.shape:
+                expected = "(N, " + ", ".join(map(str, column.shape)) + ")"
+                errors.append(f"{split}: {column.name}: shape must be {expected}, got {array.shape}")
+        counts = {name: len(array) for name, array in arrays.items() if array.ndim}
+        if len(set(counts.values())) > 1:
+            errors.append(f"{split}: columns must have as many samples, got {counts}")
+    return errors
+
+
+def _check_targets(
+    task: str, columns: Sequence[Column], labels: Sequence[str], splits: Mapping[str, Columns]
+) -> list[str]:
+    if task != "classification":
+        return []
+    errors = []
+    for column in columns:
+        if column.role != "target":
+            continue
+        for split, arrays in splits.items():
+            array = arrays[column.name]
+            if array.dtype.name != "int32" or array.ndim != 1:
+                errors.append(f"{split}: {column.name}: must be int32 of shape (N,), got {array.dtype} {array.shape}")
+            elif len(array) and not 0 <= int(array.min()) <= int(array.max()) < len(labels):
+                found = f"{array.min()} to {array.max()}"
+                errors.append(f"{split}: {column.name}: must be 0 to {len(labels) - 1}, got {found}")
+    return errors
 
 
 def _parse_description(path: Path, raw: Any) -> Dataset:
-    with naming_fields(path / DESCRIPTION, "a dataset's description"):
-        features = raw["features"]
+    file = path / DESCRIPTION
+    with naming_fields(file, "a dataset's description"):
+        version = int(raw.get("version", 1))
+        if version > VERSION:
+            raise UserError(f"{file}: version must be at most {VERSION}, got {version}", hint="Update the package.")
+        if version == 1:
+            raw = _convert_first(raw)
         dataset = Dataset(
             path=path,
             name=str(raw["name"]),
-            features=FeatureSpec(features["name"], features["dtype"], tuple(int(size) for size in features["shape"])),
+            task=str(raw["task"]),
             labels=tuple(str(label) for label in raw["labels"]),
-            splits={str(split): int(count) for split, count in raw["splits"].items()},
+            columns=tuple(Column.from_dict(column) for column in raw["columns"]),
+            splits={str(split): int(raw["splits"][split]) for split in sorted(raw["splits"], key=_get_rank)},
             seed=int(raw["seed"]),
+            preprocessing=dict(raw["preprocessing"]),
+            statistics=dict(raw["statistics"]),
+            report=dict(raw["report"]),
+            storage=str(raw["storage"]),
             digests={str(name): str(digest) for name, digest in raw["digests"].items()},
+            digest=str(raw["digest"]),
+            version=version,
         )
-    undigested = [split for split in dataset.splits if f"{split}.npz" not in dataset.digests]
+    undigested = [split for split in dataset.splits if _get_file(split) not in dataset.digests]
     if undigested:
-        raise UserError(f"{path / DESCRIPTION}: digests: no entry for {undigested[0]}.npz")
+        raise UserError(f"{file}: digests: no entry for {_get_file(undigested[0])}")
     return dataset
 
 
-def _check_fractions(validation_fraction: float, test_fraction: float) -> None:
-    fractions = {"validation_fraction": validation_fraction, "test_fraction": test_fraction}
-    errors = [
-        f"{field}: must be between 0 and 1, got {value}" for field, value in fractions.items() if not 0 < value < 1
-    ]
-    if not errors and validation_fraction + test_fraction >= 1:
-        errors = [f"validation_fraction + test_fraction: must be below 1, got {validation_fraction + test_fraction}"]
-    if errors:
-        raise ValidationError(errors, subject="load_dataset")
-
-
-def _check_arrays(file: Path, features: Features, labels: Labels, classes: int) -> None:
-    if features.ndim < 2 or len(features) == 0:
-        raise UserError(f"{file}: features must have shape (N, …) with N ≥ 1, got {features.shape}")
-    if labels.shape != (len(features),):
-        raise UserError(f"{file}: labels must have shape ({len(features)},), got {labels.shape}")
-    if int(labels.min()) < 0 or int(labels.max()) >= classes:
-        raise UserError(f"{file}: labels must be 0 to {classes - 1}, got {labels.min()} to {labels.max()}")
-
-
-def _read_arrays(file: Path) -> tuple[Features, Labels]:
-    import numpy as np
-
-    try:
-        with np.load(file, allow_pickle=False) as archive:
-            missing = [name for name in ("features", "labels") if name not in archive]
-            if missing:
-                raise UserError(f"{file}: no array {missing[0]!r}, found {', '.join(archive) or 'none'}")
-            features, labels = archive["features"], archive["labels"]
-    except (zipfile.BadZipFile, ValueError, EOFError, AttributeError) as error:
-        raise UserError(f"{file}: not an .npz file of plain arrays ({error})") from None
-    if not np.issubdtype(features.dtype, np.number) or not np.issubdtype(labels.dtype, np.integer):
-        raise UserError(f"{file}: needs numeric features and integer labels, got {features.dtype} and {labels.dtype}")
-    return features.astype(np.float32, copy=False), labels.astype(np.int32, copy=False)
-
-
-def _split(
-    features: Features, labels: Labels, seed: int, fractions: tuple[float, float]
-) -> dict[str, tuple[Features, Labels]]:
-    _import_sklearn()
-    from sklearn.model_selection import train_test_split
-
-    # Counts, not shares of the rest: 0.1 of 90 is 9 whatever the test split takes.
-    validation_count, test_count = (math.ceil(round(fraction * len(features), 6)) for fraction in fractions)
-    try:
-        rest, test, rest_labels, test_labels = train_test_split(
-            features, labels, test_size=test_count, stratify=labels, random_state=seed
-        )
-        train, validation, train_labels, validation_labels = train_test_split(
-            rest,
-            rest_labels,
-            test_size=validation_count,
-            stratify=rest_labels,
-            random_state=seed,
-        )
-    except ValueError as error:
-        raise UserError(f"cannot split {len(features)} samples by label: {error}") from None
+def _convert_first(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a version 1 description in version 2's form; its content digest is that of the file digests."""
+    features = raw["features"]
+    digests = json.dumps(raw["digests"], sort_keys=True)
     return {
-        "train": (train, train_labels),
-        "validation": (validation, validation_labels),
-        "test": (test, test_labels),
+        **{key: raw[key] for key in ("name", "labels", "splits", "seed", "digests")},
+        "task": "classification",
+        "columns": [
+            {**features, "role": "feature", "fields": []},
+            {"name": "label", "dtype": "int32", "shape": [], "role": "target", "fields": []},
+        ],
+        "preprocessing": {},
+        "statistics": {},
+        "report": {},
+        "storage": "npz",
+        "digest": hashlib.sha256(digests.encode()).hexdigest(),
     }
-
-
-def _import_sklearn() -> Any:
-    try:
-        from sklearn import datasets, model_selection  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("sklearn", "train") from None
-    return datasets
-
-
-def _load_built_in(
-    name: str, seed: int, fractions: tuple[float, float]
-) -> tuple[dict[str, tuple[Features, Labels]], FeatureSpec, list[str]]:
-    import numpy as np
-
-    raw = getattr(_import_sklearn(), f"load_{name}")()
-    names = [str(label) for label in raw.target_names]
-    labels = raw.target.astype(np.int32)
-    if name == "digits":
-        images = (raw.images[:, None] / 16).astype(np.float32)
-        return _split(images, labels, seed, fractions), FeatureSpec("image", "float32", images.shape[1:]), names
-    splits = _split(raw.data, labels, seed, fractions)
-    mean, deviation = splits["train"][0].mean(axis=0), splits["train"][0].std(axis=0)
-    scaled = {split: (((x - mean) / deviation).astype(np.float32), y) for split, (x, y) in splits.items()}
-    return scaled, FeatureSpec("features", "float32", raw.data.shape[1:]), names
-
-
-def _write_dataset(
-    output: Path,
-    name: str,
-    spec: FeatureSpec,
-    labels: Sequence[str],
-    splits: Mapping[str, tuple[Features, Labels]],
-    seed: int,
-) -> Dataset:
-    import numpy as np
-
-    with files.replace_directory(output) as directory:
-        for split, (features, targets) in splits.items():
-            np.savez(directory / f"{split}.npz", features=features, labels=targets)
-        files.write_json(
-            directory / DESCRIPTION,
-            {
-                "name": name,
-                "features": {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)},
-                "labels": list(labels),
-                "splits": {split: len(targets) for split, (_, targets) in splits.items()},
-                "seed": seed,
-                "digests": {f"{split}.npz": files.digest_file(directory / f"{split}.npz") for split in splits},
-            },
-        )
-    return Dataset.open(output)
-
-
-def _copy_dataset(source: Dataset, output: Path) -> Dataset:
-    for split in source.splits:
-        source.read(split)
-    with files.replace_directory(output) as directory:
-        for name in (DESCRIPTION, *(f"{split}.npz" for split in source.splits)):
-            shutil.copyfile(source.path / name, directory / name)
-    return Dataset.open(output)
-
-
-@contextmanager
-def _fetch(uri: str) -> Iterator[Path]:
-    """Yield a local path for a path or URI; a download is removed after the block."""
-    if "://" not in uri:
-        path = Path(uri).expanduser()
-        if not path.exists():
-            raise NotFoundError(
-                f"{uri}: neither a built-in dataset nor an existing path",
-                hint=f"Built in are {', '.join(BUILT_IN)}; or give a directory, an .npz file or a URI such as s3://….",
-            )
-        yield path
-        return
-    from fsspec.core import url_to_fs
-
-    with tempfile.TemporaryDirectory(prefix="kfp-mindspore-dataset-") as temporary:
-        local = Path(temporary, uri.rstrip("/").rpartition("/")[2] or "dataset")
-        try:
-            filesystem, remote = url_to_fs(uri)
-            if filesystem.isdir(remote):
-                filesystem.get(remote.rstrip("/") + "/", f"{local}/", recursive=True)
-            else:
-                filesystem.get_file(remote, str(local))
-        except FileNotFoundError:
-            raise NotFoundError(f"{uri}: nothing there") from None
-        except (OSError, ValueError, ImportError) as error:
-            raise UserError(f"{uri}: cannot be read ({error})") from error
-        yield local

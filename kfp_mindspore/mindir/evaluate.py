@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
+from kfp_mindspore.data.samples import read_samples
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.formats.dataset import Dataset
@@ -74,7 +75,10 @@ def evaluate_bundle(
             f"{bundle.path}: evaluation needs one input and scores of shape (N, K), got inputs "
             f"{[spec.name for spec in signature.inputs]} and output shape {signature.outputs[0].shape}"
         )
-    features, targets = dataset.read(split)
+    samples = read_samples(dataset, split)
+    (features,), targets = samples.inputs.values(), samples.target
+    if targets is None:
+        raise UserError(f"{dataset.path}: has no target column, evaluation needs the true classes")
     with GraphRunner(bundle, warm=(), key=key) as runner, events.span("mindir.evaluate"):
         outputs = runner.predict({signature.inputs[0].name: features})
         scores = outputs[signature.outputs[0].name]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
+from kfp_mindspore.data.samples import read_samples
 from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.formats.bundle import (
     MODEL_FILE,
@@ -174,9 +175,9 @@ def _load_samples(
     if count < 1:
         raise UserError(f"sample_count: must be at least 1, got {count}")
     dataset = Dataset.open(dataset_dir)
-    features, labels = dataset.read(_SPLIT)
-    origin = {"dataset": dataset.name, "split": _SPLIT, "sha256": dataset.digests[f"{_SPLIT}.npz"]}
-    return {dataset.features.name: features[:count]}, labels[:count], origin
+    held_out = read_samples(dataset, _SPLIT, count=count)
+    origin = {"dataset": dataset.name, "split": _SPLIT, "sha256": dataset.digest}
+    return held_out.inputs, held_out.target, origin
 
 
 def _get_network(checkpoint: Checkpoint, network: str | nn.Cell | None, arguments: Mapping[str, Any] | None) -> nn.Cell:

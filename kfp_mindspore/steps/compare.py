@@ -78,7 +78,7 @@ def _evaluate_service(
     name: str, namespace: str, dataset_dir: str, split: str, candidate: Evaluation
 ) -> tuple[str, float, float] | None:
     """Return a description, the accuracy and the agreement of a live service; None if it does not exist."""
-    from kfp_mindspore.formats.dataset import Dataset
+    from kfp_mindspore.data import read_samples
     from kfp_mindspore.inference import InferenceClient
     from kfp_mindspore.inference.predict import predict
 
@@ -87,10 +87,11 @@ def _evaluate_service(
     except NotFoundError:
         print(f"service {name}: does not exist, there is no baseline")
         return None
-    features, labels = Dataset.open(dataset_dir).read(split)
+    samples = read_samples(dataset_dir, split)
+    (features,) = samples.inputs.values()
     scores = next(iter(predict(status.url, name, features).values()))
     predictions = scores.argmax(axis=1)
-    accuracy, agreement = (float((predictions == other).mean()) for other in (labels, candidate.predictions))
+    accuracy, agreement = (float((predictions == other).mean()) for other in (samples.target, candidate.predictions))
     return f"service {name}, version {status.version}", accuracy, agreement
 
 

@@ -17,7 +17,7 @@ def prepare_dataset(
 
     Args:
         artifact: Output artifact; the dataset directory is written to its path.
-        name: Name, path or URI, see `kfp_mindspore.formats.dataset.load_dataset`.
+        name: Name, path or URI, see `kfp_mindspore.data.load_dataset`.
         seed: Seed of the split.
         validation_fraction: Fraction of all samples in the validation split, between 0 and 1.
         test_fraction: Fraction of all samples in the test split, between 0 and 1.
@@ -25,7 +25,7 @@ def prepare_dataset(
     Returns:
         Number of samples in the train, validation and test splits.
     """
-    from kfp_mindspore.formats.dataset import load_dataset
+    from kfp_mindspore.data import load_dataset
 
     dataset = load_dataset(
         name, artifact.path, seed=seed, validation_fraction=validation_fraction, test_fraction=test_fraction
@@ -34,8 +34,9 @@ def prepare_dataset(
         name=dataset.name,
         seed=dataset.seed,
         labels=to_metadata(dataset.labels),
-        features=to_metadata(vars(dataset.features)),
+        task=dataset.task,
+        columns=to_metadata([vars(column) for column in dataset.columns]),
         splits=to_metadata(dataset.splits),
-        digests=to_metadata(dataset.digests),
+        digest=dataset.digest,
     )
     return dataset.splits["train"], dataset.splits["validation"], dataset.splits["test"]

@@ -41,8 +41,8 @@ def predict_batch(
     """
     import numpy as np
 
+    from kfp_mindspore.data import read_samples
     from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle
-    from kfp_mindspore.formats.dataset import Dataset
     from kfp_mindspore.mindir import GraphRunner
 
     matched = re.fullmatch(r"(\d+)/(\d+)", shard)
@@ -53,7 +53,7 @@ def predict_batch(
     signature = opened.signature
     if len(signature.inputs) != 1:
         raise UserError(f"{opened.path}: must have one input, has {[spec.name for spec in signature.inputs]}")
-    features, _ = Dataset.open(dataset.path).read(split)
+    (features,) = read_samples(dataset.path, split).inputs.values()
     indexes = np.arange(number - 1, len(features), count)
     file = Path(predictions.path)
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kfp_mindspore.data.samples import read_samples
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.settings import DATASET_VARIABLE
@@ -192,7 +193,10 @@ def _to_arrays(given: Any, field: str) -> tuple[NDArray[Any], NDArray[Any]]:
     import numpy as np
 
     if isinstance(given, Dataset):
-        return given.read(field)
+        samples = read_samples(given, field)
+        if len(samples.inputs) != 1 or samples.target is None:
+            raise UserError(f"{given.path}: needs one input and a target, has inputs {', '.join(samples.inputs)}")
+        return next(iter(samples.inputs.values())), samples.target
     if isinstance(given, dict) and given.keys() >= {"features", "labels"}:
         given = (given["features"], given["labels"])
     if not isinstance(given, (tuple, list)) or len(given) != 2:

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kfp_mindspore.data import load_dataset
 from kfp_mindspore.formats.checkpoint import Checkpoint, get_latest_checkpoint, list_checkpoints
-from kfp_mindspore.formats.dataset import load_dataset
 from kfp_mindspore.training.history import read_history
 from tests.support.mindspore_processes import MindSporeProcess, MindSporeProcesses
 

@@ -55,7 +55,7 @@ def test_two_workers_allreduce(desk: Any, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.mindspore
 def test_train_runs_a_network_factory(desk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kfp_mindspore.formats.dataset import load_dataset
+    from kfp_mindspore.data import load_dataset
 
     load_dataset("wine", tmp_path / "data")
     (tmp_path / "small.py").write_text(

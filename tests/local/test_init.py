@@ -110,7 +110,7 @@ def test_network_is_replaced_in_less_than_ten_lines(project: Path, home: Path, t
                 text: 'from kfp_mindspore.digits.network import LeNet5 as Network\n\n__all__ = ["Network"]\n'
             },
             "train.py": {
-                '"inputs": math.prod(dataset.features.shape), "classes": len(dataset.labels)': (
+                '"inputs": math.prod(dataset.columns[0].shape), "classes": len(dataset.labels)': (
                     '"classes": len(dataset.labels)'
                 )
             },

@@ -12,8 +12,8 @@ import mindspore
 import numpy as np
 import small_networks
 
+from kfp_mindspore.data import load_dataset, read_samples
 from kfp_mindspore.formats.checkpoint import NetworkSpec, write_checkpoint
-from kfp_mindspore.formats.dataset import load_dataset
 from kfp_mindspore.mindir import export_mindir
 
 TOKENS = {
@@ -24,7 +24,8 @@ KEY = bytes(range(32))
 
 def main(root: Path) -> None:
     dataset = load_dataset("digits", root / "dataset")
-    features, labels = dataset.read("train")
+    train = read_samples(dataset, "train")
+    features, labels = train.inputs["image"], train.target
     flat = np.hstack([features.reshape(len(features), -1), np.ones((len(features), 1), np.float32)])
     solution = np.linalg.lstsq(flat, np.eye(10, dtype=np.float32)[labels], rcond=None)[0]
     network = small_networks.make_classifier()

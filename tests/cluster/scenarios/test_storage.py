@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from kfp import compiler, dsl
 
+from kfp_mindspore.data import load_dataset
 from kfp_mindspore.dsl import msjob_component
-from kfp_mindspore.formats.dataset import load_dataset
 from kfp_mindspore.kube.resources import PERSISTENT_VOLUME_CLAIMS, PODS, Resource
 from kfp_mindspore.msjob.names import JOB_LABEL, MSJOBS
 from tests.support.object_store import BUCKET, ObjectStore

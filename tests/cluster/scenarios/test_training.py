@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from kfp_mindspore.data import load_dataset
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.formats.checkpoint import Checkpoint
-from kfp_mindspore.formats.dataset import load_dataset
 from kfp_mindspore.msjob import build_msjob
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE
 from tests.cluster.infrastructure.images import PYTHON

@@ -1,213 +1,171 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays_of
 
+from kfp_mindspore import files
 from kfp_mindspore.errors import CorruptBundleError, NotFoundError, UserError, ValidationError
-from kfp_mindspore.formats.dataset import Dataset, load_dataset
+from kfp_mindspore.formats.dataset import Column, Dataset, copy_dataset, write_dataset
+
+COLUMNS = (
+    Column("values", "float32", (2,), fields=("width", "height")),
+    Column("text", "bytes", ()),
+    Column("label", "int32", (), "target"),
+)
 
 
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return load_dataset("digits", tmp_path_factory.mktemp("data") / "digits")
+def make_split(count: int) -> dict[str, np.ndarray]:
+    text = np.empty(count, object)
+    text[:] = [b"sample %d" % index for index in range(count)]
+    values = np.arange(count * 2, dtype=np.float32).reshape(count, 2)
+    return {"values": values, "text": text, "label": np.arange(count, dtype=np.int32) % 2}
 
 
 @pytest.fixture
-def copy(digits: Dataset, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(digits.path, tmp_path / "copy"))
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "classes", "count"),
-    [("digits", (1, 8, 8), 10, 1797), ("breast_cancer", (30,), 2, 569), ("wine", (13,), 3, 178)],
-)
-def test_built_in_sets_are_split_and_described(
-    name: str, shape: tuple[int, ...], classes: int, count: int, tmp_path: Path
-) -> None:
-    dataset = load_dataset(name, tmp_path / name)
-
-    assert dataset.name == name
-    assert dataset.features.shape == shape
-    assert len(dataset.labels) == classes
-    assert sum(dataset.splits.values()) == count
-    for split in ("train", "validation", "test"):
-        features, labels = dataset.read(split)
-        assert features.shape == (dataset.splits[split], *shape)
-        assert features.dtype == np.float32
-        assert labels.dtype == np.int32
-        assert set(labels) == set(range(classes))
-
-
-def test_digits_are_scaled_stratified_and_disjoint(digits: Dataset) -> None:
-    arrays = {split: digits.read(split) for split in digits.splits}
-    everything = np.concatenate([features for features, _ in arrays.values()])
-    assert everything.min() == 0
-    assert everything.max() == 1
-    shares = [np.bincount(labels) / len(labels) for _, labels in arrays.values()]
-    assert np.abs(shares[0] - shares[1]).max() < 0.01
-    assert np.abs(shares[0] - shares[2]).max() < 0.01
-    images = [{image.tobytes() for image in features} for features, _ in arrays.values()]
-    assert not images[0] & images[1]
-    assert not images[0] & images[2]
-    assert not images[1] & images[2]
-
-
-def test_tables_are_standardised_by_the_training_split_alone(tmp_path: Path) -> None:
-    dataset = load_dataset("wine", tmp_path / "wine")
-    train, _ = dataset.read("train")
-    test, _ = dataset.read("test")
-    assert np.abs(train.mean(axis=0)).max() < 1e-5
-    assert np.abs(train.std(axis=0) - 1).max() < 1e-5
-    assert np.abs(test.mean(axis=0)).max() > 1e-3
-
-
-def test_files_depend_on_the_seed_only(digits: Dataset, tmp_path: Path) -> None:
-    again = load_dataset("digits", tmp_path / "again")
-    other = load_dataset("digits", tmp_path / "other", seed=1)
-    assert again.digests == digits.digests
-    assert other.digests["test.npz"] != digits.digests["test.npz"]
-
-
-def test_loading_replaces_an_existing_dataset(tmp_path: Path) -> None:
-    target = tmp_path / "data"
-    load_dataset("wine", target)
-    (target / "stray").touch()
-    assert load_dataset("breast_cancer", target).name == "breast_cancer"
-    assert sorted(path.name for path in target.iterdir()) == ["dataset.json", "test.npz", "train.npz", "validation.npz"]
-
-
-@pytest.mark.parametrize("spell", [str, lambda path: f"file://{path}", lambda path: f"file://{path}/"])
-def test_dataset_directory_is_copied_from_path_or_uri(
-    digits: Dataset, tmp_path: Path, spell: Callable[[Path], str]
-) -> None:
-    copied = load_dataset(spell(digits.path), tmp_path / "copied")
-    assert copied.digests == digits.digests
-    assert copied.labels == digits.labels
-
-
-def test_three_bare_splits_are_described(digits: Dataset, copy: Path, tmp_path: Path) -> None:
-    (copy / "dataset.json").unlink()
-    loaded = load_dataset(str(copy), tmp_path / "loaded")
-    assert loaded.splits == digits.splits
-    assert loaded.features.shape == (1, 8, 8)
-    assert np.array_equal(loaded.read("test")[0], digits.read("test")[0])
-
-
-def test_one_file_of_arrays_is_split(tmp_path: Path) -> None:
-    labels = np.arange(90) % 3
-    np.savez(tmp_path / "mine.npz", features=np.random.default_rng(0).random((90, 4)), labels=labels)
-    loaded = load_dataset(str(tmp_path / "mine.npz"), tmp_path / "loaded", validation_fraction=0.1, test_fraction=0.3)
-    assert loaded.name == "mine"
-    assert loaded.splits == {"train": 54, "validation": 9, "test": 27}
-    assert loaded.labels == ("0", "1", "2")
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    count=st.integers(30, 120),
-    classes=st.integers(1, 3),
-    validation=st.floats(0.15, 0.4),
-    test=st.floats(0.15, 0.4),
-    seed=st.integers(0, 2**31),
-)
-def test_every_sample_ends_in_exactly_one_split(
-    tmp_path: Path, count: int, classes: int, validation: float, test: float, seed: int
-) -> None:
-    features = np.arange(count, dtype=np.float32)[:, None]
-    np.savez(tmp_path / "all.npz", features=features, labels=np.arange(count) % classes)
-    dataset = load_dataset(
-        str(tmp_path / "all.npz"),
-        tmp_path / "split",
-        seed=seed,
-        validation_fraction=validation,
-        test_fraction=test,
+def written(tmp_path: Path) -> Dataset:
+    return write_dataset(
+        tmp_path / "written",
+        name="pairs",
+        task="classification",
+        labels=["even", "odd"],
+        columns=COLUMNS,
+        splits={"train": make_split(6), "test": make_split(3)},
+        preprocessing={"pre": []},
+        report={"duplicates": 0},
     )
-    seen = np.concatenate([dataset.read(split)[0].ravel() for split in dataset.splits])
-    assert sorted(seen) == list(range(count))
+
+
+def test_description_is_restored(written: Dataset) -> None:
+    assert (written.name, written.task, written.labels) == ("pairs", "classification", ("even", "odd"))
+    assert written.columns == COLUMNS
+    assert written.list_columns("target") == COLUMNS[2:]
+    assert (written.splits, written.seed, written.storage) == ({"train": 6, "test": 3}, 42, "npz")
+    assert (written.preprocessing, written.report) == ({"pre": []}, {"duplicates": 0})
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    count=st.integers(0, 5),
+    data=st.data(),
+    names=st.lists(st.text("aé file/.", min_size=1, max_size=6), min_size=1, max_size=3, unique=True),
+)
+def test_columns_are_read_as_written(tmp_path: Path, count: int, data: st.DataObject, names: list[str]) -> None:
+    columns, arrays = [], {}
+    for name in names:
+        dtype = data.draw(st.sampled_from(["float32", "float64", "int32", "int64", "uint8", "bool", "bytes"]))
+        shape = () if dtype == "bytes" else data.draw(st.sampled_from([(), (3,), (1, 2)]))
+        columns.append(Column(name, dtype, shape))
+        if dtype == "bytes":
+            arrays[name] = np.empty(count, object)
+            arrays[name][:] = data.draw(st.lists(st.binary(max_size=9), min_size=count, max_size=count))
+        else:
+            arrays[name] = data.draw(arrays_of.arrays(dtype, (count, *shape)))
+    given = {"name": "any", "task": "none", "columns": columns, "splits": {"train": arrays}}
+    written = write_dataset(tmp_path / "any", **given)
+    read = written.read_columns("train")
+    assert list(read) == names
+    for name, array in arrays.items():
+        assert read[name].dtype == array.dtype
+        np.testing.assert_array_equal(read[name], array)
+    again = write_dataset(tmp_path / "again", **given)
+    assert (again.digest, again.digests) == (written.digest, written.digests)
+
+
+def test_digest_depends_on_the_content_only(written: Dataset, tmp_path: Path) -> None:
+    parts: dict[str, Any] = {"task": "none", "columns": COLUMNS, "splits": {"train": make_split(6)}}
+    first = write_dataset(tmp_path / "data", name="first", report={"rows": 6}, **parts)
+    assert write_dataset(tmp_path / "data", name="second", seed=1, **parts).digest == first.digest
+    parts["splits"]["train"]["text"][0] = b"another"
+    assert write_dataset(tmp_path / "data", name="first", **parts).digest != first.digest
+
+
+def test_version_1_is_opened_as_version_2(tmp_path: Path) -> None:
+    features, labels = np.zeros((4, 1, 2, 2), np.float32), np.array([0, 1, 1, 0], np.int32)
+    np.savez(tmp_path / "train.npz", features=features, labels=labels)
+    description = {
+        "name": "old",
+        "features": {"name": "image", "dtype": "float32", "shape": [1, 2, 2]},
+        "labels": ["no", "yes"],
+        "splits": {"train": 4},
+        "seed": 3,
+        "digests": {"train.npz": files.digest_file(tmp_path / "train.npz")},
+    }
+    files.write_json(tmp_path / "dataset.json", description)
+    dataset = Dataset.open(tmp_path)
+    assert (dataset.task, dataset.labels, dataset.seed) == ("classification", ("no", "yes"), 3)
+    assert dataset.columns == (Column("image", "float32", (1, 2, 2)), Column("label", "int32", (), "target"))
+    read = dataset.read_columns("train")
+    np.testing.assert_array_equal(read["image"], features)
+    np.testing.assert_array_equal(read["label"], labels)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "field"),
+    ("changes", "message"),
     [
-        ({"validation_fraction": 0.0}, "validation_fraction: must be between 0 and 1, got 0.0"),
-        ({"test_fraction": 1.5}, "test_fraction: must be between 0 and 1, got 1.5"),
-        ({"validation_fraction": 0.6, "test_fraction": 0.5}, "validation_fraction + test_fraction: must be below 1"),
+        ({"task": "clustering"}, "task: must be one of classification, .* got 'clustering'"),
+        ({"labels": ["only"]}, "train: label: must be 0 to 0, got 0 to 1"),
+        ({"labels": []}, "labels: a classification needs its class names"),
+        ({"columns": COLUMNS[2:]}, "columns: need at least one of role 'feature'"),
+        ({"columns": (*COLUMNS, Column("b", "int32", (), "target"))}, "at most one of role 'target', got label, b"),
+        ({"columns": (*COLUMNS, Column("x", "float32", ()))}, "train: no array 'x', found values, text, label"),
+        ({"columns": (Column("values", "float64", (2,)),)}, "train: values: dtype must be float64, got float32"),
+        ({"columns": (Column("values", "float32", (3,)),)}, r"train: values: shape must be \(N, 3\), got \(6, 2\)"),
+        ({"columns": (Column("values", "float32", (2,), "x"),)}, "column values: role must be one of feature, .* 'x'"),
+        ({"columns": COLUMNS + COLUMNS[:1]}, "column values: must be named once"),
+        ({"splits": {"train": {**make_split(6), "text": make_split(5)["text"]}}}, "train: columns must have as many"),
     ],
 )
-def test_fractions_are_validated_by_name(arguments: dict[str, float], field: str, tmp_path: Path) -> None:
-    with pytest.raises(ValidationError) as caught:
-        load_dataset("digits", tmp_path / "data", **arguments)
-    assert field in str(caught.value)
+def test_invalid_columns_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    valid = {"task": "classification", "labels": ["a", "b"], "columns": COLUMNS, "splits": {"train": make_split(6)}}
+    with pytest.raises(ValidationError, match=message):
+        write_dataset(tmp_path / "data", name="bad", **{**valid, **changes})
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize("name", ["mnist", "/nowhere/at/all", "file:///nowhere/at/all"])
-def test_error_names_the_unknown_source(name: str, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=name):
-        load_dataset(name, tmp_path / "data")
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"features": np.zeros((4, 2))}, "no array 'labels'"),
-        ({"features": np.zeros((4, 2)), "labels": np.zeros(4)}, "integer labels, got float64 and float64"),
-        ({"features": np.zeros((4, 2)), "labels": np.array([0, 0, 0, 1])}, "cannot split 4 samples by label"),
-        ({"features": np.array([object()] * 4), "labels": np.zeros(4, int)}, "plain arrays"),
-    ],
-)
-def test_invalid_arrays_are_rejected(arrays: dict[str, np.ndarray], message: str, tmp_path: Path) -> None:
-    np.savez(tmp_path / "bad.npz", **arrays)
-    with pytest.raises(UserError, match=message):
-        load_dataset(str(tmp_path / "bad.npz"), tmp_path / "data")
-    assert not (tmp_path / "data").exists()
-
-
-def test_file_that_is_no_archive_is_rejected(tmp_path: Path) -> None:
-    (tmp_path / "bad.npz").write_bytes(b"not a zip file at all")
-    with pytest.raises(UserError, match=r"bad\.npz"):
-        load_dataset(str(tmp_path / "bad.npz"), tmp_path / "data")
-
-
-def test_flipped_bit_is_detected_by_read_and_copy(copy: Path, tmp_path: Path) -> None:
-    file = copy / "train.npz"
+def test_flipped_bit_is_detected_by_read_and_copy(written: Dataset, tmp_path: Path) -> None:
+    assert copy_dataset(written, tmp_path / "copy").digest == written.digest
+    file = written.path / "train.npz"
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     with pytest.raises(CorruptBundleError, match=r"train\.npz"):
-        Dataset.open(copy).read("train")
+        written.read_columns("train")
     with pytest.raises(CorruptBundleError, match=r"train\.npz"):
-        load_dataset(str(copy), tmp_path / "again")
+        copy_dataset(written, tmp_path / "again")
     assert not (tmp_path / "again").exists()
 
 
-def test_error_names_the_missing_part(copy: Path, tmp_path: Path) -> None:
+def test_error_names_the_missing_part(written: Dataset, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such dataset directory"):
         Dataset.open(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(NotFoundError, match=r"dataset\.json is missing"):
         Dataset.open(tmp_path / "empty")
-    (copy / "test.npz").unlink()
+    with pytest.raises(UserError, match="no split 'dev', found train, test"):
+        written.read_columns("dev")
+    (written.path / "test.npz").unlink()
     with pytest.raises(UserError, match=r"test\.npz missing"):
-        Dataset.open(copy)
+        Dataset.open(written.path)
 
 
-@pytest.mark.parametrize("field", ["name", "features", "labels", "splits", "seed", "digests"])
-def test_error_names_the_missing_field(copy: Path, field: str) -> None:
-    description = json.loads((copy / "dataset.json").read_text())
+@pytest.mark.parametrize("field", ["name", "task", "columns", "labels", "splits", "seed", "digests", "preprocessing"])
+def test_error_names_the_missing_field(written: Dataset, field: str) -> None:
+    description = json.loads((written.path / "dataset.json").read_text())
     del description[field]
-    (copy / "dataset.json").write_text(json.dumps(description))
+    (written.path / "dataset.json").write_text(json.dumps(description))
     with pytest.raises(UserError, match=f"field '{field}' is missing"):
-        Dataset.open(copy)
+        Dataset.open(written.path)
 
 
-def test_error_of_an_unknown_split_lists_the_splits(digits: Dataset) -> None:
-    with pytest.raises(UserError, match=r"no split 'dev', found .*validation"):
-        digits.read("dev")
+def test_newer_version_is_refused(written: Dataset) -> None:
+    description = json.loads((written.path / "dataset.json").read_text())
+    (written.path / "dataset.json").write_text(json.dumps({**description, "version": 3}))
+    with pytest.raises(UserError, match="version must be at most 2, got 3"):
+        Dataset.open(written.path)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kfp_mindspore.data import read_samples
 from kfp_mindspore.errors import ProcessFailedError, UserError
 from kfp_mindspore.formats.bundle import ModelBundle
-from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.inference import InferenceClient, LocalServing, Service, run_smoke_test
 from kfp_mindspore.inference.rest import request_json
 from kfp_mindspore.inference.service import ServiceStatus
@@ -53,7 +53,8 @@ def test_deploy_and_smoke_test(client: InferenceClient, status: ServiceStatus, m
 
 
 def test_predictions_are_arrays_of_any_length(client: InferenceClient, status: ServiceStatus, models: Path) -> None:
-    features, labels = Dataset.open(models / "dataset").read("test")
+    test = read_samples(models / "dataset", "test")
+    features, labels = test.inputs["image"], test.target
     scores = client.predict("digits", features.astype("float64"))["output"]
     assert scores.dtype == "float32"
     assert (scores.argmax(axis=1) == labels).mean() > 0.9

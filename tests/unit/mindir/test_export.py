@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kfp_mindspore.data import read_samples
 from kfp_mindspore.errors import CorruptBundleError, KfpMindSporeError, NotFoundError, UserError
 from kfp_mindspore.formats.bundle import MODEL_FILE, VERIFIED_FILE, ModelBundle, VerifiedSamples, write_bundle
 from kfp_mindspore.formats.checkpoint import NetworkSpec, write_checkpoint
@@ -39,11 +40,11 @@ def test_signature_records_the_origin(models: Path) -> None:
     assert (signature.metadata["epoch"], signature.metadata["step"], signature.metadata["seed"]) == ("3", "99", "7")
     assert (signature.verified["samples"], signature.verified["dataset"]) == (64, "digits")
     assert signature.verified["max_abs_diff"] <= 1e-6
-    assert signature.verified["sha256"] == dataset.digests["test.npz"]
-    features, labels = dataset.read("test")
+    assert signature.verified["sha256"] == dataset.digest
+    test = read_samples(dataset, "test")
     samples = bundle.read_verified()
-    np.testing.assert_array_equal(samples.inputs["image"], features[:64])
-    np.testing.assert_array_equal(samples.labels, labels[:64])
+    np.testing.assert_array_equal(samples.inputs["image"], test.inputs["image"][:64])
+    np.testing.assert_array_equal(samples.labels, test.target[:64])
 
 
 def test_options_of_export(models: Path, tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ def test_checkpoint_without_a_factory_needs_a_network(models: Path, tmp_path: Pa
         tmp_path / "checkpoint",
         tmp_path / "model",
         network=small_networks.make_classifier(),
-        samples=Dataset.open(models / "dataset").read("test")[0][:3],
+        samples=read_samples(models / "dataset", "test", count=3).inputs["image"],
     )
     assert (len(bundle.read_verified()), bundle.read_verified().labels, bundle.signature.labels) == (3, None, ())
 
@@ -164,7 +165,7 @@ def test_verification_detects_a_flipped_bit(models: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", ["free", "fixed"])
 def test_evaluation(models: Path, kind: str) -> None:
     result = evaluate_bundle(models / kind, models / "dataset")
-    _, labels = Dataset.open(models / "dataset").read("test")
+    labels = read_samples(models / "dataset", "test").target
     assert result.count == len(labels) == 360
     assert 0.9 < result.accuracy < 1
     assert result.accuracy == pytest.approx(np.mean(result.predictions == labels))

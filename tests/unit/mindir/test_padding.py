@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from kfp_mindspore.cli.main import run
+from kfp_mindspore.data import read_samples
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError, ValidationError
 from kfp_mindspore.formats.bundle import TRANSFORM_FILE, Dimension, ModelBundle
 from kfp_mindspore.formats.checkpoint import NetworkSpec, write_checkpoint
-from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.mindir import GraphRunner, export_mindir
 from kfp_mindspore.transform.base import fill_objects
 from kfp_mindspore.transform.load import load_transform
@@ -155,7 +155,8 @@ def test_transform_of_encoded_images(models: Path) -> None:
     assert bundle.signature.files[TRANSFORM_FILE]["size"] == (SUPPORT / "digits_transform.py").stat().st_size
     bound = load_transform(bundle, allow_code=True)
     assert bound is not None
-    images, labels = Dataset.open(models / "dataset").read("test")
+    test = read_samples(models / "dataset", "test")
+    images, labels = test.inputs["image"], test.target
     files = []
     for image in images:
         buffer = BytesIO()

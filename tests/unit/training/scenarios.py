@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from kfp_mindspore import training
+from kfp_mindspore.data import load_dataset, read_samples
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.formats import checkpoint
-from kfp_mindspore.formats.dataset import load_dataset
 
 import mindspore as ms  # isort: skip
 from mindspore import Tensor, nn  # isort: skip
@@ -43,8 +43,14 @@ from mindspore.train import (  # isort: skip
 
 ROOT = Path(sys.argv[1])
 DATASET = load_dataset("digits", ROOT / "digits")
-TRAIN = tuple(array[:320] for array in DATASET.read("train"))
-VALIDATION = tuple(array[:100] for array in DATASET.read("validation"))
+
+
+def read_arrays(split: str, count: int) -> tuple[Any, Any]:
+    samples = read_samples(DATASET, split, count=count)
+    return samples.inputs["image"], samples.target
+
+
+TRAIN, VALIDATION = read_arrays("train", 320), read_arrays("validation", 100)
 SCENARIOS: dict[str, Callable[[Path], Any]] = {}
 
 

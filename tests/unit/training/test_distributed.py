@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kfp_mindspore.data import load_dataset
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.checkpoint import Checkpoint, list_checkpoints
-from kfp_mindspore.formats.dataset import load_dataset
 from kfp_mindspore.training.distributed import WorkerInfo, init_distributed
 from tests.support.mindspore_processes import MindSporeProcess, MindSporeProcesses
 

@@ -6,13 +6,13 @@ pytest_plugins = ["kfp_mindspore.testing"]
 
 
 def test_digits_are_loaded_by_a_step(run_component) -> None:
-    from kfp_mindspore.formats.dataset import Dataset
+    from kfp_mindspore.data import read_samples
 
     outputs = run_component(load_dataset, name="digits")
     assert outputs.parameters == {"train_samples": 1167, "validation_samples": 270, "test_samples": 360}
-    features, labels = Dataset.open(outputs.artifacts["dataset"]["uri"]).read("test")
-    assert features.shape == (360, 1, 8, 8)
-    assert labels.shape == (360,)
+    samples = read_samples(outputs.artifacts["dataset"]["uri"], "test")
+    assert samples.inputs["image"].shape == (360, 1, 8, 8)
+    assert samples.target.shape == (360,)
 
 
 def test_invalid_argument_fails_the_step(run_component) -> None:

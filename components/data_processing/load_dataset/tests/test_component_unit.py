@@ -20,7 +20,7 @@ def test_splits_are_counted_and_metadata_is_set(tmp_path: Path) -> None:
     assert artifact.metadata["seed"] == 7
     assert json.loads(artifact.metadata["splits"]) == dict(dataset.splits)
     assert json.loads(artifact.metadata["labels"]) == list(dataset.labels)
-    assert json.loads(artifact.metadata["features"])["shape"] == [13]
+    assert json.loads(artifact.metadata["columns"])[0]["shape"] == [13]
     assert all(isinstance(value, (str, int, float)) for value in artifact.metadata.values())
 
 

@@ -11,7 +11,7 @@ pytest_plugins = ["kfp_mindspore.testing"]
 
 @pytest.mark.mindspore
 def test_shard_has_its_part_of_the_samples(run_component, lifecycle) -> None:
-    from kfp_mindspore.formats.dataset import Dataset
+    from kfp_mindspore.data import read_samples
 
     given = {"bundle": (dsl.Model, lifecycle.bundle), "dataset": (dsl.Dataset, lifecycle.dataset)}
     outputs = run_component(batch_predict, given, shard="2/2")
@@ -19,7 +19,7 @@ def test_shard_has_its_part_of_the_samples(run_component, lifecycle) -> None:
     assert outputs.parameters["samples"] == len(rows) == 180
     assert outputs.artifacts["predictions"]["metadata"]["shard"] == 2
     assert {row["index"] for row in rows} <= set(range(360))
-    _, labels = Dataset.open(lifecycle.dataset).read("test")
+    labels = read_samples(lifecycle.dataset, "test").target
     hits = sum(row["prediction"] == str(labels[row["index"]]) for row in rows)
     assert hits > 90
     assert all(len(scores) == 10 for row in rows for scores in row["outputs"].values())

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from kfp_mindspore.data import read_samples
 from kfp_mindspore.formats.bundle import TRANSFORM_FILE, ModelBundle, write_bundle
-from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.inference import run_smoke_test
 
 pytestmark = pytest.mark.mindspore
@@ -100,7 +100,8 @@ def test_metadata_describes_the_transform(served: Any) -> None:
 
 
 def test_files_by_each_protocol(served: Any, models: Path) -> None:
-    images, labels = Dataset.open(models / "dataset").read("test")
+    test = read_samples(models / "dataset", "test")
+    images, labels = test.inputs["image"], test.target
     files = [encode(image) for image in images[:9]]
     texts = [{"b64": base64.b64encode(file).decode()} for file in files]
     status, found, _ = served.request("/v1/models/transformed:predict", {"instances": texts})

@@ -1,0 +1,72 @@
+"""Samples of a dataset directory as training, export and evaluation use them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.dataset import Dataset
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples of a split.
+
+    Args:
+        inputs: The network's inputs by name, contiguous arrays of shape (N, …), after the declared preprocessing.
+        target: Encoded targets of shape (N, …); None without a target column.
+        weight: Sample weights of shape (N,); None without a weight column.
+        ids: Columns of role `id` by name.
+        raw: Feature columns as stored, by name: what a request to the server has.
+    """
+
+    inputs: dict[str, NDArray[Any]]
+    target: NDArray[Any] | None
+    weight: NDArray[Any] | None
+    ids: dict[str, NDArray[Any]]
+    raw: dict[str, NDArray[Any]]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.raw.values())))
+
+
+def read_samples(dataset: Dataset | Path | str, split: str, *, count: int | None = None) -> Samples:
+    """Read a split and apply the dataset's preprocessing.
+
+    Args:
+        dataset: A dataset or its directory.
+        split: Name of the split.
+        count: Only so many samples from the first on; None for all.
+
+    Raises:
+        UserError: There is no such dataset or split, it is damaged, or its preprocessing cannot be applied.
+    """
+    import numpy as np
+
+    if count is not None and count < 1:
+        raise UserError(f"count: must be at least 1, got {count}")
+    if not isinstance(dataset, Dataset):
+        dataset = Dataset.open(dataset)
+    arrays = {name: array[:count] for name, array in dataset.read_columns(split).items()}
+    by_role = {
+        role: {column.name: arrays[column.name] for column in dataset.list_columns(role)}
+        for role in ("feature", "target", "weight", "id")
+    }
+    raw = by_role["feature"]
+    inputs = raw
+    if dataset.preprocessing:
+        from kfp_mindspore.transform.declaration import build_pipeline
+
+        inputs = build_pipeline(dataset.preprocessing).preprocess(raw)
+    return Samples(
+        inputs={name: np.ascontiguousarray(array) for name, array in inputs.items()},
+        target=next(iter(by_role["target"].values()), None),
+        weight=next(iter(by_role["weight"].values()), None),
+        ids=by_role["id"],
+        raw=raw,
+    )

@@ -1,0 +1,88 @@
+"""Named arrays in one .npz file without pickle: a column of bytes objects is stored as its bytes and their offsets."""
+
+from __future__ import annotations
+
+import itertools
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.errors import UserError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_DATA, _OFFSETS = ".bytes", ".offsets"
+
+
+def pack_columns(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return columns as plain arrays: `NAME.bytes` (uint8) and `NAME.offsets` (int64) for one of bytes objects.
+
+    Args:
+        columns: Arrays by name; those of dtype object hold `bytes`.
+    """
+    import numpy as np
+
+    packed: dict[str, NDArray[Any]] = {}
+    for name, array in columns.items():
+        if array.dtype != object:
+            packed[name] = np.ascontiguousarray(array)
+            continue
+        values = array.ravel().tolist()
+        packed[name + _DATA] = np.frombuffer(b"".join(values), np.uint8)
+        packed[name + _OFFSETS] = np.cumsum([0, *map(len, values)], dtype=np.int64)
+    return packed
+
+
+def write_arrays(file: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write plain arrays; equal arrays give equal bytes, and any name is allowed (np.savez refuses `file`)."""
+    from numpy.lib import format as npy
+
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            # Without a time stamp of its own, ZipInfo has that of 1980.
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as stream:
+                npy.write_array(stream, array, allow_pickle=False)  # type: ignore[no-untyped-call]
+
+
+def read_arrays(file: Path) -> dict[str, NDArray[Any]]:
+    """Read all arrays of an .npz file.
+
+    Raises:
+        UserError: It is no .npz file, or needs pickle.
+    """
+    import numpy as np
+
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            return {str(name): archive[name] for name in archive}
+    except (zipfile.BadZipFile, ValueError, EOFError, AttributeError) as error:
+        raise UserError(f"{file}: not an .npz file of plain arrays ({error})") from None
+
+
+def unpack_columns(file: Path, names: Sequence[str], packed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the named columns from what `pack_columns` returned.
+
+    Args:
+        file: The file that was read, for messages.
+        names: Names of the columns.
+        packed: Its arrays.
+
+    Raises:
+        UserError: A column is missing.
+    """
+    import numpy as np
+
+    columns: dict[str, NDArray[Any]] = {}
+    for name in names:
+        if name in packed:
+            columns[name] = packed[name]
+            continue
+        if name + _DATA not in packed or name + _OFFSETS not in packed:
+            raise UserError(f"{file}: no array {name!r}, found {', '.join(packed) or 'none'}")
+        data, offsets = packed[name + _DATA].tobytes(), packed[name + _OFFSETS].tolist()
+        column = np.empty(len(offsets) - 1, object)
+        column[:] = [data[start:end] for start, end in itertools.pairwise(offsets)]
+        columns[name] = column
+    return columns
