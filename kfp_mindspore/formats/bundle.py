@@ -1,9 +1,11 @@
 """The model bundle, a directory.
 
 model.mindir      graph and weights
-verified.npz      held-out samples: `input.<name>`, the network's own `output.<name>`, and `labels` where known
-transform.py      optional: preprocessing and postprocessing, see kfp_mindspore.transform
-example.json      optional: a request and its response, where a transform changes them
+verified.npz      held-out samples: `input.<name>`, the network's own `output.<name>`, `labels` where known, and with a
+                  preprocessing the same samples as requests have them: `raw.<name>`, and `sizes.<name>` of bytes
+preprocessing.json  optional: declared preprocessing and postprocessing, see kfp_mindspore.transform.declaration
+transform.py      optional: preprocessing and postprocessing as code, see kfp_mindspore.transform
+example.json      optional: a request and its response, where a transform in code changes them
 signature.json    inputs and outputs {name, dtype, shape with -1 for a free dimension}, files {name: {sha256, size}},
                   mindspore_version, verified (origin and count of the samples, largest difference), metadata, and
                   `digest`, the sha256 of all these fields, so that a change of any byte is detected
@@ -16,7 +18,7 @@ import hashlib
 import json
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EXAMPLE_FILE",
     "MODEL_FILE",
+    "PREPROCESSING_FILE",
     "SIGNATURE_FILE",
     "TRANSFORM_FILE",
     "VERIFIED_FILE",
@@ -52,6 +55,7 @@ __all__ = [
 MODEL_FILE = "model.mindir"
 SIGNATURE_FILE = "signature.json"
 VERIFIED_FILE = "verified.npz"
+PREPROCESSING_FILE = "preprocessing.json"
 TRANSFORM_FILE = "transform.py"
 EXAMPLE_FILE = "example.json"
 
@@ -64,14 +68,17 @@ class VerifiedSamples:
     """Held-out samples and the outputs of the network before export.
 
     Args:
-        inputs: By name, each of shape (N, …).
-        outputs: By name, each of shape (N, …).
+        inputs: The graph's, by name, each of shape (N, …).
+        outputs: The graph's, by name, each of shape (N, …).
         labels: True class indexes, int32 of shape (N,), or None where not known.
+        raw: With a declared preprocessing, the samples before it: by name, each of shape (N, …), texts and files as
+            `bytes` objects.
     """
 
     inputs: Arrays
     outputs: Arrays
     labels: NDArray[np.int32] | None
+    raw: Arrays = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(next(iter(self.inputs.values())))
@@ -150,6 +157,7 @@ class ModelBundle:
                 inputs={spec.name: arrays[f"input.{spec.name}"] for spec in self.signature.inputs},
                 outputs={spec.name: arrays[f"output.{spec.name}"] for spec in self.signature.outputs},
                 labels=arrays.get("labels"),
+                raw=_decode_raw(arrays),
             )
         except KeyError as error:
             raise UserError(f"{file}: no array {error.args[0]!r}, found {', '.join(arrays)}") from None
@@ -167,6 +175,25 @@ class ModelBundle:
             return ExampleRequest.decode(file.read_bytes())
         except (OSError, ValueError) as error:
             raise CorruptBundleError(f"{file}: not readable ({error})", hint=_COPY_HINT) from None
+
+    def read_preprocessing(self) -> dict[str, Any]:
+        """Read the declared preprocessing; empty for a bundle without one.
+
+        Raises:
+            CorruptBundleError: The file is not readable, or has another digest than signed.
+        """
+        entry = self.signature.files.get(PREPROCESSING_FILE)
+        if entry is None:
+            return {}
+        file = self.path / PREPROCESSING_FILE
+        try:
+            content = file.read_bytes()
+            if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+                raise CorruptBundleError(f"{file}: sha256 must be {entry['sha256']}: the file was changed")
+            declaration = json.loads(content)
+        except (OSError, ValueError) as error:
+            raise CorruptBundleError(f"{file}: not readable ({error})", hint=_COPY_HINT) from None
+        return dict(declaration)
 
     def _check(self, *, digests: bool) -> None:
         if MODEL_FILE not in self.signature.files:
@@ -218,7 +245,12 @@ class BundleWriter:
         arrays |= {f"output.{name}": array for name, array in samples.outputs.items()}
         if samples.labels is not None:
             arrays["labels"] = samples.labels
+        arrays |= _encode_raw(samples.raw)
         np.savez(self.directory / VERIFIED_FILE, **arrays)
+
+    def write_preprocessing(self, declaration: Mapping[str, Any]) -> None:
+        """Write the declared preprocessing."""
+        files.write_json(self.directory / PREPROCESSING_FILE, declaration)
 
     def write_example(self, example: ExampleRequest) -> None:
         """Write the example request."""
@@ -233,6 +265,35 @@ class BundleWriter:
         value = {**signature.to_dict(), "files": describe_files(self.directory)}
         value["digest"] = _digest(value)
         files.write_bytes(self.directory / SIGNATURE_FILE, _serialize(value))
+
+
+def _encode_raw(raw: Arrays) -> dict[str, NDArray[Any]]:
+    """Return raw samples as arrays of an .npz file without pickled objects."""
+    import numpy as np
+
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, array in raw.items():
+        if array.dtype == object:
+            arrays[f"raw.{name}"] = np.frombuffer(b"".join(array.flat), np.uint8)
+            arrays[f"sizes.{name}"] = np.array([len(value) for value in array.flat], np.int64).reshape(array.shape)
+        else:
+            arrays[f"raw.{name}"] = array
+    return arrays
+
+
+def _decode_raw(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    import numpy as np
+
+    raw = {name.removeprefix("raw."): array for name, array in arrays.items() if name.startswith("raw.")}
+    for name, joined in raw.items():
+        sizes = arrays.get(f"sizes.{name}")
+        if sizes is not None:
+            values = np.empty(sizes.size, object)
+            ends = np.cumsum(sizes.ravel())
+            content = joined.tobytes()
+            values[:] = [content[end - size : end] for end, size in zip(ends, sizes.flat, strict=True)]
+            raw[name] = values.reshape(sizes.shape)
+    return raw
 
 
 def _serialize(value: Mapping[str, Any]) -> bytes:

@@ -4,8 +4,9 @@
     network.ckpt      the network's parameters
     optimizer.ckpt    the optimizer's parameters (moments, learning rate, global step)
     …                 further state of the training, such as weights kept by a callback
-    checkpoint.json   epoch, step, seed, network {factory, arguments}, metrics, training, files {name: {sha256,
-                      size}}, mindspore_version
+    checkpoint.json   epoch, step, seed, network {factory, arguments}, preprocessing (the declaration of the dataset
+                      that the network was trained on), metrics, training, files {name: {sha256, size}},
+                      mindspore_version
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ class Checkpoint:
         training: Further state for resuming: epochs, steps per epoch, batch size, workers, callbacks.
         files: Name to {"sha256": …, "size": bytes}.
         mindspore_version: The version that wrote it.
+        preprocessing: Declaration of the steps from raw columns to the network's inputs
+            (`kfp_mindspore.transform.declare`); empty when not known.
     """
 
     path: Path
@@ -71,6 +74,7 @@ class Checkpoint:
     training: Mapping[str, Any]
     files: Mapping[str, Mapping[str, Any]]
     mindspore_version: str
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def network_file(self) -> Path:
@@ -136,6 +140,7 @@ def write_checkpoint(
     metrics: Mapping[str, float] | None = None,
     training: Mapping[str, Any] | None = None,
     mindspore_version: str = "",
+    preprocessing: Mapping[str, Any] | None = None,
 ) -> Iterator[Path]:
     """Yield an empty directory to write the files into; when the block succeeds it becomes the checkpoint `path`.
 
@@ -152,6 +157,7 @@ def write_checkpoint(
         metrics: Newest metrics by name.
         training: Further state for resuming, JSON types only; read when the block ends.
         mindspore_version: The version that writes it.
+        preprocessing: Declaration of the dataset's preprocessing, `Dataset.preprocessing`.
 
     Raises:
         UserError: The disk is full or the directory cannot be written; the message names it.
@@ -168,6 +174,7 @@ def write_checkpoint(
                 "step": step,
                 "seed": seed,
                 "network": {"factory": network.factory, "arguments": dict(network.arguments)},
+                "preprocessing": dict(preprocessing or {}),
                 "metrics": dict(metrics or {}),
                 "training": dict(training or {}),
                 "files": described,
@@ -230,6 +237,7 @@ def _parse_description(path: Path, raw: Any) -> Checkpoint:
             training=dict(raw.get("training", {})),
             files=parse_entries(raw["files"]),
             mindspore_version=str(raw["mindspore_version"]),
+            preprocessing=dict(raw.get("preprocessing", {})),
         )
 
 

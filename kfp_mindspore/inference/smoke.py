@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
 from kfp_mindspore.errors import ProcessFailedError, UserError
-from kfp_mindspore.formats.bundle import TRANSFORM_FILE, ModelBundle, TensorSpec, VerifiedSamples
+from kfp_mindspore.formats.bundle import PREPROCESSING_FILE, TRANSFORM_FILE, ModelBundle, TensorSpec, VerifiedSamples
 from kfp_mindspore.formats.tensors import BYTES
 from kfp_mindspore.inference import rest
 from kfp_mindspore.inference.predict import predict_v2, to_array, to_json
@@ -72,7 +72,8 @@ def run_smoke_test(
 ) -> SmokeReport:
     """Send requests by V1 and V2 (JSON over HTTP) and compare the predictions with the bundle's verified outputs.
 
-    A model with a transform gets the example that it was exported with.
+    A model with a declared preprocessing gets raw samples; one with a transform in code, the example that it was
+    exported with.
 
     Args:
         url: Address of the service over HTTP.
@@ -142,12 +143,22 @@ def list_specs(expected: Mapping[str, NDArray[Any]]) -> tuple[TensorSpec, ...]:
 
 
 def _is_transformed(bundle: ModelBundle) -> bool:
-    """Return whether a transform changes the inputs or outputs of the graph."""
+    """Return whether a transform in code changes the inputs or outputs of the graph."""
     return TRANSFORM_FILE in bundle.signature.files or bool(bundle.signature.transform)
 
 
 def read_samples(bundle: ModelBundle) -> VerifiedSamples:
-    """Return what clients send and get: the verified samples, or with a transform the example request."""
+    """Return what clients send and get.
+
+    The verified samples, with a declared preprocessing before it and after the postprocessing; or the example request
+    of a transform in code.
+    """
+    if PREPROCESSING_FILE in bundle.signature.files:
+        from kfp_mindspore.transform.load import load_transform
+
+        verified, transform = bundle.read_verified(), load_transform(bundle)
+        assert transform is not None
+        return VerifiedSamples(verified.raw, transform.run_postprocess(verified.outputs), verified.labels)
     if not _is_transformed(bundle):
         return bundle.read_verified()
     example = bundle.read_example()

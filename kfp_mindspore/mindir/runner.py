@@ -1,4 +1,4 @@
-"""A bundle's graph with an executor thread of its own."""
+"""A bundle's graph with an executor thread of its own, alone or with preprocessing and postprocessing."""
 
 from __future__ import annotations
 
@@ -9,16 +9,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.formats.bundle import ModelBundle
+from kfp_mindspore.formats.tensors import TensorSpec
 from kfp_mindspore.mindir.graph import Graph
+from kfp_mindspore.transform.load import load_transform
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kfp_mindspore.mindir.graph import RowShapes
+    from kfp_mindspore.transform.bound import BoundTransform
 
     Arrays = dict[str, NDArray[Any]]
+
+
+# Rows that are preprocessed at once.
+_ROWS = 256
 
 
 class GraphRunner:
@@ -101,3 +110,85 @@ class GraphRunner:
 
     def _run(self, inputs: Arrays, inner: RowShapes) -> Arrays:
         return self._graph.run([inputs], inner)[0]
+
+
+class ModelRunner:
+    """A bundle as the server runs it: preprocessing, graph, postprocessing. Every method is thread-safe.
+
+    `transform` is the bundle's, bound to its signature, or None.
+
+    Args:
+        bundle: An opened bundle, or its directory.
+        max_batch: Most rows per execution of the graph; larger requests are split.
+        warm: Batch sizes to compile when loading; default none.
+        key: Key of an encrypted MindIR (AES-GCM): 16, 24 or 32 bytes.
+        allow_code: Whether a `transform.py` of the bundle may be run.
+
+    Raises:
+        UserError: The directory is no bundle, MindSpore cannot load its model, or it has code that is not allowed.
+        CorruptBundleError: A file has another digest than signed.
+        MissingExtraError: MindSpore or Pillow is not installed.
+    """
+
+    def __init__(
+        self,
+        bundle: ModelBundle | Path | str,
+        *,
+        max_batch: int = 64,
+        warm: Sequence[int] = (),
+        key: bytes | None = None,
+        allow_code: bool = False,
+    ) -> None:
+        self.bundle = bundle if isinstance(bundle, ModelBundle) else ModelBundle.open(bundle)
+        self.transform = load_transform(self.bundle, allow_code=allow_code)
+        self._runner = GraphRunner(self.bundle, max_batch=max_batch, warm=warm, key=key)
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Specs of the rows that `predict` accepts."""
+        signature = self.bundle.signature
+        return signature.free_batch(signature.inputs) if self.transform is None else self.transform.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Specs of what `predict` returns."""
+        signature = self.bundle.signature
+        return signature.free_batch(signature.outputs) if self.transform is None else self.transform.outputs
+
+    def predict(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Return the outputs of raw rows.
+
+        Args:
+            inputs: Arrays that fit `inputs`, with any number of rows; texts and files as arrays of `bytes` objects.
+
+        Returns:
+            Arrays that fit `outputs`, with as many rows.
+
+        Raises:
+            UserError: The rows do not fit `inputs`, or a step rejects them.
+        """
+        if self.transform is None:
+            return self._runner.predict(inputs)
+        count = min((len(array) for array in inputs.values()), default=0)
+        if not self.bundle.signature.batch_size or count <= _ROWS:
+            return self._predict(self.transform, inputs)
+        parts = [
+            self._predict(self.transform, {name: array[start : start + _ROWS] for name, array in inputs.items()})
+            for start in range(0, count, _ROWS)
+        ]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def close(self) -> None:
+        """Release the graph. Idempotent."""
+        self._runner.close()
+
+    def __enter__(self) -> ModelRunner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _predict(self, transform: BoundTransform, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        return transform.run_postprocess(self._runner.predict(transform.run_preprocess(inputs)))

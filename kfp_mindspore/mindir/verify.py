@@ -50,6 +50,8 @@ def verify_bundle(
 ) -> Verification:
     """Verify a bundle's digests and, on request, its graph on the samples of the bundle.
 
+    With a declared preprocessing, raw samples are computed as the server computes them.
+
     Args:
         path: The bundle's directory.
         outputs: Load the graph and compare its outputs too; takes some seconds and needs MindSpore.
@@ -68,7 +70,8 @@ def verify_bundle(
     from kfp_mindspore.mindir.encryption import require_key
 
     samples = bundle.read_verified()
-    difference = run_and_compare(bundle, samples, require_key(bundle, key))
+    compare = compare_raw if samples.raw else run_and_compare
+    difference = compare(bundle, samples, require_key(bundle, key))
     if not difference <= tolerance:
         raise KfpMindSporeError(
             f"{bundle.path}: the graph's outputs must be within {tolerance} of the network's, differ by {difference}"
@@ -84,18 +87,29 @@ def run_and_compare(bundle: ModelBundle, samples: VerifiedSamples, key: bytes | 
         return measure_difference(samples.outputs, runner.predict(dict(samples.inputs)))
 
 
+def compare_raw(bundle: ModelBundle, samples: VerifiedSamples, key: bytes | None) -> float:
+    """Run raw samples through preprocessing, graph and postprocessing and return the largest difference."""
+    from kfp_mindspore.mindir.runner import ModelRunner
+
+    with ModelRunner(bundle, key=key) as runner:
+        assert runner.transform is not None
+        return measure_difference(runner.transform.run_postprocess(samples.outputs), runner.predict(samples.raw))
+
+
 def measure_difference(expected: Mapping[str, NDArray[Any]], found: Mapping[str, NDArray[Any]]) -> float:
-    """Return the largest absolute difference over all outputs; infinite when shapes differ or one has NaN alone."""
+    """Return the largest absolute difference over all outputs; infinite for other shapes, texts or NaN."""
     import numpy as np
 
     worst = 0.0
     for name, array in expected.items():
         other = found[name]
-        if array.shape != other.shape:
+        if array.shape != other.shape or array.dtype.kind != other.dtype.kind:
             return float("inf")
         # Equal infinities differ by NaN, and NaN is unequal to itself: both count as equal here.
         same = (array == other) | ((array != array) & (other != other))
         if not same.all():
+            if array.dtype == object:
+                return float("inf")
             gaps = np.abs(array.astype(np.float64) - other.astype(np.float64))[~same]
             worst = max(worst, float(np.nan_to_num(gaps, nan=np.inf, posinf=np.inf).max()))
     return worst

@@ -1,4 +1,4 @@
-"""Loading the transform of a model: a `transform.py` in its directory, or one registered by an installed package."""
+"""Loading the transform of a model: declared in its directory, a `transform.py` there, or registered by a package."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import CorruptBundleError, NotFoundError, UserError
-from kfp_mindspore.formats.bundle import TRANSFORM_FILE, ModelBundle
+from kfp_mindspore.formats.bundle import PREPROCESSING_FILE, TRANSFORM_FILE, ModelBundle
 from kfp_mindspore.formats.signature import Signature
 from kfp_mindspore.transform.base import Transform
 from kfp_mindspore.transform.bound import BoundTransform, bind_transform
+from kfp_mindspore.transform.declaration import build_pipeline
 
 ENTRY_POINTS = "kfp_mindspore.transforms"
 
@@ -33,7 +34,8 @@ def load_transform(bundle: ModelBundle, *, allow_code: bool = False) -> BoundTra
 
     Args:
         bundle: An opened bundle.
-        allow_code: Whether a `transform.py` in the directory may be run; a registered transform needs no permission.
+        allow_code: Whether a `transform.py` in the directory may be run; a declared preprocessing and a registered
+            transform need no permission.
 
     Returns:
         The transform, or None when the bundle has none.
@@ -41,20 +43,29 @@ def load_transform(bundle: ModelBundle, *, allow_code: bool = False) -> BoundTra
     Raises:
         UserError: It is code and not allowed, cannot be imported (named by file and line), is not registered, or does
             not fit the model.
-        CorruptBundleError: `transform.py` has another digest than signed.
+        CorruptBundleError: `transform.py` or `preprocessing.json` has another digest than signed, or is not signed.
     """
     signature, file = bundle.signature, bundle.path / TRANSFORM_FILE
-    entry = signature.files.get(TRANSFORM_FILE)
-    if entry is None and file.exists():
-        raise CorruptBundleError(
-            f"{file}: not among the files of the model's signature: it was added later",
-            hint="Remove it, or export the model again with it: kfp-mindspore model export --transform FILE",
-        )
-    name = signature.transform
+    for path in (file, bundle.path / PREPROCESSING_FILE):
+        if path.name not in signature.files and path.exists():
+            raise CorruptBundleError(
+                f"{path}: not among the files of the model's signature: it was added later",
+                hint="Remove it, or export the model again with it: kfp-mindspore model export",
+            )
+    name, entry = signature.transform, signature.files.get(TRANSFORM_FILE)
+    kinds = [kind for kind in (PREPROCESSING_FILE, TRANSFORM_FILE) if kind in signature.files]
+    if len(kinds) + bool(name) > 1:
+        named = [f"names the transform {name!r}"] if name else []
+        raise UserError(f"{bundle.path}: has {' and '.join([*kinds, *named])}: must be one of them")
+    if PREPROCESSING_FILE in kinds:
+        where, declaration = bundle.path / PREPROCESSING_FILE, bundle.read_preprocessing()
+        try:
+            pipeline = build_pipeline(declaration)
+        except UserError as error:
+            raise UserError(f"{where}: {error.message}", hint=error.hint) from None
+        return bind_transform(pipeline, signature, f"{bundle.path.name}/{PREPROCESSING_FILE}")
     if entry is None:
         return load_registered(name, signature) if name else None
-    if name:
-        raise UserError(f"{bundle.path}: has {TRANSFORM_FILE} and names the transform {name!r}: must be one of them")
     if not allow_code:
         raise UserError(f"{file}: the model directory contains code, which is not allowed", hint=_ALLOW_HINT)
     source = file.read_bytes()

@@ -50,6 +50,27 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> ModelBundle:
     return write(tmp_path_factory.mktemp("bundle") / "model")
 
 
+@settings(max_examples=30, deadline=None)
+@given(texts=st.lists(st.binary(max_size=9), min_size=1, max_size=6))
+def test_raw_samples_and_preprocessing_round_trip(tmp_path_factory: pytest.TempPathFactory, texts: list[bytes]) -> None:
+    rows = np.array([*texts, None], object)[:-1]
+    raw = {"text": rows, "words": np.stack([rows, rows[::-1]], 1), "age": np.arange(len(texts))}
+    declaration = {"inputs": [], "pre": [{"type": "Cast", "dtype": "float32", "column": "é"}]}
+    path = tmp_path_factory.mktemp("raw") / "model"
+    with write_bundle(path) as writer:
+        (writer.directory / MODEL_FILE).write_bytes(b"graph")
+        writer.write_verified(VerifiedSamples(SAMPLES.inputs, SAMPLES.outputs, None, raw))
+        writer.write_preprocessing(declaration)
+        writer.sign(SIGNATURE)
+    found = ModelBundle.open(path)
+    assert found.read_preprocessing() == declaration
+    read = found.read_verified().raw
+    assert set(read) == set(raw)
+    for name, array in raw.items():
+        assert read[name].dtype == array.dtype
+        np.testing.assert_array_equal(read[name], array)
+
+
 def test_round_trip(bundle: ModelBundle) -> None:
     signature = bundle.signature
     assert (signature.inputs, signature.outputs) == (SIGNATURE.inputs, SIGNATURE.outputs)
@@ -57,6 +78,7 @@ def test_round_trip(bundle: ModelBundle) -> None:
     assert signature.metadata["author"] == "Zoë"
     assert sorted(signature.files) == [MODEL_FILE, VERIFIED_FILE]
     assert Signature.from_dict(signature.to_dict()) == signature
+    assert (bundle.read_preprocessing(), bundle.read_verified().raw) == ({}, {})
     samples = bundle.read_verified()
     assert len(samples) == 4
     np.testing.assert_array_equal(samples.inputs["image"], SAMPLES.inputs["image"])

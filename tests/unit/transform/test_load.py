@@ -14,6 +14,7 @@ import pytest
 from kfp_mindspore.errors import CorruptBundleError, NotFoundError, UserError
 from kfp_mindspore.formats.bundle import (
     MODEL_FILE,
+    PREPROCESSING_FILE,
     TRANSFORM_FILE,
     ModelBundle,
     Signature,
@@ -22,7 +23,7 @@ from kfp_mindspore.formats.bundle import (
     write_bundle,
 )
 from kfp_mindspore.formats.example_request import ExampleRequest
-from kfp_mindspore.transform import Arrays
+from kfp_mindspore.transform import Arrays, Label, Normalize, Pipeline, declare
 from kfp_mindspore.transform.base import TransformFailedError
 from kfp_mindspore.transform.export import try_transform
 from kfp_mindspore.transform.load import load_transform, load_transform_source, read_transform
@@ -73,6 +74,76 @@ def load(path: Path, source: str) -> Any:
 
 def test_model_without_a_transform(tmp_path: Path) -> None:
     assert load_transform(write(tmp_path / "model")) is None
+
+
+# ---- declared preprocessing
+
+DECLARATION = declare(
+    Pipeline([Normalize(0, 2)], [Label(["a", "b", "c"])], inputs=[TensorSpec("x", "float32", (-1, 2))])
+)
+
+
+def declare_model(path: Path, declaration: dict[str, Any], source: str | None = None, **metadata: str) -> ModelBundle:
+    with write_bundle(path) as writer:
+        (writer.directory / MODEL_FILE).write_bytes(b"graph")
+        if source is not None:
+            (writer.directory / TRANSFORM_FILE).write_text(source)
+        writer.write_preprocessing(declaration)
+        writer.sign(Signature(SIGNATURE.inputs, SIGNATURE.outputs, "2.9.0", metadata=metadata))
+    return ModelBundle.open(path)
+
+
+def test_declared_preprocessing_needs_no_permission(tmp_path: Path) -> None:
+    bound = load_transform(declare_model(tmp_path / "model", DECLARATION))
+    assert bound is not None
+    np.testing.assert_array_equal(bound.run_preprocess({"x": X})["x"], X / 2)
+    outputs = bound.run_postprocess({"output": np.array([[1, 3, 2]], np.float32)})
+    assert (outputs["label"].tolist(), bound.name) == ([b"b"], "model/preprocessing.json")
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (
+            lambda path: declare_model(path, {"pre": [{"type": "Execute"}]}),
+            UserError,
+            r"preprocessing.json: preprocessing: pre\[0\]: type: must be one of .*, got 'Execute'",
+        ),
+        (
+            lambda path: declare_model(path, {"inputs": [{"name": "x", "dtype": "int64", "shape": [-1, 2]}]}),
+            UserError,
+            "inputs: differ from the model's, but there is no preprocessing",
+        ),
+        (
+            lambda path: declare_model(path, DECLARATION, "transform = None"),
+            UserError,
+            r"has preprocessing.json and transform.py: must be one of them",
+        ),
+        (
+            lambda path: declare_model(path, DECLARATION, transform="acme"),
+            UserError,
+            r"has preprocessing.json and names the transform 'acme': must be one of them",
+        ),
+    ],
+)
+def test_invalid_declared_preprocessing(tmp_path: Path, make: Any, kind: type[UserError], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        load_transform(make(tmp_path / "model"), allow_code=True)
+
+
+def test_changed_or_added_declaration_is_refused(tmp_path: Path) -> None:
+    bundle = declare_model(tmp_path / "model", DECLARATION)
+    file = bundle.path / PREPROCESSING_FILE
+    file.write_text(file.read_text().replace("2.0", "4.0"))
+    with pytest.raises(CorruptBundleError, match=r"preprocessing.json: sha256 must be .*: the file was changed"):
+        load_transform(bundle)
+    plain = write(tmp_path / "plain")
+    shutil.copy(file, plain.path)
+    with pytest.raises(CorruptBundleError, match=r"preprocessing.json: not among the files of the model's signature"):
+        load_transform(plain)
+
+
+# ---- code
 
 
 def test_code_needs_permission(tmp_path: Path) -> None:
