@@ -99,6 +99,11 @@ def replace_directory(path: Path) -> Iterator[Path]:
         raise
 
 
+def digest_bytes(data: bytes) -> str:
+    """Return the sha256 of bytes, in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
 def digest_file(path: Path) -> str:
     """Return the sha256 of a file's content, in hexadecimal."""
     digest = hashlib.sha256()

@@ -41,6 +41,8 @@ STEP_VARIABLE = "KFP_MINDSPORE_STEP"
 
 # Digest of the code that a local run executes; part of the cache key of its steps.
 CODE_DIGEST_VARIABLE = "KFP_MINDSPORE_CODE_DIGEST"
+# Directory of the records of the files that the steps of a local run open.
+READS_VARIABLE = "KFP_MINDSPORE_READS"
 # Options of a task's MSJob, set by the task setters of `kfp_mindspore.dsl`.
 JOB_OPTIONS_VARIABLE = "KFP_MINDSPORE_MSJOB_OPTIONS"
 # Digest of what a pipeline sets on the task of a launcher; part of the cache key of its step.

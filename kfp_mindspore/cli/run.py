@@ -96,8 +96,13 @@ def print_summary(result: RunResult) -> None:
         console.print()
     prediction = result.get_output("prediction")
     if prediction is not None:
-        url = result.get_output("url") or "the service"
-        console.print(f"{url} predicted {prediction} for a test image with label {result.get_output('label')}.")
+        label = result.get_output("label")
+        expected = f" with label {label}" if label is not None else ""
+        console.print(
+            f"{result.get_output('url') or 'The service'} predicted {prediction} for a test sample{expected}."
+        )
     console.print(f"{result.seconds:.1f} s total, {result.overhead_seconds:.1f} s of it start-up, imports and waiting.")
+    for note in result.notes:
+        console.print(f"Note: {note}", markup=False)
     if result.report:
         console.print(f"Report: {result.report}")

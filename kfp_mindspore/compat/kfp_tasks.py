@@ -33,6 +33,40 @@ def install(on_task: Callable[[Any, Any, Execute], tuple[dict[str, Any], Any]], 
     task_dispatcher.run_single_task_implementation = run
 
 
+def install_cache(
+    on_key: Callable[[Any], None], is_valid: Callable[[str], bool], on_store: Callable[[str, Callable[[], None]], None]
+) -> None:
+    """Wrap the cache of kfp.local, whose key lacks the content of files; entries with a user's own key are excepted.
+
+    Args:
+        on_key: Called with the command and the arguments of a task before its entry is looked up.
+        is_valid: Called with a key; returns whether the entry may be used.
+        on_store: Called as `on_store(key, put)` instead of `put`, which writes the entry.
+    """
+    from kfp.local.cache import LocalCache
+
+    compute_key, get, put = LocalCache.compute_key, LocalCache.get, LocalCache.put
+    custom: set[str] = set()
+
+    def compute(self: Any, **arguments: Any) -> str:
+        key = str(compute_key(self, **arguments))
+        if arguments.get("custom_cache_key"):
+            custom.add(key)
+        on_key((arguments["full_command"], arguments["arguments"]))
+        return key
+
+    def look_up(self: Any, key: str) -> Any:
+        return get(self, key) if key in custom or is_valid(key) else None
+
+    def store(self: Any, key: str, outputs: Any) -> None:
+        if key in custom:
+            put(self, key, outputs)
+        else:
+            on_store(key, lambda: put(self, key, outputs))
+
+    LocalCache.compute_key, LocalCache.get, LocalCache.put = compute, look_up, store
+
+
 def make_arguments(task: Any, store: Any) -> Mapping[str, Any]:
     """Return the arguments of a task whose outputs came from the cache.
 

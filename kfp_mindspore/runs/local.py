@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -19,8 +20,9 @@ from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, UserErro
 from kfp_mindspore.local.lease import Lease
 from kfp_mindspore.local.logs import read_last_lines
 from kfp_mindspore.local.process import is_group_alive, kill_group, terminate_group
+from kfp_mindspore.local.reads import add_recorder
 from kfp_mindspore.runs import sources
-from kfp_mindspore.runs.code_digest import compute_code_digest
+from kfp_mindspore.runs.code_digest import MAXIMUM_FILES, compute_code_digest
 from kfp_mindspore.runs.log import LAST_LINES, read_last_step_lines
 from kfp_mindspore.runs.result import RunResult, build_error
 from kfp_mindspore.runs.spec import dump_spec
@@ -31,6 +33,7 @@ from kfp_mindspore.settings import (
     EVENTS_VARIABLE,
     HOME_VARIABLE,
     LOCAL,
+    READS_VARIABLE,
     STEP_VARIABLE,
 )
 
@@ -55,8 +58,9 @@ def run_local(
 ) -> RunResult:
     """Run a pipeline on this machine and wait until it has finished.
 
-    Each step is a subprocess; logs and artifacts are written to `home/runs/<id>/`. A step with the same inputs and the
-    same code (of the pipeline, the project and this package) as before is taken from the cache.
+    Each step is a subprocess; logs and artifacts are written to `home/runs/<id>/`. A step is taken from the cache if
+    these are unchanged: its arguments, the content of the local files that they name, and the modules and files that
+    its Python processes opened. `RunResult.notes` has what was not compared, such as the content of URIs.
 
     Args:
         pipeline: A function with `@dsl.pipeline`, the name of a pipeline of this package, `path.py[:function]`, or the
@@ -89,11 +93,14 @@ def run_local(
         project = project or sources.get_project_directory(source)
     else:
         project = project or _get_module_directory(compiled)
-    directory = _make_directory(home, source or getattr(compiled, "name", "pipeline"))
+    name = sources.get_name(source) if compiled is None else getattr(compiled, "name", "pipeline")
+    directory = _make_directory(home, name)
     result = RunResult(id=directory.name, pipeline=source, directory=directory, started=time.time())
     if compiled is not None:
         files.write_text(directory / "pipeline.yaml", dump_spec(sources.compile_pipeline(compiled)))
     digest = compute_code_digest(project)
+    if cache and digest is None:
+        result.note = f"nothing is cached: {project} has more than {MAXIMUM_FILES:,} Python files"
     request = {
         "source": source,
         "project": str(project.absolute()) if project else "",
@@ -234,10 +241,12 @@ def _make_environment(directory: Path, home: Path, lease: Lease | None, project:
         EVENTS_VARIABLE: str(directory / "events.jsonl"),
         HOME_VARIABLE: str(home),
         BACKEND_VARIABLE: LOCAL,
+        READS_VARIABLE: str(directory / "reads"),
     }
     environment.pop(STEP_VARIABLE, None)
     if project is not None:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(project), os.environ.get("PYTHONPATH", "")]))
+    environment = add_recorder(environment)
     if lease is not None:
         environment.update(lease.environment)
         # Each step leaves an empty directory in TMPDIR; kept services may still use the machine's.
@@ -264,8 +273,8 @@ def _terminate_services_and_jobs(home: Path) -> None:
                     jobs.delete_job(job.name)
 
 
-def _make_directory(home: Path, source: str) -> Path:
-    name = Path(source.rpartition(":")[0] if ".py:" in source else source).stem.replace("_", "-")
+def _make_directory(home: Path, name: str) -> Path:
+    name = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "pipeline"
     directory = home / "runs" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     try:
         directory.mkdir(parents=True)

@@ -14,15 +14,18 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from kfp_mindspore import events
 from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.files import read_json
-from kfp_mindspore.settings import STEP_VARIABLE
+from kfp_mindspore.settings import READS_VARIABLE, STEP_VARIABLE
+
+if TYPE_CHECKING:
+    from kfp_mindspore.runs.step_inputs import StepInputs
 
 GRACE_SECONDS = 5.0
 
@@ -110,7 +113,8 @@ def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
     events.emit("plan", spec.get_pipeline_name(pipeline), steps=spec.list_steps(pipeline), arguments=shown)
 
     kfp_conditions.install()
-    _emit_task_events(directory / "logs", output)
+    inputs = _make_step_inputs(directory, Path(request["cache"])) if request["cache"] else None
+    _emit_task_events(directory / "logs", output, inputs)
     local.init(
         runner=local.SubprocessRunner(use_venv=False),
         pipeline_root=str(directory / "artifacts"),
@@ -131,7 +135,15 @@ def _run(directory: Path, request: dict[str, Any], output: StepOutput) -> None:
     events.emit("finish", spec.get_pipeline_name(pipeline), outputs=_to_json(getattr(task, "outputs", None) or {}))
 
 
-def _emit_task_events(logs: Path, output: StepOutput) -> None:
+def _make_step_inputs(directory: Path, cache: Path) -> StepInputs:
+    from kfp_mindspore.runs.step_inputs import StepInputs
+
+    reads = Path(os.environ[READS_VARIABLE])
+    reads.mkdir(parents=True, exist_ok=True)
+    return StepInputs(cache, reads, directory.parent.parent)
+
+
+def _emit_task_events(logs: Path, output: StepOutput, inputs: StepInputs | None) -> None:
     """Emit an event for each start and end of a task, cached ones included."""
     from kfp.local import status
 
@@ -147,6 +159,7 @@ def _emit_task_events(logs: Path, output: StepOutput) -> None:
     def on_task(task: Any, store: Any, execute: kfp_tasks.Execute) -> tuple[dict[str, Any], Any]:
         step = current.step = get_step_name(task.component_ref.name)
         current.is_cached = True
+        current.note = ""
         if _stopping.is_set():
             return {}, status.Status.FAILURE
         start = time.perf_counter()
@@ -163,12 +176,22 @@ def _emit_task_events(logs: Path, output: StepOutput) -> None:
             return outputs, state
         _create_metadata_files(outputs)
         event = {"seconds": seconds, "outputs": _to_json(outputs)}
+        if current.is_cached and inputs is not None:
+            current.note = inputs.describe_unknown()
+        if current.note:
+            event["note"] = current.note
         if current.is_cached:
             event["arguments"] = _to_json(kfp_tasks.make_arguments(task, store))
         events.emit("task", step, state="cached" if current.is_cached else "succeeded", **event)
         return outputs, state
 
     kfp_tasks.install(on_task, on_run)
+    if inputs is not None:
+
+        def store(key: str, put: Callable[[], None]) -> None:
+            current.note = inputs.store(key, put)
+
+        kfp_tasks.install_cache(lambda values: inputs.begin(current.step, values), inputs.is_unchanged, store)
 
 
 def _create_metadata_files(outputs: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ class StepResult:
         arguments: Its input parameters.
         outputs: Its output parameters; an artifact is a dict with `uri`, `type` and `metadata`.
         log: Its log.
+        note: What the cache could not compare, or why the step was not cached; empty for nothing.
     """
 
     name: str
@@ -39,6 +40,7 @@ class StepResult:
     arguments: dict[str, Any] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
     log: Path | None = None
+    note: str = ""
 
     @property
     def is_done(self) -> bool:
@@ -116,6 +118,7 @@ class RunResult:
         error: Error of a run that did not succeed.
         report: The HTML report; None if none was written.
         started: Start of the run, in seconds since the epoch.
+        note: Why nothing was cached; empty if caching is enabled or was disabled by the caller.
     """
 
     id: str
@@ -129,6 +132,13 @@ class RunResult:
     error: KfpMindSporeError | None = None
     report: Path | None = None
     started: float = 0.0
+    note: str = ""
+
+    @property
+    def notes(self) -> list[str]:
+        """What the cache could not compare and what was not cached, a sentence per step."""
+        notes = [f"{step.name}: {step.note}" for step in self.steps.values() if step.note]
+        return [self.note, *notes] if self.note else notes
 
     @property
     def overhead_seconds(self) -> float:
@@ -189,6 +199,7 @@ class RunResult:
             "wall_seconds": round(self.seconds, 3),
             "overhead_seconds": round(self.overhead_seconds, 3),
             "outputs": self.outputs,
+            "notes": self.notes,
             "report": str(self.report) if self.report else None,
             "directory": str(self.directory),
             "error": self.error.message if self.error else None,

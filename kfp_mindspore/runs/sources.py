@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -35,6 +36,31 @@ def get_project_directory(source: str) -> Path | None:
     if path.suffix == ".py":
         return path.absolute().parent
     return Path.cwd() if _is_compiled(path) else None
+
+
+def get_name(source: str) -> str:
+    """Return the name of a source's pipeline without importing it; the file's name if the code does not show it."""
+    import ast
+
+    path, function = _split(source)
+    if _is_compiled(path):
+        found = re.search(r"^pipelineInfo:\n\s+name: *(\S+)", path.read_text(errors="replace"), re.MULTILINE)
+        return found[1] if found else path.stem
+    if path.suffix != ".py":
+        return source
+    names = {}
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return path.stem
+    for node in tree.body:
+        for decorator in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+            call = decorator.func if isinstance(decorator, ast.Call) else decorator
+            if isinstance(node, ast.FunctionDef) and ast.unparse(call).rpartition(".")[2] == "pipeline":
+                keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
+                given = [word.value for word in keywords if word.arg == "name"]
+                names[node.name] = str(given[0].value) if given and isinstance(given[0], ast.Constant) else node.name
+    return names.get(function, path.stem) if function or len(names) != 1 else next(iter(names.values()))
 
 
 def check_source(source: str) -> None:

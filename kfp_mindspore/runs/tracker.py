@@ -76,6 +76,7 @@ class RunTracker:
         step.state = event["state"]
         step.arguments = event.get("arguments", step.arguments)
         step.outputs = event.get("outputs", step.outputs)
+        step.note = event.get("note", step.note)
         step.seconds += float(event.get("seconds", 0.0))
 
     def _finish(self) -> None:

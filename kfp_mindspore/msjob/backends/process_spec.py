@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.local.reads import add_recorder
 from kfp_mindspore.msjob.names import CONTAINER_NAME, WORKER
 from kfp_mindspore.msjob.topology import VARIABLES, Endpoints, Member, build_topology
 from kfp_mindspore.msjob.types import MSJob
@@ -85,7 +86,7 @@ def build_process_spec(job: MSJob, member: Member, *, environment: Mapping[str, 
     words = [_expand(word, variables) for word in (*container.get("command", ()), *container.get("args", ()))]
     if words and words[0] in PYTHON_WORDS:
         words[0] = sys.executable
-    return ProcessSpec(tuple(words), cwd / container.get("workingDir", ""), {**base, **variables})
+    return ProcessSpec(tuple(words), cwd / container.get("workingDir", ""), add_recorder({**base, **variables}))
 
 
 def check_job(job: MSJob, *, environment: Mapping[str, str], cwd: Path) -> list[str]:

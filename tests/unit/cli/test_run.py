@@ -25,7 +25,7 @@ def test_run_prints_table_and_report_or_json(capsys: pytest.CaptureFixture[str])
     assert "[2/5] train: started" in output
     assert "epoch 5/5, step 50/50, loss 0.2000" in output
     assert "STEP      SECONDS  RESULT" in output
-    assert "http://127.0.0.1:8080 predicted 1 for a test image with label 1." in output
+    assert "http://127.0.0.1:8080 predicted 1 for a test sample with label 1." in output
     report = output.splitlines()[-1].removeprefix("Report: ")
     assert Path(report).is_file()
 
@@ -66,5 +66,5 @@ def test_demo_prints_the_prediction(capsys: pytest.CaptureFixture[str], monkeypa
     monkeypatch.setattr(demo, "PIPELINE", TOY)
     assert main.run(["demo"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-3].endswith("predicted 1 for a test image with label 1.")
+    assert lines[-3].endswith("predicted 1 for a test sample with label 1.")
     assert lines[-1].startswith("Report: ")

@@ -15,7 +15,7 @@ from kfp_mindspore.errors import GateNotMetError, NotFoundError, ProcessFailedEr
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.runs import run_local
 from kfp_mindspore.runs.result import RunResult
-from kfp_mindspore.runs.sources import compile_pipeline, compile_text, load_spec
+from kfp_mindspore.runs.sources import compile_pipeline, compile_text, get_name, load_spec
 from kfp_mindspore.runs.spec import convert_arguments
 
 pytestmark = pytest.mark.timeout(60)
@@ -198,3 +198,29 @@ def nested(count: int = 3):
     )
     assert states(run_local(str(source), report=False)) == {"show": "succeeded"}
     assert states(run_local(str(source), {"count": 3}, report=False)) == {"show": "cached"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("train.py", '@dsl.pipeline(name="My model")\ndef one(): ...', "My model"),
+        ("train.py", "@pipeline\ndef my_model(): ...", "my_model"),
+        ("train.py", "@dsl.pipeline(name=NAME)\ndef my_model(): ...", "my_model"),
+        ("train.py", "@dsl.pipeline()\ndef a(): ...\n@dsl.pipeline()\ndef b(): ...", "train"),
+        ("train.py:b", "@dsl.pipeline()\ndef a(): ...\n@dsl.pipeline(name='c')\ndef b(): ...", "c"),
+        ("train.py", "def broken(", "train"),
+        ("any.yaml", "components: {}\npipelineInfo:\n  name: compiled\n", "compiled"),
+        ("digits_lifecycle", "", "digits_lifecycle"),
+    ],
+)
+def test_run_is_named_after_its_pipeline(tmp_path: Path, name: str, text: str, expected: str) -> None:
+    source = tmp_path / name if "." in name else Path(name)
+    Path(str(tmp_path / name).removesuffix(":b")).write_text(text)
+    assert get_name(str(source)) == expected
+
+
+def test_project_with_too_many_files_is_reported(project: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kfp_mindspore.runs.code_digest.MAXIMUM_FILES", 1)
+    monkeypatch.setattr("kfp_mindspore.runs.local.MAXIMUM_FILES", 1)
+    result = run_local(f"{project}/steps.py:looping", report=False)
+    assert result.notes == [f"nothing is cached: {project} has more than 1 Python files"]

@@ -1,0 +1,43 @@
+"""Files that the processes of a run's step have opened for reading: modules, configuration, data.
+
+Each Python process below a run imports `recorder/sitecustomize.py`, which appends the paths. Files of the standard
+library and of site-packages are left out. Not recorded: files that native code or other programs open, and processes
+that ignore PYTHONPATH (`python -I`, `-E`, `-S`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from kfp_mindspore.settings import READS_VARIABLE
+
+_RECORDER = str(Path(__file__).with_name("recorder"))
+
+
+def add_recorder(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment whose Python processes record, if it names a directory of records.
+
+    Args:
+        environment: Its `KFP_MINDSPORE_READS` is the directory of records, `KFP_MINDSPORE_STEP` the name of the step.
+    """
+    changed = dict(environment)
+    paths = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if environment.get(READS_VARIABLE) and _RECORDER not in paths:
+        changed["PYTHONPATH"] = os.pathsep.join([_RECORDER, *paths])
+    return changed
+
+
+def list_reads(directory: Path, step: str) -> list[Path]:
+    """Return the recorded files of a step that still exist, sorted.
+
+    Args:
+        directory: The directory of records.
+        step: Name of the step.
+    """
+    try:
+        lines = (directory / step).read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    return [path for path in (Path(os.fsdecode(line)) for line in sorted(set(lines))) if path.is_file()]
