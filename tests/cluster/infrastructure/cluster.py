@@ -22,7 +22,7 @@ from tests.cluster.infrastructure.images import COREDNS, get_images
 from tests.cluster.infrastructure.instances import CGROUP_PREFIX, Instance, create_instance, remove_instance
 from tests.cluster.infrastructure.machine import make_cgroup, prepare_machine
 from tests.cluster.infrastructure.namespaces import Namespaces, create_namespaces, open_namespaces
-from tests.cluster.infrastructure.node import NODE, REGISTRY_PORT, Node, ctr, is_containerd_ready, prepare_store
+from tests.cluster.infrastructure.node import NODE, REGISTRY_PORT, Node, ctr, is_runtime_ready, prepare_store
 from tests.cluster.infrastructure.paths import INFRASTRUCTURE, get_cache, make_directory
 from tests.cluster.infrastructure.prerequisites import UnavailableError, check_node
 from tests.cluster.infrastructure.resources import connect, create, has_default_account, is_node_ready
@@ -158,7 +158,7 @@ class OwnedCluster(Cluster):
         )
         prepare_store(daemons, self.namespaces, node, archives)
         daemons.start("containerd", node.containerd())
-        daemons.wait_ready("containerd", lambda: is_containerd_ready(self.namespaces))
+        daemons.wait_ready("containerd", lambda: is_runtime_ready(self.namespaces))
         daemons.wait_ready("kube-apiserver", self.is_ready)
         self.authority.write_kubeconfig(self.kubeconfig, self.url, "admin", ["system:masters"])
         pods = f"--cluster-cidr={self.network.pods}"

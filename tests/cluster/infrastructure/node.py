@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,12 @@ SOCKET = "/run/containerd/containerd.sock"
 REGISTRY_PORT = 5000
 _CRI = "io.containerd.grpc.v1.cri"
 _KUBERNETES = "k8s.io"
+# An empty VersionRequest has no bytes.
+_CALL_VERSION = """
+import sys, grpc
+with grpc.insecure_channel(sys.argv[1]) as channel:
+    channel.unary_unary("/runtime.v1.RuntimeService/Version")(b"", timeout=30)
+"""
 
 
 class Node:
@@ -217,6 +224,15 @@ def is_containerd_ready(namespaces: Namespaces) -> bool:
     """Return whether containerd is ready."""
     try:
         ctr(namespaces, "version")
+    except RuntimeError:
+        return False
+    return True
+
+
+def is_runtime_ready(namespaces: Namespaces) -> bool:
+    """Return whether containerd's CRI service is initialized; the kubelet ends if it is not."""
+    try:
+        namespaces.call(sys.executable, "-c", _CALL_VERSION, f"unix://{SOCKET}")
     except RuntimeError:
         return False
     return True
