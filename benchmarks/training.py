@@ -80,17 +80,19 @@ def time_fit(dataset: Dataset, epochs: int) -> float:
             dataset,
             loss=loss,
             optimizer=optimizer,
-            epochs=epochs,
-            metrics=["accuracy"],
             callbacks=[
                 EarlyStopping("eval_loss", patience=epochs, restore_best_weights=True),
                 ReduceLROnPlateau("eval_loss", patience=epochs),
                 clock,
             ],
-            batch_size=BATCH,
-            checkpoint_dir=Path(root, "checkpoints"),
-            output_dir=Path(root, "output"),
-            verbose=False,
+            config=training.TrainingConfig(
+                epochs=epochs,
+                batch_size=BATCH,
+                metrics=["accuracy"],
+                checkpoint_dir=Path(root, "checkpoints"),
+                output_dir=Path(root, "output"),
+                verbose=False,
+            ),
         )
     return clock.measure_step(dataset.splits["train"] // BATCH)
 

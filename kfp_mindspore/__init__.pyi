@@ -5,6 +5,7 @@ from .inference.client import InferenceClient as InferenceClient
 from .mindir.export import export_mindir as export_mindir
 from .msjob.client import MSJobClient as MSJobClient
 from .runs.local import run_local as run_local
+from .training.config import TrainingConfig as TrainingConfig
 from .training.loop import fit as fit
 
 __version__: str

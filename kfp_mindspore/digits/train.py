@@ -11,7 +11,6 @@ Example:
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -66,12 +65,6 @@ def distort(images: NDArray[np.float32], generator: np.random.Generator) -> NDAr
     return distorted
 
 
-def schedule_learning_rate(peak: float, steps: int) -> list[float]:
-    """Return the learning rate of each step: linear warm-up over the first tenth, then cosine decay to 1 %."""
-    cosine = (0.01 + 0.99 * (1 + math.cos(math.pi * step / steps)) / 2 for step in range(steps))
-    return [peak * factor * min(1.0, 10 * (step + 1) / steps) for step, factor in enumerate(cosine)]
-
-
 def train(epochs: int, batch_size: int, learning_rate: float, seed: int) -> FitResult:
     """Train with checkpoints and save the final network.
 
@@ -88,18 +81,20 @@ def train(epochs: int, batch_size: int, learning_rate: float, seed: int) -> FitR
     dataset = Dataset.open(os.environ[DATASET_VARIABLE])
     training.set_seed(seed)
     network = LeNet5(classes=len(dataset.labels))
-    rates = schedule_learning_rate(learning_rate, epochs * (dataset.splits["train"] // batch_size))
     return training.fit(
         network,
         dataset,
         loss=nn.CrossEntropyLoss(label_smoothing=LABEL_SMOOTHING),
-        optimizer=nn.AdamWeightDecay(network.trainable_params(), rates, weight_decay=WEIGHT_DECAY),
-        epochs=epochs,
-        batch_size=batch_size,
-        metrics=["accuracy"],
-        augment=distort,
-        seed=seed,
-        network_arguments={"classes": len(dataset.labels)},
+        optimizer=nn.AdamWeightDecay(network.trainable_params(), learning_rate, weight_decay=WEIGHT_DECAY),
+        config=training.TrainingConfig(
+            epochs=epochs,
+            batch_size=batch_size,
+            schedule=training.Schedule(name="cosine", end=0.01, warmup_epochs=epochs / 10),
+            metrics=["accuracy"],
+            augment=distort,
+            seed=seed,
+            network_arguments={"classes": len(dataset.labels)},
+        ),
     )
 
 

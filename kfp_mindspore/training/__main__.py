@@ -49,12 +49,14 @@ def train(options: argparse.Namespace) -> FitResult:
         network,
         loss=_get_class(options.loss)(),
         optimizer=_get_class(options.optimizer)(network.trainable_params(), learning_rate=options.learning_rate),
-        epochs=options.epochs,
-        batch_size=options.batch_size,
-        metrics=[name for name in options.metrics.split(",") if name],
-        seed=options.seed,
-        network_factory=options.network,
-        network_arguments=options.network_arguments,
+        config=training.TrainingConfig(
+            epochs=options.epochs,
+            batch_size=options.batch_size,
+            metrics=[name for name in options.metrics.split(",") if name],
+            seed=options.seed,
+            network_factory=options.network,
+            network_arguments=options.network_arguments,
+        ),
     )
 
 

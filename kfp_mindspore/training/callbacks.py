@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mindspore import load_checkpoint, save_checkpoint
+from mindspore import Parameter, Tensor, load_checkpoint, save_checkpoint
 from mindspore.train import Callback, EarlyStopping, History, LambdaCallback, ReduceLROnPlateau, TimeMonitor
 from mindspore.train import callback as _builtin
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.training.config import TrainingConfig
+from kfp_mindspore.training.names import is_lower_better, suggest
 
 _logger = logging.getLogger(__name__)
 
@@ -55,9 +57,8 @@ class CallbackList(contextlib.ExitStack):
         self.callbacks: list[Any] = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
         for index, callback in enumerate(self.callbacks):
             if not isinstance(callback, Callback):
-                raise UserError(
-                    f"callbacks[{index}]: must be a mindspore.train.Callback, got {type(callback).__name__}"
-                )
+                kind = f"the class {callback.__name__}" if isinstance(callback, type) else type(callback).__name__
+                raise UserError(f"callbacks[{index}]: must be a mindspore.train.Callback object, got {kind}")
 
     def __enter__(self) -> CallbackList:
         super().__enter__()
@@ -88,6 +89,86 @@ def _is_for_evaluation(callback: Any) -> bool:
     return not any(getattr(kind, hook) is not getattr(Callback, hook) for hook in _GENERAL_HOOKS)
 
 
+class BestWeights(Callback):  # type: ignore[misc]
+    """The weights of the epoch with the best value of a metric, loaded into the network when training ends.
+
+    Args:
+        monitor: Name of a validation metric, or eval_loss.
+        network: The network.
+        averages: Returns the averaged weights by name, which are validated instead of the network's.
+    """
+
+    def __init__(self, monitor: str, network: Any, averages: Callable[[], Mapping[str, Any]]) -> None:
+        self.best: float | None = None
+        self.epoch = 0
+        self.best_weights_param_dict: dict[str, Any] = {}
+        self._monitor = monitor
+        self._network = network
+        self._averages = averages
+
+    def on_train_epoch_end(self, run_context: Any) -> None:
+        """Keep the weights if the metric has improved."""
+        params = run_context.original_args()
+        value = (params.get("eval_results") or {}).get(self._monitor)
+        if value is None:
+            return
+        value = float(np.asarray(value))
+        lower = is_lower_better(self._monitor)
+        if self.best is None or (value < self.best if lower else value > self.best):
+            self.best, self.epoch = value, params.cur_epoch_num
+            weights = {weight.name: weight for weight in self._network.get_parameters()} | dict(self._averages())
+            self.best_weights_param_dict = {
+                name: Parameter(Tensor(weight.asnumpy().copy()), name=name) for name, weight in weights.items()
+            }
+
+    def on_train_end(self, run_context: Any) -> None:
+        """Load the weights."""
+        for parameter in self._network.get_parameters():
+            if parameter.name in self.best_weights_param_dict:
+                parameter.set_data(self.best_weights_param_dict[parameter.name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best value and its epoch."""
+        return {"best": self.best, "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore `state_dict`."""
+        self.best, self.epoch = state["best"], state["epoch"]
+
+
+def build_callbacks(config: TrainingConfig, known: Sequence[str]) -> list[Any]:
+    """Return MindSpore's callbacks that a configuration names.
+
+    Args:
+        config: `early_stopping`, `reduce_on_plateau` and `keep_best`.
+        known: Names that can be monitored: loss, and with validation data eval_loss and the metrics.
+
+    Raises:
+        UserError: A monitored metric is not computed, or an argument is wrong.
+    """
+    built = []
+    for field, kind in (("early_stopping", EarlyStopping), ("reduce_on_plateau", ReduceLROnPlateau)):
+        given = getattr(config, field)
+        if given is None:
+            continue
+        arguments = {"monitor": "eval_loss", **given}
+        _check_monitor(f"{field}.monitor", arguments["monitor"], known)
+        arguments.setdefault("mode", "min" if is_lower_better(arguments["monitor"]) else "max")
+        try:
+            built.append(kind(**arguments))
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{field}: {str(error).strip().splitlines()[0]}") from error
+    if config.keep_best is not None:
+        _check_monitor("keep_best", config.keep_best, [name for name in known if name != "loss"])
+    return built
+
+
+def _check_monitor(field: str, monitor: Any, known: Sequence[str]) -> None:
+    if monitor not in known:
+        hint = "" if "eval_loss" in known else "Metrics need validation data: give validation=…"
+        raise UserError(f"{field}: no metric {monitor!r}{suggest(str(monitor), known)}", hint=hint)
+
+
 def save_callbacks(callbacks: Sequence[Any], directory: Path) -> list[dict[str, Any]]:
     """Return the state of callbacks; the best weights of EarlyStopping become files in `directory`.
 
@@ -108,7 +189,8 @@ def save_callbacks(callbacks: Sequence[Any], directory: Path) -> list[dict[str, 
             entry["state"] = callback.state_dict()
         elif names:
             entry["state"] = {name: _to_plain(getattr(callback, name)) for name in names}
-        weights = getattr(callback, "best_weights_param_dict", None) if isinstance(callback, EarlyStopping) else None
+        keeps_weights = isinstance(callback, (EarlyStopping, BestWeights))
+        weights = callback.best_weights_param_dict if keeps_weights else None
         if weights:
             entry["weights"] = f"callback-{index}.ckpt"
             parameters = [{"name": name, "data": parameter} for name, parameter in weights.items()]

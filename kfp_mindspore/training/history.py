@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +29,19 @@ class History:
             files.write_text(path, self.to_text())
 
     def append(self, record: dict[str, Any]) -> None:
-        """Add an epoch's record.
+        """Add an epoch's record; `write_last` writes it."""
+        self.records.append(record)
+
+    def write_last(self) -> None:
+        """Add the last record to the file.
 
         Raises:
             UserError: The disk is full, or the file cannot be written.
         """
-        self.records.append(record)
         if self.path is not None:
             try:
                 with self.path.open("a", encoding="utf-8") as file:
-                    file.write(_to_line(record))
+                    file.write(_to_line(self.records[-1]))
             except OSError as error:
                 raise UserError(f"{self.path}: cannot be written ({error.strerror})") from error
 
@@ -61,6 +64,24 @@ def read_history(path: Path | str) -> list[dict[str, Any]]:
         if line.endswith("\n"):
             records.append(json.loads(line))
     return records
+
+
+def describe_epoch(record: Mapping[str, Any], epochs: int) -> str:
+    """Return an epoch's record as a line of text.
+
+    Args:
+        record: Of `fit`.
+        epochs: Total number of epochs.
+    """
+    validation = "".join(
+        f", {name} {value:.4f}" for name, value in record.get("validation", {}).items() if isinstance(value, float)
+    )
+    unit = "tokens" if "tokens_per_second" in record else "samples"
+    seconds = ", ".join(f"{name} {value:.2f}" for name, value in record["seconds"].items() if value >= 0.005)
+    return (
+        f"epoch {record['epoch']}/{epochs}: loss {record['loss']:.4f}{validation}, "
+        f"{record[f'{unit}_per_second']:.0f} {unit}/s" + (f" (seconds: {seconds})" if seconds else "")
+    )
 
 
 def _to_line(record: dict[str, Any]) -> str:

@@ -6,26 +6,23 @@ import logging
 import os
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kfp_mindspore import events
 from kfp_mindspore.compat.onednn import avoid_slow_convolutions, has_convolutions
-from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.mindir.environment import import_mindspore, use_graph_mode
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, OUTPUT_VARIABLE
 from kfp_mindspore.training import distributed
+from kfp_mindspore.training.config import TrainingConfig
 from kfp_mindspore.training.signals import Termination
-
-if TYPE_CHECKING:
-    from kfp_mindspore.training.data import Augment
 
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FitResult:
     """Result of a training.
 
@@ -38,6 +35,7 @@ class FitResult:
         checkpoint: The final checkpoint, `<output_dir>/checkpoint`; None without an output directory.
         resumed_from: The checkpoint that training was resumed from, or None.
         seconds: Wall-clock time of this call.
+        best_epoch: Epoch of the final weights with `keep_best`, otherwise None.
     """
 
     epochs: int
@@ -48,6 +46,15 @@ class FitResult:
     checkpoint: Path | None
     resumed_from: Path | None
     seconds: float
+    best_epoch: int | None = None
+
+    def __repr__(self) -> str:
+        """Return one line without the history."""
+        metrics = ", ".join(f"{name}={value:.4g}" for name, value in self.metrics.items())
+        parts = [f"epochs={self.epochs}", f"steps={self.steps}", metrics, f"seconds={self.seconds:.1f}"]
+        parts += ["stopped_early=True"] if self.stopped_early else []
+        parts += [f"checkpoint='{self.checkpoint}'"] if self.checkpoint is not None else []
+        return f"FitResult({', '.join(part for part in parts if part)})"
 
 
 def set_seed(seed: int) -> None:
@@ -62,58 +69,37 @@ def set_seed(seed: int) -> None:
 
 def fit(
     network: Any,
-    train: Any = None,
+    data: Any = None,
     *,
     loss: Any = None,
     optimizer: Any,
-    epochs: int,
     validation: Any = None,
-    metrics: Mapping[str, Any] | Iterable[str] | None = None,
     callbacks: Any = (),
-    batch_size: int = 32,
-    seed: int = 42,
-    augment: Augment | None = None,
-    shuffle: bool = True,
-    validation_epochs: int = 1,
-    checkpoint_dir: Path | str | None = None,
-    checkpoint_epochs: int = 1,
-    keep_checkpoints: int = 3,
-    output_dir: Path | str | None = None,
-    network_factory: str | None = None,
-    network_arguments: Mapping[str, Any] | None = None,
-    verbose: bool = True,
+    config: TrainingConfig | None = None,
 ) -> FitResult:
     """Train a network as mindspore.train.Model.fit does, in GRAPH mode.
 
-    When `checkpoint_dir` holds an intact checkpoint, training resumes from it with the result of an uninterrupted run
-    (except for operators that draw random numbers inside the network, such as Dropout). On SIGTERM the current step
-    is finished, a checkpoint is written and the process exits with code 143. When MS_ROLE is set, the workers train
-    in data parallel: each step's batch is divided among them, so that N workers compute what one does.
+    When the checkpoint directory holds an intact checkpoint, training resumes from it with the result of an
+    uninterrupted run (except for operators that draw random numbers inside the network, such as Dropout). On SIGTERM
+    the current step is finished, a checkpoint is written and the process exits with code 143. When MS_ROLE is set, the
+    workers train in data parallel: each step's batch is divided among them, so that N workers compute what one does.
 
     Args:
-        network: The network, a mindspore.nn.Cell; call `set_seed` before it is built to fix its initial weights.
-        train: (features, labels) arrays, {"features": …, "labels": …}, a kfp_mindspore.formats.dataset.Dataset or its
-            directory (its split `train`), or None for the directory in KFP_MINDSPORE_DATASET_DIR. Features float32
-            of shape (N, …), labels of shape (N,) or (N, …). A batched mindspore.dataset object works too, about half
-            as fast; it must restore its own order after a resume, and shard itself.
-        loss: Loss function of (outputs, labels); None when the network returns the loss itself.
+        network: The network, a mindspore.nn.Cell; call `set_seed` before it is built to fix its initial weights. It
+            has one input or several, and returns a tensor, a tuple or a dict of tensors.
+        data: The training samples: (inputs, targets) or (inputs, targets, weights), where inputs and targets are an
+            array of shape (N, …), a tuple or a dict of arrays; a dict of arrays with the inputs by name, `labels` or
+            `target`, and optionally `weight`; a pandas DataFrame of such columns; a Dataset or its directory (its split
+            `train`); a batched mindspore.dataset object, about half as fast, which must restore its own order
+            after a resume and shard itself; or None for the directory in KFP_MINDSPORE_DATASET_DIR. Several inputs are
+            matched with the parameters of the network's `construct` by name. 64-bit numbers become 32-bit ones, other
+            dtypes are kept. The loss of a sample is multiplied by its weight before the mean is computed.
+        loss: Loss function of (outputs, *targets); a dict of functions of (output, target) by the name of an output
+            and its target, which are added; or None when the network returns the loss itself.
         optimizer: The optimizer over `network.trainable_params()`.
-        epochs: Total number of epochs, those before a resume included.
-        validation: In the same forms; by default the split `validation` of a dataset given for `train`.
-        metrics: mindspore.train metrics by name, or names such as ("accuracy",), over the validation set.
+        validation: In the same forms; by default the split `validation` of a dataset given for `data`.
         callbacks: mindspore.train.Callback objects, of MindSpore or of your own, as for Model.fit.
-        batch_size: Samples per step, over all workers.
-        seed: Seed of shuffling and augmentation.
-        augment: Function (features of a batch, numpy Generator) → features of the same shape and dtype.
-        shuffle: Whether to shuffle arrays each epoch.
-        validation_epochs: Epochs between validations; the last epoch is always validated.
-        checkpoint_dir: Directory of checkpoints; default KFP_MINDSPORE_CHECKPOINT_DIR, without which none are written.
-        checkpoint_epochs: Epochs between checkpoints; the last epoch always has one.
-        keep_checkpoints: Number of newest checkpoints to keep.
-        output_dir: Directory of metrics.jsonl and the final `checkpoint`; default KFP_MINDSPORE_OUTPUT_DIR.
-        network_factory: `module:callable` that builds the network for export; by default its class.
-        network_arguments: The callable's keyword arguments, JSON types.
-        verbose: Whether to print a line per epoch.
+        config: Everything else, by default TrainingConfig().
 
     Returns:
         The result.
@@ -124,47 +110,36 @@ def fit(
         SystemExit: With code 143 on SIGTERM, and with 0 in the scheduler's role.
     """
     begun = time.perf_counter()
-    _check_numbers(
-        epochs=epochs,
-        batch_size=batch_size,
-        validation_epochs=validation_epochs,
-        checkpoint_epochs=checkpoint_epochs,
-        keep_checkpoints=keep_checkpoints,
-    )
+    config = TrainingConfig() if config is None else config
     import_mindspore()
-    worker = distributed.init_distributed()
     # These modules import mindspore.
-    from kfp_mindspore.training import data, state
-    from kfp_mindspore.training.run import Run, TrainingConfig
+    from kfp_mindspore.training import checks, state
+    from kfp_mindspore.training import data as sources
+    from kfp_mindspore.training.run import Run
 
+    checks.check_objects(network, loss, optimizer, config)
+    worker = distributed.init_distributed()
     if has_convolutions(type(cell).__name__ for _, cell in network.cells_and_names()):
         avoid_slow_convolutions()
-    set_seed(seed)
-    config = TrainingConfig(
-        epochs=epochs,
-        seed=seed,
-        validation_epochs=validation_epochs,
-        checkpoint_dir=_resolve_directory(checkpoint_dir, CHECKPOINT_VARIABLE),
-        checkpoint_epochs=checkpoint_epochs,
-        keep_checkpoints=keep_checkpoints,
-        output_dir=_resolve_directory(output_dir, OUTPUT_VARIABLE),
-        network=state.describe_network(network, network_factory, network_arguments),
-        verbose=verbose and worker.is_writer,
+    set_seed(config.seed)
+    config = config.replace(
+        checkpoint_dir=_resolve_directory(config.checkpoint_dir, CHECKPOINT_VARIABLE),
+        output_dir=_resolve_directory(config.output_dir, OUTPUT_VARIABLE),
+        verbose=config.verbose and worker.is_writer,
     )
-    if config.output_dir is not None and not config.network.factory and worker.is_writer:
+    description = state.describe_network(network, config.network_factory, config.network_arguments)
+    if config.output_dir is not None and not description.factory and worker.is_writer:
         _logger.warning("the network's class cannot be imported by name: set network_factory=… to export it later")
+    has_loss = loss is not None
     with use_graph_mode(), events.span("training.fit"), Termination() as termination:
-        source = data.resolve_train(
-            train, batch_size=batch_size, seed=seed, worker=worker, augment=augment, shuffle=shuffle
-        )
         run = Run(
             config,
             network=network,
+            description=description,
             loss=loss,
             optimizer=optimizer,
-            source=source,
-            validation=data.resolve_validation(validation, train),
-            metrics=metrics,
+            source=sources.resolve_train(data, network, config, worker, has_loss=has_loss),
+            validation=sources.resolve_validation(validation, data, network, has_loss=has_loss),
             callbacks=callbacks,
             worker=worker,
             termination=termination,
@@ -175,19 +150,14 @@ def fit(
     return FitResult(
         epochs=run.epoch,
         steps=run.step,
-        stopped_early=run.stopped and run.epoch < epochs,
+        stopped_early=run.stopped and run.epoch < config.epochs,
         metrics=run.metrics,
         history=run.history.records,
         checkpoint=final,
         resumed_from=run.resumed_from,
         seconds=time.perf_counter() - begun,
+        best_epoch=run.best_epoch,
     )
-
-
-def _check_numbers(**numbers: int) -> None:
-    errors = [f"{name}: must be at least 1, got {value}" for name, value in numbers.items() if value < 1]
-    if errors:
-        raise ValidationError(errors, subject="fit")
 
 
 def _resolve_directory(given: Path | str | None, variable: str) -> Path | None:

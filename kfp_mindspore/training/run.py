@@ -7,7 +7,6 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +15,36 @@ import numpy as np
 from mindspore.train import RunContext
 
 from kfp_mindspore import events
-from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.formats import checkpoint as checkpoints
 from kfp_mindspore.formats.checkpoint import Checkpoint, NetworkSpec
+from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.training import distributed
-from kfp_mindspore.training.callbacks import CallbackList, CallbackParams, restore_callbacks, save_callbacks
+from kfp_mindspore.training.callbacks import (
+    BestWeights,
+    CallbackList,
+    CallbackParams,
+    build_callbacks,
+    restore_callbacks,
+    save_callbacks,
+)
+from kfp_mindspore.training.checks import apply_precision
+from kfp_mindspore.training.config import TrainingConfig
 from kfp_mindspore.training.data import Source, Validation
 from kfp_mindspore.training.distributed import WorkerInfo
-from kfp_mindspore.training.history import METRICS_FILE, History, read_history
+from kfp_mindspore.training.evaluator import Evaluator, resolve_metrics
+from kfp_mindspore.training.freezing import disable_weight_decay, list_frozen
+from kfp_mindspore.training.history import METRICS_FILE, History, describe_epoch, read_history
+from kfp_mindspore.training.losses import NetworkWithLoss, build_loss
+from kfp_mindspore.training.profile import Profile
+from kfp_mindspore.training.rates import RateSetter
 from kfp_mindspore.training.signals import EXIT_CODE, Termination
 from kfp_mindspore.training.state import load_parameters, save_parameters
-from kfp_mindspore.training.steps import Evaluator, Trainer, read_learning_rate
+from kfp_mindspore.training.steps import Trainer
+from kfp_mindspore.training.validation import ValidationLoop
 
 _PROGRESS_SECONDS = 0.5
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    """The resolved arguments of `fit`."""
-
-    epochs: int
-    seed: int
-    validation_epochs: int
-    checkpoint_dir: Path | None
-    checkpoint_epochs: int
-    keep_checkpoints: int
-    output_dir: Path | None
-    network: NetworkSpec
-    verbose: bool
 
 
 class Run:
@@ -64,16 +64,18 @@ class Run:
         config: TrainingConfig,
         *,
         network: Any,
+        description: NetworkSpec,
         loss: Any,
         optimizer: Any,
         source: Source,
         validation: Validation | None,
-        metrics: Any,
         callbacks: Any,
         worker: WorkerInfo,
         termination: Termination,
     ) -> None:
         self.config = config
+        self._checkpoint_dir = None if config.checkpoint_dir is None else Path(config.checkpoint_dir)
+        self._output_dir = None if config.output_dir is None else Path(config.output_dir)
         self.epoch = 0
         self.step = 0
         self.stopped = False
@@ -81,14 +83,35 @@ class Run:
         self.resumed_from: Path | None = None
         self.history = History(None)
         self._network = network
+        self._description = description
+        self._preprocessing = source.raw.preprocessing if isinstance(source.raw, Dataset) else {}
         self._optimizer = optimizer
         self._source = source
         self._worker = worker
         self._termination = termination
+        mixed = apply_precision(network, config.precision)
+        function = None if loss is None else build_loss(loss, source.layout)
+        with_loss = mixed if loss is None else NetworkWithLoss(mixed, function, len(source.layout.inputs))
+        self._trainer = Trainer(network, with_loss, optimizer, config, worker, source.layout.names)
+        metrics = resolve_metrics(config.metrics)
+        if loss is None and metrics:
+            raise UserError("metrics: need loss=…; a network that returns its loss has no outputs to measure")
+        self._names = [parameter.name for parameter in optimizer.parameters]
+        for epoch in sorted({1, *config.unfreeze}):
+            list_frozen(config, self._names, epoch)
+        self._rates = RateSetter(optimizer, config.parsed_schedule, source.steps, config.epochs)
         self._callbacks = CallbackList(callbacks)
-        self._evaluation_callbacks = self._callbacks.select_for_evaluation()
-        self._trainer = Trainer(network, loss, optimizer, worker)
-        self._evaluator = Evaluator(network, loss, metrics, validation) if validation is not None else None
+        known = ["loss", *(["eval_loss", *metrics] if validation is not None else [])]
+        self._callbacks.callbacks += build_callbacks(config, known)
+        self._best = BestWeights(config.keep_best, network, self._trainer.read_average) if config.keep_best else None
+        if self._best is not None:
+            self._callbacks.callbacks.append(self._best)
+        self._validation: ValidationLoop | None = None
+        if validation is not None:
+            function = None if loss is None else build_loss(loss, validation.layout)
+            evaluator = Evaluator(mixed, function, metrics, validation)
+            self._validation = ValidationLoop(evaluator, self._trainer, self._callbacks.select_for_evaluation())
+        self._profile = Profile()
         self._params = CallbackParams(
             batch_num=source.steps,
             cur_step_num=0,
@@ -107,7 +130,7 @@ class Run:
             parallel_mode="data_parallel" if worker.size > 1 else "stand_alone",
             train_dataset=source.raw,
             train_dataset_element=None,
-            train_network=self._trainer.cell,
+            train_network=None,
         )
         self._context = RunContext(self._params)
         self._callback_states: list[dict[str, Any]] = []
@@ -117,9 +140,14 @@ class Run:
         self._pending: list[Any] = []
         self._last_progress = 0.0
 
+    @property
+    def best_epoch(self) -> int | None:
+        """Epoch of the weights that `keep_best` has kept."""
+        return self._best.epoch if self._best is not None and self._best.epoch else None
+
     def start(self) -> None:
         """Resume from the newest intact checkpoint, if there is one."""
-        root, writes = self.config.checkpoint_dir, self._worker.is_writer
+        root, writes = self._checkpoint_dir, self._worker.is_writer
         if root is not None and writes:
             checkpoints.remove_leftovers(root)
         found = checkpoints.get_latest_checkpoint(root) if root is not None else None
@@ -130,11 +158,11 @@ class Run:
             records = read_history(found.path / METRICS_FILE)
         else:
             distributed.broadcast_parameters(self._worker, self._network.get_parameters())
-        output = self.config.output_dir
+        output = self._output_dir
         self.history = History(output / METRICS_FILE if output is not None and writes else None, records)
 
     def _resume(self, found: Checkpoint) -> None:
-        load_parameters(found, self._network, self._optimizer)
+        load_parameters(found, self._network, self._optimizer, self._trainer.state.parameters)
         training = found.training
         self.epoch, self.step = found.epoch, found.step
         self.metrics = dict(found.metrics)
@@ -166,62 +194,91 @@ class Run:
         self._params.cur_step_num = self.step
         if self.resumed_from is not None:
             self._params.cur_epoch_num = self.epoch
+        self._freeze()
         with self._callbacks:
             self._callbacks.call("on_train_begin", self._context)
             if self.resumed_from is not None:
                 restore_callbacks(self._callbacks.callbacks, self._callback_states, self.resumed_from)
             while self.epoch < self.config.epochs and not self.stopped:
                 self._run_epoch()
+            self._load_average()
             self._callbacks.call("on_train_end", self._context)
 
     def _run_epoch(self) -> None:
         params = self._params
         params.cur_epoch_num = self.epoch + 1
+        self._freeze()
+        self._profile = Profile()
         self._callbacks.call("on_train_epoch_begin", self._context)
         begun, first = time.perf_counter(), self._position
         terminated = self._run_steps()
-        seconds = time.perf_counter() - begun
         self._collect_losses()
+        seconds = max(time.perf_counter() - begun, 1e-9)
         loss = self._loss_sum / max(self._position, 1)
         if not math.isfinite(loss):
             raise KfpMindSporeError(
                 f"the loss of epoch {self.epoch + 1} is {loss}: training cannot continue",
                 hint="Lower the learning rate, or check the values of the data. Earlier checkpoints are intact.",
             )
+        samples = (self._position - first) * self._source.batch_size
         record: dict[str, Any] = {
             "epoch": self.epoch + 1,
             "step": self.step,
             "loss": loss,
-            "learning_rate": read_learning_rate(self._optimizer),
-            "images_per_second": round((self._position - first) * self._source.batch_size / max(seconds, 1e-9), 1),
+            "learning_rate": self._rates.read(),
+            "samples_per_second": round(samples / seconds, 1),
         }
+        if self._source.layout.tokens:
+            record["tokens_per_second"] = round(samples * self._source.layout.tokens / seconds, 1)
         self.metrics = {"loss": loss}
         last = self.epoch + 1 == self.config.epochs or self._context.get_stop_requested()
-        if self._evaluator is not None and (last or (self.epoch + 1) % self.config.validation_epochs == 0):
-            record["validation"] = self._validate()
+        if self._validation is not None and (last or (self.epoch + 1) % self.config.validation_epochs == 0):
+            with self._profile.measure("evaluation"):
+                record["validation"] = self._record_metrics(*self._validation.run_with_hooks(self._params))
         self._callbacks.call("on_train_epoch_end", self._context)
         params.pop("metrics", None)
         params.pop("eval_results", None)
         self.stopped = self._context.get_stop_requested()
         self.epoch += 1
         self._position, self._loss_sum = 0, 0.0
+        record["seconds"] = self._profile.round()
         self.history.append(record)
-        self._report(record)
         last = self.stopped or self.epoch == self.config.epochs
         if last or terminated or self.epoch % self.config.checkpoint_epochs == 0:
-            self._write_checkpoint()
+            with self._profile.measure("checkpoint"):
+                self._write_checkpoint()
+        record["seconds"] = self._profile.round()
+        self.history.write_last()
+        self._report(record)
         if terminated or (self._termination.requested and self._worker.size == 1):
             self._exit()
 
+    def _freeze(self) -> None:
+        """Train what the epoch trains; another set of parameters compiles another step."""
+        frozen = list_frozen(self.config, self._names, self.epoch + 1)
+        if self.config.freeze:
+            disable_weight_decay(self._optimizer, frozen)
+        self._trainer.set_frozen(frozen)
+        self._params.train_network = self._trainer.cell
+
     def _run_steps(self) -> bool:
         """Run the remaining steps of the epoch; exit if SIGTERM arrives before the last one."""
-        params, context, callbacks = self._params, self._context, self._callbacks
+        params, context, callbacks, seconds = self._params, self._context, self._callbacks, self._profile.seconds
         terminated = False
-        for batch in self._source.read(self.epoch, self._position):
+        batches = iter(self._source.read(self.epoch, self._position))
+        while True:
+            begun = time.perf_counter()
+            batch = next(batches, None)
+            seconds["data"] += time.perf_counter() - begun
+            if batch is None:
+                break
             params.cur_step_num = self.step + 1
             params.train_dataset_element = batch
+            self._rates.set(self.step)
             callbacks.call("on_train_step_begin", context)
+            begun = time.perf_counter()
             outputs, terminated = self._trainer.run(batch, self._termination.requested)
+            seconds["step"] += time.perf_counter() - begun
             params.net_outputs = outputs
             self._pending.append(outputs)
             self.step += 1
@@ -236,53 +293,20 @@ class Run:
                 self._exit()
         return terminated
 
+    def _load_average(self) -> None:
+        for parameter in self._network.get_parameters():
+            average = self._trainer.read_average().get(parameter.name)
+            if average is not None:
+                parameter.set_data(average)
+
     def _collect_losses(self) -> None:
+        begun = time.perf_counter()
         for outputs in self._pending:
             loss = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
             self._loss_sum += float(np.mean(loss.asnumpy()))
         self._pending.clear()
-
-    def _validate(self) -> dict[str, Any]:
-        """Evaluate as Model.fit does during training, with the callbacks' hooks."""
-        assert self._evaluator is not None
-        params, callbacks = self._params, self._evaluation_callbacks
-        context = RunContext(params)
-        kept = {name: params.get(name) for name in ("cur_step_num", "batch_num", "net_outputs")}
-        params.update(
-            mode="eval",
-            cur_step_num=0,
-            batch_num=self._evaluator.validation.steps,
-            eval_network=self._evaluator.cell,
-            valid_dataset=self._evaluator.validation.raw,
-        )
-
-        def begin_step(batch: Any) -> None:
-            params.cur_step_num += 1
-            params.eval_dataset_element = batch
-            callbacks.call("on_eval_step_begin", context)
-
-        def end_step(outputs: Any) -> None:
-            params.net_outputs = outputs
-            callbacks.call("on_eval_step_end", context)
-
-        callbacks.call("on_eval_begin", context)
-        callbacks.call("on_eval_epoch_begin", context)
-        values, eval_loss = self._evaluate(begin_step, end_step)
-        callbacks.call("on_eval_epoch_end", context)
-        params.metrics = values
-        params.eval_results = {**values, "eval_loss": eval_loss}
-        callbacks.call("on_eval_end", context)
-        params.update(kept, mode="train")
-        return self._record_metrics(values, eval_loss)
-
-    def _evaluate(self, before: Any = None, after: Any = None) -> tuple[dict[str, Any], float]:
-        assert self._evaluator is not None
-        self._trainer.cell.set_train(False)
-        self._evaluator.cell.set_train(False)
-        try:
-            return self._evaluator.run(before, after)
-        finally:
-            self._trainer.cell.set_train(True)
+        # The device computes asynchronously: reading a loss waits for its step.
+        self._profile.seconds["step"] += time.perf_counter() - begun
 
     def _record_metrics(self, values: dict[str, Any], eval_loss: float) -> dict[str, Any]:
         plain = {name: np.asarray(value).tolist() for name, value in values.items()}
@@ -292,9 +316,9 @@ class Run:
 
     def finish(self) -> Path | None:
         """Evaluate the final weights if a callback may have replaced them, and write the final checkpoint."""
-        if self.stopped and self._evaluator is not None:
-            self._record_metrics(*self._evaluate())
-        output = self.config.output_dir
+        if (self.stopped or self._best is not None) and self._validation is not None:
+            self._record_metrics(*self._validation.run())
+        output = self._output_dir
         if output is None:
             return None
         path = output / "checkpoint"
@@ -303,7 +327,7 @@ class Run:
         return path
 
     def _write_checkpoint(self) -> None:
-        root = self.config.checkpoint_dir
+        root = self._checkpoint_dir
         if root is None or not self._worker.is_writer:
             return
         path = root / checkpoints.name_checkpoint(self.epoch, self.step)
@@ -328,17 +352,18 @@ class Run:
             epoch=self.epoch,
             step=self.step,
             seed=self.config.seed,
-            network=self.config.network,
+            network=self._description,
             metrics=self.metrics,
             training=training,
             mindspore_version=mindspore.__version__,
+            preprocessing=self._preprocessing,
         ) as directory:
-            save_parameters(self._network, self._optimizer, directory)
+            save_parameters(self._network, self._optimizer, self._trainer.state.parameters, directory)
             training["callbacks"] = save_callbacks(callbacks, directory)
             (directory / METRICS_FILE).write_text(self.history.to_text(), encoding="utf-8")
 
     def _exit(self) -> None:
-        root = self.config.checkpoint_dir
+        root = self._checkpoint_dir
         if self._worker.is_writer:
             saved = f"saved {root / checkpoints.name_checkpoint(self.epoch, self.step)}" if root else "nothing saved"
             print(
@@ -358,16 +383,7 @@ class Run:
         if self._worker.is_writer:
             self._emit(record["epoch"], record["loss"], self.metrics)
         if self.config.verbose:
-            validation = "".join(
-                f", {name} {value:.4f}"
-                for name, value in record.get("validation", {}).items()
-                if isinstance(value, float)
-            )
-            print(
-                f"epoch {record['epoch']}/{self.config.epochs}: loss {record['loss']:.4f}{validation}, "
-                f"{record['images_per_second']:.0f} images/s",
-                flush=True,
-            )
+            print(describe_epoch(record, self.config.epochs), flush=True)
 
     def _emit(self, epoch: int, loss: float, metrics: dict[str, float]) -> None:
         events.emit(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +39,15 @@ def describe_network(network: Any, factory: str | None, arguments: Mapping[str, 
     return NetworkSpec(factory, plain)
 
 
-def save_parameters(network: Any, optimizer: Any, directory: Path) -> None:
-    """Write network.ckpt and optimizer.ckpt into a directory."""
+def save_parameters(network: Any, optimizer: Any, further: Sequence[Any], directory: Path) -> None:
+    """Write network.ckpt and optimizer.ckpt, which has the `further` parameters too, into a directory."""
     own, state = _split_parameters(network, optimizer)
     _save(own, directory / NETWORK_FILE)
-    _save(state, directory / OPTIMIZER_FILE)
+    _save([*state, *further], directory / OPTIMIZER_FILE)
 
 
-def load_parameters(checkpoint: Checkpoint, network: Any, optimizer: Any) -> None:
-    """Load a checkpoint's parameters and optimizer state.
+def load_parameters(checkpoint: Checkpoint, network: Any, optimizer: Any, further: Sequence[Any]) -> None:
+    """Load a checkpoint's parameters, optimizer state and `further` parameters.
 
     Raises:
         UserError: A parameter is missing or has another shape, as in the checkpoint of another network or optimizer.
@@ -55,7 +55,7 @@ def load_parameters(checkpoint: Checkpoint, network: Any, optimizer: Any) -> Non
     """
     own, state = _split_parameters(network, optimizer)
     _load(own, checkpoint.network_file)
-    _load(state, checkpoint.optimizer_file)
+    _load([*state, *further], checkpoint.optimizer_file)
 
 
 def _split_parameters(network: Any, optimizer: Any) -> tuple[list[Any], list[Any]]:

@@ -1,65 +1,288 @@
-"""The compiled training step and the compiled evaluation."""
+"""The compiled training step: gradients, their accumulation and clipping, the optimizer, and averaged weights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from mindspore import Tensor, nn, ops
-from mindspore.train import Metric, get_metric_fn
+from mindspore import ParameterTuple, Tensor, amp, nn, ops
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.training.data import Validation
+from kfp_mindspore.training.config import TrainingConfig
 from kfp_mindspore.training.diagnosis import explain_computation
 from kfp_mindspore.training.distributed import WorkerInfo
 
+_FIRST_SCALE = 2.0**16
+_SCALE_WINDOW = 1000
 
-class ParallelTrainStep(nn.TrainOneStepCell):  # type: ignore[misc]
-    """A data-parallel step: mean gradients, and the mean loss and the sum of the stop flags of all workers.
+
+@dataclass(frozen=True)
+class StepState:
+    """Parameters of the step beside network and optimizer, which a checkpoint contains too.
+
+    Args:
+        average: Moving averages of the optimizer's parameters, or None.
+        scaler: Loss scale of float16, or None.
+    """
+
+    average: Any = None
+    scaler: Any = None
+
+    @property
+    def parameters(self) -> list[Any]:
+        """All parameters."""
+        scaler = [] if self.scaler is None else [self.scaler.scale_value, self.scaler.counter]
+        return [*(self.average or ()), *scaler]
+
+
+class Update(nn.Cell):  # type: ignore[misc]
+    """Applies gradients: reduces them over the workers, clips them, runs the optimizer, and averages the weights.
+
+    Args:
+        optimizer: The optimizer.
+        trained: For each of the optimizer's parameters, whether it is trained; the others have gradients of zero.
+        config: The options.
+        state: Further parameters.
+        size: Number of workers.
+    """
+
+    def __init__(
+        self, optimizer: Any, trained: Sequence[bool], config: TrainingConfig, state: StepState, size: int
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        self.optimizer = optimizer
+        self.weights = optimizer.parameters
+        self.trained = tuple(trained)
+        self.has_frozen = not all(trained)
+        self.clip_norm = config.clip_norm
+        self.clip_value = config.clip_value
+        self.scaler = state.scaler
+        self.average = state.average
+        self.decay = config.ema
+        self.is_parallel = size > 1
+        if self.is_parallel:
+            active = [weight for weight, is_trained in zip(self.weights, trained, strict=True) if is_trained]
+            self.reducer = nn.DistributedGradReducer(active, mean=True, degree=size)
+
+    def construct(self, gradients):  # type: ignore[no-untyped-def]  # noqa: D102
+        if self.is_parallel:
+            gradients = self.reducer(gradients)
+        if self.scaler is not None:
+            gradients = self.scaler.unscale(gradients)
+            finite = amp.all_finite(gradients)
+            self.scaler.adjust(finite)
+            if finite:
+                self.step(gradients)  # type: ignore[no-untyped-call]
+            return finite
+        return self.step(gradients)  # type: ignore[no-untyped-call]
+
+    def step(self, gradients):  # type: ignore[no-untyped-def]
+        """Clip the gradients of the trained parameters, and run the optimizer."""
+        if self.clip_value is not None:
+            gradients = ops.clip_by_value(gradients, -self.clip_value, self.clip_value)
+        if self.clip_norm is not None:
+            gradients = ops.clip_by_global_norm(gradients, self.clip_norm)
+        if self.has_frozen:
+            complete: Any = ()
+            position = 0
+            for index in range(len(self.trained)):
+                if self.trained[index]:
+                    complete = (*complete, gradients[position])
+                    position = position + 1
+                else:
+                    complete = (*complete, ops.zeros_like(self.weights[index]))
+            gradients = complete
+        done = self.optimizer(gradients)
+        if self.average is not None:
+            for index in range(len(self.trained)):
+                old, new = self.average[index], self.weights[index]
+                ops.assign(old, self.decay * old + (1.0 - self.decay) * new)
+        return done
+
+
+class Gradients(nn.Cell):  # type: ignore[misc]
+    """Computes the loss of a batch and the gradients of the trained parameters.
+
+    Args:
+        network: The network with its loss.
+        weights: The trained parameters.
+        scaler: Loss scale of float16, or None.
+    """
+
+    def __init__(self, network: Any, weights: Any, scaler: Any) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.network.set_grad()
+        self.weights = weights
+        self.scaler = scaler
+        self.gradient = ops.GradOperation(get_by_list=True, sens_param=scaler is not None)
+
+    def construct(self, *batch):  # type: ignore[no-untyped-def]  # noqa: D102
+        loss = self.network(*batch)
+        if self.scaler is None:
+            return loss, self.gradient(self.network, self.weights)(*batch)
+        scale = ops.ones_like(loss) * self.scaler.scale_value
+        return loss, self.gradient(self.network, self.weights)(*batch, scale)
+
+
+class TrainStep(nn.Cell):  # type: ignore[misc]
+    """One optimizer step on a batch; with several workers, the mean loss and the sum of their stop flags.
 
     The flags are reduced together with the loss, so that all workers stop after the same step on SIGTERM.
 
     Args:
-        network: The network with its loss.
-        optimizer: The optimizer.
+        gradients: Computes loss and gradients.
+        update: Applies them.
         size: Number of workers.
     """
 
-    def __init__(self, network: Any, optimizer: Any, size: int) -> None:
-        super().__init__(network, optimizer)
-        self.grad_reducer = nn.DistributedGradReducer(optimizer.parameters, mean=True, degree=size)
-        self.reduce_sum = ops.AllReduce()
+    def __init__(self, gradients: Gradients, update: Update, size: int) -> None:
+        super().__init__(auto_prefix=False)
+        self.gradients = gradients
+        self.update = update
+        self.is_parallel = size > 1
         self.share = 1.0 / size
+        if self.is_parallel:
+            self.reduce_sum = ops.AllReduce()
 
-    def construct(self, features, labels, flag):  # type: ignore[no-untyped-def]  # noqa: D102
-        loss = self.network(features, labels)
-        gradients = self.grad_no_sens(self.network, self.weights)(features, labels)
-        loss = ops.depend(loss, self.optimizer(self.grad_reducer(gradients)))
-        sums = self.reduce_sum(ops.concat((ops.reshape(loss, (1,)), flag)))
-        return sums[0] * self.share, sums[1]
+    def construct(self, *batch):  # type: ignore[no-untyped-def]  # noqa: D102
+        if self.is_parallel:
+            loss, gradients = self.gradients(*batch[:-1])
+            loss = ops.depend(loss, self.update(gradients))
+            sums = self.reduce_sum(ops.concat((ops.reshape(loss, (1,)), batch[-1])))
+            return sums[0] * self.share, sums[1]
+        loss, gradients = self.gradients(*batch)
+        return ops.depend(loss, self.update(gradients))
+
+
+class AccumulateStep(nn.Cell):  # type: ignore[misc]
+    """Adds the gradients of a part of a batch to buffers.
+
+    Args:
+        gradients: Computes loss and gradients.
+        buffers: Sums of the gradients.
+        parts: Parts of a batch.
+    """
+
+    def __init__(self, gradients: Gradients, buffers: Any, parts: int) -> None:
+        super().__init__(auto_prefix=False)
+        self.gradients = gradients
+        self.buffers = buffers
+        self.share = 1.0 / parts
+
+    def construct(self, *batch):  # type: ignore[no-untyped-def]  # noqa: D102
+        loss, gradients = self.gradients(*batch)
+        for index in range(len(self.buffers)):
+            loss = ops.depend(loss, ops.assign_add(self.buffers[index], gradients[index] * self.share))
+        return loss * self.share
+
+
+class ApplyStep(nn.Cell):  # type: ignore[misc]
+    """Applies the gradients in the buffers and sets them to zero; reduces the loss as TrainStep does.
+
+    Args:
+        update: Applies gradients.
+        buffers: Sums of the gradients.
+        size: Number of workers.
+    """
+
+    def __init__(self, update: Update, buffers: Any, size: int) -> None:
+        super().__init__(auto_prefix=False)
+        self.update = update
+        self.buffers = buffers
+        self.is_parallel = size > 1
+        self.share = 1.0 / size
+        if self.is_parallel:
+            self.reduce_sum = ops.AllReduce()
+
+    def construct(self, loss, flag):  # type: ignore[no-untyped-def]  # noqa: D102
+        gradients: Any = ()
+        for index in range(len(self.buffers)):
+            gradients = (*gradients, self.buffers[index] * 1.0)
+        loss = ops.depend(loss, self.update(gradients))
+        for index in range(len(self.buffers)):
+            ops.assign(self.buffers[index], ops.zeros_like(self.buffers[index]))
+        if self.is_parallel:
+            sums = self.reduce_sum(ops.concat((ops.reshape(loss, (1,)), flag)))
+            return sums[0] * self.share, sums[1]
+        return loss, flag
 
 
 class Trainer:
     """Runs training steps, alone or as one of several workers.
 
+    Attributes:
+        cell: The cell of a step, for callbacks.
+        state: Parameters beside those of network and optimizer.
+
     Args:
-        network: The network.
-        loss: The loss function, or None when the network returns the loss itself.
+        network: The network, for messages.
+        with_loss: The network with its loss.
         optimizer: The optimizer.
+        config: The options.
         worker: Rank and number of workers.
+        names: Names of a batch's tensors, for messages.
     """
 
-    def __init__(self, network: Any, loss: Any, optimizer: Any, worker: WorkerInfo) -> None:
+    def __init__(
+        self,
+        network: Any,
+        with_loss: Any,
+        optimizer: Any,
+        config: TrainingConfig,
+        worker: WorkerInfo,
+        names: Sequence[str],
+    ) -> None:
         self._network = network
-        with_loss = network if loss is None else nn.WithLossCell(network, loss)
-        self._parallel = worker.size > 1
-        if self._parallel:
-            self.cell = ParallelTrainStep(with_loss, optimizer, worker.size)
-        else:
-            self.cell = nn.TrainOneStepCell(with_loss, optimizer)
-        self.cell.set_train(True)
+        self._with_loss = with_loss
+        self._optimizer = optimizer
+        self._config = config
+        self._worker = worker
+        self._names = tuple(names)
         self._flags = {flag: Tensor(np.array([flag], np.float32)) for flag in (False, True)}
+        self._buffers: Any = None
+        self._apply: Any = None
+        self._frozen: frozenset[str] | None = None
+        self.cell: Any = None
+        average = optimizer.parameters.clone(prefix="ema", init="same") if config.ema else None
+        is_half = config.precision == "float16" and config.train_step is None
+        self.state = StepState(average, amp.DynamicLossScaler(_FIRST_SCALE, 2, _SCALE_WINDOW) if is_half else None)
+        self._own = config.train_step is not None
+        if config.train_step is not None:
+            self.cell = config.train_step(with_loss, optimizer)
+            if not isinstance(self.cell, nn.Cell):
+                raise UserError(f"train_step: must return a mindspore.nn.Cell, got {type(self.cell).__name__}")
+            self.cell.set_train(True)
+
+    def set_frozen(self, names: frozenset[str]) -> None:
+        """Train all of the optimizer's parameters but these; another set compiles another step."""
+        if self._own or names == self._frozen:
+            return
+        self._frozen = names
+        optimizer, config, size = self._optimizer, self._config, self._worker.size
+        trained = [weight.name not in names for weight in optimizer.parameters]
+        weights = ParameterTuple(
+            [weight for weight, is_trained in zip(optimizer.parameters, trained, strict=True) if is_trained]
+        )
+        gradients = Gradients(self._with_loss, weights, self.state.scaler)
+        update = Update(optimizer, trained, config, self.state, size)
+        if config.accumulate > 1:
+            self._buffers = weights.clone(prefix="accumulated", init="zeros")
+            self.cell = AccumulateStep(gradients, self._buffers, config.accumulate)
+            self._apply = ApplyStep(update, self._buffers, size)
+            self._apply.set_train(True)
+        else:
+            self.cell = TrainStep(gradients, update, size)
+        self.cell.set_train(True)
+
+    def set_train(self, training: bool) -> None:
+        """Set the mode of the network: training, or evaluation for Dropout and BatchNorm."""
+        self._with_loss.set_train(training)
+        if self.cell is not None:
+            self.cell.set_train(training)
 
     def run(self, batch: tuple[Any, ...], stop: bool) -> tuple[Any, bool]:
         """Run one step.
@@ -75,99 +298,51 @@ class Trainer:
             UserError: The network cannot be compiled for the batch, or its outputs do not fit the loss.
         """
         try:
-            if not self._parallel:
+            if self._worker.size == 1 and self._config.accumulate == 1:
                 return self.cell(*batch), stop
-            loss, stops = self.cell(*batch, self._flags[stop])
-            return loss, float(stops.asnumpy()) > 0
+            if self._own:
+                loss = self.cell(*batch)
+                return loss, float(ops.AllReduce()(self._flags[stop]).asnumpy()[0]) > 0
+            if self._config.accumulate == 1:
+                loss, stops = self.cell(*batch, self._flags[stop])
+            else:
+                loss, stops = self._accumulate(batch, stop)
+            return loss, float(stops.asnumpy().ravel()[0]) > 0
         except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:
-            explained = explain_computation(error, self._network, batch)
+            explained = explain_computation(error, self._network, self._names, batch)
             if explained is None:
                 raise
             raise explained from error
 
+    def read_average(self) -> dict[str, Any]:
+        """Return the averaged weights by the names of the optimizer's parameters; empty without averaging."""
+        if self.state.average is None:
+            return {}
+        return {
+            weight.name: average for weight, average in zip(self._optimizer.parameters, self.state.average, strict=True)
+        }
 
-class Evaluator:
-    """Computes metrics over a validation set.
-
-    Args:
-        network: The network.
-        loss: The loss function, or None when the network returns the loss itself.
-        metrics: MindSpore metrics by name, or names.
-        validation: The batches.
-    """
-
-    def __init__(self, network: Any, loss: Any, metrics: Any, validation: Validation) -> None:
-        self.metrics = resolve_metrics(metrics)
-        if loss is None and self.metrics:
-            raise UserError("metrics: need loss=…; a network that returns its loss has no outputs to measure")
-        self.validation = validation
-        self.cell = network if loss is None else nn.WithEvalCell(network, loss)
-
-    def run(self, before: Any = None, after: Any = None) -> tuple[dict[str, Any], float]:
-        """Evaluate.
-
-        Args:
-            before: Called with each batch before its step, or None.
-            after: Called with the outputs after each step, or None.
-
-        Returns:
-            The metrics by name, and the mean loss over the samples.
-        """
-        for metric in self.metrics.values():
-            metric.clear()
-        total, count = 0.0, 0
-        for batch in self.validation.read():
-            if before is not None:
-                before(batch)
-            outputs = self.cell(*batch)
-            if after is not None:
-                after(outputs)
-            loss, *rest = outputs if isinstance(outputs, tuple) else (outputs,)
-            for metric in self.metrics.values():
-                metric.update(*rest)
-            samples = len(batch[0])
-            total += float(np.mean(loss.asnumpy())) * samples
-            count += samples
-        return {name: metric.eval() for name, metric in self.metrics.items()}, total / max(count, 1)
-
-
-def resolve_metrics(metrics: Mapping[str, Any] | Iterable[str] | None) -> dict[str, Any]:
-    """Return metrics by name, from a mapping or from MindSpore's names.
-
-    Raises:
-        UserError: A name or an object is not a metric.
-    """
-    if isinstance(metrics, str):
-        metrics = (metrics,)
-    if isinstance(metrics, Mapping):
-        wrong = [name for name, metric in metrics.items() if not isinstance(metric, Metric)]
-        if wrong:
-            raise UserError(
-                f"metrics.{wrong[0]}: must be a mindspore.train.Metric, got {type(metrics[wrong[0]]).__name__}"
-            )
-        return dict(metrics)
-    found = {}
-    for name in sorted(metrics) if isinstance(metrics, (set, frozenset)) else metrics or ():
+    @contextlib.contextmanager
+    def use_average(self) -> Iterator[None]:
+        """Set the network's weights to the averaged ones for the block."""
+        averages = self.read_average()
+        kept = []
+        for weight in self._optimizer.parameters if averages else ():
+            kept.append(Tensor(weight.asnumpy().copy()))
+            weight.set_data(Tensor(averages[weight.name].asnumpy().copy()))
         try:
-            found[name] = get_metric_fn(name)
-        except KeyError:
-            raise UserError(f"metrics: MindSpore has no metric {name!r}", hint="Such as accuracy, loss, mae.") from None
-    return found
+            yield
+        finally:
+            for weight, value in zip(self._optimizer.parameters, kept, strict=False):
+                weight.set_data(value)
 
-
-def read_learning_rate(optimizer: Any) -> float | list[float] | None:
-    """Return the learning rate of the last step; a list for parameter groups; None if the optimizer has none."""
-    rates = getattr(optimizer, "learning_rate", None)
-    if rates is None:
-        return None
-    if isinstance(rates, (list, tuple)):
-        values = [_read_one(rate, optimizer) for rate in rates]
-        return values[0] if len(set(values)) == 1 else values
-    return _read_one(rates, optimizer)
-
-
-def _read_one(rate: Any, optimizer: Any) -> float:
-    if isinstance(rate, nn.Cell):
-        done = max(int(optimizer.global_step.asnumpy().ravel()[0]) - 1, 0)
-        rate = rate(Tensor(np.array([done], np.int32)))
-    return float(np.asarray(rate.asnumpy()).ravel()[0])
+    def _accumulate(self, batch: tuple[Any, ...], stop: bool) -> tuple[Any, Any]:
+        parts = self._config.accumulate
+        size, rest = divmod(len(batch[0]), parts)
+        if rest:
+            raise UserError(f"accumulate: must divide the batch of {len(batch[0])} samples, got {parts}")
+        loss: Any = None
+        for part in range(parts):
+            own = self.cell(*(tensor[part * size : (part + 1) * size] for tensor in batch))
+            loss = own if loss is None else loss + own
+        return self._apply(loss, self._flags[stop])  # type: ignore[no-any-return]

@@ -55,15 +55,17 @@ def main() -> None:
         network,
         loss=nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"),
         optimizer=nn.Adam(network.trainable_params(), 0.01),
-        epochs=options.epochs,
-        metrics=["accuracy"],
         callbacks=[
             EarlyStopping("accuracy", patience=10),
             Hold(options.root, options.hold_step, options.hold_checkpoint),
         ],
-        checkpoint_dir=options.root / "checkpoints",
-        output_dir=options.root / "output",
-        network_factory="training_script:build",
+        config=training.TrainingConfig(
+            epochs=options.epochs,
+            metrics=["accuracy"],
+            checkpoint_dir=options.root / "checkpoints",
+            output_dir=options.root / "output",
+            network_factory="training_script:build",
+        ),
     )
     np.savez(options.root / "weights.npz", *[parameter.asnumpy() for parameter in network.trainable_params()])
 

@@ -41,6 +41,7 @@ def test_front_door_offers_the_usual_names() -> None:
     assert dir(importlib.import_module("kfp_mindspore")) == [
         "InferenceClient",
         "MSJobClient",
+        "TrainingConfig",
         "build_image",
         "export_mindir",
         "fit",

@@ -45,17 +45,19 @@ def main() -> None:
         network,
         loss=nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"),
         optimizer=nn.Adam(network.trainable_params(), 0.01),
-        epochs=4,
-        metrics=["accuracy"],
         callbacks=[
             Interrupt(),
             EarlyStopping("loss", patience=10),
             ReduceLROnPlateau("loss", patience=1, factor=0.5, min_delta=0.5),
         ],
-        batch_size=32,
-        checkpoint_dir=ROOT / "checkpoints",
-        output_dir=ROOT / "output",
-        network_factory="parallel_script:Network",
+        config=training.TrainingConfig(
+            epochs=4,
+            batch_size=32,
+            metrics=["accuracy"],
+            checkpoint_dir=ROOT / "checkpoints",
+            output_dir=ROOT / "output",
+            network_factory="parallel_script:Network",
+        ),
     )
     weights = np.concatenate([parameter.asnumpy().ravel() for parameter in network.trainable_params()])
     np.savez(ROOT / f"weights-{worker.rank}.npz", weights=weights)

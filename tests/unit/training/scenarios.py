@@ -88,12 +88,22 @@ def make_loss() -> Any:
     return nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
 
 
-def train(network: Any = None, *, rate: Any = 0.01, epochs: int = 3, **arguments: Any) -> tuple[Any, Any, Any]:
+def train(network: Any = None, *, rate: Any = 0.01, **arguments: Any) -> tuple[Any, Any, Any]:
     network = network or Small()
-    optimizer = nn.Adam(network.trainable_params(), rate)
-    given = {"train": TRAIN, "loss": make_loss(), "validation": VALIDATION, "metrics": ["accuracy"], "verbose": False}
-    result = training.fit(network, optimizer=optimizer, epochs=epochs, **{**given, **arguments})
-    return result, network, optimizer
+    given = {
+        "data": TRAIN,
+        "loss": make_loss(),
+        "optimizer": nn.Adam(network.trainable_params(), rate),
+        "validation": VALIDATION,
+        "callbacks": (),
+        "epochs": 3,
+        "metrics": ["accuracy"],
+        "verbose": False,
+    }
+    given.update(arguments)
+    direct = {name: given.pop(name) for name in ("data", "loss", "optimizer", "validation", "callbacks")}
+    result = training.fit(network, **direct, config=training.TrainingConfig(**given))
+    return result, network, direct["optimizer"]
 
 
 def read_weights(network: Any) -> list[Any]:
@@ -209,12 +219,11 @@ def same_as_model_fit(path: Path) -> Any:
                 TRAIN,
                 loss=make_loss(),
                 optimizer=optimizer,
-                epochs=30,
                 validation=VALIDATION,
-                metrics={"accuracy": Accuracy()},
                 callbacks=callbacks,
-                shuffle=False,
-                verbose=False,
+                config=training.TrainingConfig(
+                    epochs=30, metrics={"accuracy": Accuracy()}, shuffle=False, verbose=False
+                ),
             )
         else:
             ms.set_context(mode=ms.GRAPH_MODE)
@@ -400,7 +409,7 @@ def what_a_run_writes(path: Path) -> Any:
         with contextlib.redirect_stdout(out):
             result, _, _ = train(
                 Small(hidden=8),
-                train=None,
+                data=None,
                 validation=None,
                 epochs=5,
                 keep_checkpoints=2,
@@ -434,9 +443,9 @@ def other_sources(path: Path) -> Any:
     as_dict = {"features": TRAIN[0].astype(np.float64), "labels": TRAIN[1].astype(np.int64)}
     return {
         "arrays": losses(),
-        "dict": losses(train=as_dict),
-        "pipeline": losses(train=make_pipeline(TRAIN, 32), validation=make_pipeline(VALIDATION, 50)),
-        "dataset": len(losses(train=DATASET, validation=DATASET)),
+        "dict": losses(data=as_dict),
+        "pipeline": losses(data=make_pipeline(TRAIN, 32), validation=make_pipeline(VALIDATION, 50)),
+        "dataset": len(losses(data=DATASET, validation=DATASET)),
     }
 
 
@@ -452,9 +461,7 @@ def learning_rates(path: Path) -> Any:
         {"params": network.hidden.trainable_params(), "lr": 0.01},
         {"params": network.output.trainable_params(), "lr": 0.02},
     ]
-    result = training.fit(
-        network, TRAIN, loss=make_loss(), optimizer=nn.Momentum(groups, 0.1, 0.9), epochs=1, verbose=False
-    )
+    result, _, _ = train(network, optimizer=nn.Momentum(groups, 0.1, 0.9), epochs=1)
     found["groups"] = [record["learning_rate"] for record in result.history]
     return found
 
@@ -462,8 +469,7 @@ def learning_rates(path: Path) -> Any:
 @scenario
 def a_network_with_its_loss(path: Path) -> Any:
     network = nn.WithLossCell(Small(), make_loss())
-    optimizer = nn.Adam(network.trainable_params(), 0.01)
-    result = training.fit(network, TRAIN, optimizer=optimizer, epochs=2, validation=VALIDATION, verbose=False)
+    result, _, _ = train(network, loss=None, metrics=())
     return [dict(result.metrics), result.checkpoint]
 
 
@@ -488,18 +494,18 @@ def refusals(path: Path) -> Any:
         "epochs": {"epochs": 0},
         "several": {"epochs": 0, "batch_size": 0},
         "too large a batch": {"batch_size": 321},
-        "lengths": {"train": (TRAIN[0], TRAIN[1][:-1])},
-        "kind of data": {"train": 3},
-        "no dataset": {"train": None},
-        "no such directory": {"train": str(path / "nowhere")},
+        "lengths": {"data": (TRAIN[0], TRAIN[1][:-1])},
+        "kind of data": {"data": 3},
+        "no dataset": {"data": None},
+        "no such directory": {"data": str(path / "nowhere")},
         "metric": {"metrics": ["accurracy"]},
         "metric object": {"metrics": {"accuracy": 3}},
         "callback": {"callbacks": [print]},
         "factory": {"network_factory": "no colon"},
         "arguments": {"network_arguments": {"hidden": {1, 2}}},
-        "augment": {"train": make_pipeline(TRAIN, 32), "augment": lambda images, generator: images},
+        "augment": {"data": make_pipeline(TRAIN, 32), "augment": lambda images, generator: images},
         "loss is gone": {"rate": 1e30},
-        "shapes": {"train": (TRAIN[0][:, :, :7], TRAIN[1])},
+        "shapes": {"data": (TRAIN[0][:, :, :7], TRAIN[1])},
         "another network": {"epochs": 2, "checkpoint_dir": other},
     }
     found = {}

@@ -54,17 +54,6 @@ def test_distortion_of_zero_is_the_identity(images: np.ndarray) -> None:
     assert np.allclose(train.distort(images, Still()), images)  # type: ignore[arg-type]
 
 
-def test_learning_rate_warms_up_and_decays() -> None:
-    rates = train.schedule_learning_rate(0.1, 100)
-    peak = int(np.argmax(rates))
-    assert len(rates) == 100
-    assert 8 <= peak <= 10
-    assert rates[:peak] == sorted(rates[:peak])
-    assert rates[peak:] == sorted(rates[peak:], reverse=True)
-    assert rates[0] == pytest.approx(0.01)
-    assert rates[-1] < 0.0012
-
-
 def test_help_imports_neither_kfp_nor_mindspore() -> None:
     code = (
         "import sys; from kfp_mindspore.digits import train\n"

@@ -116,10 +116,10 @@ def test_metrics_jsonl_has_a_line_per_epoch(results: dict[str, Any]) -> None:
     lines = results["what_a_run_writes"]["lines"]
     assert [(line["epoch"], line["step"]) for line in lines] == [(epoch, 36 * epoch) for epoch in range(1, 6)]
     for line in lines:
-        assert set(line) == {"epoch", "step", "loss", "learning_rate", "images_per_second", "validation"}
+        assert set(line) == {"epoch", "step", "loss", "learning_rate", "samples_per_second", "seconds", "validation"}
         assert set(line["validation"]) == {"eval_loss", "accuracy"}
         assert line["learning_rate"] == pytest.approx(0.01)
-        assert line["images_per_second"] > 0
+        assert line["samples_per_second"] > 0
     assert lines[-1]["loss"] < lines[0]["loss"]
 
 
@@ -165,18 +165,22 @@ def test_run_is_reproducible_by_its_seed(results: dict[str, Any]) -> None:
         ("epochs", "ValidationError", "epochs: must be at least 1, got 0"),
         ("several", "ValidationError", "epochs: must be at least 1, got 0; batch_size: must be at least 1, got 0"),
         ("too large a batch", "UserError", "batch_size: must be 1 to 320, the training samples, got 321"),
-        ("lengths", "UserError", "features and labels must be as many, got 320 and 319"),
-        ("kind of data", "UserError", "train: must be (features, labels)"),
-        ("no dataset", "UserError", "train: not given, and KFP_MINDSPORE_DATASET_DIR is not set"),
+        ("lengths", "UserError", "data: columns must be equally long, got image 320, target 319"),
+        ("kind of data", "UserError", "data: must be (inputs, targets)"),
+        ("no dataset", "UserError", "data: not given, and KFP_MINDSPORE_DATASET_DIR is not set"),
         ("no such directory", "NotFoundError", "no such dataset directory"),
-        ("metric", "UserError", "MindSpore has no metric 'accurracy'"),
+        ("metric", "UserError", "metrics: unknown 'accurracy'; did you mean 'accuracy'?"),
         ("metric object", "UserError", "metrics.accuracy: must be a mindspore.train.Metric, got int"),
         ("callback", "UserError", "callbacks[0]: must be a mindspore.train.Callback"),
         ("factory", "UserError", "network_factory: must be 'module:name', got 'no colon'"),
         ("arguments", "UserError", "network_arguments: must be JSON types"),
         ("augment", "UserError", "augment: works on arrays"),
         ("loss is gone", "KfpMindSporeError", "training cannot continue"),
-        ("shapes", "UserError", "Small cannot be computed for a batch of (32, 1, 7, 8) float32 and (32,) int32: For"),
+        (
+            "shapes",
+            "UserError",
+            "cannot be computed for a batch of image (32, 1, 7, 8) float32 and target (32,) int32: For",
+        ),
         ("shapes", "UserError", "scenarios.py:"),
         ("another network", "UserError", "'hidden.weight' has shape (8, 64), the network's has (16, 64)"),
     ],

@@ -1,0 +1,64 @@
+"""Checks of the arguments of `fit`: mistakes that would train nothing, named before anything is compiled."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import mindspore
+from mindspore import nn
+
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.training.config import TrainingConfig
+
+_logger = logging.getLogger(__name__)
+
+
+def check_objects(network: Any, loss: Any, optimizer: Any, config: Any) -> None:
+    """Check that the arguments are objects of the right kinds, and that the optimizer updates the network.
+
+    Raises:
+        UserError: One is a class, of another kind, or the optimizer has the parameters of another network.
+    """
+    for field, given, kind in (("network", network, nn.Cell), ("optimizer", optimizer, nn.Optimizer)):
+        if isinstance(given, type):
+            arguments = "network.trainable_params(), 1e-3" if field == "optimizer" else "…"
+            raise UserError(
+                f"{field}: must be an object, got the class {given.__name__}",
+                hint=f"Write {given.__name__}({arguments}).",
+            )
+        if not isinstance(given, kind):
+            raise UserError(f"{field}: must be a mindspore.nn.{kind.__name__}, got {type(given).__name__}")
+    if not isinstance(config, TrainingConfig):
+        raise UserError(f"config: must be a TrainingConfig, got {type(config).__name__}")
+    losses = loss.values() if isinstance(loss, Mapping) else (loss,)
+    cells = [network, *(item for item in losses if isinstance(item, nn.Cell))]
+    known = {id(parameter) for cell in cells for parameter in cell.get_parameters()}
+    foreign = [parameter.name for parameter in optimizer.parameters if id(parameter) not in known]
+    if foreign:
+        raise UserError(
+            f"optimizer: {foreign[0]!r} is no parameter of the network ({len(foreign)} of "
+            f"{len(optimizer.parameters)} are not), so training would not change it",
+            hint="Build the optimizer over network.trainable_params() of the same object that is trained.",
+        )
+
+
+def apply_precision(network: Any, precision: str) -> Any:
+    """Return the network in mixed precision, with the same parameters in float32.
+
+    Raises:
+        UserError: The device does not compute in it, or MindSpore cannot convert the network.
+    """
+    if precision == "float32":
+        return network
+    device = mindspore.get_context("device_target")
+    if device == "CPU":
+        if precision == "bfloat16":
+            raise UserError("precision: MindSpore has no bfloat16 on CPU", hint="Use float32.")
+        _logger.warning("precision: float16 is emulated on CPU, and slower than float32 (2 to 12 times)")
+    try:
+        return mindspore.amp.auto_mixed_precision(network, "O1", getattr(mindspore, precision))
+    except (TypeError, ValueError, RuntimeError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"precision: {type(network).__name__} cannot be converted to {precision}: {reason}") from error

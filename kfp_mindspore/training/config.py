@@ -1,0 +1,227 @@
+"""TrainingConfig: the options of `fit`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.training.names import suggest
+from kfp_mindspore.training.schedules import Schedule, build_schedule
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Augment = Callable[[Any, np.random.Generator], Any]
+
+PRECISIONS = ("float32", "float16", "bfloat16")
+# Arguments of mindspore.train.EarlyStopping and ReduceLROnPlateau that a configuration may set.
+EARLY_STOPPING = ("monitor", "min_delta", "patience", "mode", "baseline", "restore_best_weights", "verbose")
+REDUCE_ON_PLATEAU = ("monitor", "factor", "patience", "mode", "min_delta", "cooldown", "min_lr", "verbose")
+
+_COUNTS = ("epochs", "batch_size", "accumulate", "validation_epochs", "checkpoint_epochs", "keep_checkpoints")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """Options of `fit`; checked when it is built.
+
+    Args:
+        epochs: Total number of epochs, those before a resume included.
+        batch_size: Samples per optimizer step, over all workers.
+        seed: Seed of shuffling and augmentation, 0 to 2³² - 1.
+        shuffle: Whether to shuffle arrays each epoch.
+        augment: Function (inputs of a batch, numpy Generator) → inputs of the same shapes and dtypes. The inputs are
+            an array, or a dict of arrays by name for a network of several inputs.
+        metrics: Names of MindSpore metrics, such as ("accuracy",), or mindspore.train metrics by name, over the
+            validation set. `output.metric` names the metric of one of several outputs.
+        validation_epochs: Epochs between validations; the last epoch is always validated.
+        checkpoint_dir: Directory of checkpoints; default KFP_MINDSPORE_CHECKPOINT_DIR, without which none are written.
+        checkpoint_epochs: Epochs between checkpoints; the last epoch always has one.
+        keep_checkpoints: Number of newest checkpoints to keep.
+        output_dir: Directory of metrics.jsonl and the final `checkpoint`; default KFP_MINDSPORE_OUTPUT_DIR.
+        schedule: Factor of the optimizer's learning rate by step: a name (constant, cosine, linear, polynomial,
+            exponential, step), a Schedule or a dict of its fields.
+        accumulate: Number of parts that each batch is computed in; their gradients are averaged, so that the result
+            is that of the whole batch in about 1/accumulate of the memory for activations.
+        clip_norm: Largest L2 norm of all gradients together; larger gradients are scaled down to it.
+        clip_value: Largest absolute value of a gradient's element.
+        freeze: Patterns (fnmatch) of parameter names that are not trained, such as ("backbone.*",). Layers in front of
+            which nothing is trained are not computed backwards.
+        unfreeze: Epoch (from 1) → patterns of `freeze`d parameters that are trained from that epoch on.
+        precision: float32, float16 (mixed, with dynamic loss scaling) or bfloat16 (mixed).
+        class_weights: Factor of the loss of a sample by its label: one number per class, or "balanced" for
+            samples / (classes · samples of the class).
+        early_stopping: Arguments of mindspore.train.EarlyStopping, such as {"monitor": "accuracy", "patience": 5}.
+        reduce_on_plateau: Arguments of mindspore.train.ReduceLROnPlateau.
+        keep_best: Name of a metric; the weights of the epoch with its best value become the final ones.
+        ema: Decay of an exponential moving average of the weights, such as 0.999. Validation and the final weights are
+            those of the average; 0 for none.
+        train_step: Function (network with its loss, optimizer) → Cell that does one optimizer step on a batch and
+            returns the loss, such as a subclass of mindspore.nn.TrainOneStepCell. It replaces the options of the step
+            (accumulate, clip_norm, clip_value, freeze, ema, float16's loss scaling), and the reduction of gradients of
+            several workers.
+        network_factory: `module:callable` that builds the network for export; by default its class.
+        network_arguments: The callable's keyword arguments, JSON types.
+        verbose: Whether to print a line per epoch.
+
+    Raises:
+        ValidationError: Fields have wrong types or values; the message names all of them.
+    """
+
+    epochs: int = 10
+    batch_size: int = 32
+    seed: int = 42
+    shuffle: bool = True
+    augment: Augment | None = None
+    metrics: Mapping[str, Any] | Sequence[str] = ()
+    validation_epochs: int = 1
+    checkpoint_dir: Path | str | None = None
+    checkpoint_epochs: int = 1
+    keep_checkpoints: int = 3
+    output_dir: Path | str | None = None
+    schedule: Schedule | Mapping[str, Any] | str = "constant"
+    accumulate: int = 1
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    freeze: Sequence[str] = ()
+    unfreeze: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    precision: str = "float32"
+    class_weights: Sequence[float] | str | None = None
+    early_stopping: Mapping[str, Any] | None = None
+    reduce_on_plateau: Mapping[str, Any] | None = None
+    keep_best: str | None = None
+    ema: float = 0.0
+    train_step: Callable[[Any, Any], Any] | None = None
+    network_factory: str | None = None
+    network_arguments: Mapping[str, Any] = field(default_factory=dict)
+    verbose: bool = True
+
+    def __post_init__(self) -> None:
+        errors = [*_check_numbers(self), *_check_names(self), *_check_step(self)]
+        try:
+            # Frozen: the field is replaced by its parsed form once.
+            object.__setattr__(self, "schedule", build_schedule(self.schedule))
+        except ValidationError as error:
+            errors += error.errors
+        else:
+            if self.reduce_on_plateau is not None and not self.parsed_schedule.is_constant:
+                errors.append("reduce_on_plateau: both it and the schedule set the learning rate; use one")
+        if isinstance(self.metrics, str):
+            object.__setattr__(self, "metrics", (self.metrics,))
+        errors += self._parse_unfreeze()
+        if errors:
+            raise ValidationError(errors, subject="TrainingConfig")
+
+    @property
+    def parsed_schedule(self) -> Schedule:
+        """The schedule as an object."""
+        return build_schedule(self.schedule)
+
+    def replace(self, **changes: Any) -> TrainingConfig:
+        """Return a copy with other values."""
+        return dataclasses.replace(self, **changes)
+
+    def _parse_unfreeze(self) -> list[str]:
+        """Convert the keys of `unfreeze`, which are text in JSON, to integers."""
+        try:
+            plan = {int(epoch): _to_patterns(patterns) for epoch, patterns in dict(self.unfreeze).items()}
+        except (TypeError, ValueError):
+            return [f"unfreeze: must be {{epoch: [patterns]}}, got {self.unfreeze!r}"]
+        object.__setattr__(self, "unfreeze", plan)
+        object.__setattr__(self, "freeze", _to_patterns(self.freeze))
+        if plan and min(plan) < 1:
+            return [f"unfreeze: epochs must be at least 1, got {min(plan)}"]
+        return ["unfreeze: needs freeze, the patterns of frozen parameters"] if plan and not self.freeze else []
+
+
+def _check_numbers(config: TrainingConfig) -> list[str]:
+    errors = []
+    for name in _COUNTS:
+        value = getattr(config, name)
+        if not _is_integer(value):
+            errors.append(f"{name}: must be an integer, got {value!r} ({type(value).__name__})")
+        elif value < 1:
+            errors.append(f"{name}: must be at least 1, got {value}")
+    if not _is_integer(config.seed) or not 0 <= config.seed < 2**32:
+        errors.append(f"seed: must be an integer from 0 to 2³² - 1, got {config.seed!r}")
+    for name in ("clip_norm", "clip_value"):
+        value = getattr(config, name)
+        if value is not None and not (_is_number(value) and value > 0):
+            errors.append(f"{name}: must be a number above 0, got {value!r}")
+    if not (_is_number(config.ema) and 0 <= config.ema < 1):
+        errors.append(f"ema: must be a number from 0 to below 1, got {config.ema!r}")
+    for name in ("shuffle", "verbose"):
+        if not isinstance(getattr(config, name), bool):
+            errors.append(f"{name}: must be True or False, got {getattr(config, name)!r}")
+    weights = config.class_weights
+    if isinstance(weights, str):
+        if weights != "balanced":
+            errors.append(f"class_weights: must be numbers or 'balanced', got {weights!r}")
+    elif weights is not None and not (len(weights) and all(_is_number(item) and item >= 0 for item in weights)):
+        errors.append(f"class_weights: must be numbers of at least 0, one per class, got {weights!r}")
+    return errors
+
+
+def _check_names(config: TrainingConfig) -> list[str]:
+    errors = []
+    if config.precision not in PRECISIONS:
+        errors.append(f"precision: unknown {config.precision!r}{suggest(str(config.precision), PRECISIONS)}")
+    for name, known in (("early_stopping", EARLY_STOPPING), ("reduce_on_plateau", REDUCE_ON_PLATEAU)):
+        given = getattr(config, name)
+        if given is None:
+            continue
+        if not isinstance(given, Mapping):
+            errors.append(f"{name}: must be a dict of arguments such as {{'patience': 5}}, got {given!r}")
+            continue
+        errors += [f"{name}.{key}: unknown{suggest(key, known)}" for key in given if key not in known]
+    for name in ("augment", "train_step"):
+        given = getattr(config, name)
+        if given is not None and not callable(given):
+            errors.append(f"{name}: must be a function, got {type(given).__name__}")
+    for name in ("checkpoint_dir", "output_dir"):
+        given = getattr(config, name)
+        if given is not None and not isinstance(given, (str, Path)):
+            errors.append(f"{name}: must be a path, got {type(given).__name__}")
+    metrics: Any = config.metrics
+    if not isinstance(metrics, (Mapping, str, Sequence, set, frozenset)):
+        errors.append(f"metrics: must be names or mindspore.train metrics by name, got {type(metrics).__name__}")
+    return errors
+
+
+def _check_step(config: TrainingConfig) -> list[str]:
+    """Return the options that exclude each other."""
+    errors = []
+    if config.train_step is not None:
+        options = {
+            "accumulate": config.accumulate != 1,
+            "clip_norm": config.clip_norm is not None,
+            "clip_value": config.clip_value is not None,
+            "freeze": bool(config.freeze),
+            "ema": bool(config.ema),
+            "precision": config.precision == "float16",
+        }
+        errors += [f"{name}: has no effect on a train_step of your own" for name, is_set in options.items() if is_set]
+    if config.ema and (config.early_stopping or {}).get("restore_best_weights"):
+        errors.append("early_stopping.restore_best_weights: restores weights without the average; use keep_best")
+    return errors
+
+
+def _to_patterns(given: Any) -> tuple[str, ...]:
+    patterns = (given,) if isinstance(given, str) else tuple(given)
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        raise TypeError
+    return patterns
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)

@@ -1,0 +1,59 @@
+"""Frozen parameters by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.training.config import TrainingConfig
+
+
+def list_frozen(config: TrainingConfig, names: Sequence[str], epoch: int) -> frozenset[str]:
+    """Return the names of the parameters that are not trained in an epoch.
+
+    Args:
+        config: Patterns of `freeze` and `unfreeze`.
+        names: Names of the optimizer's parameters.
+        epoch: The epoch, from 1.
+
+    Raises:
+        UserError: A pattern matches no parameter, or nothing is left to train.
+    """
+    frozen = _match(config.freeze, names, "freeze")
+    for start, patterns in config.unfreeze.items():
+        released = _match(patterns, sorted(frozen), f"unfreeze.{start}")
+        if epoch >= start:
+            frozen = frozen - released
+    if frozen and len(frozen) == len(set(names)):
+        raise UserError(f"freeze: leaves no parameter to train in epoch {epoch}")
+    return frozen
+
+
+def disable_weight_decay(optimizer: Any, frozen: Iterable[str]) -> None:
+    """Exempt frozen parameters from weight decay, which changes parameters without a gradient too.
+
+    The flags of the other parameters are restored to those of the optimizer's construction.
+    """
+    flags = getattr(optimizer, "decay_flags", None)
+    if flags is None:
+        return
+    original = getattr(optimizer, "original_decay_flags", None)
+    if original is None:
+        original = optimizer.original_decay_flags = tuple(flags)
+    names = set(frozen)
+    optimizer.decay_flags = tuple(
+        flag and weight.name not in names for flag, weight in zip(original, optimizer.parameters, strict=True)
+    )
+
+
+def _match(patterns: Iterable[str], names: Sequence[str], field: str) -> frozenset[str]:
+    found: set[str] = set()
+    for pattern in patterns:
+        matches = {name for name in names if fnmatchcase(name, pattern)}
+        if not matches:
+            shown = ", ".join(list(names)[:8]) + (", …" if len(names) > 8 else "")
+            raise UserError(f"{field}: {pattern!r} matches no parameter; found {shown or 'none'}")
+        found |= matches
+    return frozenset(found)

@@ -1,0 +1,134 @@
+"""The network with its loss: several inputs and outputs, and weights of samples."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from mindspore import nn, ops
+
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.training.data import Layout
+
+
+class LossPerOutput(nn.Cell):  # type: ignore[misc]
+    """The sum of one loss per output of the network.
+
+    Args:
+        losses: Loss functions of (output, target) by the name of the output.
+        targets: Names of the targets, in the order of the arguments.
+    """
+
+    def __init__(self, losses: Mapping[str, Any], targets: tuple[str, ...]) -> None:
+        super().__init__(auto_prefix=False)
+        self.losses = tuple(losses.values())
+        self.names = tuple(losses)
+        self.indices = tuple(targets.index(name) for name in losses)
+
+    def construct(self, outputs, *targets):  # type: ignore[no-untyped-def]  # noqa: D102
+        total = 0.0
+        for index in range(len(self.losses)):
+            output = outputs[self.names[index]] if isinstance(outputs, dict) else outputs[index]
+            total = total + self.losses[index](output, targets[self.indices[index]])
+        return total
+
+
+class MeanOfWeighted(nn.Cell):  # type: ignore[misc]
+    """The mean over samples of loss × weight, of a loss that returns one value per sample.
+
+    Args:
+        loss: Loss function that returns a tensor of shape (N, …).
+    """
+
+    def __init__(self, loss: Any) -> None:
+        super().__init__(auto_prefix=False)
+        self.loss = loss
+
+    def construct(self, outputs, *targets):  # type: ignore[no-untyped-def]  # noqa: D102
+        weight = targets[-1]
+        values = self.loss(outputs, *targets[:-1])
+        return ops.mean(ops.mean(ops.reshape(values, (weight.shape[0], -1)), 1) * weight)
+
+
+class NetworkWithLoss(nn.Cell):  # type: ignore[misc]
+    """Computes the loss of a batch.
+
+    Args:
+        network: The network.
+        loss: Loss function of (outputs, *targets[, weight]).
+        inputs: Number of the network's inputs, the first tensors of a batch.
+        with_outputs: Whether to return (loss, outputs, *targets), as an evaluation needs.
+    """
+
+    def __init__(self, network: Any, loss: Any, inputs: int, *, with_outputs: bool = False) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.loss = loss
+        self.inputs = inputs
+        self.with_outputs = with_outputs
+
+    def construct(self, *batch):  # type: ignore[no-untyped-def]  # noqa: D102
+        outputs = self.network(*batch[: self.inputs])
+        loss = self.loss(outputs, *batch[self.inputs :])
+        if self.with_outputs:
+            return (loss, outputs, *batch[self.inputs :])
+        return loss
+
+
+def build_loss(loss: Any, layout: Layout) -> Any:
+    """Return the loss function of (outputs, *targets[, weight]) for the argument `loss` of `fit`.
+
+    Args:
+        loss: A loss function, or loss functions by the name of an output and its target.
+        layout: Of the batches.
+
+    Raises:
+        UserError: A loss is not a function or has no target, or it returns no value per sample although the samples
+            have weights.
+    """
+    losses = loss if isinstance(loss, Mapping) else {"": loss}
+    for name, function in losses.items():
+        subject = f"loss.{name}" if name else "loss"
+        if isinstance(function, type):
+            raise UserError(f"{subject}: must be an object, got the class {function.__name__}: {function.__name__}()")
+        if not callable(function):
+            raise UserError(f"{subject}: must be a function or a Cell, got {type(function).__name__}")
+        if isinstance(loss, Mapping) and name not in layout.targets:
+            raise UserError(f"{subject}: has no target, found {', '.join(layout.targets) or 'none'}")
+    if not layout.targets:
+        raise UserError("loss: the data have no targets; give `labels`, or loss=None if the network returns its loss")
+    if layout.weighted:
+        losses = {name: _return_values(function, f"loss.{name}".rstrip(".")) for name, function in losses.items()}
+    if isinstance(loss, Mapping):
+        if layout.weighted:
+            losses = {name: _ValuesPerSample(function) for name, function in losses.items()}
+        combined: Any = LossPerOutput(losses, layout.targets)
+    else:
+        combined = losses[""]
+    return MeanOfWeighted(combined) if layout.weighted else combined
+
+
+class _ValuesPerSample(nn.Cell):  # type: ignore[misc]
+    """A loss of one value per sample, shape (N,)."""
+
+    def __init__(self, loss: Any) -> None:
+        super().__init__(auto_prefix=False)
+        self.loss = loss
+
+    def construct(self, output, target):  # type: ignore[no-untyped-def]
+        values = self.loss(output, target)
+        return ops.mean(ops.reshape(values, (values.shape[0], -1)), 1)
+
+
+def _return_values(loss: Any, subject: str) -> Any:
+    """Return a copy of a loss of MindSpore without reduction; a function must return one value per sample itself."""
+    if not isinstance(loss, nn.LossBase):
+        return loss
+    values = copy.deepcopy(loss)
+    values.reduce = values.average = False
+    if hasattr(values, "reduction"):
+        if loss.reduction == "sum":
+            raise UserError(f"{subject}: weights of samples need reduction='mean' or 'none', got 'sum'")
+        values.reduction = "none"
+    return values

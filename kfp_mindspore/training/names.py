@@ -1,0 +1,18 @@
+"""Names of options and metrics."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+
+def suggest(name: str, known: Sequence[str]) -> str:
+    """Return `; did you mean 'x'?` for the nearest known name, otherwise the known names."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known) or 'none'}"
+
+
+def is_lower_better(metric: str) -> bool:
+    """Return whether a metric improves when it falls, by its name: losses, errors, perplexity and distances."""
+    last = metric.rpartition(".")[2].lower()
+    return last in ("mae", "mse", "rmse") or any(part in last for part in ("loss", "error", "perplexity", "distance"))
