@@ -22,7 +22,7 @@ from harness import build_parser, build_target, compute_ratios, print_result, ru
 PLAIN = Path(__file__).parent / "peers" / "plain_lifecycle.py"
 STAGES = ("load", "train", "export", "evaluate", "serve")
 # Results of a run that do not refer to its deleted directory.
-KEPT = ("accuracy", "max_abs_diff", "seconds", "body_seconds", "overhead_seconds", "wall_seconds")
+KEPT = ("metric", "value", "max_abs_diff", "seconds", "body_seconds", "overhead_seconds", "wall_seconds")
 NEVER_CACHED = ("deploy-kserve",)
 
 

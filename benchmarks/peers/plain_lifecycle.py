@@ -49,7 +49,7 @@ def evaluate(directory: Path) -> None:
     """Evaluate the bundle on the test split; exit below the gate."""
     from kfp_mindspore.mindir import evaluate_bundle
 
-    accuracy = evaluate_bundle(directory / "model", directory / "dataset").accuracy
+    accuracy = evaluate_bundle(directory / "model", directory / "dataset").value
     if accuracy < 0.95:
         raise SystemExit(f"accuracy {accuracy:.3f} is below 0.950")
 

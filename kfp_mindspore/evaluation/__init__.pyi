@@ -7,6 +7,7 @@ from .metrics import compute_metrics as compute_metrics
 from .metrics import get_metric as get_metric
 from .predictions import Predictions as Predictions
 from .predictions import build_predictions as build_predictions
+from .predictions import decode_scores as decode_scores
 from .summaries import compute_calibration as compute_calibration
 from .summaries import compute_class_scores as compute_class_scores
 from .summaries import compute_confusion as compute_confusion

@@ -113,6 +113,30 @@ def build_predictions(
     return _BUILDERS[task](scores, target, weights, None if groups is None else np.asarray(groups))
 
 
+def decode_scores(task: str, scores: Array, labels: Sequence[str] = ()) -> list[Any]:
+    """Return one prediction per sample as JSON types: the class, the labels, the number or numbers, or the ids.
+
+    Args:
+        task: See `build_predictions`; None per sample for another one.
+        scores: See `build_predictions`.
+        labels: Class names; a classification without as many returns indexes.
+    """
+    if task == "classification":
+        single = scores.ndim == 1 or scores.shape[1:] == (1,)
+        indexes = (_to_independent(scores.reshape(-1)) > 0.5).astype(int) if single else scores.argmax(axis=1)
+        classes = 2 if single else scores.shape[1]
+        return [labels[index] if len(labels) == classes else index for index in indexes.tolist()]
+    if task == "multi_label":
+        names = labels if len(labels) == scores.shape[1] else range(scores.shape[1])
+        marks = (_to_independent(scores) > 0.5).tolist()
+        return [[name for name, marked in zip(names, row, strict=True) if marked] for row in marks]
+    if task == "language_model":
+        return list(scores.argmax(axis=-1).tolist())
+    if task in ("regression", "ranking"):
+        return list((scores.reshape(-1) if scores.shape[1:] == (1,) else scores).tolist())
+    return [None] * len(scores)
+
+
 def _build_classification(scores: Floats, target: Array, weight: Floats, groups: Array | None) -> Predictions:
     target = _fit("target", target, (len(target),)).astype(np.int32)
     if scores.ndim == 1 or scores.shape[1:] == (1,):

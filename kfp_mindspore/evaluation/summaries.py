@@ -58,14 +58,18 @@ def compute_confusion(predictions: Predictions) -> NDArray[np.int64]:
     return matrix
 
 
-def compute_class_scores(labels: Sequence[str], matrix: NDArray[np.int64]) -> list[ClassScores]:
-    """Compute the precision and recall of each class.
+def compute_class_scores(labels: Sequence[str], predictions: Predictions) -> list[ClassScores]:
+    """Compute the precision and recall of each class of a classification, or of each label of a multi-label task.
 
     Args:
-        labels: K class names.
-        matrix: K × K counts: rows are true classes, columns predicted ones.
+        labels: K names.
+        predictions: Predictions of K classes or labels.
     """
-    counts, predicted, hits = matrix.sum(axis=1), matrix.sum(axis=0), matrix.diagonal()
+    truth, marked = predictions.target, predictions.values
+    if predictions.task == "classification":
+        classes = np.arange(len(labels))
+        truth, marked = truth[:, None] == classes, marked[:, None] == classes
+    counts, predicted, hits = truth.sum(axis=0), marked.sum(axis=0), (truth * marked).sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         precision, recall = hits / predicted, hits / counts
     return [

@@ -1,98 +1,184 @@
-"""Evaluation of a classifier's bundle on a split of a dataset."""
+"""Evaluation of a bundle on a split of a dataset, by the metrics of the dataset's task."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
-from kfp_mindspore.data.samples import read_samples
+from kfp_mindspore.data.samples import Samples, read_samples
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.evaluation import Predictions, build_predictions, compute_metrics, get_metric
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.formats.dataset import Dataset
+from kfp_mindspore.formats.signature import Signature
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
+
+# Column of role `id` with the query of each sample of a ranking.
+GROUP = "group"
+# Scores of a language model are reduced to losses after so many samples: (256, 64, 1000) float64 are 131 MB.
+_TOKEN_ROWS = 256
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result of the evaluation of a classifier.
+    """Result of the evaluation of a model.
 
     Args:
-        accuracy: Share of samples whose predicted class is the true one, 0 to 1.
-        confusion: int64 of shape (K, K): rows true classes, columns predicted ones.
-        labels: K class names.
-        count: Number of samples.
-        predictions: Predicted class indexes, int32 of shape (count,).
+        task: Task of the dataset.
+        metric: Name of the primary metric.
+        metrics: All metrics of the task by name; NaN where one is not defined for these samples.
+        labels: Class names, for classification and multi_label; else empty.
+        predictions: The predictions, with the loss of each sample.
     """
 
-    accuracy: float
-    confusion: NDArray[np.int64]
+    task: str
+    metric: str
+    metrics: Mapping[str, float]
     labels: tuple[str, ...]
-    count: int
-    predictions: NDArray[np.int32]
+    predictions: Predictions
+
+    @property
+    def value(self) -> float:
+        """The primary metric."""
+        return self.metrics[self.metric]
+
+    @property
+    def count(self) -> int:
+        """Number of samples."""
+        return len(self.predictions)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON types."""
+        """Return task, metrics, labels and number of samples as JSON types, None for NaN."""
+        metrics = {name: None if math.isnan(value) else value for name, value in self.metrics.items()}
         return {
-            "accuracy": self.accuracy,
-            "confusion": self.confusion.tolist(),
+            "task": self.task,
+            "metric": self.metric,
+            "value": metrics[self.metric],
+            "metrics": metrics,
             "labels": list(self.labels),
             "count": self.count,
-            "predictions": self.predictions.tolist(),
         }
 
 
 def evaluate_bundle(
-    bundle_dir: Path | str, dataset_dir: Path | str, *, split: str = "test", key: bytes | None = None
+    bundle_dir: Path | str,
+    dataset_dir: Path | str,
+    *,
+    split: str = "test",
+    metric: str = "",
+    key: bytes | None = None,
 ) -> Evaluation:
-    """Compute a classifier's accuracy and confusion matrix with the exported graph itself.
+    """Compute the metrics of a split with the exported graph itself.
+
+    The graph's first output holds the scores, see `kfp_mindspore.evaluation.build_predictions`.
 
     Args:
-        bundle_dir: A bundle with one input; its first output, of shape (N, K), holds a score a class.
-        dataset_dir: A dataset directory.
+        bundle_dir: A bundle whose inputs are the samples' inputs.
+        dataset_dir: A dataset directory with a target.
         split: Name of the split.
+        metric: Name of the primary metric; default that of the task.
         key: Key of an encrypted model.
 
     Raises:
-        UserError: Bundle or dataset is missing or damaged, or they do not fit together.
-        MissingExtraError: MindSpore is not installed.
+        UserError: Bundle or dataset is missing or damaged, they do not fit together, or the metric is not defined.
+        MissingExtraError: MindSpore or scikit-learn is not installed.
     """
-    import numpy as np
-
+    dataset = Dataset.open(dataset_dir)
+    get_metric(metric, dataset.task)
+    bundle = ModelBundle.open(bundle_dir)
+    samples = read_samples(dataset, split)
+    inputs = select_inputs(bundle, samples)
     from kfp_mindspore.mindir.encryption import require_key
     from kfp_mindspore.mindir.runner import GraphRunner
 
-    bundle = ModelBundle.open(bundle_dir)
-    key = require_key(bundle, key)
-    dataset = Dataset.open(dataset_dir)
-    signature = bundle.signature
-    if len(signature.inputs) != 1 or len(signature.outputs[0].shape) != 2:
+    name = bundle.signature.outputs[0].name
+    rows = _TOKEN_ROWS if dataset.task == "language_model" else len(samples)
+    parts = []
+    with GraphRunner(bundle, warm=(), key=require_key(bundle, key)) as runner, events.span("mindir.evaluate"):
+        for start in range(0, len(samples), rows):
+            part = slice(start, start + rows)
+            scores = runner.predict({field: array[part] for field, array in inputs.items()})[name]
+            parts.append(predict_task(dataset, samples, scores, part, subject=str(bundle.path)))
+    return summarize(dataset, Predictions.concatenate(parts), metric)
+
+
+def select_inputs(bundle: ModelBundle, samples: Samples) -> dict[str, NDArray[Any]]:
+    """Return the samples' inputs by the names of the graph's inputs; a single input may have another name.
+
+    Raises:
+        UserError: The samples have no input of a name.
+    """
+    names = [spec.name for spec in bundle.signature.inputs]
+    if len(names) == len(samples.inputs) == 1:
+        return dict(zip(names, samples.inputs.values(), strict=True))
+    missing = [name for name in names if name not in samples.inputs]
+    if missing:
         raise UserError(
-            f"{bundle.path}: evaluation needs one input and scores of shape (N, K), got inputs "
-            f"{[spec.name for spec in signature.inputs]} and output shape {signature.outputs[0].shape}"
+            f"{bundle.path}: needs the inputs {', '.join(names)}, the dataset has {', '.join(samples.inputs)}",
+            hint="Evaluate with the dataset that the model was trained with, or name its columns as the inputs.",
         )
-    samples = read_samples(dataset, split)
-    (features,), targets = samples.inputs.values(), samples.target
-    if targets is None:
-        raise UserError(f"{dataset.path}: has no target column, evaluation needs the true classes")
-    with GraphRunner(bundle, warm=(), key=key) as runner, events.span("mindir.evaluate"):
-        outputs = runner.predict({signature.inputs[0].name: features})
-        scores = outputs[signature.outputs[0].name]
-    classes = scores.shape[1]
-    if int(targets.max()) >= classes:
-        raise UserError(f"{bundle.path}: gives scores for {classes} classes, {dataset.path} has {len(dataset.labels)}")
-    predictions = scores.argmax(axis=1).astype(np.int32)
-    confusion = np.zeros((classes, classes), np.int64)
-    np.add.at(confusion, (targets, predictions), 1)
-    names = dataset.labels if len(dataset.labels) == classes else tuple(str(index) for index in range(classes))
-    return Evaluation(
-        accuracy=float((predictions == targets).mean()),
-        confusion=confusion,
-        labels=names,
-        count=len(targets),
-        predictions=predictions,
-    )
+    return {name: samples.inputs[name] for name in names}
+
+
+def predict_task(
+    dataset: Dataset, samples: Samples, scores: NDArray[Any], part: slice = slice(None), *, subject: str
+) -> Predictions:
+    """Return the predictions of the dataset's task from scores.
+
+    Args:
+        dataset: The dataset.
+        samples: Its samples.
+        scores: Scores of some samples.
+        part: The samples that have the scores.
+        subject: Origin of the scores in messages.
+
+    Raises:
+        UserError: Scores and samples do not fit together, or the dataset has no target.
+    """
+    if samples.target is None:
+        raise UserError(f"{dataset.path}: has no target to evaluate predictions with")
+    groups = samples.ids.get(GROUP)
+    try:
+        return build_predictions(
+            dataset.task,
+            scores,
+            samples.target[part],
+            weight=None if samples.weight is None else samples.weight[part],
+            groups=None if groups is None else groups[part],
+        )
+    except UserError as error:
+        raise UserError(f"{subject} on {dataset.path}: {error.message}", hint=error.hint) from None
+
+
+def summarize(dataset: Dataset, predictions: Predictions, metric: str = "") -> Evaluation:
+    """Return the evaluation of predictions for a dataset.
+
+    Raises:
+        UserError: The metric is not defined for the task or these samples.
+    """
+    primary = get_metric(metric, dataset.task)
+    metrics = compute_metrics(predictions)
+    if primary.name not in metrics or math.isnan(metrics[primary.name]):
+        metrics[primary.name] = primary(predictions)
+    classes = 0 if predictions.probabilities is None else predictions.probabilities.shape[1]
+    labels = dataset.labels if len(dataset.labels) == classes else tuple(str(index) for index in range(classes))
+    return Evaluation(dataset.task, primary.name, metrics, labels, predictions)
+
+
+def get_score_name(signature: Signature, outputs: Mapping[str, NDArray[Any]]) -> str:
+    """Return the name of the output with the scores: the graph's first, else the first numeric one.
+
+    Raises:
+        UserError: No output is numeric.
+    """
+    first = signature.outputs[0].name
+    numeric = [name for name, array in outputs.items() if array.dtype.kind in "fiub"]
+    if not numeric:
+        raise UserError(f"outputs {', '.join(outputs) or 'none'}: none has scores")
+    return first if first in numeric else numeric[0]

@@ -95,9 +95,9 @@ def get_confusion_matrix(result: RunResult) -> dict[str, Any] | None:
 
 
 def get_sample(result: RunResult) -> dict[str, Any] | None:
-    """Return prediction, label and, for a small grey image, pixels of the smoke test's sample, or None."""
-    prediction, label = result.get_output("prediction"), result.get_output("label")
-    if prediction is None or label is None:
+    """Return prediction, label (empty if unknown) and, for a small grey image, pixels of the smoke test's sample."""
+    prediction, label = result.get_output("prediction"), result.get_output("label") or ""
+    if prediction is None:
         return None
     sample: dict[str, Any] = {"prediction": str(prediction), "label": str(label), "pixels": []}
     image = _read_image(result, int(result.get_output("sample_index") or 0))
@@ -135,15 +135,14 @@ def _read_image(result: RunResult, index: int) -> list[list[float]] | None:
 def _list_tiles(result: RunResult) -> list[dict[str, str]]:
     tiles = []
     gate = next(iter(result.gates), None)
-    accuracy = result.get_output("accuracy")
-    if isinstance(accuracy, (int, float)):
+    evaluation = result.get_evaluation()
+    if isinstance(evaluation.get("value"), (int, float)):
         note = ""
         if gate is not None and gate.threshold is not None:
-            note = f"gate {gate.threshold:.3f}: {'passed' if gate.passed else 'not met'}"
-        tiles.append({"name": "accuracy", "value": f"{accuracy:.4f}", "note": note})
-    images = result.get_output("test_images")
-    if isinstance(images, (int, float)):
-        tiles.append({"name": "test images", "value": f"{images:.0f}", "note": "held out"})
+            note = f"gate {gate.threshold:.4g}: {'passed' if gate.passed else 'not met'}"
+        tiles.append({"name": str(evaluation["metric"]), "value": f"{evaluation['value']:.4f}", "note": note})
+    if isinstance(evaluation.get("samples"), (int, float)):
+        tiles.append({"name": "samples", "value": f"{evaluation['samples']:.0f}", "note": "held out"})
     difference = result.get_output("max_abs_diff", first=True)
     if isinstance(difference, (int, float)):
         tiles.append(
@@ -155,7 +154,8 @@ def _list_tiles(result: RunResult) -> list[dict[str, str]]:
         )
     prediction = result.get_output("prediction")
     if prediction is not None:
-        tiles.append({"name": "prediction", "value": str(prediction), "note": f"label {result.get_output('label')}"})
+        label = result.get_output("label")
+        tiles.append({"name": "prediction", "value": str(prediction), "note": f"label {label}" if label else ""})
     return tiles
 
 

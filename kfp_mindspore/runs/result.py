@@ -53,6 +53,9 @@ class StepResult:
             return self.state
         values = []
         shown = {name: value for name, value in self.outputs.items() if not _is_artifact(value)}
+        if isinstance(shown.get("metric"), str) and "value" in shown:
+            shown = {shown["metric"]: shown.pop("value"), **shown}
+            del shown["metric"]
         for name, value in (shown or self._list_metrics()).items():
             if isinstance(value, bool):
                 values.append(f"{name} {'yes' if value else 'no'}")
@@ -158,6 +161,13 @@ class RunResult:
                 return value
         return None
 
+    def get_evaluation(self) -> dict[str, Any]:
+        """Return `metric`, `value` and `samples` of the last step that outputs a metric and its value, else {}."""
+        for step in reversed(self.steps.values()):
+            if {"metric", "value"} <= step.outputs.keys():
+                return {name: step.outputs.get(name) for name in ("metric", "value", "samples")}
+        return {}
+
     def list_artifacts(self, kind: str = "") -> Iterator[tuple[StepResult, str, dict[str, Any]]]:
         """Yield step, name and content of each artifact of a type such as `system.Metrics`; of all types by default."""
         for step in self.steps.values():
@@ -183,8 +193,10 @@ class RunResult:
             "pipeline": self.pipeline,
             "state": self.state,
             "arguments": self.arguments,
-            "accuracy": self.get_output("accuracy"),
-            "test_images": self.get_output("test_images"),
+            "metric": None,
+            "value": None,
+            "samples": None,
+            **self.get_evaluation(),
             "prediction": self.get_output("prediction"),
             "label": self.get_output("label"),
             "url": self.get_output("url"),
@@ -212,7 +224,7 @@ def get_gate(step: StepResult) -> Gate | None:
     if not isinstance(passed, bool) or not step.is_done:
         return None
     threshold = _read_number(step.arguments.get("threshold"))
-    metric = str(step.arguments.get("metric") or "accuracy")
+    metric = str(step.outputs.get("metric") or step.arguments.get("metric") or "accuracy")
     value = _read_number(step.outputs.get(metric, step.outputs.get("value")))
     return Gate(step.name, metric, value, threshold, passed)
 

@@ -120,12 +120,14 @@ def compile_text(source: Any, image: str = "") -> str:
 
     Raises:
         NotFoundError: The pipeline or file does not exist.
-        UserError: The file cannot be imported, contains no pipeline or several, or does not compile.
+        UserError: The file cannot be imported, contains no pipeline or several, does not compile, or has a gate with a
+            threshold outside the range of its metric.
     """
     import tempfile
 
     import yaml
 
+    from kfp_mindspore.runs.gates import check_gates
     from kfp_mindspore.runs.image import set_image
     from kfp_mindspore.runs.task_config_digest import add_task_config_digests
 
@@ -146,6 +148,7 @@ def compile_text(source: Any, image: str = "") -> str:
             compiler.Compiler().compile(pipeline, str(file))
             text = file.read_text()
     compiled = [document for document in yaml.safe_load_all(text) if document]
+    check_gates(compiled[0], {})
     documents = add_task_config_digests(compiled)
     if image:
         documents = [set_image(document, image) for document in documents]

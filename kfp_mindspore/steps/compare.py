@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kfp_mindspore.errors import NotFoundError
 
 if TYPE_CHECKING:
     from kfp import dsl
 
-    from kfp_mindspore.mindir.evaluate import Evaluation
+    from kfp_mindspore.evaluation import Comparison, Predictions
+    from kfp_mindspore.formats.dataset import Dataset
+
+
+class ComparisonOutputs(NamedTuple):
+    """The outputs of compare_models.
+
+    Args:
+        better: Whether the candidate reaches the threshold and is better than the baseline by more than chance.
+        metric: Name of the metric.
+        value: The candidate's metric.
+        baseline_value: The baseline's metric; 0 without a baseline.
+        improvement: Difference of the two, positive where the candidate is better; 0 without a baseline.
+        low: Lower bound of the improvement's interval.
+        high: Upper bound.
+    """
+
+    better: bool
+    metric: str
+    value: float
+    baseline_value: float = 0.0
+    improvement: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
 
 
 def compare_with_baseline(
@@ -23,83 +45,126 @@ def compare_with_baseline(
     baseline: dsl.Model | None = None,
     service_name: str = "",
     namespace: str = "",
-    threshold: float = 0.0,
+    metric: str = "",
+    threshold: float | None = None,
     margin: float = 0.0,
+    confidence: float = 0.95,
     split: str = "test",
-) -> tuple[bool, float, float]:
-    """Compare the accuracy of a candidate with that of a baseline on the same held-out samples.
+) -> ComparisonOutputs:
+    """Compare a metric of a candidate with that of a baseline on the same held-out samples.
+
+    The candidate is better if the whole bootstrap interval of its improvement lies above the margin.
 
     Args:
         candidate: The candidate's bundle.
         dataset: The dataset directory.
-        metrics: Receives accuracy, baseline_accuracy, agreement, threshold and samples.
+        metrics: Receives the metric, samples, threshold, and with a baseline `baseline_<metric>`, improvement, its
+            interval and, for classes and tokens, agreement.
         report: Receives the Markdown page.
         baseline: The baseline's bundle; None for the service's predictions.
         service_name: Name of the service that is the baseline; without such a service there is no baseline.
         namespace: Its namespace; empty for the step's.
-        threshold: Minimum accuracy of the candidate, 0 to 1.
-        margin: Minimum difference between the accuracies, 0 to 1; 0 also accepts an equal accuracy.
+        metric: Metric to compare; empty for the default of the task.
+        threshold: Value of the metric that the candidate must reach; None for none.
+        margin: Improvement that the interval must exceed, in units of the metric; below 0 accepts models that are
+            worse by less.
+        confidence: Confidence of the interval, between 0 and 1.
         split: Split of the dataset.
 
-    Returns:
-        Whether the candidate is better, its accuracy, and the baseline's accuracy (0 without a baseline).
-
     Raises:
-        UserError: A bundle or the dataset is damaged, or they do not fit together.
+        UserError: A bundle or the dataset is damaged, they do not fit together, or an argument is invalid.
         RequestError: The service exists and does not answer.
     """
+    from kfp_mindspore.errors import UserError
+    from kfp_mindspore.evaluation import check_threshold, compare_predictions, get_metric
+    from kfp_mindspore.formats.dataset import Dataset
     from kfp_mindspore.mindir import evaluate_bundle
 
-    evaluation = evaluate_bundle(candidate.path, dataset.path, split=split)
-    name, accuracy, agreement = "none", 0.0, 0.0
+    opened = Dataset.open(dataset.path)
+    check_threshold(metric, threshold, task=opened.task)
+    if not 0 < confidence < 1:
+        raise UserError(f"confidence: must be between 0 and 1, got {confidence}")
+    compared = get_metric(metric, opened.task)
+    evaluation = evaluate_bundle(candidate.path, dataset.path, split=split, metric=compared.name)
+    name, other = "none", None
     if baseline is not None:
-        other = evaluate_bundle(baseline.path, dataset.path, split=split)
-        name, accuracy = "bundle", other.accuracy
-        agreement = float((other.predictions == evaluation.predictions).mean())
-    elif service_name and (found := _evaluate_service(service_name, namespace, dataset.path, split, evaluation)):
-        name, accuracy, agreement = found
-    better = evaluation.accuracy >= threshold and (name == "none" or evaluation.accuracy >= accuracy + margin)
-    values = {
-        "accuracy": evaluation.accuracy,
-        "threshold": threshold,
-        "samples": evaluation.count,
-        **({} if name == "none" else {"baseline_accuracy": accuracy, "agreement": agreement}),
-    }
+        name, other = "bundle", evaluate_bundle(baseline.path, dataset.path, split=split).predictions
+    elif service_name and (found := _predict_by_service(service_name, namespace, opened, split, candidate.path)):
+        name, other = found
+    better = compared.is_met(evaluation.value, threshold)
+    outputs = ComparisonOutputs(better, compared.name, evaluation.value)
+    values = {compared.name: evaluation.value, "samples": float(evaluation.count)}
+    if threshold is not None:
+        values["threshold"] = threshold
+    if other is not None:
+        result = compare_predictions(compared, evaluation.predictions, other, confidence=confidence)
+        outputs = ComparisonOutputs(
+            better and result.low > margin,
+            compared.name,
+            evaluation.value,
+            compared(other),
+            result.improvement,
+            result.low,
+            result.high,
+        )
+        values |= _describe_improvement(outputs, result, evaluation.predictions, other)
     for key, value in values.items():
         metrics.log_metric(key, value)
-    Path(report.path).write_text(_render(name, values, better, margin), encoding="utf-8")
+    Path(report.path).write_text(_render(name, values, outputs, margin, confidence), encoding="utf-8")
     print(
-        f"accuracy {evaluation.accuracy:.4f}, baseline ({name}) {accuracy:.4f}: {'better' if better else 'not better'}"
+        f"{compared.name} {outputs.value:.4f}, baseline ({name}) {outputs.baseline_value:.4f}: "
+        f"{'better' if outputs.better else 'not better'}"
     )
-    return better, evaluation.accuracy, accuracy
+    return outputs
 
 
-def _evaluate_service(
-    name: str, namespace: str, dataset_dir: str, split: str, candidate: Evaluation
-) -> tuple[str, float, float] | None:
-    """Return a description, the accuracy and the agreement of a live service; None if it does not exist."""
-    from kfp_mindspore.data import read_samples
+def _describe_improvement(
+    outputs: ComparisonOutputs, result: Comparison, candidate: Predictions, baseline: Predictions
+) -> dict[str, float]:
+    values = {
+        f"baseline_{outputs.metric}": outputs.baseline_value,
+        "improvement": result.improvement,
+        "improvement_low": result.low,
+        "improvement_high": result.high,
+    }
+    if candidate.hits is not None:
+        values["agreement"] = float((candidate.values == baseline.values).mean())
+    return values
+
+
+def _predict_by_service(
+    name: str, namespace: str, dataset: Dataset, split: str, bundle_dir: str
+) -> tuple[str, Predictions] | None:
+    """Return a description and the predictions of a live service; None if it does not exist."""
+    from kfp_mindspore.data.samples import read_samples
+    from kfp_mindspore.formats.bundle import ModelBundle
     from kfp_mindspore.inference import InferenceClient
     from kfp_mindspore.inference.predict import predict
+    from kfp_mindspore.mindir.evaluate import get_score_name, predict_task
 
     try:
         status = InferenceClient(namespace=namespace).get(name)
     except NotFoundError:
         print(f"service {name}: does not exist, there is no baseline")
         return None
-    samples = read_samples(dataset_dir, split)
-    (features,) = samples.inputs.values()
-    scores = next(iter(predict(status.url, name, features).values()))
-    predictions = scores.argmax(axis=1)
-    accuracy, agreement = (float((predictions == other).mean()) for other in (samples.target, candidate.predictions))
-    return f"service {name}, version {status.version}", accuracy, agreement
+    samples = read_samples(dataset, split)
+    raw = samples.raw if len(samples.raw) > 1 else next(iter(samples.raw.values()))
+    outputs = predict(status.url, name, raw)
+    scores = outputs[get_score_name(ModelBundle.open(bundle_dir).signature, outputs)]
+    return f"service {name}, version {status.version}", predict_task(
+        dataset, samples, scores, subject=f"service {name}"
+    )
 
 
-def _render(baseline: str, values: dict[str, float], better: bool, margin: float) -> str:
-    rows = [
-        f"| {name.replace('_', ' ')} | {value:g} |" if not math.isnan(value) else f"| {name} | - |"
-        for name, value in values.items()
-    ]
-    verdict = "better" if better else "not better"
-    head = [f"# The candidate is {verdict}", "", f"Baseline: {baseline}. Required margin: {margin:g}.", ""]
-    return "\n".join([*head, "| metric | value |", "|---|---|", *rows, ""])
+def _render(
+    baseline: str, values: dict[str, float], outputs: ComparisonOutputs, margin: float, confidence: float
+) -> str:
+    lines = [f"# The candidate is {'better' if outputs.better else 'not better'}", "", f"Baseline: {baseline}.", ""]
+    if baseline != "none":
+        lines += [
+            f"Improvement of {outputs.metric}: {outputs.improvement:g}, {confidence:.0%} interval "
+            f"{outputs.low:g} to {outputs.high:g} (paired bootstrap). Better is an interval above {margin:g}.",
+            "",
+        ]
+    rows = [f"| {name.replace('_', ' ')} | {value:g} |" for name, value in values.items()]
+    return "\n".join([*lines, "| metric | value |", "|---|---|", *rows, ""])

@@ -27,9 +27,10 @@ def predict_batch(
     Shard "k/n" has every n-th sample from the k-th on; the shards "1/n" to "n/n" together have each sample once.
 
     Args:
-        bundle: The model bundle, with one input.
+        bundle: The model bundle.
         dataset: The dataset directory.
-        predictions: Output file: {"index", "outputs": {name: values}} per line, and "prediction" for a classifier.
+        predictions: Output file: {"index", "outputs": {name: values}, "prediction"} per line. The prediction is the
+            class, the labels, the number or the ids by task, and absent for a task without one.
         split: Split of the dataset.
         shard: The shard and the number of shards: "2/4" for the second of four.
 
@@ -42,8 +43,11 @@ def predict_batch(
     import numpy as np
 
     from kfp_mindspore.data import read_samples
+    from kfp_mindspore.evaluation import decode_scores
     from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle
+    from kfp_mindspore.formats.dataset import Dataset
     from kfp_mindspore.mindir import GraphRunner
+    from kfp_mindspore.mindir.evaluate import select_inputs
 
     matched = re.fullmatch(r"(\d+)/(\d+)", shard)
     number, count = (int(group) for group in matched.groups()) if matched else (0, 0)
@@ -51,24 +55,22 @@ def predict_batch(
         raise UserError(f"shard: must be a number from 1 on and the number of shards, such as 2/4, got {shard!r}")
     opened = ModelBundle.open(bundle.path)
     signature = opened.signature
-    if len(signature.inputs) != 1:
-        raise UserError(f"{opened.path}: must have one input, has {[spec.name for spec in signature.inputs]}")
-    (features,) = read_samples(dataset.path, split).inputs.values()
-    indexes = np.arange(number - 1, len(features), count)
+    data = Dataset.open(dataset.path)
+    inputs = select_inputs(opened, read_samples(data, split))
+    indexes = np.arange(number - 1, data.splits[split], count)
     file = Path(predictions.path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    outputs = {}
+    outputs, decoded = {}, []
     if len(indexes):
         with GraphRunner(opened, warm=()) as runner, events.span("mindir.predict"):
-            outputs = runner.predict({signature.inputs[0].name: features[indexes]})
-    labels = signature.labels
-    scores = outputs.get(signature.outputs[0].name)
-    is_classifier = bool(labels) and scores is not None and scores.shape[1:] == (len(labels),)
+            outputs = runner.predict({name: array[indexes] for name, array in inputs.items()})
+        task = signature.metadata.get("task") or data.task
+        decoded = decode_scores(task, outputs[signature.outputs[0].name], signature.labels)
     with file.open("w", encoding="utf-8") as stream:
         for row, index in enumerate(indexes.tolist()):
             line = {"index": index, "outputs": {name: array[row].tolist() for name, array in outputs.items()}}
-            if is_classifier and scores is not None:
-                line["prediction"] = labels[int(scores[row].argmax())]
+            if decoded[row] is not None:
+                line["prediction"] = decoded[row]
             stream.write(json.dumps(line) + "\n")
     predictions.metadata.update(
         format="jsonl",

@@ -1,68 +1,180 @@
-"""The HTML page of an evaluation."""
+"""The HTML page of an evaluation: metrics, plots and worst samples by task."""
 
 from __future__ import annotations
 
+import base64
+import io
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.errors import MissingExtraError
+from kfp_mindspore.steps.plots import Plot, build_plot
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kfp_mindspore.evaluation import Predictions
+    from kfp_mindspore.mindir.evaluate import Evaluation
+
+    Columns = Mapping[str, NDArray[Any]]
+
+_WORST = 10
+_PREVIEW = 80
+_IMAGE_SIDES = range(4, 513)
+_IMAGE_TYPES = {b"\xff\xd8\xff": "jpeg", b"\x89PNG": "png", b"GIF8": "gif"}
 
 
-@dataclass(frozen=True)
-class ClassScores:
-    """Precision and recall of one class; NaN where the denominator is 0.
-
-    Args:
-        label: The class.
-        count: Number of its samples.
-        precision: Fraction of the samples predicted as this class that belong to it.
-        recall: Fraction of its samples that were predicted as this class.
-    """
-
-    label: str
-    count: int
-    precision: float
-    recall: float
-
-
-def compute_class_scores(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> list[ClassScores]:
-    """Compute the precision and recall of each class.
-
-    Args:
-        labels: K class names.
-        matrix: K × K counts: rows are true classes, columns predicted ones.
-    """
-    scores = []
-    for index, label in enumerate(labels):
-        hits, count = matrix[index][index], sum(matrix[index])
-        predicted = sum(row[index] for row in matrix)
-        scores.append(
-            ClassScores(label, count, hits / predicted if predicted else math.nan, hits / count if count else math.nan)
-        )
-    return scores
-
-
-def render_evaluation(labels: Sequence[str], matrix: Sequence[Sequence[int]], accuracy: float, threshold: float) -> str:
+def render_evaluation(evaluation: Evaluation, threshold: float | None, columns: Columns) -> str:
     """Render an evaluation as one self-contained HTML page.
 
     Args:
-        labels: K class names.
-        matrix: K × K counts: rows are true classes, columns predicted ones.
-        accuracy: Fraction of correct predictions, 0 to 1.
-        threshold: Minimum accuracy that passes.
+        evaluation: The evaluation.
+        threshold: Threshold of the gate; None for no gate.
+        columns: Feature columns of the samples as stored, shown for the worst samples.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    from kfp_mindspore.evaluation import METRICS, compute_class_scores, compute_confusion, get_metric
+
+    predictions = evaluation.predictions
+    metric = get_metric(evaluation.metric)
+    matrix = compute_confusion(predictions).tolist() if evaluation.task == "classification" else []
     environment = Environment(
         loader=PackageLoader("kfp_mindspore.steps", "templates"), autoescape=True, undefined=StrictUndefined
     )
     environment.filters["fraction"] = lambda value: "-" if math.isnan(value) else f"{value:.3f}"
     return environment.get_template("evaluation.html.j2").render(
-        labels=labels,
+        evaluation=evaluation,
+        metric=metric,
+        metrics=[(METRICS.get(name, metric), value) for name, value in evaluation.metrics.items()],
+        threshold=threshold,
+        passed=metric.is_met(evaluation.value, threshold),
         matrix=matrix,
         largest=max((max(row) for row in matrix), default=0) or 1,
-        scores=compute_class_scores(labels, matrix),
-        count=sum(sum(row) for row in matrix),
-        accuracy=accuracy,
-        threshold=threshold,
-        passed=accuracy >= threshold,
+        scores=compute_class_scores(evaluation.labels, predictions) if evaluation.labels else [],
+        plots=_list_plots(predictions),
+        worst=_list_worst(evaluation, columns),
+        columns=list(columns),
     )
+
+
+def _list_plots(predictions: Predictions) -> list[Plot]:
+    import numpy as np
+
+    from kfp_mindspore.evaluation import compute_calibration
+
+    unit = (0.0, 1.0)
+    if predictions.task == "classification":
+        curve = compute_calibration(predictions)
+        return [
+            build_plot(
+                "Calibration",
+                curve.confidence,
+                curve.accuracy,
+                labels=("confidence", "accuracy"),
+                limits=(unit, unit),
+                reference=((0, 0), (1, 1)),
+                radii=3 + 7 * np.sqrt(curve.weight / curve.weight.max()),
+                connected=True,
+            )
+        ]
+    if predictions.task == "regression":
+        target, values = predictions.target.reshape(-1), predictions.values.reshape(-1)
+        both = float(min(target.min(), values.min())), float(max(target.max(), values.max()))
+        bound = float(np.abs(values - target).max()) or 1.0
+        return [
+            build_plot(
+                "Predictions",
+                target,
+                values,
+                labels=("true value", "prediction"),
+                limits=(both, both),
+                reference=((both[0], both[0]), (both[1], both[1])),
+            ),
+            build_plot(
+                "Residuals",
+                values,
+                target - values,
+                labels=("prediction", "true value - prediction"),
+                limits=(both, (-bound, bound)),
+                reference=((both[0], 0), (both[1], 0)),
+            ),
+        ]
+    return []
+
+
+def _list_worst(evaluation: Evaluation, columns: Columns) -> list[dict[str, Any]]:
+    """Return index, truth, prediction, loss and the columns of the samples with the largest losses."""
+    from kfp_mindspore.evaluation import list_worst
+
+    predictions = evaluation.predictions
+    losses = predictions.losses
+    if losses is None:
+        return []
+    return [
+        {
+            "index": row,
+            "truth": _describe_prediction(evaluation, predictions.target[row]),
+            "prediction": _describe_prediction(evaluation, predictions.values[row]),
+            "loss": float(losses[row]),
+            "columns": [_preview(array[row]) for array in columns.values()],
+        }
+        for row in list_worst(predictions, _WORST)
+    ]
+
+
+def _describe_prediction(evaluation: Evaluation, value: Any) -> str:
+    if evaluation.task == "classification":
+        return evaluation.labels[int(value)]
+    if evaluation.task == "multi_label":
+        return ", ".join(label for label, marked in zip(evaluation.labels, value, strict=True) if marked) or "none"
+    return _preview(value)["text"]
+
+
+def _preview(value: Any) -> dict[str, str]:
+    """Return a text, or the data URI of an image."""
+    import numpy as np
+
+    if isinstance(value, bytes):
+        kind = next((kind for magic, kind in _IMAGE_TYPES.items() if value.startswith(magic)), "")
+        if kind:
+            return {"text": "", "image": f"data:image/{kind};base64,{base64.b64encode(value).decode()}"}
+        return {"text": _shorten(value.decode(errors="replace")), "image": ""}
+    array = np.asarray(value)
+    pixels = _to_pixels(array)
+    if pixels is not None:
+        return {"text": "", "image": _encode_png(pixels)}
+    # A long array is cut before it is formatted.
+    numbers = array.reshape(-1)[:_PREVIEW].tolist()
+    texts = [number.decode(errors="replace") if isinstance(number, bytes) else f"{number:.4g}" for number in numbers]
+    return {"text": _shorten(" ".join(texts)), "image": ""}
+
+
+def _to_pixels(array: NDArray[Any]) -> NDArray[Any] | None:
+    """Return uint8 (H, W) or (H, W, 3) for an array that is an image of one or three channels, else None."""
+    import numpy as np
+
+    if array.ndim == 3 and array.shape[0] in (1, 3):
+        array = np.moveaxis(array, 0, 2)
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[..., 0]
+    is_image = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)
+    if not is_image or array.dtype == object or not all(side in _IMAGE_SIDES for side in array.shape[:2]):
+        return None
+    low, high = float(array.min()), float(array.max())
+    return ((array.astype(np.float64) - low) * (255 / (high - low) if high > low else 0)).astype(np.uint8)
+
+
+def _encode_png(pixels: NDArray[Any]) -> str:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtraError("pillow", "train") from None
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "png")
+    return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _PREVIEW else text[: _PREVIEW - 1] + "…"

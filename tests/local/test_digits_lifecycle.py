@@ -88,8 +88,8 @@ def first(home: Path) -> dict[str, Any]:
 
 def test_lifecycle_succeeds(home: Path, first: dict[str, Any]) -> None:
     assert first["states"] == dict.fromkeys(STEPS, "succeeded")
-    assert first["accuracy"] >= 0.95
-    assert first["test_images"] >= 300
+    assert first["value"] >= 0.95
+    assert first["samples"] >= 300
     assert first["label"] in set("0123456789")
     assert first["prediction"] in set("0123456789")
     assert first["max_abs_diff"] <= 1e-5
@@ -115,12 +115,12 @@ def test_rerun_is_cached_and_unmet_gate_keeps_deployed_service(home: Path, first
     try:
         assert [again["states"][step] for step in STEPS] == ["cached"] * 4 + ["succeeded"]
         assert sum(again["seconds"][step] for step in STEPS[:4]) <= 1.0
-        assert again["accuracy"] == first["accuracy"]
+        assert again["value"] == first["value"]
         assert get_readiness(again["url"]) is not None
         before = list_processes(home)
         code, output, errors = run(home, "run", "digits_lifecycle", "--keep", "-p", "threshold=0.9999", "--json")
         refused = json.loads(output.splitlines()[-1])
-        accuracy = first["accuracy"]
+        accuracy = first["value"]
         assert code == 3
         assert f"accuracy {accuracy:.3f} is {0.9999 - accuracy:.3f} below the threshold of 1.000" in errors
         assert "Traceback" not in errors

@@ -120,8 +120,8 @@ def test_network_is_replaced_in_less_than_ten_lines(project: Path, home: Path, t
     assert lines < 10
     result = run_pipeline(home, caller, str(project / "pipeline.py"))
     assert result["states"] == dict.fromkeys(STEPS, "succeeded")
-    assert result["accuracy"] >= 0.9
-    assert result["test_images"] == 360
+    assert result["value"] >= 0.9
+    assert result["samples"] == 360
     assert result["prediction"] in "0123456789"
     assert result["max_abs_diff"] <= 1e-5
     assert Path(result["report"]).is_file()

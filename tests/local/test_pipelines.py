@@ -26,7 +26,7 @@ def test_retraining_deploys_a_better_model(local_home: Path, lifecycle: Lifecycl
         result = run_local("retrain_and_promote", arguments, home=local_home, keep=True)
         compared = result.steps["compare-models"].outputs
         assert compared["better"] is True
-        assert compared["baseline_accuracy"] > 0.5
+        assert compared["baseline_value"] > 0.5
         assert result.steps["deploy-kserve"].outputs["deployed"] is True
         assert (result.state, client.get("retrained").version) == ("succeeded", 2)
     finally:

@@ -203,7 +203,7 @@ def test_compiled_steps_run_by_their_commands(
     assert outputs["load-dataset"]["test_samples"] == 360
     assert outputs["train-msjob"]["metrics"]["metadata"]["epoch"] == 3
     assert outputs["export-mindir"]["max_abs_diff"] <= 1e-5
-    assert outputs["evaluate-mindir"]["accuracy"] > 0.8
+    assert outputs["evaluate-mindir"]["value"] > 0.8
     assert outputs["evaluate-mindir"]["passed"] is True
     assert outputs["deploy-kserve"]["url"].startswith("http://")
     assert outputs["deploy-kserve"]["name"] == "from-the-wheel"

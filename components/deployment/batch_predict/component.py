@@ -20,9 +20,9 @@ def batch_predict(
     type `List[str]` runs one step per shard; over an untyped `list`, KFP's driver fails.
 
     Args:
-        bundle: The model bundle, with one input.
+        bundle: The model bundle.
         dataset: The dataset directory.
-        predictions: JSON lines with `index`, `outputs` by name and, for a classifier, `prediction`, the class name.
+        predictions: JSON lines with `index`, `outputs` by name and `prediction`: class, labels, number or ids by task.
         split: Split of the dataset.
         shard: The shard of this step and their number: "2/4" for the second of four.
 

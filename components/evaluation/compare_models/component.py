@@ -1,6 +1,6 @@
 """Component that compares a candidate with the model that serves, or with another bundle."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from kfp import dsl
 from kfp.dsl import Dataset, Input, Markdown, Metrics, Model, Output
@@ -15,12 +15,27 @@ def compare_models(
     baseline: Input[Model] = None,
     service_name: str = "",
     namespace: str = "",
-    threshold: float = 0.0,
+    metric: str = "",
+    threshold: Optional[float] = None,
     margin: float = 0.0,
+    confidence: float = 0.95,
     split: str = "test",
-) -> NamedTuple("Outputs", [("better", bool), ("accuracy", float), ("baseline_accuracy", float)]):
-    """Compare the accuracy of a candidate with that of a baseline on the same held-out samples.
+) -> NamedTuple(
+    "Outputs",
+    [
+        ("better", bool),
+        ("metric", str),
+        ("value", float),
+        ("baseline_value", float),
+        ("improvement", float),
+        ("low", float),
+        ("high", float),
+    ],
+):
+    """Compare a metric of a candidate with that of a baseline on the same held-out samples.
 
+    The candidate is better if the interval of its improvement lies above the margin: the samples are drawn 1,000 times
+    with replacement for both models (paired bootstrap), and the interval holds the central part of the improvements.
     The baseline is a bundle, or the predictions of a live service. Without both the candidate only has to reach the
     threshold, so that the first run of a pipeline deploys. Disable caching of this step in a pipeline that compares
     with a service (`task.set_caching_options(False)`), so that each run tests the live service.
@@ -28,19 +43,25 @@ def compare_models(
     Args:
         candidate: The candidate's model bundle.
         dataset: The dataset directory.
-        metrics: accuracy, threshold, samples, and with a baseline baseline_accuracy and agreement.
+        metrics: The metric, threshold, samples, and with a baseline its metric, the improvement and the agreement.
         report: Markdown page with the metrics and the result.
         baseline: The baseline's model bundle; default the service.
         service_name: Name of the service that is the baseline; it is not an error if it does not exist.
         namespace: Namespace of the service; default the step's.
-        threshold: Minimum accuracy of the candidate, 0 to 1.
-        margin: Least difference of the accuracies that is better, 0 to 1; 0 accepts an equal accuracy.
+        metric: Metric to compare; default that of the task, see `evaluate_mindir`.
+        threshold: Value of the metric that the candidate must reach; default none.
+        margin: Least improvement that is better, in units of the metric; below 0 also accepts slightly worse models.
+        confidence: Confidence of the interval, between 0 and 1.
         split: Split of the dataset to evaluate on.
 
     Returns:
-        better: Whether the candidate reaches the threshold and the baseline's accuracy plus the margin.
-        accuracy: The candidate's fraction of correct predictions, 0 to 1.
-        baseline_accuracy: The baseline's fraction of correct predictions, 0 without a baseline.
+        better: Whether the candidate reaches the threshold and its improvement's interval lies above the margin.
+        metric: Name of the metric.
+        value: The candidate's metric.
+        baseline_value: The baseline's metric, 0 without a baseline.
+        improvement: Their difference, positive where the candidate is better; 0 without a baseline.
+        low: Lower bound of the improvement's interval.
+        high: Upper bound of the interval.
     """
     from kfp_mindspore.steps.compare import compare_with_baseline
 
@@ -52,8 +73,10 @@ def compare_models(
         baseline=baseline,
         service_name=service_name,
         namespace=namespace,
+        metric=metric,
         threshold=threshold,
         margin=margin,
+        confidence=confidence,
         split=split,
     )
 

@@ -1,6 +1,6 @@
 """Component that evaluates an exported model on held-out data."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from kfp import dsl
 from kfp.dsl import HTML, ClassificationMetrics, Dataset, Input, Metrics, Model, Output
@@ -13,31 +13,35 @@ def evaluate_mindir(
     metrics: Output[Metrics],
     confusion: Output[ClassificationMetrics],
     report: Output[HTML],
-    threshold: float = 0.0,
+    metric: str = "",
+    threshold: Optional[float] = None,
     split: str = "test",
-) -> NamedTuple("Outputs", [("accuracy", float), ("passed", bool), ("test_images", int)]):
-    """Evaluate the graph of a model bundle on a held-out split and compare its accuracy with a threshold.
+) -> NamedTuple("Outputs", [("metric", str), ("value", float), ("passed", bool), ("samples", int)]):
+    """Evaluate the graph of a model bundle on a held-out split and compare a metric with a threshold.
 
-    The step succeeds whether or not the threshold is reached. A pipeline gives `passed` to `deploy_kserve` as its gate,
-    or branches on it with `dsl.If`, which costs one more pod.
+    The metrics are those of the dataset's task: classification, multi_label, regression, language_model or ranking. A
+    threshold outside the range of the metric is refused. The step succeeds whether or not the threshold is reached. A
+    pipeline gives `passed` to `deploy_kserve` as its gate, or branches on it with `dsl.If`, which costs one more pod.
 
     Args:
         bundle: The model bundle.
         dataset: The dataset directory.
-        metrics: accuracy, threshold, test_images, and recall by class.
-        confusion: The confusion matrix: rows are true labels, columns predicted ones, values counts.
-        report: HTML page with accuracy, threshold, confusion matrix, and precision and recall by class.
-        threshold: Minimum accuracy that passes, 0 to 1.
+        metrics: The metrics of the dataset's task, threshold, samples, and recall by class.
+        confusion: The confusion matrix of a classification: rows are true labels, columns predicted ones.
+        report: HTML page with metrics, worst samples and, by task, confusion matrix, calibration or residual plot.
+        metric: Metric of the gate; default by task: accuracy, f1_macro, rmse, perplexity or ndcg@10.
+        threshold: Value of the metric that passes, as does a better one; default no gate.
         split: Split of the dataset to evaluate on.
 
     Returns:
-        accuracy: Fraction of correct predictions, 0 to 1.
-        passed: Whether the accuracy reaches the threshold.
-        test_images: Number of samples evaluated.
+        metric: Name of the metric.
+        value: Its value.
+        passed: Whether the value reaches the threshold.
+        samples: Number of samples evaluated.
     """
     from kfp_mindspore.steps.evaluate import evaluate_model
 
-    return evaluate_model(bundle, dataset, metrics, confusion, report, threshold=threshold, split=split)
+    return evaluate_model(bundle, dataset, metrics, confusion, report, metric=metric, threshold=threshold, split=split)
 
 
 if __name__ == "__main__":

@@ -14,4 +14,4 @@ def example_pipeline(model: str):
 
     bundle = dsl.importer(artifact_uri=model, artifact_class=dsl.Model).output
     data = load_dataset(name="digits")
-    evaluate_mindir(bundle=bundle, dataset=data.outputs["dataset"], threshold=0.95)
+    evaluate_mindir(bundle=bundle, dataset=data.outputs["dataset"], metric="accuracy", threshold=0.95)

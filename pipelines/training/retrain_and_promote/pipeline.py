@@ -6,7 +6,8 @@ from kfp import dsl
 @dsl.pipeline(
     name="retrain-and-promote",
     description="Train a model as an MSJob, export it to MindIR, compare it with the model that serves on the same "
-    "held-out samples and, if it is better, deploy it as a canary, test it, and promote it or roll it back.",
+    "held-out samples and, if it is better by more than chance, deploy it as a canary, test it, and promote it or roll "
+    "it back.",
 )
 def retrain_and_promote(
     data: str = "digits",
@@ -14,15 +15,17 @@ def retrain_and_promote(
     seed: int = 42,
     workers: int = 1,
     batch_size: int = 32,
+    metric: str = "accuracy",
     threshold: float = 0.9,
     margin: float = 0.0,
+    confidence: float = 0.95,
     service_name: str = "digits",
     namespace: str = "",
     service_account: str = "",
     canary: int = 10,
     registry: str = "",
 ):
-    """Train a model and deploy it if it is better than the one that serves.
+    """Train a model and deploy it if it is better than the one that serves by more than chance.
 
     The dataset is read again in each run; the comparison and the deployment are never cached. Without a service of the
     name the model only has to reach the threshold. A better model runs as a canary first, is tested, and is promoted
@@ -34,8 +37,10 @@ def retrain_and_promote(
         seed: Seed of the initial parameters and the order of the samples; it does not change the split.
         workers: Number of training workers.
         batch_size: Samples per step over all workers.
-        threshold: Minimum accuracy on the test split for deployment, 0 to 1.
-        margin: Least difference to the served model's accuracy, 0 to 1; 0 also deploys an equal model.
+        metric: Metric of the comparison, see `evaluate_mindir`.
+        threshold: Value of the metric on the test split that is needed for deployment.
+        margin: Improvement over the served model that its whole interval must exceed; below 0 accepts a decrease.
+        confidence: Confidence of the improvement's interval, between 0 and 1.
         service_name: Name of the service and of the model in its URLs.
         namespace: Namespace of the job and the service; default the steps'.
         service_account: Service account of the service's pods, with the credentials of the model's store.
@@ -50,8 +55,10 @@ def retrain_and_promote(
         seed=seed,
         workers=workers,
         batch_size=batch_size,
+        metric=metric,
         threshold=threshold,
         margin=margin,
+        confidence=confidence,
         service_name=service_name,
         namespace=namespace,
         service_account=service_account,

@@ -11,6 +11,7 @@ from kfp import dsl
 def scheduled_retraining(
     data: str = "digits",
     epochs: int = 30,
+    metric: str = "accuracy",
     threshold: float = 0.9,
     margin: float = 0.005,
     service_name: str = "digits",
@@ -27,8 +28,9 @@ def scheduled_retraining(
     Args:
         data: Name, path or URI of the dataset, see `load_dataset`; it is read again in each run.
         epochs: Passes over the training split.
-        threshold: Minimum accuracy on the test split for deployment, 0 to 1.
-        margin: Least difference to the served model's accuracy, 0 to 1.
+        metric: Metric of the comparison, see `evaluate_mindir`.
+        threshold: Value of the metric on the test split that is needed for deployment.
+        margin: Improvement over the served model that its whole 95 % interval must exceed.
         service_name: Name of the service and of the model in its URLs.
         namespace: Namespace of the job and the service; default the steps'.
         service_account: Service account of the service's pods, with the credentials of the model's store.
@@ -43,8 +45,10 @@ def scheduled_retraining(
         seed=42,
         workers=1,
         batch_size=32,
+        metric=metric,
         threshold=threshold,
         margin=margin,
+        confidence=0.95,
         service_name=service_name,
         namespace=namespace,
         service_account=service_account,

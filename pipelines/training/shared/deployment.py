@@ -16,7 +16,7 @@ def deploy_if_accurate(model, dataset, *, threshold, service_name, namespace, se
     from kfp_mindspore.components import deploy_kserve, evaluate_mindir, export_mindir
 
     bundle = export_mindir(model=model, dataset=dataset).outputs["bundle"]
-    evaluation = evaluate_mindir(bundle=bundle, dataset=dataset, threshold=threshold)
+    evaluation = evaluate_mindir(bundle=bundle, dataset=dataset, metric="accuracy", threshold=threshold)
     deploy_kserve(
         bundle=bundle,
         service_name=service_name,

@@ -10,8 +10,10 @@ def retrain(
     seed,
     workers,
     batch_size,
+    metric,
     threshold,
     margin,
+    confidence,
     service_name,
     namespace,
     service_account,
@@ -29,8 +31,10 @@ def retrain(
             served model must not be compared on samples it was trained with.
         workers: Number of training workers.
         batch_size: Samples per step over all workers.
-        threshold: Minimum accuracy on the test split for deployment, 0 to 1.
-        margin: Least difference to the served model's accuracy, 0 to 1.
+        metric: Metric of the comparison.
+        threshold: Value of the metric on the test split that is needed for deployment.
+        margin: Improvement over the served model that its interval must exceed.
+        confidence: Confidence of the improvement's interval, between 0 and 1.
         service_name: Name of the service and of the model in its URLs.
         namespace: Namespace of the job and the service.
         service_account: Service account of the service's pods.
@@ -53,8 +57,10 @@ def retrain(
         dataset=dataset,
         service_name=service_name,
         namespace=namespace,
+        metric=metric,
         threshold=threshold,
         margin=margin,
+        confidence=confidence,
     ).set_caching_options(False)
     # The canary's own test has a few samples only: the comparison above decides, by the whole split.
     deploy_kserve(

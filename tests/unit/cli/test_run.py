@@ -32,9 +32,16 @@ def test_run_prints_table_and_report_or_json(capsys: pytest.CaptureFixture[str])
     assert main.run(["run", TOY, "-p", "count=2", "--json"]) == 0
     captured = capsys.readouterr()
     value = json.loads(captured.out)
-    assert {"accuracy", "test_images", "prediction", "label", "url", "max_abs_diff", "seconds", "overhead_seconds"} <= (
-        value.keys()
-    )
+    assert {
+        "metric",
+        "value",
+        "samples",
+        "prediction",
+        "label",
+        "url",
+        "max_abs_diff",
+        "overhead_seconds",
+    } <= value.keys()
     assert value["states"]["train"] == "cached"
     assert "cached in 0.0 s" in captured.err
 

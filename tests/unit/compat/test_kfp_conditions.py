@@ -12,7 +12,7 @@ from kfp_mindspore.compat import kfp_conditions
     ("reference", "expected"),
     [
         ("pipelinechannel--evaluate-mindir-accuracy", 0.97),
-        ("pipelinechannel--evaluate-mindir-test_images", 360),
+        ("pipelinechannel--evaluate-mindir-samples", 360),
         ("pipelinechannel--evaluate-Output", True),
         ("pipelinechannel--threshold", None),
         ("pipelinechannel--evaluate-mindir-unknown", None),
@@ -23,7 +23,7 @@ def test_task_output_is_resolved_by_name(reference: str, expected: object) -> No
 
     store = IOStore()
     store.put_task_output("evaluate-mindir", "accuracy", 0.97)
-    store.put_task_output("evaluate-mindir", "test_images", 360)
+    store.put_task_output("evaluate-mindir", "samples", 360)
     store.put_task_output("evaluate", "Output", True)
     assert kfp_conditions.get_task_output(reference, store) == expected
 

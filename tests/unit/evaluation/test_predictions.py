@@ -10,6 +10,7 @@ from kfp_mindspore.evaluation import (
     compute_calibration,
     compute_class_scores,
     compute_confusion,
+    decode_scores,
     list_worst,
 )
 
@@ -72,16 +73,41 @@ def test_parts_are_concatenated_and_selected() -> None:
 
 
 def test_summaries_of_a_classification() -> None:
-    predictions = build_predictions("classification", LOGITS, np.array([0, 1, 1]))
-    matrix = compute_confusion(predictions)
-    assert matrix.tolist() == [[1, 0], [1, 1]]
-    cat, dog = compute_class_scores(["cat", "dog"], matrix)
+    logits = np.pad(LOGITS, ((0, 0), (0, 1)), constant_values=-np.inf)
+    predictions = build_predictions("classification", logits, np.array([0, 1, 1]))
+    assert compute_confusion(predictions).tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
+    cat, dog, owl = compute_class_scores(["cat", "dog", "owl"], predictions)
     assert (cat.count, cat.precision, cat.recall) == (1, 0.5, 1.0)
     assert (dog.count, dog.precision, dog.recall) == (2, 1.0, 0.5)
-    (absent,) = compute_class_scores(["owl"], np.zeros((1, 1), np.int64))
-    assert np.isnan([absent.precision, absent.recall]).all()
+    assert owl.count == 0
+    assert np.isnan([owl.precision, owl.recall]).all()
     curve = compute_calibration(predictions)
     assert curve.weight.tolist() == [1, 1, 1]
     assert curve.accuracy.tolist() == [0, 1, 1]
     np.testing.assert_allclose(curve.confidence, 1 / (1 + np.exp([-1, -2, -3])))
     assert list_worst(predictions, 2) == [2, 0]
+
+
+def test_scores_of_labels() -> None:
+    predictions = build_predictions("multi_label", np.array([[0.9, 0.9], [0.2, 0.8]]), np.array([[1, 0], [1, 1]]))
+    found = compute_class_scores(["red", "blue"], predictions)
+    assert [(row.count, row.precision, row.recall) for row in found] == [(2, 1.0, 0.5), (1, 0.5, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("task", "scores", "labels", "expected"),
+    [
+        ("classification", LOGITS, ("cat", "dog"), ["cat", "dog", "cat"]),
+        ("classification", LOGITS, (), [0, 1, 0]),
+        ("classification", [[-1.0], [2.0]], ("cat", "dog"), ["cat", "dog"]),
+        ("classification", [0.4, 0.6], ("cat", "dog"), ["cat", "dog"]),
+        ("multi_label", LOGITS, ("red", "blue"), [["red"], ["blue"], ["red", "blue"]]),
+        ("regression", [[1.5], [2.0]], (), [1.5, 2.0]),
+        ("regression", [[1.5, 2.0]], (), [[1.5, 2.0]]),
+        ("language_model", [[[0.0, 1.0], [1.0, 0.0]]], (), [[1, 0]]),
+        ("ranking", [[0.5]], (), [0.5]),
+        ("none", [[0.5]], (), [None]),
+    ],
+)
+def test_scores_are_decoded_by_task(task, scores, labels, expected) -> None:
+    assert decode_scores(task, np.array(scores), labels) == expected

@@ -132,7 +132,7 @@ def test_outputs_equal_those_of_the_plain_model(models: Path) -> None:
     with GraphRunner(bundle, warm=(), key=KEY) as runner, GraphRunner(plain, warm=()) as other:
         np.testing.assert_array_equal(runner.predict(inputs)["output"], other.predict(inputs)["output"])
     assert verify_bundle(models / "encrypted", outputs=True, key=KEY).max_abs_diff == 0
-    assert evaluate_bundle(models / "encrypted", models / "dataset", key=KEY).accuracy > 0.9
+    assert evaluate_bundle(models / "encrypted", models / "dataset", key=KEY).value > 0.9
     assert verify_bundle(models / "encrypted").samples == 0
     info, expected = inspect_mindir(bundle.mindir, key=KEY), inspect_mindir(plain.mindir)
     assert (info.operators, info.inputs) == (expected.operators, expected.inputs)

@@ -51,7 +51,8 @@ def test_run_reports_outputs_and_progress_and_rerun_is_cached(project: Path, hom
     assert len(train.outputs["digest"]) == 64
     assert 0 < result.overhead_seconds < result.seconds
     value = result.to_dict()
-    assert (value["accuracy"], value["test_images"], value["prediction"], value["label"]) == (0.97, 90, "1", "1")
+    assert (value["metric"], value["value"], value["samples"]) == ("accuracy", 0.97, 90)
+    assert (value["prediction"], value["label"]) == ("1", "1")
     assert value["url"] == "http://127.0.0.1:8080"
     assert result.gates[0].describe() == "accuracy 0.970 is 0.020 above the threshold of 0.950"
     assert json.loads((result.directory / "result.json").read_text()) == value

@@ -76,9 +76,10 @@ def result(tmp_path: Path) -> RunResult:
             0.5,
             arguments={"threshold": 0.8},
             outputs={
-                "accuracy": 0.9,
+                "metric": "accuracy",
+                "value": 0.9,
                 "passed": True,
-                "test_images": 20,
+                "samples": 20,
                 "confusion": make_artifact(tmp_path / "c", "ClassificationMetrics", confusionMatrix=matrix),
             },
         ),
@@ -99,7 +100,7 @@ def result(tmp_path: Path) -> RunResult:
 def test_report_shows_all_results(result: RunResult, tmp_path: Path) -> None:
     text = write_report(result, tmp_path / "report.html").read_text()
     page = Page(text)
-    for word in ("toy & co:", "0.9000", "gate 0.800: passed", "20", "1.0e-07", "<b>cat", "epochs", "Confusion matrix"):
+    for word in ("toy & co:", "0.9000", "gate 0.8: passed", "20", "1.0e-07", "<b>cat", "epochs", "Confusion matrix"):
         assert word in page.words, word
     assert "Rows: label. Columns: prediction. Held-out samples, 2 of 20 wrong." in page.words
     assert page.tags.count("svg") == 3

@@ -82,6 +82,12 @@ def test_gate_description(value: float | None, threshold: float, expected: str) 
             ),
             Gate("s", "f1", 0.1, 0.5, False),
         ),
+        (
+            StepResult(
+                "s", "cached", arguments={"threshold": 5.0}, outputs={"passed": True, "metric": "rmse", "value": 4.0}
+            ),
+            Gate("s", "rmse", 4.0, 5.0, True),
+        ),
         (StepResult("s", "succeeded", outputs={"passed": "yes"}), None),
         (StepResult("s", "failed", outputs={"passed": False}), None),
     ],
@@ -95,6 +101,8 @@ def test_step_description() -> None:
     assert StepResult("s", "succeeded", outputs=outputs).describe() == (
         "accuracy 0.9812, passed yes, images 360, url http://x"
     )
+    evaluated = {"metric": "rmse", "value": 55.25, "passed": True, "samples": 89}
+    assert StepResult("s", "succeeded", outputs=evaluated).describe() == "rmse 55.25, passed yes, samples 89"
     assert StepResult("s", "skipped").describe() == "skipped"
     metrics = {"uri": "/m", "type": "system.Metrics", "metadata": {"epoch": 3, "loss": 0.25, "accuracy": 0.5}}
     assert StepResult("s", "succeeded", outputs={"metrics": metrics}).describe() == "accuracy 0.5, loss 0.25"

@@ -1,32 +1,106 @@
 from __future__ import annotations
 
-import math
+from html.parser import HTMLParser
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from kfp_mindspore.steps.reports import compute_class_scores, render_evaluation
+from kfp_mindspore.evaluation import build_predictions
+from kfp_mindspore.formats.dataset import Column, Dataset
+from kfp_mindspore.mindir.evaluate import Evaluation, summarize
+from kfp_mindspore.steps.plots import build_plot
+from kfp_mindspore.steps.reports import render_evaluation
 
-LABELS = ["<cat>", "dog", "owl"]
-MATRIX = [[3, 1, 0], [0, 4, 0], [0, 0, 0]]
+GENERATOR = np.random.default_rng(0)
+LABELS = ("<cat>", "dog", "owl")
+CLASSES = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+SCORES = np.eye(3)[[0, 0, 0, 1, 1, 1, 1, 1]]
+COLUMNS = {
+    "image": GENERATOR.random((8, 1, 8, 8), np.float32),
+    "photo": np.array([b"\xff\xd8\xffphoto"] * 8, object),
+    "text": np.array([b"<script>" + b"x" * 200] * 8, object),
+    "numbers": np.arange(16, dtype=np.int32).reshape(8, 2),
+}
 
 
-def test_precision_and_recall_by_class() -> None:
-    cat, dog, owl = compute_class_scores(LABELS, MATRIX)
-    assert (cat.count, cat.precision, cat.recall) == (4, 1.0, 0.75)
-    assert (dog.count, dog.precision, dog.recall) == (4, 0.8, 1.0)
-    assert owl.count == 0
-    assert math.isnan(owl.precision)
-    assert math.isnan(owl.recall)
+def evaluate(task: str, scores, target, labels: tuple[str, ...] = ()) -> Evaluation:
+    columns = (Column("x", "float32", ()),)
+    dataset = Dataset(Path("data"), "data", task, labels, columns, {"test": len(target)}, 0)
+    return summarize(dataset, build_predictions(task, np.asarray(scores), np.asarray(target)))
+
+
+def count_tags(page: str) -> dict[str, int]:
+    tags: dict[str, int] = {}
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attributes: tags.update({tag: tags.get(tag, 0) + 1})  # type: ignore[method-assign]
+    parser.feed(page)
+    return tags
 
 
 @pytest.mark.parametrize(
     ("threshold", "found", "absent"),
-    [(0.8, ">met<", "not met"), (0.9, ">not met<", ">met<"), (0.0, "8 held-out samples.", "gate")],
+    [
+        (0.8, 'at least 0.8, is\n<strong class="passed">met<', "not met"),
+        (0.9, ">not met<", ">met<"),
+        (None, "8 held-out samples, task classification.", "gate"),
+    ],
 )
-def test_page_shows_gate_decision(threshold: float, found: str, absent: str) -> None:
-    page = render_evaluation(LABELS, MATRIX, 0.875, threshold)
+def test_page_of_a_classification(threshold: float | None, found: str, absent: str) -> None:
+    page = render_evaluation(evaluate("classification", SCORES, CLASSES, LABELS), threshold, COLUMNS)
+    assert "<h1>accuracy 0.8750</h1>" in page
     assert found in page
     assert absent not in page
     assert "&lt;cat&gt;" in page
     assert "<cat>" not in page
     assert page.count('class="cell"') == 9
+    tags = count_tags(page)
+    assert tags["svg"] == 1  # calibration
+    assert tags["img"] == 16  # two images of each of the eight samples
+    assert "script" not in tags
+    assert "data:image/jpeg;base64" in page
+    assert "x" * 100 not in page
+    worst = page[page.index("largest losses") :]
+    assert worst.index("<td>3</td>") < worst.index("<td>0</td>")
+
+
+@pytest.mark.parametrize(
+    ("task", "scores", "target", "labels", "words", "plots"),
+    [
+        ("regression", [1.0, 2.5], [1.0, 2.0], (), ("rmse 0.3536", "Residuals", "largest losses"), 2),
+        ("regression", [2.0, 2.0], [2.0, 2.0], (), ("rmse 0.0000",), 2),
+        (
+            "multi_label",
+            [[0.9, 0.2, 0.9], [0.1, 0.8, 0.2]],
+            [[1, 0, 0], [0, 0, 0]],
+            LABELS,
+            ("By class", "f1_macro", ">none<", "&lt;cat&gt;, owl"),
+            0,
+        ),
+        ("language_model", np.zeros((2, 3, 4)), [[0, 1, 2]] * 2, (), ("perplexity 4.0000", ">0 1 2<"), 0),
+        ("ranking", [1.0, 2.0], [0, 1], (), ("ndcg@10 1.0000",), 0),
+    ],
+)
+def test_page_by_task(task, scores, target, labels, words, plots) -> None:
+    page = render_evaluation(evaluate(task, scores, target, labels), 5.0, {})
+    for word in words:
+        assert word in page, word
+    assert page.count("<svg") == plots
+    assert "nan" not in page
+
+
+def test_plot_places_points_in_the_limits() -> None:
+    plot = build_plot(
+        "t", np.array([0.0, 0.5, 1.0]), np.array([0.0, 1.0, 0.5]), labels=("x", "y"), limits=((0, 1), (0, 1)),
+        reference=((0, 0), (1, 1)), connected=True,
+    )  # fmt: skip
+    assert plot.points == ((60.0, 268.0, 2.5), (234.0, 12.0, 2.5), (408.0, 140.0, 2.5))
+    assert plot.path == "M60.0 268.0 L234.0 12.0 L408.0 140.0"
+    assert plot.reference == "M60.0 268.0 L408.0 12.0"
+    assert [tick.label for tick in plot.x_ticks] == ["0", "0.25", "0.5", "0.75", "1"]
+
+
+def test_plot_of_many_points_is_thinned() -> None:
+    x = np.linspace(0, 1, 50_000)
+    plot = build_plot("t", x, x, labels=("x", "y"), limits=((0, 1), (0, 1)), reference=((0, 0), (1, 1)))
+    assert len(plot.points) == 1500

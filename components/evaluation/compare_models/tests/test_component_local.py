@@ -15,11 +15,12 @@ def inputs(lifecycle):
 
 
 @pytest.mark.mindspore
-def test_equal_bundle_is_not_better_by_a_margin(run_component, lifecycle, inputs) -> None:
+def test_equal_bundle_is_not_better(run_component, lifecycle, inputs) -> None:
     baseline = {"baseline": (dsl.Model, lifecycle.bundle)}
-    outputs = run_component(compare_models, {**inputs, **baseline}, margin=0.01)
+    outputs = run_component(compare_models, {**inputs, **baseline})
     assert outputs.parameters["better"] is False
-    assert outputs.parameters["accuracy"] == outputs.parameters["baseline_accuracy"] > 0.5
+    assert outputs.parameters["value"] == outputs.parameters["baseline_value"] > 0.5
+    assert outputs.parameters["low"] == outputs.parameters["high"] == 0
     assert outputs.artifacts["metrics"]["metadata"]["agreement"] == 1
     page = Path(outputs.artifacts["report"]["uri"]).read_text()
     assert page.startswith("# The candidate is not better")
@@ -32,11 +33,11 @@ def test_bundle_is_compared_with_the_service(run_component, lifecycle, inputs) -
     client = InferenceClient()
     client.deploy(Service("serves", lifecycle.bundle))
     try:
-        outputs = run_component(compare_models, inputs, service_name="serves")
+        outputs = run_component(compare_models, inputs, service_name="serves", margin=-0.01)
     finally:
         client.delete("serves")
     assert outputs.parameters["better"] is True
-    assert outputs.parameters["accuracy"] == outputs.parameters["baseline_accuracy"] > 0.5
+    assert outputs.parameters["value"] == outputs.parameters["baseline_value"] > 0.5
     assert outputs.artifacts["metrics"]["metadata"]["agreement"] == 1
     assert "service serves, version 1" in Path(outputs.artifacts["report"]["uri"]).read_text()
 

@@ -15,13 +15,13 @@ def test_bundle_is_evaluated_on_the_test_split(run_component, lifecycle) -> None
         {"bundle": (dsl.Model, lifecycle.bundle), "dataset": (dsl.Dataset, lifecycle.dataset)},
         threshold=0.5,
     )
-    assert outputs.parameters["test_images"] == 360
+    assert outputs.parameters["samples"] == 360
     assert outputs.parameters["passed"] is True
-    assert 0.5 < outputs.parameters["accuracy"] <= 1
+    assert 0.5 < outputs.parameters["value"] <= 1
     rows = [row["row"] for row in outputs.artifacts["confusion"]["metadata"]["confusionMatrix"]["rows"]]
     assert sum(map(sum, rows)) == 360
-    assert sum(rows[index][index] for index in range(10)) == round(360 * outputs.parameters["accuracy"])
-    assert outputs.artifacts["metrics"]["metadata"]["accuracy"] == outputs.parameters["accuracy"]
+    assert sum(rows[index][index] for index in range(10)) == round(360 * outputs.parameters["value"])
+    assert outputs.artifacts["metrics"]["metadata"]["accuracy"] == outputs.parameters["value"]
     assert Path(outputs.artifacts["report"]["uri"]).read_text().startswith("<!DOCTYPE html>")
 
 

@@ -7,52 +7,94 @@ from kfp import dsl
 from ..component import evaluate_mindir
 
 
-@pytest.mark.parametrize(("threshold", "passed"), [(0.0, True), (0.875, True), (0.9, False)])
-def test_outputs_artifacts_and_gate(tmp_path, monkeypatch, threshold, passed) -> None:
+@pytest.fixture
+def evaluate(tmp_path, monkeypatch):
+    """Evaluate a dataset of six samples with given scores in place of a graph's."""
     import numpy as np
 
     from kfp_mindspore import mindir
-    from kfp_mindspore.mindir.evaluate import Evaluation
+    from kfp_mindspore.data import read_samples
+    from kfp_mindspore.formats.dataset import Column, Dataset, write_dataset
+    from kfp_mindspore.mindir.evaluate import predict_task, summarize
 
-    evaluation = Evaluation(
-        accuracy=0.875,
-        confusion=np.array([[3, 1], [0, 4]]),
-        labels=("cat", "dog"),
-        count=8,
-        predictions=np.array([0, 0, 0, 1, 1, 1, 1, 1], np.int32),
-    )
-    evaluate = create_autospec(mindir.evaluate_bundle, return_value=evaluation)
-    monkeypatch.setattr(mindir, "evaluate_bundle", evaluate)
-    monkeypatch.setenv("KFP_MINDSPORE_EVENTS", str(tmp_path / "events.jsonl"))
-    metrics = dsl.Metrics(metadata={})
-    confusion = dsl.ClassificationMetrics(metadata={})
-    report = dsl.HTML(uri=str(tmp_path / "report.html"), metadata={})
-    outputs = evaluate_mindir.python_func(
-        bundle=dsl.Model(uri="/bundle"),
-        dataset=dsl.Dataset(uri="/dataset"),
-        metrics=metrics,
-        confusion=confusion,
-        report=report,
-        threshold=threshold,
-    )
-    assert outputs == (0.875, passed, 8)
-    evaluate.assert_called_once_with("/bundle", "/dataset", split="test")
-    assert metrics.metadata == {
-        "accuracy": 0.875,
-        "threshold": threshold,
-        "test_images": 8,
+    def call(task, target, scores, **arguments):
+        target = np.array(target, np.int32 if task == "classification" else np.float32)
+        columns = (Column("x", "float32", (2,)), Column("y", target.dtype.name, (), "target"))
+        arrays = {"x": np.zeros((len(target), 2), np.float32), "y": target}
+        labels = ("cat", "dog") if task == "classification" else ()
+        path = tmp_path / "dataset"
+        write_dataset(path, name="pets", task=task, columns=columns, splits={"test": arrays}, labels=labels)
+
+        def compute(bundle_dir, dataset_dir, *, split="test", metric="", key=None):
+            opened = Dataset.open(dataset_dir)
+            samples = read_samples(opened, split)
+            return summarize(opened, predict_task(opened, samples, np.array(scores), subject=bundle_dir), metric)
+
+        monkeypatch.setattr(mindir, "evaluate_bundle", create_autospec(mindir.evaluate_bundle, side_effect=compute))
+        monkeypatch.setenv("KFP_MINDSPORE_EVENTS", str(tmp_path / "events.jsonl"))
+        artifacts = {
+            "metrics": dsl.Metrics(metadata={}),
+            "confusion": dsl.ClassificationMetrics(metadata={}),
+            "report": dsl.HTML(uri=str(tmp_path / "report.html"), metadata={}),
+        }
+        outputs = evaluate_mindir.python_func(
+            bundle=dsl.Model(uri="/bundle"), dataset=dsl.Dataset(uri=str(path)), **artifacts, **arguments
+        )
+        return outputs, artifacts["metrics"].metadata, artifacts["confusion"].metadata
+
+    return call
+
+
+TARGET = [0, 0, 0, 1, 1, 0]
+SCORES = [[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.1, 0.9], [0.3, 0.7], [0.6, 0.4]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "metric", "value", "passed"),
+    [
+        ({}, "accuracy", 5 / 6, True),
+        ({"threshold": 0.8}, "accuracy", 5 / 6, True),
+        ({"threshold": 0.9}, "accuracy", 5 / 6, False),
+        ({"metric": "balanced_accuracy", "threshold": 0.875}, "balanced_accuracy", 0.875, True),
+        ({"metric": "roc_auc", "threshold": 1.0}, "roc_auc", 1.0, True),
+    ],
+)
+def test_outputs_artifacts_and_gate(evaluate, tmp_path, arguments, metric, value, passed) -> None:
+    outputs, metrics, confusion = evaluate("classification", TARGET, SCORES, **arguments)
+    assert outputs == (metric, pytest.approx(value), passed, 6)
+    assert {name: metrics[name] for name in ("samples", "recall.cat", "recall.dog")} == {
+        "samples": 6,
         "recall.cat": 0.75,
         "recall.dog": 1.0,
     }
-    matrix = confusion.metadata["confusionMatrix"]
+    assert metrics.get("threshold") == arguments.get("threshold")
+    assert metrics["accuracy"] == pytest.approx(5 / 6)
+    matrix = confusion["confusionMatrix"]
     assert [entry["displayName"] for entry in matrix["annotationSpecs"]] == ["cat", "dog"]
-    assert [row["row"] for row in matrix["rows"]] == [[3, 1], [0, 4]]
-    assert "Accuracy 0.8750" in (tmp_path / "report.html").read_text()
+    assert [row["row"] for row in matrix["rows"]] == [[3, 1], [0, 2]]
+    assert f"<h1>{metric} {value:.4f}</h1>" in (tmp_path / "report.html").read_text()
     (event,) = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
     assert event["kind"] == "gate"
-    assert (event["metric"], event["value"], event["threshold"], event["passed"]) == (
-        "accuracy",
-        0.875,
-        threshold,
-        passed,
-    )
+    assert [event[name] for name in ("metric", "threshold", "passed")] == [metric, arguments.get("threshold"), passed]
+
+
+@pytest.mark.parametrize(("threshold", "passed"), [(1.0, True), (0.9, False)])
+def test_gate_of_an_error_is_an_upper_bound(evaluate, threshold, passed) -> None:
+    outputs, metrics, confusion = evaluate("regression", [1, 2, 3, 4], [2, 1, 4, 3], threshold=threshold)
+    assert outputs == ("rmse", 1.0, passed, 4)
+    assert metrics == {"mae": 1.0, "rmse": 1.0, "r2": pytest.approx(0.2), "samples": 4, "threshold": threshold}
+    assert confusion == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"threshold": 95.0}, "threshold: must be 0 to 1, the range of accuracy, got 95"),
+        ({"metric": "mae"}, "metric mae: is for regression, not classification"),
+    ],
+)
+def test_invalid_gate_is_refused(evaluate, arguments, message) -> None:
+    from kfp_mindspore.errors import UserError
+
+    with pytest.raises(UserError, match=message):
+        evaluate("classification", TARGET, SCORES, **arguments)

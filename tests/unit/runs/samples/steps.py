@@ -52,9 +52,9 @@ def train(dataset: dsl.Input[dsl.Dataset], model: dsl.Output[dsl.Model]) -> Name
 @lightweight
 def evaluate(
     model: dsl.Input[dsl.Model], confusion: dsl.Output[dsl.ClassificationMetrics], accuracy: float, threshold: float
-) -> NamedTuple("Outputs", [("accuracy", float), ("passed", bool), ("test_images", int)]):
+) -> NamedTuple("Outputs", [("metric", str), ("value", float), ("passed", bool), ("samples", int)]):
     confusion.log_confusion_matrix(["0", "1", "2"], [[30, 0, 1], [0, 28, 0], [2, 0, 29]])
-    return accuracy, accuracy >= threshold, 90
+    return "accuracy", accuracy, accuracy >= threshold, 90
 
 
 @lightweight
@@ -77,7 +77,7 @@ def toy_lifecycle(count: int = 10, accuracy: float = 0.97, threshold: float = 0.
     data = load(count=count)
     trained = train(dataset=data.outputs["dataset"])
     evaluation = evaluate(model=trained.outputs["model"], accuracy=accuracy, threshold=threshold)
-    with dsl.If(evaluation.outputs["accuracy"] >= threshold):
+    with dsl.If(evaluation.outputs["value"] >= threshold):
         service = serve(model=trained.outputs["model"]).set_caching_options(False)
         smoke(url=service.outputs["url"]).set_caching_options(False)
 

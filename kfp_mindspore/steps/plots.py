@@ -1,0 +1,108 @@
+"""Geometry of a plot of points over two numeric axes, drawn as SVG by a template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+WIDTH, HEIGHT = 420, 320
+LEFT, RIGHT, TOP, BOTTOM = 60, 408, 12, 268
+# More circles make a page of megabytes.
+MAX_POINTS = 1500
+_TICKS = 5
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Position of an axis value in pixels, and its text."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot in pixels.
+
+    Args:
+        title: Title.
+        x_label: Name of the horizontal axis.
+        y_label: Name of the vertical axis.
+        x_ticks: Ticks of the horizontal axis.
+        y_ticks: Ticks of the vertical axis.
+        reference: Path of the line of a perfect model.
+        points: x, y and radius of each point.
+        path: Path through the points in their order; empty for none.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    reference: str
+    points: tuple[tuple[float, float, float], ...]
+    path: str
+
+
+def build_plot(
+    title: str,
+    x: Floats,
+    y: Floats,
+    *,
+    labels: tuple[str, str],
+    limits: tuple[tuple[float, float], tuple[float, float]],
+    reference: tuple[tuple[float, float], tuple[float, float]],
+    radii: Floats | None = None,
+    connected: bool = False,
+) -> Plot:
+    """Build a plot.
+
+    Args:
+        title: Title.
+        x: Horizontal values, (N,).
+        y: Vertical values, (N,).
+        labels: Names of the axes.
+        limits: Least and greatest value of each axis.
+        reference: Two points of the line of a perfect model.
+        radii: Radii of the points in pixels; default 2.5.
+        connected: Whether a line connects the points.
+    """
+    (x_low, x_high), (y_low, y_high) = limits
+
+    def place(values: Floats | Sequence[float], low: float, high: float, start: int, stop: int) -> Floats:
+        placed: Floats = start + (stop - start) * (np.asarray(values) - low) / ((high - low) or 1.0)
+        return placed.round(1)
+
+    def draw(xs: Floats | Sequence[float], ys: Floats | Sequence[float]) -> list[tuple[float, float]]:
+        placed = place(xs, x_low, x_high, LEFT, RIGHT), place(ys, y_low, y_high, BOTTOM, TOP)
+        return list(zip(*(axis.tolist() for axis in placed), strict=True))
+
+    def list_ticks(low: float, high: float, start: int, stop: int) -> tuple[Tick, ...]:
+        values = np.linspace(low, high, _TICKS)
+        return tuple(
+            Tick(at, f"{value:.3g}")
+            for at, value in zip(place(values, low, high, start, stop).tolist(), values.tolist(), strict=True)
+        )
+
+    rows = np.linspace(0, len(x) - 1, min(len(x), MAX_POINTS)).astype(int)
+    sizes = np.full(len(x), 2.5) if radii is None else radii
+    points = draw(x[rows], y[rows])
+    return Plot(
+        title,
+        *labels,
+        x_ticks=list_ticks(x_low, x_high, LEFT, RIGHT),
+        y_ticks=list_ticks(y_low, y_high, BOTTOM, TOP),
+        reference=_to_path(draw(*zip(*reference, strict=True))),
+        points=tuple((*point, round(float(size), 1)) for point, size in zip(points, sizes[rows], strict=True)),
+        path=_to_path(points) if connected else "",
+    )
+
+
+def _to_path(points: Sequence[tuple[float, float]]) -> str:
+    return "M" + " L".join(f"{x} {y}" for x, y in points)
