@@ -1,8 +1,8 @@
 """The model bundle, a directory.
 
 model.mindir      graph and weights
-verified.npz      held-out samples: `input.<name>`, the network's own `output.<name>`, `labels` where known, and with a
-                  preprocessing the same samples as requests have them: `raw.<name>`, and `sizes.<name>` of bytes
+verified.npz      held-out samples: `input.<name>`, the network's own `output.<name>`, `labels` where known, and with
+                  preprocessing steps the same samples as requests have them, `raw.<name>` (see formats/npz.py)
 preprocessing.json  optional: declared preprocessing and postprocessing, see kfp_mindspore.transform.declaration
 transform.py      optional: preprocessing and postprocessing as code, see kfp_mindspore.transform
 example.json      optional: a request and its response, where a transform in code changes them
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import files
 from kfp_mindspore.errors import CorruptBundleError, NotFoundError, UserError, ValidationError
+from kfp_mindspore.formats import npz
 from kfp_mindspore.formats.example_request import ExampleRequest
 from kfp_mindspore.formats.manifest import check_files, describe_files, naming_fields
 from kfp_mindspore.formats.model_options import Dimension
@@ -152,12 +153,16 @@ class ModelBundle:
                 arrays = dict(archive)
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             raise CorruptBundleError(f"{file}: not readable ({error})", hint=_COPY_HINT) from None
+        names: list[str] = []
+        if any(name.startswith("raw.") for name in arrays):
+            names = [str(spec["name"]) for spec in self.read_preprocessing().get("inputs", ())]
+        raw = npz.unpack_columns(file, [f"raw.{name}" for name in names], arrays)
         try:
             return VerifiedSamples(
                 inputs={spec.name: arrays[f"input.{spec.name}"] for spec in self.signature.inputs},
                 outputs={spec.name: arrays[f"output.{spec.name}"] for spec in self.signature.outputs},
                 labels=arrays.get("labels"),
-                raw=_decode_raw(arrays),
+                raw={name: raw[f"raw.{name}"] for name in names},
             )
         except KeyError as error:
             raise UserError(f"{file}: no array {error.args[0]!r}, found {', '.join(arrays)}") from None
@@ -245,7 +250,7 @@ class BundleWriter:
         arrays |= {f"output.{name}": array for name, array in samples.outputs.items()}
         if samples.labels is not None:
             arrays["labels"] = samples.labels
-        arrays |= _encode_raw(samples.raw)
+        arrays |= npz.pack_columns({f"raw.{name}": array for name, array in samples.raw.items()})
         np.savez(self.directory / VERIFIED_FILE, **arrays)
 
     def write_preprocessing(self, declaration: Mapping[str, Any]) -> None:
@@ -265,35 +270,6 @@ class BundleWriter:
         value = {**signature.to_dict(), "files": describe_files(self.directory)}
         value["digest"] = _digest(value)
         files.write_bytes(self.directory / SIGNATURE_FILE, _serialize(value))
-
-
-def _encode_raw(raw: Arrays) -> dict[str, NDArray[Any]]:
-    """Return raw samples as arrays of an .npz file without pickled objects."""
-    import numpy as np
-
-    arrays: dict[str, NDArray[Any]] = {}
-    for name, array in raw.items():
-        if array.dtype == object:
-            arrays[f"raw.{name}"] = np.frombuffer(b"".join(array.flat), np.uint8)
-            arrays[f"sizes.{name}"] = np.array([len(value) for value in array.flat], np.int64).reshape(array.shape)
-        else:
-            arrays[f"raw.{name}"] = array
-    return arrays
-
-
-def _decode_raw(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    import numpy as np
-
-    raw = {name.removeprefix("raw."): array for name, array in arrays.items() if name.startswith("raw.")}
-    for name, joined in raw.items():
-        sizes = arrays.get(f"sizes.{name}")
-        if sizes is not None:
-            values = np.empty(sizes.size, object)
-            ends = np.cumsum(sizes.ravel())
-            content = joined.tobytes()
-            values[:] = [content[end - size : end] for end, size in zip(ends, sizes.flat, strict=True)]
-            raw[name] = values.reshape(sizes.shape)
-    return raw
 
 
 def _serialize(value: Mapping[str, Any]) -> bytes:

@@ -158,7 +158,9 @@ def read_samples(bundle: ModelBundle) -> VerifiedSamples:
 
         verified, transform = bundle.read_verified(), load_transform(bundle)
         assert transform is not None
-        return VerifiedSamples(verified.raw, transform.run_postprocess(verified.outputs), verified.labels)
+        return VerifiedSamples(
+            verified.raw or verified.inputs, transform.run_postprocess(verified.outputs), verified.labels
+        )
     if not _is_transformed(bundle):
         return bundle.read_verified()
     example = bundle.read_example()

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
-from kfp_mindspore.data.samples import read_samples
 from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.formats.bundle import (
     MODEL_FILE,
+    PREPROCESSING_FILE,
     TRANSFORM_FILE,
     BundleWriter,
     ModelBundle,
@@ -24,10 +24,11 @@ from kfp_mindspore.formats.bundle import (
     write_bundle,
 )
 from kfp_mindspore.formats.checkpoint import Checkpoint
-from kfp_mindspore.formats.dataset import Dataset
+from kfp_mindspore.formats.manifest import describe_files
 from kfp_mindspore.formats.model_options import parse_dimensions
 from kfp_mindspore.mindir.encryption import ENCRYPTION, check_key
 from kfp_mindspore.mindir.environment import import_mindspore, use_graph_mode
+from kfp_mindspore.mindir.export_samples import ExportSamples, declare_serving, load_export_samples
 from kfp_mindspore.mindir.index_ranges import compute_index_ranges
 from kfp_mindspore.mindir.metadata import inspect_mindir
 from kfp_mindspore.mindir.padding import (
@@ -38,12 +39,11 @@ from kfp_mindspore.mindir.padding import (
     get_free_axes,
     shorten_error,
 )
-from kfp_mindspore.mindir.verify import TOLERANCE, run_and_compare
+from kfp_mindspore.mindir.verify import TOLERANCE, compare_raw, run_and_compare
 from kfp_mindspore.transform.export import try_transform
 from kfp_mindspore.transform.load import read_transform, read_transform_source
 
 if TYPE_CHECKING:
-    import numpy as np
     from mindspore import nn
     from numpy.typing import NDArray
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 FREE = "free"
-_SPLIT = "test"
+NO_TRANSFORM = "none"
 # Metadata that `export_mindir` writes from validated arguments.
 _OWN_METADATA = ("dimensions", "encryption", "transform")
 
@@ -83,8 +83,11 @@ def export_mindir(
     Args:
         checkpoint_dir: A checkpoint directory.
         output_dir: The bundle directory to write; replaced when it exists.
-        dataset_dir: A dataset directory; the first samples of its test split are compared, its labels are recorded.
+        dataset_dir: A dataset directory; the first samples of its test split are compared, its task, labels and
+            preprocessing are recorded. The preprocessing that the checkpoint records has precedence. Several inputs of
+            a network are matched by name.
         samples: Real inputs to compare, instead of a dataset: an array of shape (N, …), or arrays by parameter name.
+            Raw ones, by the names of requests, if the checkpoint records a preprocessing.
         batch: `free`, or the fixed number of rows of the graph.
         network: `module:factory`, or the network itself; default as recorded by the checkpoint.
         network_arguments: Keyword arguments of the factory; default as recorded by the checkpoint.
@@ -92,7 +95,8 @@ def export_mindir(
         sample_count: Number of samples of the dataset to compare and to keep in the bundle.
         tolerance: Largest absolute difference allowed.
         transform: A file that defines a transform, which is validated and copied into the bundle; or the name of one
-            that an installed package registers.
+            that an installed package registers. It replaces the declared preprocessing and the label of a
+            classification; `none` replaces them by nothing, so that the server runs the graph alone.
         dimensions: Free dimensions other than the batch by name (`formats.model_options.parse_dimensions`); the graph
             is compared with the network at every size that the samples can be padded to.
         key: 16, 24 or 32 bytes to encrypt model.mindir with (AES-GCM). No plain model reaches the disk; the samples in
@@ -112,11 +116,16 @@ def export_mindir(
         raise UserError(f"metadata: {reserved[0]}: is reserved for export", hint=f"Give {reserved[0]} instead.")
     if key is not None:
         check_key(key)
+    declared = transform is None
+    if transform == NO_TRANSFORM:
+        transform = None
     if transform is not None:
         # A misspelt name must not cost the time of an export.
         read_transform_source(transform)
     checkpoint = Checkpoint.open(checkpoint_dir)
-    inputs, labels, origin = _load_samples(dataset_dir, samples, sample_count)
+    loaded = load_export_samples(checkpoint, dataset_dir, samples, sample_count, declared=declared)
+    if not declared and checkpoint.preprocessing:
+        _logger.info("the transform %s replaces the preprocessing that the checkpoint records", transform or "none")
     mindspore = import_mindspore()
     from kfp_mindspore.mindir.network import load_parameters, scratch_directory
 
@@ -125,7 +134,7 @@ def export_mindir(
         load_parameters(cell, checkpoint)
         cell.set_train(False)
         fixed = None if batch == FREE else int(batch)
-        inputs = _order_inputs(cell, inputs, named=isinstance(samples, Mapping))
+        inputs = _order_inputs(cell, loaded.inputs, named=isinstance(samples, Mapping) and not loaded.declaration)
         axes = get_free_axes(dimensions, "inputs")
         if dimensions is not None:
             check_inputs(
@@ -133,51 +142,36 @@ def export_mindir(
             )
         file = _export(cell, scratch, inputs, fixed, axes, key)
         named = dict(zip((spec.name for spec in inspect_mindir(file, key=key).inputs), inputs.values(), strict=False))
-        if isinstance(samples, Mapping) and set(samples) != set(named):
+        if isinstance(samples, Mapping) and not loaded.declaration and set(samples) != set(named):
             raise UserError(f"samples: must be named {', '.join(named)}, got {', '.join(samples)}")
         outputs = _run_network(cell, list(named.values()), fixed)
-        kept = VerifiedSamples(named, outputs, labels)
+        kept = VerifiedSamples(named, outputs, loaded.target)
         signature = _describe_tensors(kept, fixed, dimensions, mindspore.__version__)
-        described = _describe(checkpoint, dataset_dir, metadata)
+        described = _describe(checkpoint, loaded, metadata)
         if key is not None:
             described["encryption"] = ENCRYPTION
         signature = dataclasses.replace(signature, metadata={**described, **signature.metadata})
         signature = _add_ranges(signature, file, named, key)
+        declaration: dict[str, Any] = {}
+        if declared:
+            names = dict(zip(loaded.inputs, named, strict=True)) if len(named) == 1 else {}
+            declaration = declare_serving(loaded, names, signature.outputs)
+            if declaration.get("pre"):
+                kept = dataclasses.replace(kept, raw=loaded.raw)
         with write_bundle(output_dir) as writer:
             shutil.copyfile(file, writer.directory / MODEL_FILE)
             writer.write_verified(kept)
+            if declaration:
+                writer.write_preprocessing(declaration)
             difference = _compare(writer.directory, signature, kept, tolerance, key)
             if signature.dimensions:
                 difference = max(difference, check_padding(writer.directory, signature, kept, tolerance, key))
             if transform is not None:
-                signature = _add_transform(writer, transform, signature, kept, key)
-            verified = {**origin, "samples": len(kept), "max_abs_diff": difference, "tolerance": tolerance}
+                signature = _add_transform(writer, transform, signature, kept, loaded.raw, key)
+            verified = {**loaded.origin, "samples": len(kept), "max_abs_diff": difference, "tolerance": tolerance}
             writer.sign(dataclasses.replace(signature, verified=verified))
             _check_signature(writer.directory, output_dir)
     return ModelBundle.open(output_dir)
-
-
-def _load_samples(
-    dataset_dir: Path | str | None, samples: NDArray[Any] | Mapping[str, NDArray[Any]] | None, count: int
-) -> tuple[Arrays, NDArray[np.int32] | None, dict[str, Any]]:
-    import numpy as np
-
-    if samples is not None:
-        arrays = dict(samples) if isinstance(samples, Mapping) else {"input": samples}
-        if not arrays or len({len(array) if array.ndim else 0 for array in arrays.values()} | {0}) != 2:
-            raise UserError("samples: must be arrays of the same number of rows, at least 1")
-        return {name: np.ascontiguousarray(array) for name, array in arrays.items()}, None, {"dataset": "samples"}
-    if dataset_dir is None:
-        raise UserError(
-            "export needs real inputs to compare the exported graph with the network",
-            hint="Give a dataset directory (--dataset, dataset_dir=…) or arrays (samples=…).",
-        )
-    if count < 1:
-        raise UserError(f"sample_count: must be at least 1, got {count}")
-    dataset = Dataset.open(dataset_dir)
-    held_out = read_samples(dataset, _SPLIT, count=count)
-    origin = {"dataset": dataset.name, "split": _SPLIT, "sha256": dataset.digest}
-    return held_out.inputs, held_out.target, origin
 
 
 def _get_network(checkpoint: Checkpoint, network: str | nn.Cell | None, arguments: Mapping[str, Any] | None) -> nn.Cell:
@@ -195,17 +189,26 @@ def _get_network(checkpoint: Checkpoint, network: str | nn.Cell | None, argument
 
 
 def _order_inputs(cell: nn.Cell, inputs: Arrays, *, named: bool) -> Arrays:
-    """Return the inputs in the order of `construct`'s parameters and with their names, where they match."""
+    """Return the inputs in the order of `construct`'s parameters and with their names, where they match.
+
+    Raises:
+        UserError: There are several inputs by other names than the parameters'.
+    """
     parameters = [
         name
         for name, parameter in inspect.signature(cell.construct).parameters.items()
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
-    if named:
-        return (
-            {name: inputs[name] for name in parameters if name in inputs} if set(inputs) <= set(parameters) else inputs
+    if named or len(inputs) > 1:
+        if set(inputs) <= set(parameters):
+            return {name: inputs[name] for name in parameters if name in inputs}
+        if named or not parameters:
+            return inputs
+        raise UserError(
+            f"{type(cell).__name__}: its inputs are {', '.join(parameters)}, the samples are {', '.join(inputs)}",
+            hint="Name the dataset's columns as the network's inputs, or add Rename steps to its preprocessing.",
         )
-    return dict(zip(parameters, inputs.values(), strict=False)) if len(inputs) <= len(parameters) else inputs
+    return dict(zip(parameters, inputs.values(), strict=False)) if parameters else inputs
 
 
 def _export(cell: nn.Cell, scratch: Path, arrays: Arrays, fixed: int | None, axes: Axes, key: bytes | None) -> Path:
@@ -307,7 +310,12 @@ def _check_signature(directory: Path, output_dir: Path | str) -> None:
 
 
 def _add_transform(
-    writer: BundleWriter, transform: Path | str, signature: Signature, samples: VerifiedSamples, key: bytes | None
+    writer: BundleWriter,
+    transform: Path | str,
+    signature: Signature,
+    samples: VerifiedSamples,
+    raw: Arrays,
+    key: bytes | None,
 ) -> Signature:
     """Validate a transform, write it and its example, and return the signature, which names a registered one."""
     from kfp_mindspore.mindir.runner import GraphRunner
@@ -318,7 +326,7 @@ def _add_transform(
         with GraphRunner(ModelBundle(writer.directory, signature), max_batch=1, warm=(), key=key) as runner:
             return runner.predict(arrays)
 
-    example = try_transform(bound, samples, compute, Path(transform) if source else None)
+    example = try_transform(bound, samples, compute, Path(transform) if source else None, raw=raw)
     if example is not None:
         writer.write_example(example)
     if source:
@@ -327,15 +335,15 @@ def _add_transform(
     return dataclasses.replace(signature, metadata={**signature.metadata, "transform": str(transform)})
 
 
-def _describe(
-    checkpoint: Checkpoint, dataset_dir: Path | str | None, metadata: Mapping[str, str] | None
-) -> dict[str, str]:
+def _describe(checkpoint: Checkpoint, samples: ExportSamples, metadata: Mapping[str, str] | None) -> dict[str, str]:
     described = {"epoch": str(checkpoint.epoch), "step": str(checkpoint.step), "seed": str(checkpoint.seed)}
     if checkpoint.network.factory:
         described["network"] = checkpoint.network.factory
         described["network_arguments"] = json.dumps(dict(checkpoint.network.arguments), sort_keys=True)
-    if dataset_dir is not None:
-        described["labels"] = json.dumps(list(Dataset.open(dataset_dir).labels))
+    if samples.task:
+        described["task"] = samples.task
+    if samples.labels:
+        described["labels"] = json.dumps(list(samples.labels))
     return {**described, **{name: str(text) for name, text in (metadata or {}).items()}}
 
 
@@ -344,8 +352,9 @@ def _compare(
 ) -> float:
     # Without dimensions nothing is padded: compare the graph first, the padding later.
     plain = {name: text for name, text in signature.metadata.items() if name != "dimensions"}
-    bundle = ModelBundle(directory, dataclasses.replace(signature, metadata=plain))
-    difference = run_and_compare(bundle, samples, key)
+    bundle = ModelBundle(directory, dataclasses.replace(signature, metadata=plain, files=describe_files(directory)))
+    compare = compare_raw if PREPROCESSING_FILE in bundle.signature.files else run_and_compare
+    difference = compare(bundle, samples, key)
     if not difference <= tolerance:
         raise KfpMindSporeError(
             f"the exported graph must compute what the network does within {tolerance}, differs by {difference} on "

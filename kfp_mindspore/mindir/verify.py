@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import KfpMindSporeError
-from kfp_mindspore.formats.bundle import ModelBundle, VerifiedSamples
+from kfp_mindspore.formats.bundle import PREPROCESSING_FILE, ModelBundle, VerifiedSamples
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,7 +70,7 @@ def verify_bundle(
     from kfp_mindspore.mindir.encryption import require_key
 
     samples = bundle.read_verified()
-    compare = compare_raw if samples.raw else run_and_compare
+    compare = compare_raw if PREPROCESSING_FILE in bundle.signature.files else run_and_compare
     difference = compare(bundle, samples, require_key(bundle, key))
     if not difference <= tolerance:
         raise KfpMindSporeError(
@@ -93,7 +93,9 @@ def compare_raw(bundle: ModelBundle, samples: VerifiedSamples, key: bytes | None
 
     with ModelRunner(bundle, key=key) as runner:
         assert runner.transform is not None
-        return measure_difference(runner.transform.run_postprocess(samples.outputs), runner.predict(samples.raw))
+        return measure_difference(
+            runner.transform.run_postprocess(samples.outputs), runner.predict(samples.raw or samples.inputs)
+        )
 
 
 def measure_difference(expected: Mapping[str, NDArray[Any]], found: Mapping[str, NDArray[Any]]) -> float:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from numpy.typing import NDArray
 
 from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.formats.bundle import VerifiedSamples
 from kfp_mindspore.formats.example_request import ExampleRequest
+from kfp_mindspore.formats.tensors import list_mismatches
 from kfp_mindspore.transform.base import Arrays, TransformFailedError
 from kfp_mindspore.transform.bound import BoundTransform
 from kfp_mindspore.transform.load import describe_failure
@@ -17,15 +20,23 @@ _EXAMPLE_ROWS = 2
 
 
 def try_transform(
-    bound: BoundTransform, samples: VerifiedSamples, compute: Callable[[Arrays], Arrays], file: Path | None = None
+    bound: BoundTransform,
+    samples: VerifiedSamples,
+    compute: Callable[[Arrays], Arrays],
+    file: Path | None = None,
+    *,
+    raw: Mapping[str, NDArray[Any]] | None = None,
 ) -> ExampleRequest | None:
     """Run an example through a transform and the graph: real samples where they fit `inputs`, else `make_example`.
+
+    The graph's inputs have precedence over the dataset's raw columns.
 
     Args:
         bound: The transform.
         samples: Real inputs of the model and the outputs of its network.
         compute: The graph.
         file: Source of the transform, to name a line of it.
+        raw: The samples before the dataset's own preprocessing.
 
     Returns:
         The example and its response; None when the transform has no example: only `postprocess` was validated.
@@ -35,7 +46,7 @@ def try_transform(
     """
     where = "" if file is None else str(file)
     try:
-        inputs = _make_example(bound, samples)
+        inputs = _make_example(bound, samples, raw or {})
         if inputs is None:
             bound.run_postprocess(samples.outputs)
             return None
@@ -48,11 +59,13 @@ def try_transform(
         raise UserError(f"{bound.name}: refuses an example: {error.message}", hint=error.hint) from error
 
 
-def _make_example(bound: BoundTransform, samples: VerifiedSamples) -> Arrays | None:
+def _make_example(bound: BoundTransform, samples: VerifiedSamples, raw: Mapping[str, NDArray[Any]]) -> Arrays | None:
     signature = bound.signature
     if bound.inputs == signature.free_batch(signature.inputs):
         batched = bool(signature.batch_size)
         return {name: array[:_EXAMPLE_ROWS] if batched else array for name, array in samples.inputs.items()}
+    if raw and not list_mismatches(bound.inputs, raw):
+        return {name: array[:_EXAMPLE_ROWS] for name, array in raw.items()}
     try:
         found: Any = bound.transform.make_example(signature)
     except (Exception, SystemExit) as error:

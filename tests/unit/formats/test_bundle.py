@@ -54,8 +54,11 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> ModelBundle:
 @given(texts=st.lists(st.binary(max_size=9), min_size=1, max_size=6))
 def test_raw_samples_and_preprocessing_round_trip(tmp_path_factory: pytest.TempPathFactory, texts: list[bytes]) -> None:
     rows = np.array([*texts, None], object)[:-1]
-    raw = {"text": rows, "words": np.stack([rows, rows[::-1]], 1), "age": np.arange(len(texts))}
-    declaration = {"inputs": [], "pre": [{"type": "Cast", "dtype": "float32", "column": "é"}]}
+    raw = {"text": rows, "file.bytes": rows[::-1], "age": np.arange(len(texts))}
+    declaration = {
+        "inputs": [{"name": name, "dtype": "bytes", "shape": [-1]} for name in raw],
+        "pre": [{"type": "Cast", "dtype": "float32", "column": "é"}],
+    }
     path = tmp_path_factory.mktemp("raw") / "model"
     with write_bundle(path) as writer:
         (writer.directory / MODEL_FILE).write_bytes(b"graph")

@@ -1,0 +1,165 @@
+"""Held-out samples of an export, and the preprocessing and postprocessing that the bundle declares."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.data.samples import read_samples
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.checkpoint import Checkpoint
+from kfp_mindspore.formats.dataset import Dataset
+from kfp_mindspore.formats.tensors import TensorSpec
+from kfp_mindspore.transform.declaration import build_pipeline, declare_step
+from kfp_mindspore.transform.values import Label
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
+
+_SPLIT = "test"
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ExportSamples:
+    """Samples to compare the exported graph with the network.
+
+    Args:
+        inputs: The network's inputs by name, each of shape (N, …).
+        raw: The same samples as requests have them; equal to `inputs` without a preprocessing.
+        declaration: The declared preprocessing; empty for none.
+        target: True class indexes of a classification, int32 of shape (N,), or None.
+        labels: Class names.
+        task: The dataset's task; empty without a dataset.
+        origin: Where they come from, for the signature's `verified`.
+    """
+
+    inputs: Arrays
+    raw: Arrays
+    declaration: Mapping[str, Any] = field(default_factory=dict)
+    target: NDArray[Any] | None = None
+    labels: tuple[str, ...] = ()
+    task: str = ""
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether the labels are names of classes, of which each sample has one."""
+        return self.task == "classification" and bool(self.labels)
+
+
+def load_export_samples(
+    checkpoint: Checkpoint,
+    dataset_dir: Path | str | None,
+    samples: NDArray[Any] | Mapping[str, NDArray[Any]] | None,
+    count: int,
+    *,
+    declared: bool,
+) -> ExportSamples:
+    """Read the samples of an export and apply the preprocessing that the network was trained with.
+
+    Args:
+        checkpoint: The checkpoint; its preprocessing has precedence over the dataset's.
+        dataset_dir: A dataset directory, whose test split is read.
+        samples: Arrays instead of a dataset: raw, if the checkpoint records a preprocessing and `declared` is set.
+        count: Number of samples of the dataset.
+        declared: Whether the bundle declares the preprocessing; not so with a transform.
+
+    Raises:
+        UserError: There are no samples, or the preprocessing does not fit them.
+    """
+    import numpy as np
+
+    declaration = checkpoint.preprocessing if declared else {}
+    if samples is not None:
+        arrays = dict(samples) if isinstance(samples, Mapping) else {_get_name(declaration): samples}
+        if not arrays or len({len(array) if array.ndim else 0 for array in arrays.values()} | {0}) != 2:
+            raise UserError("samples: must be arrays of the same number of rows, at least 1")
+        raw = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        return ExportSamples(_preprocess(declaration, raw), raw, declaration, origin={"dataset": "samples"})
+    if dataset_dir is None:
+        raise UserError(
+            "export needs real inputs to compare the exported graph with the network",
+            hint="Give a dataset directory (--dataset, dataset_dir=…) or arrays (samples=…).",
+        )
+    if count < 1:
+        raise UserError(f"sample_count: must be at least 1, got {count}")
+    dataset = Dataset.open(dataset_dir)
+    held_out = read_samples(dataset, _SPLIT, count=count)
+    inputs = held_out.inputs
+    if declared and not declaration:
+        declaration = dataset.preprocessing
+    elif declaration and declaration != dataset.preprocessing:
+        _logger.warning(
+            "%s: declares another preprocessing than %s was trained with, whose is exported",
+            dataset_dir,
+            checkpoint.path,
+        )
+        inputs = _preprocess(declaration, held_out.raw)
+    is_classification = dataset.task == "classification"
+    return ExportSamples(
+        inputs,
+        held_out.raw,
+        declaration,
+        target=held_out.target if is_classification else None,
+        labels=dataset.labels,
+        task=dataset.task,
+        origin={"dataset": dataset.name, "split": _SPLIT, "sha256": dataset.digest},
+    )
+
+
+def declare_serving(samples: ExportSamples, names: Mapping[str, str], outputs: Sequence[TensorSpec]) -> dict[str, Any]:
+    """Return the declaration of a bundle: the dataset's preprocessing, and the label of a classification.
+
+    Args:
+        samples: The samples of the export.
+        names: The graph's input by the name of the network's input in the samples.
+        outputs: The graph's outputs.
+
+    Returns:
+        The declaration; empty when the server runs the graph alone.
+    """
+    pre = [*samples.declaration.get("pre", ())]
+    if pre:
+        pre += [
+            {"type": "Rename", "name": graph, "column": column} for column, graph in names.items() if column != graph
+        ]
+    post = [*samples.declaration.get("post", ())]
+    if samples.is_classification and not post:
+        scores = [spec for spec in outputs if spec.shape[1:] == (len(samples.labels),) and spec.dtype[:5] == "float"]
+        if scores:
+            column = scores[0].name if len(outputs) > 1 else ""
+            post = [declare_step(Label(samples.labels, column=column))]
+    if not pre and not post:
+        return {}
+    inputs = {"inputs": [spec.to_dict() for spec in _describe_raw(samples)]} if pre else {}
+    return {**inputs, "pre": pre, "post": post}
+
+
+def _describe_raw(samples: ExportSamples) -> list[TensorSpec]:
+    return list(build_pipeline(samples.declaration).inputs or ()) or [
+        TensorSpec(name, "bytes" if array.dtype == object else array.dtype.name, (-1, *array.shape[1:]))
+        for name, array in samples.raw.items()
+    ]
+
+
+def _preprocess(declaration: Mapping[str, Any], raw: Arrays) -> Arrays:
+    import numpy as np
+
+    if not declaration:
+        return raw
+    pipeline = build_pipeline(declaration)
+    expected = [spec.name for spec in pipeline.inputs or ()]
+    if expected and set(expected) != set(raw):
+        raise UserError(f"samples: must be named {', '.join(expected)}, as the preprocessing has, got {', '.join(raw)}")
+    return {name: np.ascontiguousarray(array) for name, array in pipeline.preprocess(raw).items()}
+
+
+def _get_name(declaration: Mapping[str, Any]) -> str:
+    inputs = build_pipeline(declaration).inputs or ()
+    return inputs[0].name if len(inputs) == 1 else "input"
