@@ -27,9 +27,9 @@ def pytest_configure() -> None:
 def models(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """Return a directory with `dataset`, `checkpoint` and model bundles, made once per session; copy before damaging.
 
-    `free`, `fixed` (batch 8) and `transformed` (PNG and JPEG files to the three best classes) are classifiers of
-    digits, and `encrypted` with the key bytes(range(32)); `pair` has two inputs and two outputs, `sequence` a free
-    length of up to 64 tokens.
+    `raw` (pixels 0 to 16 to scores and label), `free` and `fixed` (batch 8; the graph alone) and `transformed` (PNG and
+    JPEG files to the three best classes) are classifiers of digits, and `encrypted` with the key bytes(range(32));
+    `pair` has two inputs and two outputs, `sequence` a free length of up to 64 tokens.
     """
     from kfp_mindspore.testing import make_once
 

@@ -13,6 +13,8 @@ from kfp_mindspore import events
 from kfp_mindspore.errors import MissingExtraError, NotFoundError, UserError, ValidationError
 from kfp_mindspore.formats import npz
 from kfp_mindspore.formats.dataset import DESCRIPTION, SPLITS, Column, Dataset, copy_dataset, write_dataset
+from kfp_mindspore.formats.tensors import TensorSpec
+from kfp_mindspore.transform import Normalize, Pipeline, Standardize, Step, declare, fit_steps
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,10 +37,11 @@ def load_dataset(
     """Write a dataset directory with splits and description; an existing one is replaced atomically.
 
     Args:
-        name_or_uri: `digits` (8×8 images scaled to 0..1, shape (1, 8, 8)), `breast_cancer` or `wine` (standardised by
-            the training split's mean and deviation), all from scikit-learn, no network needed; or a path or fsspec
-            URI of a dataset directory, of a directory with train.npz, validation.npz and test.npz, or of one .npz
-            file with `features` and `labels`, which is split. Given arrays are not scaled.
+        name_or_uri: `digits` (8×8 images of pixels 0 to 16, shape (1, 8, 8), and the preprocessing that divides them
+            by 16), `breast_cancer` or `wine` (raw features, and the preprocessing that standardises them by the
+            training split's mean and deviation), all from scikit-learn, no network needed; or a path or fsspec URI
+            of a dataset directory, of a directory with train.npz, validation.npz and test.npz, or of one .npz file
+            with `features` and `labels`, which is split. Given arrays are not scaled.
         output_dir: The dataset directory to write.
         seed: Seed of the stratified split.
         validation_fraction: Share of all samples in the validation split, between 0 and 1.
@@ -64,8 +67,8 @@ def load_dataset(
 
 def _load(name_or_uri: str, output: Path, seed: int, fractions: tuple[float, float]) -> Dataset:
     if name_or_uri in BUILT_IN:
-        splits, feature, names = _load_built_in(name_or_uri, seed, fractions)
-        return _write(output, name_or_uri, feature, names, splits, seed)
+        splits, feature, names, steps = _load_built_in(name_or_uri, seed, fractions)
+        return _write(output, name_or_uri, feature, names, splits, seed, steps)
     with _fetch(name_or_uri) as source:
         if (source / DESCRIPTION).is_file():
             return copy_dataset(Dataset.open(source), output)
@@ -143,22 +146,16 @@ def _import_sklearn() -> Any:
 
 def _load_built_in(
     name: str, seed: int, fractions: tuple[float, float]
-) -> tuple[dict[str, tuple[Features, Labels]], str, list[str]]:
+) -> tuple[dict[str, tuple[Features, Labels]], str, list[str], list[Step]]:
     import numpy as np
 
     raw = getattr(_import_sklearn(), f"load_{name}")()
     names = [str(label) for label in raw.target_names]
     labels = raw.target.astype(np.int32)
     if name == "digits":
-        images = (raw.images[:, None] / 16).astype(np.float32)
-        return _split(images, labels, seed, fractions), "image", names
-    splits = _split(raw.data, labels, seed, fractions)
-    mean, deviation = splits["train"][0].mean(axis=0), splits["train"][0].std(axis=0)
-    return (
-        {split: (((x - mean) / deviation).astype(np.float32), y) for split, (x, y) in splits.items()},
-        "features",
-        names,
-    )
+        images = raw.images[:, None].astype(np.float32)
+        return _split(images, labels, seed, fractions), "image", names, [Normalize(0, 16)]
+    return _split(raw.data.astype(np.float32), labels, seed, fractions), "features", names, [Standardize()]
 
 
 def _write(
@@ -168,8 +165,11 @@ def _write(
     labels: Sequence[str],
     splits: Mapping[str, tuple[Features, Labels]],
     seed: int,
+    steps: Sequence[Step] = (),
 ) -> Dataset:
     shape = splits["train"][0].shape[1:]
+    fitted, _ = fit_steps(steps, {feature: splits["train"][0]})
+    inputs = [TensorSpec(feature, "float32", (-1, *shape))]
     return write_dataset(
         output,
         name=name,
@@ -178,6 +178,7 @@ def _write(
         splits={split: {feature: features, "label": targets} for split, (features, targets) in splits.items()},
         labels=labels,
         seed=seed,
+        preprocessing=declare(Pipeline(fitted, inputs=inputs)) if steps else None,
     )
 
 

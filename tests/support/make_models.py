@@ -14,6 +14,7 @@ import small_networks
 
 from kfp_mindspore.data import load_dataset, read_samples
 from kfp_mindspore.formats.checkpoint import NetworkSpec, write_checkpoint
+from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.mindir import export_mindir
 
 TOKENS = {
@@ -31,9 +32,10 @@ def main(root: Path) -> None:
     network = small_networks.make_classifier()
     network.dense.weight.set_data(mindspore.Tensor(solution[:-1].T.astype(np.float32)))
     network.dense.bias.set_data(mindspore.Tensor(solution[-1].astype(np.float32)))
-    write(root / "checkpoint", network, NetworkSpec("small_networks:make_classifier", {"classes": 10}))
-    export_mindir(root / "checkpoint", root / "free", dataset_dir=root / "dataset")
-    export_mindir(root / "checkpoint", root / "fixed", dataset_dir=root / "dataset", batch=8)
+    write(root / "checkpoint", network, NetworkSpec("small_networks:make_classifier", {"classes": 10}), dataset)
+    export_mindir(root / "checkpoint", root / "raw", dataset_dir=root / "dataset")
+    export_mindir(root / "checkpoint", root / "free", dataset_dir=root / "dataset", transform="none")
+    export_mindir(root / "checkpoint", root / "fixed", dataset_dir=root / "dataset", transform="none", batch=8)
     write(root / "pair_checkpoint", small_networks.Pair(), NetworkSpec("small_networks:Pair"))
     samples = {"values": np.random.default_rng(1).random((6, 3), np.float32), "index": np.arange(6, dtype=np.int32)}
     export_mindir(root / "pair_checkpoint", root / "pair", samples=samples)
@@ -44,7 +46,7 @@ def main(root: Path) -> None:
         "mask": (np.arange(12) < random.integers(1, 13, (6, 1))).astype(np.float32),
     }
     export_mindir(root / "sequence_checkpoint", root / "sequence", samples=texts, dimensions=TOKENS)
-    export_mindir(root / "checkpoint", root / "encrypted", dataset_dir=root / "dataset", key=KEY)
+    export_mindir(root / "checkpoint", root / "encrypted", dataset_dir=root / "dataset", transform="none", key=KEY)
     export_mindir(
         root / "checkpoint",
         root / "transformed",
@@ -53,8 +55,9 @@ def main(root: Path) -> None:
     )
 
 
-def write(path: Path, network: mindspore.nn.Cell, spec: NetworkSpec) -> None:
-    with write_checkpoint(path, epoch=3, step=99, seed=7, network=spec) as directory:
+def write(path: Path, network: mindspore.nn.Cell, spec: NetworkSpec, dataset: Dataset | None = None) -> None:
+    declaration = None if dataset is None else dataset.preprocessing
+    with write_checkpoint(path, epoch=3, step=99, seed=7, network=spec, preprocessing=declaration) as directory:
         mindspore.save_checkpoint(network, str(directory / "network.ckpt"))
 
 

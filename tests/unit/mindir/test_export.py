@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from kfp_mindspore.errors import CorruptBundleError, KfpMindSporeError, NotFound
 from kfp_mindspore.evaluation import METRICS
 from kfp_mindspore.formats.bundle import MODEL_FILE, VERIFIED_FILE, ModelBundle, VerifiedSamples, write_bundle
 from kfp_mindspore.formats.checkpoint import NetworkSpec, write_checkpoint
-from kfp_mindspore.formats.dataset import Dataset
-from kfp_mindspore.mindir import evaluate_bundle, export_mindir, verify_bundle
+from kfp_mindspore.formats.dataset import Column, Dataset, write_dataset
+from kfp_mindspore.mindir import GraphRunner, ModelRunner, evaluate_bundle, export_mindir, verify_bundle
 from kfp_mindspore.mindir.verify import measure_difference
+from kfp_mindspore.transform import Concatenate, OneHot, Pipeline, Rename, Step, TensorSpec, declare
 
 pytestmark = pytest.mark.mindspore
 
@@ -48,6 +50,91 @@ def test_signature_records_the_origin(models: Path) -> None:
     np.testing.assert_array_equal(samples.labels, test.target[:64])
 
 
+# ---- declared preprocessing
+
+
+def test_bundle_declares_raw_pixels_and_the_label(models: Path) -> None:
+    bundle, dataset = ModelBundle.open(models / "raw"), Dataset.open(models / "dataset")
+    assert bundle.signature.metadata["task"] == "classification"
+    declaration = bundle.read_preprocessing()
+    assert (declaration["inputs"], declaration["pre"]) == (
+        dataset.preprocessing["inputs"],
+        dataset.preprocessing["pre"],
+    )
+    assert declaration["post"] == [{"type": "Label", "labels": list(dataset.labels)}]
+    samples, test = bundle.read_verified(), read_samples(dataset, "test", count=64)
+    np.testing.assert_array_equal(samples.raw["image"], test.raw["image"])
+    assert samples.raw["image"].max() == 16
+    np.testing.assert_array_equal(samples.inputs["image"], test.inputs["image"])
+    assert verify_bundle(bundle.path, outputs=True).max_abs_diff <= 1e-5
+
+
+def test_raw_rows_in_labels_out(models: Path) -> None:
+    test = read_samples(models / "dataset", "test")
+    with ModelRunner(models / "raw") as runner, GraphRunner(models / "free", warm=()) as graph:
+        assert [spec.name for spec in runner.outputs] == ["output", "label"]
+        found = runner.predict(test.raw)
+        np.testing.assert_array_equal(found["output"], graph.predict(test.inputs)["output"])
+        with pytest.raises(UserError, match=r"input 'image': shape must be \(-1, 1, 8, 8\), got \(1, 8\)"):
+            runner.predict({"image": np.ones((1, 8), np.float32)})
+    correct = found["label"] == np.array([b"%d" % target for target in test.target], object)
+    assert len(correct) > 300
+    assert correct.mean() > 0.9
+
+
+def test_checkpoint_preprocessing_has_precedence(
+    models: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = shutil.copytree(models / "dataset", tmp_path / "other")
+    described = json.loads((other / "dataset.json").read_text())
+    described["preprocessing"]["pre"][0]["std"] = [8.0]
+    (other / "dataset.json").write_text(json.dumps(described))
+    bundle = export_mindir(models / "checkpoint", tmp_path / "model", dataset_dir=other)
+    assert "declares another preprocessing than" in caplog.text
+    assert bundle.read_preprocessing() == ModelBundle.open(models / "raw").read_preprocessing()
+    np.testing.assert_array_equal(
+        bundle.read_verified().inputs["image"], read_samples(models / "dataset", "test", count=64).inputs["image"]
+    )
+
+
+def test_inputs_of_a_dataset_are_matched_by_name(models: Path, tmp_path: Path) -> None:
+    columns = (Column("index", "int32", ()), Column("measure", "float32", (3,)), Column("text", "bytes", ()))
+    arrays = {
+        "index": np.array([2, 5, 0, 1], np.int32),
+        "measure": np.array([[1, 2, 3]] * 4, np.float32),
+        "text": np.array([b"x", b"y", b"", b"zz"], object),
+    }
+    inputs = [TensorSpec(column.name, column.dtype, (-1, *column.shape)) for column in columns]
+    steps = [
+        OneHot(["x", "y"], column="text"),
+        Concatenate(["text", "measure"], "both"),
+        Rename("values", column="both"),
+    ]
+
+    def export(steps: list[Step]) -> ModelBundle:
+        dataset = write_dataset(
+            tmp_path / "data",
+            name="table",
+            task="none",
+            columns=columns,
+            splits={"test": arrays},
+            preprocessing=declare(Pipeline(steps, inputs=inputs)),
+        )
+        return export_mindir(models / "pair_checkpoint", tmp_path / "model", dataset_dir=dataset.path)
+
+    with pytest.raises(
+        UserError, match=r"Pair: its inputs are values, index, the samples are both, index\n.*Rename steps"
+    ):
+        export(steps[:-1])
+    bundle = export(steps)
+    assert [spec.name for spec in bundle.signature.inputs] == ["values", "index"]
+    with ModelRunner(bundle) as runner:
+        assert [spec.name for spec in runner.inputs] == ["index", "measure", "text"]
+        scaled, following = runner.predict(arrays).values()
+    np.testing.assert_array_equal(scaled[:2], [[2, 0, 2, 4, 6], [0, 2, 2, 4, 6]])
+    np.testing.assert_array_equal(following, arrays["index"] + 1)
+
+
 def test_options_of_export(models: Path, tmp_path: Path) -> None:
     output = tmp_path / "a b é" / "model"
     bundle = export_mindir(
@@ -59,6 +146,7 @@ def test_options_of_export(models: Path, tmp_path: Path) -> None:
         network_arguments={"classes": 10},
         metadata={"author": "me", "epoch": "last"},
         sample_count=32,
+        transform="none",
     )
     assert bundle.signature.inputs[0].shape == (5, 1, 8, 8)
     assert (bundle.signature.metadata["author"], bundle.signature.metadata["epoch"]) == ("me", "last")
@@ -90,7 +178,7 @@ def test_options_of_export(models: Path, tmp_path: Path) -> None:
         ({"sample_count": 0}, UserError, "sample_count: must be at least 1, got 0"),
         ({"dataset_dir": None}, UserError, "needs real inputs"),
         ({"dataset_dir": "nowhere"}, NotFoundError, "nowhere: no such dataset directory"),
-        ({"samples": {"picture": np.ones((3, 1, 8, 8), np.float32)}}, UserError, "named image, got picture"),
+        ({"samples": {"picture": np.ones((3, 1, 8, 8), np.float32)}}, UserError, "must be named image, .*got picture"),
         ({"metadata": {"labels": "cat, dog"}}, UserError, "metadata: labels: must be a JSON list of class names"),
         ({"metadata": {"labels": "3"}}, UserError, "metadata: labels: must be a JSON list of class names"),
         ({"metadata": {"dimensions": "{}"}}, UserError, "metadata: dimensions: is reserved for export"),
