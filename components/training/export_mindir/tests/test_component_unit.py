@@ -56,5 +56,5 @@ def test_arguments_are_passed_to_export_and_metadata_is_set(
     assert json.loads(bundle.metadata["inputs"])[0]["shape"] == [-1, 1, 8, 8]
     assert json.loads(bundle.metadata["labels"]) == [str(digit) for digit in range(10)]
     assert bundle.metadata["digest"] == f"sha256:{hashlib.sha256(mindir_file.read_bytes()).hexdigest()}"
-    assert set(json.loads(bundle.metadata["files"])) == {"model.mindir", "verified.npz"}
+    assert set(json.loads(bundle.metadata["files"])) == {"model.mindir", "preprocessing.json", "verified.npz"}
     assert all(isinstance(value, (str, int, float)) for value in bundle.metadata.values())
