@@ -3,9 +3,9 @@
 
 def _attach_stub():
     # The import guard of kubeflow/pipelines-components allows the standard library and kfp at module level.
-    import lazy_loader
+    from kfp_mindspore.compat.lazy_kfp import attach_stub
 
-    return lazy_loader.attach_stub(__name__, __file__)
+    return attach_stub(__name__, __file__)
 
 
 __getattr__, __dir__, __all__ = _attach_stub()

@@ -62,7 +62,7 @@ class AlreadyExistsError(UserError, RuntimeError):
     """The named job or service exists already."""
 
 
-class MissingExtraError(UserError):
+class MissingExtraError(UserError, ImportError):
     """A library of an extra is not installed.
 
     Args:

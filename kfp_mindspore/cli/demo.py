@@ -30,6 +30,11 @@ def demo(keep: bool, no_cache: bool, verbose: bool, as_json: bool) -> None:
     else:
         print_summary(result)
     result.check()
-    if keep and not as_json:
+    if as_json:
+        return
+    if keep:
         service = result.get_output("name")
         click.echo(f"The service keeps running. Stop it with: kfp-mindspore service stop {service}")
+    else:
+        click.echo("The service was stopped with the demo; --keep keeps it running.")
+    click.echo("Next: kfp-mindspore init my-project && cd my-project && kfp-mindspore run pipeline.py")

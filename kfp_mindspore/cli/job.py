@@ -19,6 +19,7 @@ from kfp_mindspore.cli.job_document import (
 from kfp_mindspore.cli.job_report import (
     WaitingReport,
     get_state,
+    print_detached,
     print_job,
     print_jobs,
     print_waiting,
@@ -80,7 +81,7 @@ def job() -> None:
     help="Image of the workers, also of those in FILE that name none; a job on this machine runs in this environment "
     "instead.",
 )
-@click.option("--wait", is_flag=True, help="Show its log and wait for its end.")
+@click.option("--wait", is_flag=True, help="Show its log and wait for its end; Ctrl-C lets it continue.")
 @click.option("--dry-run", is_flag=True, help="Only validate it, on a cluster by the API server, and print the result.")
 @add_target_options
 @add_json_option
@@ -102,9 +103,11 @@ def submit(
 ) -> None:
     """Submit a job: the MSJob in FILE (YAML), or one that runs COMMAND in each worker.
 
-    The job outlives this command; `job logs -f NAME` follows it.
+    The job outlives this command, also a --wait that is interrupted by Ctrl-C: `job logs -f NAME` follows it, `job
+    delete NAME` ends it.
     """
-    from kfp_mindspore.msjob import build_msjob, run_job
+    from kfp_mindspore.msjob import build_msjob
+    from kfp_mindspore.msjob.follow import follow_job
     from kfp_mindspore.settings import PLACEHOLDER_IMAGE
 
     client = target.make_client()
@@ -134,11 +137,15 @@ def submit(
         validated = client.backend.create(document, dry_run=True)
         print_json(validated.to_dict()) if as_json else click.echo(validated.to_yaml(), nl=False)
         return
+    client.create_job(document)
     if wait:
-        with report_missing_operator(client, document.name, document.namespace, print_warning):
-            run_job(client, document, on_log=None if as_json else click.echo, on_waiting=print_waiting)
-    else:
-        client.create_job(document)
+        try:
+            with report_missing_operator(client, document.name, document.namespace, print_warning):
+                on_log = None if as_json else click.echo
+                follow_job(client, document.name, document.namespace, on_log=on_log, on_waiting=print_waiting)
+        except KeyboardInterrupt:
+            print_detached(client.backend, document.name, document.namespace)
+            raise
     submitted = client.get_job(document.name, document.namespace)
     if as_json:
         print_json(submitted.to_dict())

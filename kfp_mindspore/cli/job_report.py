@@ -78,6 +78,13 @@ def print_waiting(reason: str) -> None:
     click.echo(f"waits: {reason}", err=True)
 
 
+def print_detached(backend: JobBackend, name: str, namespace: str) -> None:
+    """Print to standard error how to follow and to delete a job whose --wait was interrupted."""
+    follow = backend.name_command("logs", "-f", name, namespace=namespace)
+    click.echo(f"\njob {name} continues; follow it with: {follow}", err=True)
+    click.echo(f"Delete it with: {backend.name_command('delete', name, namespace=namespace)}", err=True)
+
+
 class WaitingReport:
     """A callback that prints why a job's pods do not run, whenever that changes."""
 

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import difflib
+import errno
 import importlib
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from kfp_mindspore import __version__
-from kfp_mindspore.errors import KfpMindSporeError
-from kfp_mindspore.settings import DEBUG_VARIABLE, is_debug
+from kfp_mindspore.errors import KfpMindSporeError, UserError
+from kfp_mindspore.files import get_home
+from kfp_mindspore.settings import DEBUG_VARIABLE, HOME_VARIABLE, is_debug
 
 # Summaries of the subcommands, so that `kfp-mindspore --help` imports none of them.
 COMMANDS = {
     "demo": "Train, export, gate, serve and query LeNet on digits, on this machine.",
     "init": "Create a runnable project.",
     "run": "Run a pipeline on this machine.",
+    "runs": "List, open and remove local runs of pipelines.",
     "pipeline": "List, compile and check pipelines; run them on Kubeflow Pipelines.",
     "job": "Submit, follow and delete training jobs (MSJob).",
-    "model": "Export, inspect and verify model bundles (MindIR).",
+    "model": "Export, inspect and verify model bundles (MindIR); predict with them.",
     "image": "Build images from notebooks, scripts and folders; build the runtime image.",
     "serve": "Serve a model bundle over HTTP and gRPC.",
-    "service": "List, describe, promote, roll back and stop services.",
+    "service": "Create, list, describe, promote, roll back and stop services.",
     "operator": "Install and run the MSJob controller on Kubernetes.",
 }
 INTERRUPTED_EXIT_CODE = 130
+_UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
 
 class LazyGroup(click.Group):
@@ -46,6 +52,15 @@ class LazyGroup(click.Group):
         command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Resolve a subcommand; name the closest one if it does not exist."""
+        close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+        if close and args[0] not in COMMANDS and not ctx.resilient_parsing:
+            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {close[0]!r}?", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the summaries without importing the subcommands."""
@@ -92,6 +107,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except click.ClickException as error:
         error.show()
+        if isinstance(error, click.NoSuchOption) and (hint := _get_parameter_hint(error, words)):
+            click.echo(hint, err=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("\nInterrupted.", err=True)
@@ -103,9 +120,26 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if debug:
             raise
+        if error.errno in _UNWRITABLE and Path(str(error.filename)).is_relative_to(get_home()):
+            click.echo(f"Error: {error.filename}: cannot be written: {error.strerror}", err=True)
+            click.echo(f"Set {HOME_VARIABLE} to a directory that you can write to.", err=True)
+            return UserError.exit_code
         click.echo(f"Error: {error}", err=True)
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _get_parameter_hint(error: click.NoSuchOption, words: Sequence[str]) -> str:
+    """Return how to pass a pipeline's argument, for a command with `-p` that was given `--name value`."""
+    parameters = error.ctx.command.params if error.ctx is not None else []
+    if error.possibilities or not any("-p" in parameter.opts for parameter in parameters):
+        return ""
+    name = error.option_name.lstrip("-")
+    index = next((index for index, word in enumerate(words) if word.partition("=")[0] == error.option_name), -1)
+    _, equals, value = words[index].partition("=") if index >= 0 else ("", "", "")
+    if not equals and 0 <= index < len(words) - 1:
+        value = words[index + 1]
+    return f"An argument of the pipeline: -p {name.replace('-', '_')}={value or 'VALUE'}"
 
 
 def _is_debug(words: Sequence[str]) -> bool:

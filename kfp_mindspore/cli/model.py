@@ -1,7 +1,10 @@
-"""`kfp-mindspore model`: export, inspect and verify model bundles."""
+"""`kfp-mindspore model`: export, inspect and verify model bundles, and predict with them."""
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +14,14 @@ import click
 
 from kfp_mindspore import files
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_table
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.errors import MissingExtraError, UserError
 from kfp_mindspore.formats.bundle import MODEL_FILE, TRANSFORM_FILE, ModelBundle, Signature, TensorSpec
+from kfp_mindspore.settings import LOG_LEVEL_VARIABLE
 
 
 @click.group(epilog="Example: kfp-mindspore model verify out/model --outputs")
 def model() -> None:
-    """Export, inspect and verify model bundles (MindIR)."""
+    """Export, inspect and verify model bundles (MindIR), and predict with them."""
 
 
 def _add_key_option(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -79,6 +83,8 @@ def export(
     The exported graph is reloaded and compared with the network; the bundle is written only if the outputs agree. It
     is encrypted if a key is given by file or in MINDSPORE_MODEL_KEY.
     """
+    # MindSpore logs the call stacks of a network that does not compile as errors; its message is in the exception.
+    os.environ.setdefault(LOG_LEVEL_VARIABLE, "4")
     from kfp_mindspore.mindir import export_mindir
 
     bundle = export_mindir(
@@ -109,22 +115,33 @@ def export(
 @_add_key_option("File with the key of an encrypted model, to inspect its graph (loads MindSpore)")
 @add_json_option
 def inspect(path: Path, key_file: Path | None, as_json: bool) -> None:
-    """Describe a bundle or a .mindir file without loading MindSpore."""
+    """Describe a bundle or a .mindir file without loading MindSpore.
+
+    Operators and weights of the graph need MindSpore to be installed; a bundle's signature does not.
+    """
     from kfp_mindspore.mindir import inspect_mindir
 
     key = _read_key(key_file)
     bundle = None if path.is_file() else ModelBundle.open(path)
     # Without the key, an encrypted bundle is described by its signature.
     closed = bundle is not None and bool(bundle.signature.encryption) and key is None
-    info = None if closed else inspect_mindir(path if bundle is None else bundle.mindir, key=key)
+    info = None
+    reason = f"encrypted ({bundle.signature.encryption}), set --key-file" if bundle and closed else ""
+    if not closed:
+        try:
+            info = inspect_mindir(path if bundle is None else bundle.mindir, key=key)
+        except MissingExtraError as error:
+            if bundle is None:
+                raise
+            reason = f"not read, {error.message}. {error.hint}"
     if as_json:
         described = {} if bundle is None else _describe(bundle)
         print_json({**described, "mindir": None if info is None else info.to_dict()})
         return
     if info is None and bundle is not None:
         size = bundle.signature.files[MODEL_FILE]["size"]
-        click.echo(f"{bundle.mindir}: {size} bytes, encrypted ({bundle.signature.encryption})")
-        click.echo("weights and operators: encrypted, set --key-file\n")
+        click.echo(f"{bundle.mindir}: {size} bytes")
+        click.echo(f"weights and operators: {reason}\n")
     elif info is not None:
         click.echo(f"{info.path}: {info.size} bytes, {info.producer} {info.mindspore_version}")
         click.echo(f"{info.parameters} weights with {info.parameter_values} values")
@@ -159,6 +176,50 @@ def verify(path: Path, outputs: bool, tolerance: float, key_file: Path | None, a
     if outputs:
         message += f"; outputs of {result.samples} samples differ by at most {result.max_abs_diff:g}"
     click.echo(message)
+
+
+@model.command(
+    epilog="""\b
+Examples:
+  kfp-mindspore model predict out/model rows.csv
+  kfp-mindspore model predict out/model rows.json --json"""
+)
+@click.argument("path", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--allow-model-code", is_flag=True, help="Execute the bundle's transform.py, code of the model's author.")
+@_add_key_option("File with the key of an encrypted model")
+@add_json_option
+def predict(path: Path, file: Path, allow_model_code: bool, key_file: Path | None, as_json: bool) -> None:
+    """Predict the rows of FILE with the bundle DIR on this machine, without a server.
+
+    FILE is .json, .jsonl, .csv, .npz or .npy with raw rows, as in requests to the server. Each row of outputs is
+    printed as a line of JSON; with --json all of them in one object.
+    """
+    from kfp_mindspore.data.rows import read_rows
+    from kfp_mindspore.inference.predict import to_json
+    from kfp_mindspore.mindir.encryption import require_key
+    from kfp_mindspore.mindir.runner import ModelRunner
+
+    bundle = ModelBundle.open(path)
+    key = require_key(bundle, _read_key(key_file))
+    with ModelRunner(bundle, key=key, allow_code=allow_model_code) as runner:
+        outputs = runner.predict(read_rows(file, runner.inputs))
+    columns = {name: _decode(to_json(array)) for name, array in outputs.items()}
+    if as_json:
+        print_json({"outputs": columns})
+        return
+    for values in zip(*columns.values(), strict=True):
+        click.echo(json.dumps(dict(zip(columns, values, strict=True))))
+
+
+def _decode(value: Any) -> Any:
+    """Return JSON values with base 64 as text where it is UTF-8."""
+    if isinstance(value, list):
+        return [_decode(entry) for entry in value]
+    if isinstance(value, dict):
+        with contextlib.suppress(UnicodeDecodeError):
+            return base64.b64decode(value["b64"]).decode()
+    return value
 
 
 def _read_key(key_file: Path | None) -> bytes | None:
@@ -200,8 +261,6 @@ def _read_object(file: Path) -> dict[str, Any]:
 
 
 def _parse_object(text: str | None) -> dict[str, Any] | None:
-    import json
-
     if text is None:
         return None
     try:

@@ -13,7 +13,7 @@ from kfp_mindspore.cli.output import add_json_option, print_json, print_table
 from kfp_mindspore.cli.pipeline_cluster import check, setup
 from kfp_mindspore.cli.pipeline_options import Server, add_server_options, add_source
 from kfp_mindspore.cli.pipeline_runs import delete, get, run, schedule, terminate, unschedule
-from kfp_mindspore.errors import KfpMindSporeError, UserError
+from kfp_mindspore.errors import UserError
 
 _LISTINGS = ("packaged", "uploaded", "versions", "runs", "schedules")
 Listing = tuple[list[dict[str, Any]], list[str]]
@@ -95,13 +95,15 @@ def compile_(source: str, output: Path, image: str, as_json: bool) -> None:
         raise UserError(f"output: must end in .yaml or .yml, as Kubeflow Pipelines requires, got {output}")
     if output.is_dir():
         raise UserError(f"output: {output} is a directory, expected a file")
+    if not output.absolute().parent.is_dir():
+        raise UserError(f"output: {output.parent}: no such directory", hint=f"Create it: mkdir -p {output.parent}")
     text = compile_text(source, image)
     spec = parse_spec(text, subject=source)
     check_pipeline(text)
     try:
         files.write_text(output, text)
     except OSError as error:
-        raise KfpMindSporeError(f"{output}: cannot be written: {error.strerror or error}") from error
+        raise UserError(f"{output}: cannot be written: {error.strerror or error}") from error
     placeholders = list_placeholders(spec)
     if as_json:
         print_json(

@@ -1,4 +1,4 @@
-"""`kfp-mindspore service`: list, describe, stop and delete services, read their logs, and write KServe's runtime."""
+"""`kfp-mindspore service`: create, list, stop and delete services, read their logs, and write KServe's runtime."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from kfp_mindspore.cli.output import add_json_option, dump_manifest, print_json, print_table
-from kfp_mindspore.inference import InferenceClient
-from kfp_mindspore.inference.service import ServiceStatus
+from kfp_mindspore.inference import InferenceClient, Service
+from kfp_mindspore.inference.service import LOOPBACK, ServiceStatus
 from kfp_mindspore.settings import BACKEND_VARIABLE, KSERVE, KUBERNETES, LOCAL, SERVER_IMAGE_VARIABLE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -43,7 +43,47 @@ def add_backend_option(command: Command) -> Command:
 
 @click.group(epilog="Example: kfp-mindspore service describe digits")
 def service() -> None:
-    """List, describe, promote, roll back and stop services."""
+    """Create, list, describe, promote, roll back and stop services."""
+
+
+@service.command(
+    epilog="""\b
+Examples:
+  kfp-mindspore service create digits out/model
+  kfp-mindspore service create digits s3://bucket/model --backend kubernetes --replicas 2
+  kfp-mindspore service create digits out/new --canary 10"""
+)
+@click.argument("name")
+@click.argument("model", metavar="DIR|URI")
+@click.option("--canary", type=click.IntRange(0, 99), default=0, help="Percentage of the requests for a canary.")
+@click.option("--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Replicas on a cluster.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="HTTP port here. [default: a free one]")
+@click.option("--grpc-port", type=click.IntRange(0, 65535), default=0, help="gRPC port here. [default: a free one]")
+@click.option("--host", default=LOOPBACK, show_default=True, help="Address to listen on here; 0.0.0.0 for all.")
+@click.option("--service-account", default="", help="Service account with the credentials of the store of a URI.")
+@click.option("--server-arg", "server_args", multiple=True, metavar="--FLAG=VALUE", help="Server flag; repeatable.")
+@add_wait_option
+@add_namespace_option
+@add_backend_option
+@add_json_option
+def create(
+    name: str,
+    model: str,
+    canary: int,
+    wait: float,
+    namespace: str | None,
+    backend: str | None,
+    as_json: bool,
+    **fields: Any,
+) -> None:
+    """Deploy the bundle DIR, or on a cluster a URI, as the service NAME and wait until it serves.
+
+    If NAME exists, the bundle becomes its next version: the previous one serves until the new one is ready. The
+    service runs until `service stop NAME`.
+    """
+    client = InferenceClient(backend, namespace)
+    status = client.deploy(Service(name, model, **fields), wait, canary=canary)
+    _print_outcome(status, as_json)
 
 
 @service.command("list", epilog="Example: kfp-mindspore service list --all-namespaces")

@@ -10,12 +10,37 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from kfp_mindspore.errors import MissingExtraError
 from kfp_mindspore.settings import KFP_RUNTIME_VARIABLE
 
 _LAZY = {"Client": "kfp.client", "client": "kfp.client", "components": "kfp.components", "dsl": "kfp.dsl"}
+
+
+def attach_stub(name: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package with a stub file, whose modules import kfp.
+
+    A missing kfp is raised as MissingExtraError, which is also an ImportError.
+
+    Args:
+        name: The package's `__name__`.
+        file: The package's `__file__`.
+    """
+    import lazy_loader
+
+    get_lazily, list_names, names = lazy_loader.attach_stub(name, file)
+
+    def get_attribute(attribute: str) -> Any:
+        try:
+            return get_lazily(attribute)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] != "kfp":
+                raise
+            raise MissingExtraError("kfp", "pipelines") from None
+
+    return get_attribute, list_names, names
 
 
 def import_kfp() -> None:

@@ -177,8 +177,8 @@ class InferenceClient:
 
         Args:
             name: Name of the service.
-            inputs: Arrays of shape (N, …) by input name, or the array of a model with one input; converted to the data
-                types of the model.
+            inputs: Arrays or lists of shape (N, …) by input name, or the array of a model with one input; converted to
+                the data types of the model. Inputs of dtype bytes are texts or bytes.
             url: Address to send the samples to, such as `status.canary.url` or `traffic_url`; default the service's.
             namespace: Its namespace; default the client's.
             timeout: Timeout of each request of 64 samples, in seconds.
@@ -191,6 +191,8 @@ class InferenceClient:
             UserError: An input is missing, unknown, empty, of another length or cannot be converted.
             RequestError: A request failed, or the model does not accept the samples.
         """
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout <= 0:
+            raise UserError(f"timeout: must be a number of seconds above 0, got {timeout!r}")
         return predict(self.get(name, namespace).url, name, inputs, target=url, timeout=timeout)
 
     def get(self, name: str, namespace: str | None = None) -> ServiceStatus:

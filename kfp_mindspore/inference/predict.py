@@ -162,6 +162,16 @@ def _read_specs(tensors: Any) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(tensor["name"], names[tensor["datatype"]], tuple(tensor["shape"])) for tensor in tensors)
 
 
+def _encode_texts(array: NDArray[Any], name: str) -> NDArray[Any]:
+    """Return an array of bytes objects; texts become UTF-8."""
+    encoded = array.astype(object)
+    for index, value in enumerate(encoded.flat):
+        if not isinstance(value, (str, bytes)):
+            raise UserError(f"inputs: {name}: must be texts or bytes, got {value!r:.80}")
+        encoded.flat[index] = value.encode() if isinstance(value, str) else value
+    return encoded
+
+
 def _convert_inputs(
     inputs: NDArray[Any] | Mapping[str, NDArray[Any]], specs: tuple[TensorSpec, ...], model: str
 ) -> Arrays:
@@ -177,8 +187,15 @@ def _convert_inputs(
         raise UserError(f"inputs: model {model} has {', '.join(names)}, got {', '.join(inputs)}")
     arrays = {}
     for spec in specs:
-        array = np.asarray(inputs[spec.name])
-        dtype = np.dtype(object if spec.dtype == BYTES else spec.dtype)
+        try:
+            # NumPy's own type for bytes drops trailing zeros.
+            array = np.asarray(inputs[spec.name], object if spec.dtype == BYTES else None)
+        except ValueError as error:
+            raise UserError(f"inputs: {spec.name}: rows must have the same shape: {error}") from None
+        if spec.dtype == BYTES:
+            arrays[spec.name] = _encode_texts(array, spec.name)
+            continue
+        dtype = np.dtype(spec.dtype)
         if not np.can_cast(array.dtype, dtype, "same_kind"):
             raise UserError(f"inputs: {spec.name}: must be {spec.dtype}, got {array.dtype}")
         arrays[spec.name] = array.astype(dtype, copy=False)

@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
 
+# What MindSpore raises for a network that cannot be compiled.
+_NETWORK_ERRORS = (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError, NotImplementedError)
+
 _logger = logging.getLogger(__name__)
 
 FREE = "free"
@@ -225,15 +228,29 @@ def _export(cell: nn.Cell, scratch: Path, arrays: Arrays, fixed: int | None, axe
     options = {} if key is None else {"enc_key": key, "enc_mode": ENCRYPTION}
     try:
         mindspore.export(cell, *inputs, file_name=str(file.with_suffix("")), file_format="MINDIR", **options)
-    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError, NotImplementedError) as error:
-        shapes = ", ".join(str(describe_tensor(name, array, fixed or -1, axes).shape) for name, array in arrays.items())
-        raise KfpMindSporeError(
-            f"{type(cell).__name__} cannot be exported for inputs of shape {shapes}: {shorten_error(error)}",
-            hint="A network without a free batch may take a fixed one: --batch N." if fixed is None else "",
-        ) from error
+    except _NETWORK_ERRORS as error:
+        specs = [describe_tensor(name, array, fixed or -1, axes) for name, array in arrays.items()]
+        found = ", ".join(f"{spec.name} of {spec.dtype} {spec.shape}" for spec in specs)
+        message = f"{type(cell).__name__} cannot be exported for {found}: {shorten_error(error)}"
+        if not _accepts(cell, arrays):
+            hint = "Give samples with the inputs that the network was trained on (--dataset, samples=…)."
+            raise UserError(message, hint=hint) from error
+        hint = "A network without a free batch may take a fixed one: --batch N." if fixed is None else ""
+        raise KfpMindSporeError(message, hint=hint) from error
     if not file.is_file():
         raise KfpMindSporeError(f"{type(cell).__name__}: MindSpore wrote no {MODEL_FILE}; over 1 GB it splits the file")
     return file
+
+
+def _accepts(cell: nn.Cell, arrays: Arrays) -> bool:
+    """Return whether the network computes the samples, outside of an export."""
+    import mindspore
+
+    try:
+        cell(*(mindspore.Tensor(array) for array in arrays.values()))
+    except _NETWORK_ERRORS:
+        return False
+    return True
 
 
 def _run_network(cell: nn.Cell, arrays: list[NDArray[Any]], fixed: int | None) -> Arrays:

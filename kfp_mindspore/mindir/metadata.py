@@ -124,10 +124,10 @@ def read_proto(path: Path | str, *, key: bytes | None = None) -> Any:
         UserError: It is no MindIR file, or is encrypted and the key is missing or wrong.
         MissingExtraError: MindSpore, which contains the message's definition, is not installed.
     """
-    from google.protobuf.message import DecodeError
-
     file = _get_file(path)
     messages = _load_messages()
+    from google.protobuf.message import DecodeError
+
     encrypted = is_encrypted(file)
     if encrypted and key is None:
         raise missing_key(file)

@@ -124,8 +124,8 @@ def check_padding(
 
 
 def shorten_error(error: Exception) -> str:
-    """Return MindSpore's message without its call stack."""
-    text = str(error).partition("\n----")[0].strip()
+    """Return MindSpore's message in one line, without its call stack."""
+    text = " ".join(str(error).partition("\n----")[0].split())
     return text or type(error).__name__
 
 

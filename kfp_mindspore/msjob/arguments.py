@@ -13,6 +13,25 @@ from kfp_mindspore.msjob.names import KIND, WORKER
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.settings import PLACEHOLDER_IMAGE, get_image
 
+_TEXT = ((str,), "a text")
+_TEXTS = ((Mapping,), "a mapping of texts by name")
+_LIST = ((Sequence,), "a list")
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "name": _TEXT,
+    "namespace": _TEXT,
+    "labels": _TEXTS,
+    "annotations": _TEXTS,
+    "base_image": _TEXT,
+    "parameters": ((dict,), "a dict"),
+    "num_workers": ((int,), "an integer"),
+    "packages_to_install": ((Sequence,), "a list of packages"),
+    "pip_index_url": _TEXT,
+    "env_vars": ((Mapping, Sequence), "a mapping of texts by name, or a list of EnvVars"),
+    "queue_name": _TEXT,
+    "volumes": _LIST,
+    "volume_mounts": _LIST,
+}
+
 
 def check_job_kind(job_kind: str | None) -> None:
     """Raise a ValidationError for another kind than MSJob."""
@@ -27,6 +46,18 @@ def check_processes(num_procs_per_worker: int | str | None) -> None:
             [f"num_procs_per_worker: must be 1, got {num_procs_per_worker!r}"],
             hint="Start several processes in a worker with msrun as the template's command, or use more workers.",
         )
+
+
+def check_types(**arguments: Any) -> None:
+    """Raise a ValidationError that names each argument of TrainingClient's methods with a wrong type; None is right."""
+    errors = []
+    for name, value in arguments.items():
+        types, expected = _TYPES[name]
+        is_wrong = not isinstance(value, types) or (isinstance(value, str) and str not in types)
+        if value is not None and (is_wrong or isinstance(value, bool)):
+            errors.append(f"{name}: must be {expected}, got {value!r:.80}")
+    if errors:
+        raise ValidationError(errors, subject="create_job")
 
 
 def read_job(job: MSJob | Mapping[str, Any]) -> MSJob:
@@ -84,6 +115,8 @@ def build_function_job(
         )
     job = build_msjob(
         name,
+        # An exception of a function is repeated by every restart; kills and preemptions are not.
+        restart_policy="OnFailure" if train_func is None else "ExitCode",
         command=command,
         image=get_image(image or "") or PLACEHOLDER_IMAGE,
         workers=workers,

@@ -8,7 +8,7 @@ from typing import Any
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import names
-from kfp_mindspore.msjob.arguments import build_function_job, check_job_kind, check_processes, read_job
+from kfp_mindspore.msjob.arguments import build_function_job, check_job_kind, check_processes, check_types, read_job
 from kfp_mindspore.msjob.backends.base import JobBackend, Pod
 from kfp_mindspore.msjob.backends.default_backend import create_backend
 from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
@@ -167,8 +167,9 @@ class MSJobClient(JobConditions):
             annotations: Annotations to add.
             job_kind: `MSJob`.
             base_image: Image of the workers.
-            train_func: The function, of no or one argument; it imports what it needs itself. None runs the image.
-            parameters: Its argument.
+            train_func: The function, of no or one argument; it imports what it needs itself. None runs the image. The
+                job is restarted when it is killed or preempted, and fails when the function raises.
+            parameters: Its argument: a dict of numbers, texts, lists and dicts.
             num_workers: Number of workers.
             num_procs_per_worker: 1; a worker is one process.
             resources_per_worker: ResourceRequirements, or resources by name.
@@ -186,6 +187,21 @@ class MSJobClient(JobConditions):
         """
         check_job_kind(job_kind)
         check_processes(num_procs_per_worker)
+        check_types(
+            name=name,
+            namespace=namespace,
+            labels=labels,
+            annotations=annotations,
+            base_image=base_image,
+            parameters=parameters,
+            num_workers=num_workers,
+            packages_to_install=packages_to_install,
+            pip_index_url=pip_index_url,
+            env_vars=env_vars,
+            queue_name=queue_name,
+            volumes=volumes,
+            volume_mounts=volume_mounts,
+        )
         if job is not None:
             others = {
                 "name": name,

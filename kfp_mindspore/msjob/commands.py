@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import textwrap
@@ -32,13 +33,16 @@ def build_function_command(
         pip_index_url: Package index; default pip's own configuration.
 
     Raises:
-        ValidationError: The source is not available, or the function is a lambda or a closure.
+        ValidationError: The source is not available, the function is a class, a lambda or a closure, or the parameters
+            do not fit it.
     """
-    if not callable(function):
-        raise ValidationError([f"train_func: must be a function, got {function!r}"])
-    name = getattr(function, "__name__", "")
+    if not inspect.isfunction(function):
+        kind = "a class" if inspect.isclass(function) else repr(function)
+        raise ValidationError([f"train_func: must be a function, got {kind}"])
+    name = function.__name__
     if not name.isidentifier():
-        raise ValidationError([f"train_func: must be a function with a name of its own, got {name or function!r}"])
+        raise ValidationError([f"train_func: must be a function with a name of its own, got {name}"])
+    _check_parameters(function, parameters)
     if names := getattr(getattr(function, "__code__", None), "co_freevars", ()):
         raise ValidationError(
             [f"train_func: {name} uses {', '.join(names)} of its enclosing function, which is not sent"],
@@ -64,6 +68,23 @@ def build_function_command(
     program = f"from __future__ import annotations\n\n{program}"
     # Kubernetes reads `$(NAME)` in a command as a variable; doubled, a dollar sign is one.
     return ["python", "-u", "-c", program.replace("$", "$$")]
+
+
+def _check_parameters(function: Callable[..., Any], parameters: dict[str, Any] | None) -> None:
+    """Raise a ValidationError for a parameter whose source is no literal, or a function that does not accept them."""
+    for key, value in (parameters or {}).items():
+        try:
+            ast.literal_eval(repr(value))
+        except (ValueError, SyntaxError):
+            raise ValidationError(
+                [f"parameters.{key}: must be numbers, texts, lists and dicts, got {type(value).__name__}"],
+                hint="The function is sent as source: build other objects in it.",
+            ) from None
+    try:
+        inspect.signature(function).bind(*([] if parameters is None else [parameters]))
+    except TypeError as error:
+        found = "none" if parameters is None else "a dict"
+        raise ValidationError([f"parameters: {function.__name__} cannot be called with {found}: {error}"]) from None
 
 
 def build_training_command(

@@ -23,6 +23,7 @@ from kfp_mindspore.local.process import is_group_alive, kill_group, terminate_gr
 from kfp_mindspore.local.reads import add_recorder
 from kfp_mindspore.runs import sources
 from kfp_mindspore.runs.code_digest import MAXIMUM_FILES, compute_code_digest
+from kfp_mindspore.runs.history import ACTIVE_FILE, REPORT_FILE, RESULT_FILE
 from kfp_mindspore.runs.log import LAST_LINES, read_last_step_lines
 from kfp_mindspore.runs.result import RunResult, build_error
 from kfp_mindspore.runs.spec import dump_spec
@@ -112,6 +113,7 @@ def run_local(
     state_home = home if keep else directory / "home"
     begin = time.perf_counter()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(Lease.hold(directory / ACTIVE_FILE))
         lease = None if keep else stack.enter_context(Lease.hold(directory / "lease"))
         if not keep:
             stack.callback(_terminate_services_and_jobs, state_home)
@@ -120,7 +122,7 @@ def run_local(
             _execute(result, environment, on_progress, on_log)
         except KeyboardInterrupt:
             result.state = "interrupted"
-            files.write_json(directory / "result.json", result.to_dict())
+            files.write_json(directory / RESULT_FILE, result.to_dict())
             raise
         finally:
             result.seconds = time.perf_counter() - begin
@@ -134,8 +136,8 @@ def run_local(
     if report:
         from kfp_mindspore.runs.report import write_report
 
-        result.report = write_report(result, directory / "report.html")
-    files.write_json(directory / "result.json", result.to_dict())
+        result.report = write_report(result, directory / REPORT_FILE)
+    files.write_json(directory / RESULT_FILE, result.to_dict())
     return result.check() if raise_on_error else result
 
 
@@ -279,7 +281,8 @@ def _make_directory(home: Path, name: str) -> Path:
     try:
         directory.mkdir(parents=True)
     except OSError as error:
-        raise UserError(f"{directory}: cannot be created: {error.strerror or error}") from error
+        hint = f"Set {HOME_VARIABLE} to a directory that you can write to."
+        raise UserError(f"{directory}: cannot be created: {error.strerror or error}", hint=hint) from error
     return directory
 
 

@@ -32,7 +32,7 @@ from kfp_mindspore.msjob.manifest import format_time, now
 from kfp_mindspore.msjob.names import CREATED
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import validate_msjob
-from kfp_mindspore.settings import LEASE_VARIABLE, LOCAL, get_backend_name
+from kfp_mindspore.settings import HOME_VARIABLE, LEASE_VARIABLE, LOCAL, get_backend_name
 
 _SUPERVISOR = "kfp_mindspore.msjob.backends.supervisor"
 _PACKAGE_ROOT = str(Path(kfp_mindspore.__file__).absolute().parent.parent)
@@ -99,7 +99,10 @@ class LocalBackend(JobBackend):
                 + self.name_command("delete", job.name, namespace=job.namespace),
             ) from None
         except OSError as error:
-            raise KfpMindSporeError(f"job {job.name} cannot be written to {path}: {error.strerror or error}") from error
+            raise UserError(
+                f"job {job.name} cannot be written to {path}: {error.strerror or error}",
+                hint=f"Set {HOME_VARIABLE} to a directory that you can write to.",
+            ) from error
         try:
             identity = start_supervisor(
                 _SUPERVISOR,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -242,3 +243,24 @@ def test_a_mistake_exits_with_2_names_it_and_leaves_nothing(
     assert message in result.errors
     assert "Traceback" not in result.errors
     assert run("list", "--json").json == []
+
+
+def test_interrupted_wait_lets_the_job_continue(run: Run, tmp_path: Path) -> None:
+    program = (
+        "import pathlib, time; print('started', flush=True)\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kfp_mindspore.cli.main", "job", "submit", "--name", "long", "--wait", "--",
+         "python", "-c", program],
+        env={**os.environ, "KFP_MINDSPORE_HOME": str(tmp_path / "home"), "KFP_MINDSPORE_BACKEND": "local"},
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == 130
+    assert "job long continues; follow it with: kfp-mindspore job logs -f long" in errors
+    assert "Delete it with: kfp-mindspore job delete long" in errors
+    (tmp_path / "go").touch()
+    assert run("wait", "long").output == "job long: Succeeded\n"

@@ -128,3 +128,64 @@ def test_run_as_a_script(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert done.stderr.startswith("Error: no_such: no such pipeline")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["rnu", "x"], "No such command 'rnu'. Did you mean 'run'?"),
+        (["service", "lst"], "Did you mean 'list'?"),
+        (["zzzz"], "No such command 'zzzz'."),
+        (["run", "x", "--epochs", "3"], "No such option '--epochs'.\nAn argument of the pipeline: -p epochs=3"),
+        (["run", "x", "--learning-rate=0.1"], "An argument of the pipeline: -p learning_rate=0.1"),
+        (["run", "x", "--epochs"], "An argument of the pipeline: -p epochs=VALUE"),
+        (["run", "x", "--kee"], "'--keep'"),
+        (["job", "list", "--epochs", "3"], "No such option '--epochs'."),
+    ],
+)
+def test_mistyped_word_is_answered_with_the_right_one(
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(words) == 2
+    errors = capsys.readouterr().err
+    assert expected in errors
+    assert ("-p" in expected) == ("An argument of the pipeline" in errors)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "digits_lifecycle"],
+        ["demo"],
+        ["job", "submit", "--name", "a", "--", "python", "-c", "1"],
+        ["service", "stop", "a"],
+    ],
+)
+def test_unwritable_home_exits_2_and_names_its_variable(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("KFP_MINDSPORE_HOME", str(tmp_path / "file" / "home"))
+    monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "local")
+    assert main.run(words) == 2
+    assert capsys.readouterr().err.endswith("Set KFP_MINDSPORE_HOME to a directory that you can write to.\n")
+
+
+@pytest.mark.parametrize(
+    ("missing", "code", "extra"),
+    [
+        ("kfp", "from kfp_mindspore.components import load_dataset", "pipelines"),
+        ("kfp", "from kfp_mindspore.pipelines import digits_lifecycle", "pipelines"),
+        ("mindspore", "from kfp_mindspore.mindir import inspect_mindir; inspect_mindir(MODEL)", "train"),
+        ("mindspore", "from kfp_mindspore.mindir import verify_bundle; verify_bundle(FREE, outputs=True)", "serving"),
+    ],
+)
+def test_missing_library_is_an_import_error_that_names_its_extra(
+    models: Path, missing: str, code: str, extra: str
+) -> None:
+    preamble = (
+        f"import sys; sys.modules[{missing!r}] = None; FREE = {str(models / 'free')!r}; MODEL = FREE + '/model.mindir'"
+    )
+    program = f"{preamble}\ntry:\n    {code}\nexcept ImportError as error:\n    print(error)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"{missing} is not installed\nInstall it with: pip install 'kfp-mindspore[{extra}]'\n"

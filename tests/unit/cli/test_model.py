@@ -6,9 +6,12 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from kfp_mindspore import load_dataset
 from kfp_mindspore.cli.main import run
+from kfp_mindspore.errors import MissingExtraError
 from kfp_mindspore.formats.bundle import ModelBundle
 
 
@@ -98,3 +101,52 @@ def test_user_error_exits_2(
 def test_help_has_an_example(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
     assert run(["model", *command, "--help"]) == 0
     assert "Example: kfp-mindspore model" in capsys.readouterr().out
+
+
+@pytest.mark.mindspore
+def test_predict_prints_a_line_of_json_per_row(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verified = ModelBundle.open(models / "free").read_verified()
+    rows = verified.inputs["image"][:3]
+    (tmp_path / "rows.json").write_text(json.dumps({"instances": rows.tolist()}))
+    assert run(["model", "predict", str(models / "free"), "rows.json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    np.testing.assert_allclose([line["output"] for line in lines], verified.outputs["output"][:3], atol=1e-5)
+    # A CSV has flat rows.
+    header = ",".join(f"p{index}" for index in range(64))
+    np.savetxt(tmp_path / "rows.csv", rows.reshape(3, 64), delimiter=",", header=header, comments="")
+    assert run(["model", "predict", str(models / "free"), "rows.csv", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    np.testing.assert_allclose(value["outputs"]["output"], verified.outputs["output"][:3], atol=1e-5)
+    assert run(["model", "predict", str(models / "transformed"), "rows.json"]) == 2
+    assert "--allow_model_code" in capsys.readouterr().err
+
+
+@pytest.mark.mindspore
+def test_export_for_other_inputs_is_one_line_without_a_hint_at_the_batch(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    load_dataset("wine", tmp_path / "wine")
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "support"))
+    assert run(["model", "export", str(models / "checkpoint"), "--dataset", "wine", "-o", "model"]) == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[-2].startswith("Error: Classifier cannot be exported for image of float32 (-1, 13): ")
+    assert "64" in lines[-2]
+    assert lines[-1] == "Give samples with the inputs that the network was trained on (--dataset, samples=…)."
+    assert not (tmp_path / "model").exists()
+
+
+def test_inspect_without_mindspore_shows_the_signature(
+    models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("kfp_mindspore.mindir.metadata._load_messages", raise_missing)
+    assert run(["model", "inspect", str(models / "free")]) == 0
+    output = capsys.readouterr().out
+    assert "weights and operators: not read, mindspore is not installed. Install it with: pip install" in output
+    assert "(-1, 1, 8, 8)" in output
+    assert run(["model", "inspect", str(models / "free" / "model.mindir")]) == 2
+
+
+def raise_missing() -> None:
+    raise MissingExtraError("mindspore", "train")

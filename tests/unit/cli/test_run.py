@@ -73,5 +73,9 @@ def test_demo_prints_the_prediction(capsys: pytest.CaptureFixture[str], monkeypa
     monkeypatch.setattr(demo, "PIPELINE", TOY)
     assert main.run(["demo"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-3].endswith("predicted 1 for a test sample with label 1.")
-    assert lines[-1].startswith("Report: ")
+    assert lines[-5].endswith("predicted 1 for a test sample with label 1.")
+    assert lines[-3].startswith("Report: ")
+    assert lines[-2] == "The service was stopped with the demo; --keep keeps it running."
+    assert lines[-1].startswith("Next: kfp-mindspore init ")
+    assert main.run(["demo", "--keep"]) == 0
+    assert "Stop it with: kfp-mindspore service stop" in capsys.readouterr().out

@@ -29,11 +29,11 @@ def read_json(capsys: pytest.CaptureFixture[str]) -> Any:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["list"], ["describe"], ["promote"], ["rollback"], ["stop"], ["delete"], ["logs"], ["runtime"], []],
+    [["create"], ["list"], ["describe"], ["promote"], ["rollback"], ["stop"], ["delete"], ["logs"], ["runtime"], []],
 )
 def test_every_command_has_an_example(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["service", *arguments, "--help"]) == 0
-    assert "Example: kfp-mindspore service" in capsys.readouterr().out
+    assert "kfp-mindspore service" in capsys.readouterr().out
 
 
 def test_serve_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
@@ -296,3 +296,20 @@ def test_serve_names_a_port_in_use(shop: Any, free_port: int, capsys: pytest.Cap
 def test_serve_names_a_wrong_option(shop: Any, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
     assert run(["serve", str(shop.make_bundle()), *options]) == 2
     assert options[0].strip("-") in capsys.readouterr().err
+
+
+def test_create_deploys_a_service_and_its_next_version(
+    shop: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kfp_mindspore.cli.service.InferenceClient", lambda *arguments: shop.connect())
+    bundle = str(shop.make_bundle("first"))
+    assert run(["service", "create", "digits", bundle, "--replicas", "2"]) == 0
+    assert capsys.readouterr().out.startswith(f"digits: version 1 serves {bundle} at http://127.0.0.1:")
+    assert run(["service", "create", "digits", bundle, "--canary", "10", "--json"]) == 0
+    assert read_json(capsys)["canary"]["state"] == "Ready"
+    assert run(["service", "create", "digits", bundle]) == 2
+    assert "has a canary" in capsys.readouterr().err
+    assert run(["service", "create", "Digits", bundle]) == 2
+    assert "service Digits is invalid: name: must be" in capsys.readouterr().err
+    assert run(["service", "create", "digits", bundle, "--server-arg", "max_batch=3"]) == 2
+    assert "server_args" in capsys.readouterr().err

@@ -69,6 +69,7 @@ def test_predictions_are_arrays_of_any_length(client: InferenceClient, status: S
     [
         ({"picture": np.zeros((1, 1, 8, 8))}, "model digits has image, got picture"),
         (np.zeros((1, 1, 8, 8), complex), "image: must be float32, got complex128"),
+        ({"image": [[1.0], [1.0, 2.0]]}, "image: rows must have the same shape"),
         (np.zeros((0, 1, 8, 8)), "same number of samples, at least 1, got \\[0\\]"),
     ],
 )
@@ -77,6 +78,12 @@ def test_samples_that_cannot_be_sent_are_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         client.predict("digits", inputs)
+
+
+@pytest.mark.parametrize("timeout", [0, True, "1"])
+def test_timeout_must_be_a_number_of_seconds(client: InferenceClient, status: ServiceStatus, timeout: Any) -> None:
+    with pytest.raises(UserError, match="timeout: must be a number of seconds above 0, got"):
+        client.predict("digits", np.zeros((1, 1, 8, 8)), timeout=timeout)
 
 
 def test_another_model_fails_the_smoke_test(status: ServiceStatus, models: Path) -> None:

@@ -70,7 +70,7 @@ def test_functions_that_cannot_travel() -> None:
         build_function_command(closure)
     with pytest.raises(UserError, match="with a name of its own"):
         build_function_command(lambda: None)
-    with pytest.raises(UserError, match="source of len cannot be found"):
+    with pytest.raises(UserError, match="must be a function, got <built-in function len>"):
         build_function_command(len)
     with pytest.raises(UserError, match="must be a function, got 'train'"):
         build_function_command("train")  # type: ignore[arg-type]
@@ -85,6 +85,12 @@ def test_packages_are_installed_first() -> None:
     assert program.rstrip().endswith("train()")
 
 
+def empty() -> None: ...
+
+
+def single(parameters: dict[str, Any]) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -96,6 +102,20 @@ def test_packages_are_installed_first() -> None:
         ({"job": {}, "job_kind": "PyTorchJob"}, "job_kind: must be 'MSJob', got 'PyTorchJob'"),
         ({"name": "a", "base_image": "i", "num_procs_per_worker": 4}, "num_procs_per_worker: must be 1, got 4"),
         ({"name": "a", "base_image": "i", "volumes": [{"name": "v"}]}, "volume_mounts: must be one per volume"),
+        ({"name": 3, "base_image": "i"}, "create_job is invalid: name: must be a text, got 3"),
+        ({"name": "a", "base_image": ["i"]}, r"base_image: must be a text, got \['i'\]"),
+        ({"name": "a", "base_image": "i", "num_workers": "2"}, "num_workers: must be an integer, got '2'"),
+        ({"name": "a", "base_image": "i", "num_workers": True}, "num_workers: must be an integer, got True"),
+        ({"name": "a", "base_image": "i", "labels": "a=b"}, "labels: must be a mapping of texts by name, got 'a=b'"),
+        ({"name": "a", "base_image": "i", "env_vars": "A=1"}, "env_vars: must be a mapping .* or a list of EnvVars"),
+        ({"name": "a", "base_image": "i", "volumes": {"name": "v"}}, "volumes: must be a list, got {'name': 'v'}"),
+        ({"name": "a", "train_func": empty, "packages_to_install": "numpy"}, "packages_to_install: must be a list of"),
+        ({"name": "a", "train_func": empty, "parameters": [1]}, r"parameters: must be a dict, got \[1\]"),
+        ({"name": "a", "train_func": empty, "parameters": {}}, "parameters: empty cannot be called with a dict"),
+        ({"name": "a", "train_func": single}, "parameters: single cannot be called with none"),
+        ({"name": "a", "train_func": single, "parameters": {"path": Path()}}, "parameters.path: .* got PosixPath"),
+        ({"name": "a", "train_func": Path}, "train_func: must be a function, got a class"),
+        ({"name": "a", "train_func": "train"}, "train_func: must be a function, got 'train'"),
     ],
 )
 def test_create_job_refuses(desk: Any, arguments: dict[str, Any], message: str) -> None:
@@ -148,6 +168,17 @@ def test_kubeconfig_and_context_select_a_cluster() -> None:
     backend = MSJobClient(namespace="team", config_file="config", context="prod", job_kind="MSJob").backend
     assert isinstance(backend, KubernetesBackend)
     assert (backend.kubeconfig, backend.context, backend.namespace) == ("config", "prod", "team")
+
+
+def test_a_function_that_raises_runs_once(desk: Any) -> None:
+    def fail() -> None:
+        raise RuntimeError("wrong loss")
+
+    desk.client.create_job(name="job", train_func=fail)
+    assert desk.wait().status.state == "Failed"
+    assert [pod.restarts for pod in desk.client.get_job_pods("job")] == [0]
+    assert build_function_job("job", "team", "i", fail, None).ms_replica_specs["Worker"].restart_policy == "ExitCode"
+    assert build_function_job("job", "team", "i", None, None).ms_replica_specs["Worker"].restart_policy == "OnFailure"
 
 
 def test_an_image_without_a_function_runs_its_entry_point() -> None:
