@@ -2,210 +2,314 @@
 
 from __future__ import annotations
 
-import math
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
-from kfp_mindspore.errors import MissingExtraError, NotFoundError, UserError, ValidationError
-from kfp_mindspore.formats import npz
+from kfp_mindspore.data.columns import (
+    build_features,
+    check_missing,
+    check_rule,
+    convert_numbers,
+    drop_incomplete,
+    fill_missing,
+)
+from kfp_mindspore.data.fetch import fetch_source
+from kfp_mindspore.data.report import compute_statistics, count_duplicates, list_constants, list_missing_classes
+from kfp_mindspore.data.roles import Inputs, Roles, list_exact_fields, list_fields, resolve_roles
+from kfp_mindspore.data.sources import sklearn_sets
+from kfp_mindspore.data.sources.base import Request, Source
+from kfp_mindspore.data.sources.formats import read_path
+from kfp_mindspore.data.split import check_fractions, parse_mode, split_samples
+from kfp_mindspore.data.targets import Target, encode_target
+from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.dataset import DESCRIPTION, SPLITS, Column, Dataset, copy_dataset, write_dataset
-from kfp_mindspore.formats.tensors import TensorSpec
-from kfp_mindspore.transform import Normalize, Pipeline, Standardize, Step, declare, fit_steps
+from kfp_mindspore.formats.tensors import BYTES
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Features = NDArray[np.float32]
-    Labels = NDArray[np.int32]
+    from kfp_mindspore.data.preprocessing import Given
 
-BUILT_IN = ("breast_cancer", "digits", "wine")
+_HINT = (
+    f"Sets of scikit-learn are {', '.join(sklearn_sets.NAMES)}; or give a file, a directory or a URI such as s3://…."
+)
 
 
 def load_dataset(
-    name_or_uri: str,
+    source: str | Mapping[str, str],
     output_dir: Path | str,
     *,
-    seed: int = 42,
+    target: str | Sequence[str] = (),
+    features: Sequence[str] | None = None,
+    inputs: Inputs | None = None,
+    weight: str = "",
+    ids: Sequence[str] = (),
+    task: str = "",
+    split: str = "",
     validation_fraction: float = 0.15,
     test_fraction: float = 0.2,
+    seed: int = 42,
+    preprocessing: Given = "",
+    missing: str | float = "refuse",
+    storage: str = "npz",
+    format: str = "",
+    length: int = 64,
+    image_size: tuple[int, int] | None = None,
 ) -> Dataset:
-    """Write a dataset directory with splits and description; an existing one is replaced atomically.
+    """Write a dataset directory; an existing one is replaced atomically.
 
     Args:
-        name_or_uri: `digits` (8×8 images of pixels 0 to 16, shape (1, 8, 8), and the preprocessing that divides them
-            by 16), `breast_cancer` or `wine` (raw features, and the preprocessing that standardises them by the
-            training split's mean and deviation), all from scikit-learn, no network needed; or a path or fsspec URI
-            of a dataset directory, of a directory with train.npz, validation.npz and test.npz, or of one .npz file
-            with `features` and `labels`, which is split. Given arrays are not scaled.
+        source: A set of scikit-learn (`breast_cancer`, `diabetes`, `digits`, `iris`, `linnerud`, `wine`), or a path or
+            fsspec URI (s3, gs, http) of a CSV, Parquet, JSON lines, NPZ, NPY, IDX, text or MindRecord file, of a folder
+            with a folder of images for each class, or of a dataset directory, which is copied. A mapping has a source
+            for each split: {"train": …, "test": …}.
         output_dir: The dataset directory to write.
-        seed: Seed of the stratified split.
-        validation_fraction: Share of all samples in the validation split, between 0 and 1.
-        test_fraction: Share of all samples in the test split, between 0 and 1.
+        target: Field or fields of the target; default the field named target, label, labels or class.
+        features: Fields of the features; default all without another role.
+        inputs: Inputs of the network by name: a field, kept with its dtype, or a list of fields, stacked in a float32
+            matrix. Default: `features` with all fields of one value, and each other field by itself.
+        weight: Field of the sample weights, stored as float32.
+        ids: Fields that identify a sample, such as `group` of a ranking.
+        task: classification, multi_label, regression, language_model, ranking or none; default guessed from the target.
+        split: `stratified` (default of a classification), `random` (default of the other tasks), `contiguous` (default
+            of a language model), `time:FIELD` (the latest samples are the test split), `group:FIELD` (each group is in
+            one split), or `column:FIELD` with the names train, validation and test.
+        validation_fraction: Fraction of all samples in the validation split, between 0 and 1.
+        test_fraction: Fraction of all samples in the test split, between 0 and 1. A source with splits of its own
+            keeps them; splits that it lacks are taken from its training split.
+        seed: Seed of the split.
+        preprocessing: `standardize` (default for tables): numbers to mean 0 and deviation 1, texts to one-hot vectors;
+            `none`; or a list of steps of `kfp_mindspore.transform` or their declarations, fitted on the training split.
+        missing: `refuse`, `mean` or `median` of the training split, `drop` the sample, or a number.
+        storage: `npz` or `mindrecord`.
+        format: csv, parquet, jsonl, npz, npy, idx, images, text or mindrecord; default by the name.
+        length: Characters of a window of a text file.
+        image_size: Height and width of the images of a folder; default the most frequent size.
 
     Returns:
-        The dataset, opened.
+        The dataset, opened; `report` has the guessed task, missing values, missing classes, constant columns and
+        duplicates over the splits.
 
     Raises:
-        NotFoundError: No built-in set, path or URI has this name.
-        UserError: The data cannot be split or has the wrong form.
-        MissingExtraError: scikit-learn is needed and not installed.
+        NotFoundError: There is no such source.
+        UserError: The source does not fit the options.
+        MissingExtraError: A library of the format is not installed.
     """
-    output = Path(output_dir)
-    _check_fractions(validation_fraction, test_fraction)
-    fractions = (validation_fraction, test_fraction)
-    if name_or_uri in BUILT_IN:
+    from kfp_mindspore.data.preprocessing import check_preprocessing
+
+    check_fractions(validation_fraction, test_fraction)
+    kind, field = parse_mode(split) if split else ("", "")
+    check_rule(missing)
+    check_preprocessing(preprocessing)
+    if length < 1:
+        raise ValidationError([f"length: must be at least 1, got {length}"], subject="load_dataset")
+    names = [target] if isinstance(target, str) and target else list(target)
+    exact = list_exact_fields(names, weight, ids, field, inputs)
+    request = Request(
+        list_fields(exact, features, inputs),
+        guess_target=not names,
+        exact=exact,
+        length=length,
+        text_lines=task not in ("", "language_model"),
+        image_size=image_size,
+    )
+    if source in sklearn_sets.NAMES:
         # Imported before the span, which measures work without imports (0.5 s here).
-        _import_sklearn()
-    with events.span("dataset.load"):
-        return _load(name_or_uri, output, seed, fractions)
+        sklearn_sets.import_datasets()
+    with ExitStack() as stack, events.span("dataset.load"):
+        read = _read(source, request, format, stack)
+        if isinstance(read, Dataset):
+            if names or features or inputs or weight or ids or task or split or preprocessing:
+                raise UserError(f"{source}: is a dataset directory, which is copied: its columns cannot be changed")
+            return copy_dataset(read, output_dir)
+        roles = resolve_roles(read, target=names, weight=weight, ids=ids, order=field, features=features, inputs=inputs)
+        options = _Options(
+            _get_name(source), task, kind, (validation_fraction, test_fraction), seed, preprocessing, missing, storage
+        )
+        return _write(Path(output_dir), read, roles, options)
 
 
-def _load(name_or_uri: str, output: Path, seed: int, fractions: tuple[float, float]) -> Dataset:
-    if name_or_uri in BUILT_IN:
-        splits, feature, names, steps = _load_built_in(name_or_uri, seed, fractions)
-        return _write(output, name_or_uri, feature, names, splits, seed, steps)
-    with _fetch(name_or_uri) as source:
-        if (source / DESCRIPTION).is_file():
-            return copy_dataset(Dataset.open(source), output)
-        if source.is_dir():
-            missing = [f"{split}.npz" for split in SPLITS if not (source / f"{split}.npz").is_file()]
-            if missing:
-                raise UserError(f"{name_or_uri}: neither {DESCRIPTION} nor {', '.join(missing)} found")
-            splits = {split: _read_arrays(source / f"{split}.npz") for split in SPLITS}
-        else:
-            splits = _split(*_read_arrays(source), seed, fractions)
-        count = 1 + max(int(labels.max(initial=0)) for _, labels in splits.values())
-        name = name_or_uri.rstrip("/").rpartition("/")[2].removesuffix(".npz")
-        return _write(output, name, "features", [str(index) for index in range(count)], splits, seed)
+@dataclass(frozen=True)
+class _Options:
+    name: str
+    task: str
+    kind: str
+    fractions: tuple[float, float]
+    seed: int
+    preprocessing: Given
+    missing: str | float
+    storage: str
 
 
-def _check_fractions(validation_fraction: float, test_fraction: float) -> None:
-    fractions = {"validation_fraction": validation_fraction, "test_fraction": test_fraction}
-    errors = [
-        f"{field}: must be between 0 and 1, got {value}" for field, value in fractions.items() if not 0 < value < 1
-    ]
-    if not errors and validation_fraction + test_fraction >= 1:
-        errors = [f"validation_fraction + test_fraction: must be below 1, got {validation_fraction + test_fraction}"]
-    if errors:
-        raise ValidationError(errors, subject="load_dataset")
+def _read(source: str | Mapping[str, str], request: Request, kind: str, stack: ExitStack) -> Source | Dataset:
+    """Read a source; its downloads are kept until the stack is closed."""
+    if not isinstance(source, str):
+        return _concatenate({split: _read_part(split, uri, request, kind, stack) for split, uri in source.items()})
+    if source in sklearn_sets.NAMES:
+        return sklearn_sets.read_set(source, request)
+    path = stack.enter_context(fetch_source(source, hint=_HINT))
+    if (path / DESCRIPTION).is_file():
+        return Dataset.open(path)
+    parts = {split: path / f"{split}.npz" for split in SPLITS}
+    if path.is_dir() and parts["train"].is_file():
+        return _concatenate({split: read_path(file, request, kind) for split, file in parts.items() if file.is_file()})
+    return read_path(path, request, kind)
 
 
-def _read_arrays(file: Path) -> tuple[Features, Labels]:
+def _read_part(split: str, uri: str, request: Request, kind: str, stack: ExitStack) -> Source:
+    if split not in SPLITS:
+        raise ValidationError([f"source: splits are {', '.join(SPLITS)}, got {split!r}"], subject="load_dataset")
+    return read_path(stack.enter_context(fetch_source(uri, hint=_HINT)), request, kind)
+
+
+def _concatenate(parts: Mapping[str, Source]) -> Source:
+    """Return one source of several with the same fields, one for each split."""
     import numpy as np
 
-    arrays = npz.read_arrays(file)
-    missing = [name for name in ("features", "labels") if name not in arrays]
-    if missing:
-        raise UserError(f"{file}: no array {missing[0]!r}, found {', '.join(arrays) or 'none'}")
-    features, labels = arrays["features"], arrays["labels"]
-    if not np.issubdtype(features.dtype, np.number) or not np.issubdtype(labels.dtype, np.integer):
-        raise UserError(f"{file}: needs numeric features and integer labels, got {features.dtype} and {labels.dtype}")
-    return features.astype(np.float32, copy=False), labels.astype(np.int32, copy=False)
-
-
-def _split(
-    features: Features, labels: Labels, seed: int, fractions: tuple[float, float]
-) -> dict[str, tuple[Features, Labels]]:
-    _import_sklearn()
-    from sklearn.model_selection import train_test_split
-
-    # Counts, not shares of the rest: 0.1 of 90 is 9 whatever the test split takes.
-    validation_count, test_count = (math.ceil(round(fraction * len(features), 6)) for fraction in fractions)
+    if "train" not in parts:
+        raise UserError(f"source: the split train is missing, found {', '.join(parts) or 'none'}")
+    first = parts["train"]
+    for _split, part in parts.items():
+        if list(part.columns) != list(first.columns):
+            found = ", ".join(part.columns)
+            raise UserError(f"{part.where}: fields must be {', '.join(first.columns)}, got {found}")
+    counts: Counter[str] = Counter()
+    for part in parts.values():
+        counts.update(part.missing)
     try:
-        rest, test, rest_labels, test_labels = train_test_split(
-            features, labels, test_size=test_count, stratify=labels, random_state=seed
-        )
-        train, validation, train_labels, validation_labels = train_test_split(
-            rest,
-            rest_labels,
-            test_size=validation_count,
-            stratify=rest_labels,
-            random_state=seed,
-        )
+        columns = {name: np.concatenate([part.columns[name] for part in parts.values()]) for name in first.columns}
     except ValueError as error:
-        raise UserError(f"cannot split {len(features)} samples by label: {error}") from None
-    return {
-        "train": (train, train_labels),
-        "validation": (validation, validation_labels),
-        "test": (test, test_labels),
+        raise UserError(f"{first.where}: the splits have samples of different shapes ({error})") from None
+    given = np.repeat([SPLITS.index(split) for split in parts], [len(part) for part in parts.values()]).astype(np.int8)
+    return dataclasses.replace(first, columns=columns, splits=given, missing=dict(counts))
+
+
+def _get_name(source: str | Mapping[str, str]) -> str:
+    text = source if isinstance(source, str) else source["train"]
+    last = text.partition("?")[0].rstrip("/").rpartition("/")[2]
+    return last.partition(".")[0] or last
+
+
+def _write(output: Path, source: Source, roles: Roles, options: _Options) -> Dataset:
+    """Encode, split, fit the preprocessing and write; a field is released once it is in the splits."""
+    from kfp_mindspore.data.preprocessing import fit_preprocessing, fit_vocabulary
+
+    report: dict[str, Any] = {"format": source.format}
+    if missing := check_missing(source, roles, options.missing):
+        report |= {"missing": missing, "missing_rule": options.missing}
+    if options.missing == "drop" and missing:
+        report["dropped"] = drop_incomplete(source, missing)
+    target = encode_target(
+        roles.target, [source.columns[name] for name in roles.target], source.labels, options.task or source.task
+    )
+    indexes = _split(source, roles, target, options)
+    features = build_features(source, roles)
+    others = _build_others(source, roles, target, options.kind)
+    source.columns.clear()
+    splits = _take({**features.arrays, **{column.name: array for column, array in others}}, features.arrays, indexes)
+    if missing and options.missing not in ("refuse", "drop"):
+        report["filled"] = fill_missing(features.columns, splits, options.missing)
+    preprocessing, labels, vocabulary = options.preprocessing, target.labels, None
+    if target.task == "language_model" and target.array is not None and target.array.dtype == object:
+        preprocessing, vocabulary = fit_vocabulary(preprocessing, features, splits["train"])
+        for arrays in splits.values():
+            arrays[others[0][0].name] = vocabulary.compute(arrays[others[0][0].name])
+        # The texts of the ids: 0 is padding, 1 an unknown character.
+        labels = ("", "\N{REPLACEMENT CHARACTER}", *(vocabulary.values or ()))
+    columns = [*features.columns, *(_complete(column, splits["train"]) for column, _ in others)]
+    statistics = compute_statistics(columns, splits["train"])
+    raw = {column.name: splits["train"][column.name] for column in features.columns}
+    declaration = fit_preprocessing(preprocessing, source, features, raw, statistics, vocabulary)
+    report |= {
+        "task_reason": target.reason,
+        "left_out": [name for name in source.times if name not in roles.list_fields()],
+        "conversions": dict(features.conversions),
+        "constant": list_constants(columns, statistics),
+        "duplicates": count_duplicates(columns, splits),
     }
-
-
-def _import_sklearn() -> Any:
-    try:
-        from sklearn import datasets, model_selection  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("sklearn", "train") from None
-    return datasets
-
-
-def _load_built_in(
-    name: str, seed: int, fractions: tuple[float, float]
-) -> tuple[dict[str, tuple[Features, Labels]], str, list[str], list[Step]]:
-    import numpy as np
-
-    raw = getattr(_import_sklearn(), f"load_{name}")()
-    names = [str(label) for label in raw.target_names]
-    labels = raw.target.astype(np.int32)
-    if name == "digits":
-        images = raw.images[:, None].astype(np.float32)
-        return _split(images, labels, seed, fractions), "image", names, [Normalize(0, 16)]
-    return _split(raw.data.astype(np.float32), labels, seed, fractions), "features", names, [Standardize()]
-
-
-def _write(
-    output: Path,
-    name: str,
-    feature: str,
-    labels: Sequence[str],
-    splits: Mapping[str, tuple[Features, Labels]],
-    seed: int,
-    steps: Sequence[Step] = (),
-) -> Dataset:
-    shape = splits["train"][0].shape[1:]
-    fitted, _ = fit_steps(steps, {feature: splits["train"][0]})
-    inputs = [TensorSpec(feature, "float32", (-1, *shape))]
+    if target.task == "classification":
+        targets = {split: arrays[others[0][0].name] for split, arrays in splits.items()}
+        report["missing_classes"] = list_missing_classes(labels, targets)
     return write_dataset(
         output,
-        name=name,
-        task="classification",
-        columns=(Column(feature, "float32", shape), Column("label", "int32", (), "target")),
-        splits={split: {feature: features, "label": targets} for split, (features, targets) in splits.items()},
+        name=options.name,
+        task=target.task,
+        columns=columns,
+        splits=splits,
         labels=labels,
-        seed=seed,
-        preprocessing=declare(Pipeline(fitted, inputs=inputs)) if steps else None,
+        seed=options.seed,
+        preprocessing=declaration,
+        statistics=statistics,
+        report=report,
+        storage=options.storage,
     )
 
 
-@contextmanager
-def _fetch(uri: str) -> Iterator[Path]:
-    """Yield a local path for a path or URI; a download is removed after the block."""
-    if "://" not in uri:
-        path = Path(uri).expanduser()
-        if not path.exists():
-            raise NotFoundError(
-                f"{uri}: neither a built-in dataset nor an existing path",
-                hint=f"Built in are {', '.join(BUILT_IN)}; or give a directory, an .npz file or a URI such as s3://….",
-            )
-        yield path
-        return
-    from fsspec.core import url_to_fs
+def _split(source: Source, roles: Roles, target: Target, options: _Options) -> dict[str, NDArray[np.int64]]:
+    defaults = {"classification": "stratified", "language_model": "contiguous"}
+    kind = options.kind or defaults.get(target.task, "random")
+    if kind == "stratified" and target.task != "classification":
+        raise UserError(
+            f"split: stratified needs a classification, the task is {target.task}", hint="Use random: --split random."
+        )
+    return split_samples(
+        len(source),
+        kind,
+        values=source.columns[roles.order] if roles.order else None,
+        classes=target.array if target.task == "classification" else None,
+        given=source.splits,
+        fractions=options.fractions,
+        seed=options.seed,
+    )
 
-    with tempfile.TemporaryDirectory(prefix="kfp-mindspore-dataset-") as temporary:
-        local = Path(temporary, uri.rstrip("/").rpartition("/")[2] or "dataset")
-        try:
-            filesystem, remote = url_to_fs(uri)
-            if filesystem.isdir(remote):
-                filesystem.get(remote.rstrip("/") + "/", f"{local}/", recursive=True)
-            else:
-                filesystem.get_file(remote, str(local))
-        except FileNotFoundError:
-            raise NotFoundError(f"{uri}: nothing there") from None
-        except (OSError, ValueError, ImportError) as error:
-            raise UserError(f"{uri}: cannot be read ({error})") from error
-        yield local
+
+def _take(
+    arrays: dict[str, NDArray[Any]], features: dict[str, NDArray[Any]], indexes: Mapping[str, NDArray[np.int64]]
+) -> dict[str, dict[str, NDArray[Any]]]:
+    """Return the samples of each split; each array is released before the next one is copied."""
+    features.clear()
+    splits: dict[str, dict[str, NDArray[Any]]] = {split: {} for split in indexes}
+    for name in list(arrays):
+        array = arrays.pop(name)
+        for split, chosen in indexes.items():
+            splits[split][name] = array[chosen]
+    return splits
+
+
+def _build_others(source: Source, roles: Roles, target: Target, kind: str) -> list[tuple[Column, NDArray[Any]]]:
+    """Return the columns of target, weight and ids, the target first; their dtypes are set when they are encoded."""
+    import numpy as np
+
+    others = []
+    if target.array is not None:
+        several = len(roles.target) > 1
+        name = "target" if several else roles.target[0]
+        others.append((Column(name, "", (), "target", roles.target if several else ()), target.array))
+    if roles.weight:
+        weight = source.columns[roles.weight]
+        if weight.ndim != 1 or weight.dtype.kind not in "biuf" or (weight < 0).any():
+            raise UserError(f"{source.where}: weight {roles.weight}: must be numbers of at least 0, one a sample")
+        others.append((Column(roles.weight, "", (), "weight"), weight.astype(np.float32)))
+    ids = {name: name for name in roles.ids}
+    if target.task == "ranking" and kind == "group" and "group" not in ids:
+        ids["group"] = roles.order
+    for name, field in ids.items():
+        array = source.columns[field]
+        fields = () if name == field else (field,)
+        others.append(
+            (Column(name, "", (), "id", fields), array if array.dtype.kind == "f" else convert_numbers(array))
+        )
+    return others
+
+
+def _complete(column: Column, arrays: Mapping[str, NDArray[Any]]) -> Column:
+    array = arrays[column.name]
+    dtype = BYTES if array.dtype == object else array.dtype.name
+    return dataclasses.replace(column, dtype=dtype, shape=array.shape[1:])

@@ -60,9 +60,10 @@ def read_samples(dataset: Dataset | Path | str, split: str, *, count: int | None
     raw = by_role["feature"]
     inputs = raw
     if dataset.preprocessing:
+        from kfp_mindspore.data.preprocessing import apply_steps
         from kfp_mindspore.transform.declaration import build_pipeline
 
-        inputs = build_pipeline(dataset.preprocessing).preprocess(raw)
+        inputs = apply_steps(build_pipeline(dataset.preprocessing), raw)
     return Samples(
         inputs={name: np.ascontiguousarray(array) for name, array in inputs.items()},
         target=next(iter(by_role["target"].values()), None),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import files
 from kfp_mindspore.errors import NotFoundError, UserError, ValidationError
-from kfp_mindspore.formats import npz
+from kfp_mindspore.formats import mindrecord, npz
 from kfp_mindspore.formats.manifest import check_digest, naming_fields
 from kfp_mindspore.formats.tensors import BYTES
 
@@ -31,6 +31,7 @@ DESCRIPTION = "dataset.json"
 VERSION = 2
 SPLITS = ("train", "validation", "test")
 ROLES = ("feature", "target", "weight", "id")
+STORAGES = ("npz", "mindrecord")
 TASKS = ("classification", "multi_label", "regression", "language_model", "ranking", "none")
 # Names of a version 1 file's arrays, by role.
 _FIRST_ARRAYS = {"feature": "features", "target": "labels"}
@@ -139,12 +140,16 @@ class Dataset:
         """
         if split not in self.splits:
             raise UserError(f"{self.path}: no split {split!r}, found {', '.join(self.splits)}")
-        file = self.path / _get_file(split)
-        check_digest(file, self.digests[file.name], hint="Load the dataset again.")
-        packed = npz.read_arrays(file)
-        if self.version == 1:
-            packed = {column.name: packed[_FIRST_ARRAYS[column.role]] for column in self.columns}
-        arrays = npz.unpack_columns(file, [column.name for column in self.columns], packed)
+        file = self.path / _list_files(split, self.storage)[0]
+        for name in _list_files(split, self.storage):
+            check_digest(self.path / name, self.digests[name], hint="Load the dataset again.")
+        if self.storage == "mindrecord":
+            arrays = mindrecord.read_columns(file, {one.name: (one.dtype, one.shape) for one in self.columns})
+        else:
+            packed = npz.read_arrays(file)
+            if self.version == 1:
+                packed = {column.name: packed[_FIRST_ARRAYS[column.role]] for column in self.columns}
+            arrays = npz.unpack_columns(file, [column.name for column in self.columns], packed)
         errors = _check_columns(self.columns, {split: arrays})
         if any(len(array) != self.splits[split] for array in arrays.values()):
             errors.append(f"{split}: must have {self.splits[split]} samples")
@@ -165,6 +170,7 @@ def write_dataset(
     preprocessing: Mapping[str, Any] | None = None,
     statistics: Mapping[str, Any] | None = None,
     report: Mapping[str, Any] | None = None,
+    storage: str = "npz",
 ) -> Dataset:
     """Write a dataset directory; an existing one is replaced atomically.
 
@@ -179,14 +185,18 @@ def write_dataset(
         preprocessing: Declaration of the preprocessing, see `kfp_mindspore.transform`.
         statistics: By column.
         report: Findings of the load, JSON types.
+        storage: `npz`, or `mindrecord` for mindspore.dataset.MindDataset.
 
     Returns:
         The dataset, opened.
 
     Raises:
         ValidationError: The arrays do not fit the columns, or the columns do not fit the task.
+        MissingExtraError: MindSpore is needed for the storage and not installed.
     """
     errors = [*_check_task(task, columns, labels), *_check_columns(columns, splits)]
+    if storage not in STORAGES:
+        errors.append(f"storage: must be one of {', '.join(STORAGES)}, got {storage!r}")
     if not errors:
         errors = _check_targets(task, columns, labels, splits)
     if errors:
@@ -201,12 +211,18 @@ def write_dataset(
     output = Path(output)
     with files.replace_directory(output) as directory:
         for split, arrays in splits.items():
-            packed = npz.pack_columns({column.name: arrays[column.name] for column in columns})
+            ordered = {column.name: arrays[column.name] for column in columns}
+            packed = npz.pack_columns(ordered)
             for key, array in packed.items():
                 digest.update(f"\0{split}\0{key}\0{array.shape}\0".encode())
                 digest.update(array.data.cast("B") if array.size else b"")
-            npz.write_arrays(directory / _get_file(split), packed)
-        digests = {_get_file(split): files.digest_file(directory / _get_file(split)) for split in splits}
+            file = directory / _list_files(split, storage)[0]
+            if storage == "mindrecord":
+                mindrecord.write_columns(file, ordered)
+            else:
+                npz.write_arrays(file, packed)
+        names = [name for split in splits for name in _list_files(split, storage)]
+        digests = {name: files.digest_file(directory / name) for name in names}
         description = {
             "version": VERSION,
             "name": name,
@@ -215,7 +231,7 @@ def write_dataset(
             "seed": seed,
             "statistics": dict(statistics or {}),
             "report": dict(report or {}),
-            "storage": "npz",
+            "storage": storage,
             "digests": digests,
             "digest": digest.hexdigest(),
         }
@@ -234,8 +250,9 @@ def copy_dataset(source: Dataset, output: Path | str) -> Dataset:
     return Dataset.open(output)
 
 
-def _get_file(split: str) -> str:
-    return f"{split}.npz"
+def _list_files(split: str, storage: str) -> tuple[str, ...]:
+    file = f"{split}.{storage}"
+    return (file, f"{file}.db") if storage == "mindrecord" else (file,)
 
 
 def _get_rank(split: str) -> tuple[int, str]:
@@ -330,9 +347,11 @@ def _parse_description(path: Path, raw: Any) -> Dataset:
             digest=str(raw["digest"]),
             version=version,
         )
-    undigested = [split for split in dataset.splits if _get_file(split) not in dataset.digests]
-    if undigested:
-        raise UserError(f"{file}: digests: no entry for {_get_file(undigested[0])}")
+    if dataset.storage not in STORAGES:
+        raise UserError(f"{file}: storage: must be one of {', '.join(STORAGES)}, got {dataset.storage!r}")
+    names = [name for split in dataset.splits for name in _list_files(split, dataset.storage)]
+    if undigested := [name for name in names if name not in dataset.digests]:
+        raise UserError(f"{file}: digests: no entry for {undigested[0]}")
     return dataset
 
 

@@ -1,0 +1,180 @@
+"""Preprocessing of a dataset: the steps of a source or the user's, fitted on the training split and declared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kfp_mindspore.data.columns import Features
+from kfp_mindspore.data.sources.base import Source
+from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.formats.dataset import Column
+from kfp_mindspore.formats.tensors import BYTES, TensorSpec
+from kfp_mindspore.transform.categories import OneHot, Tokenize, Vocabulary
+from kfp_mindspore.transform.columns import Concatenate
+from kfp_mindspore.transform.declaration import build_steps, declare, declare_step, fit_steps
+from kfp_mindspore.transform.images import CenterCrop, DecodeImage, Resize
+from kfp_mindspore.transform.pipeline import Pipeline, Step
+from kfp_mindspore.transform.values import Normalize
+
+if TYPE_CHECKING:
+    from kfp_mindspore.transform.base import Arrays
+
+Given = str | Sequence[Step | Mapping[str, Any]]
+_ROWS = (DecodeImage, Resize, CenterCrop)
+# Decoding is limited to four of the largest images at once.
+_IMAGES = 4
+_MAX_CATEGORIES = 100
+
+
+def check_preprocessing(given: Given) -> None:
+    """Raise ValidationError unless it is empty, `standardize`, `none` or a list."""
+    if isinstance(given, str) and given not in ("", "standardize", "none"):
+        raise ValidationError(
+            [f"preprocessing: must be standardize, none or a list of steps, got {given!r}"], subject="load_dataset"
+        )
+
+
+def fit_preprocessing(
+    given: Given,
+    source: Source,
+    features: Features,
+    train: Arrays,
+    statistics: Mapping[str, Any],
+    vocabulary: Step | None,
+) -> dict[str, Any]:
+    """Return the declaration of the preprocessing.
+
+    Args:
+        given: `standardize`, `none`, a list of steps or of their declarations; empty for the steps of the source, which
+            standardise the numbers of tables.
+        source: The source.
+        features: Its feature columns.
+        train: Feature columns of the training split.
+        statistics: Those of the training split by column.
+        vocabulary: The fitted step of a language model's text; None for other tasks.
+
+    Raises:
+        UserError: A step does not fit the columns.
+    """
+    if given == "none":
+        return {}
+    if isinstance(given, str):
+        scale = given == "standardize" or source.is_table
+        steps = _choose_steps(source, features, train, statistics if scale else {}, vocabulary)
+    else:
+        built = [step if isinstance(step, Step) else build_steps([step])[0] for step in given]
+        steps = _fit(built, train)
+    if not steps:
+        return {}
+    specs = [TensorSpec(column.name, column.dtype, (-1, *column.shape)) for column in features.columns]
+    return declare(Pipeline(steps, inputs=specs))
+
+
+def fit_vocabulary(given: Given, features: Features, train: Arrays) -> tuple[Given, Tokenize]:
+    """Return the preprocessing with the `Tokenize` of a language model's text fitted, and that step.
+
+    Args:
+        given: As for `fit_preprocessing`; a list has one step `Tokenize`.
+        features: The feature columns, one of them bytes.
+        train: Columns of the training split.
+
+    Raises:
+        UserError: There is no text, or the tokens are no characters.
+    """
+    texts = [column.name for column in features.columns if column.dtype == BYTES]
+    if len(texts) != 1:
+        raise UserError(f"language_model: needs one feature of texts, got {', '.join(texts) or 'none'}")
+    (name,) = texts
+    if isinstance(given, str):
+        length = max(len(text.decode(errors="replace")) for text in train[name])
+        return given, Tokenize(length, column=name).fit({name: train[name]})
+    steps = [step if isinstance(step, Step) else build_steps([step])[0] for step in given]
+    places = [index for index, step in enumerate(steps) if isinstance(step, Tokenize)]
+    if len(places) != 1:
+        raise UserError(f"preprocessing: a language model of texts needs one step Tokenize, got {len(places)}")
+    vocabulary = steps[places[0]]
+    assert isinstance(vocabulary, Tokenize)
+    if vocabulary.unit != "characters":
+        raise UserError("preprocessing: Tokenize: unit must be characters: the target is one character later")
+    steps[places[0]] = vocabulary = vocabulary.fit({name: train[name]})
+    return steps, vocabulary
+
+
+def apply_steps(pipeline: Pipeline, arrays: Arrays) -> Arrays:
+    """Return the arrays after a pipeline's preprocessing; images are decoded in parts."""
+    count = len(next(iter(arrays.values())))
+    if not count or not any(isinstance(step, DecodeImage) for step in pipeline.pre):
+        return pipeline.preprocess(arrays)
+    parts = [
+        pipeline.preprocess({name: array[start : start + _IMAGES] for name, array in arrays.items()})
+        for start in range(0, count, _IMAGES)
+    ]
+    try:
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    except ValueError as error:
+        raise UserError(f"images have different sizes ({error})", hint="Add a step: Resize((32, 32)).") from None
+
+
+def _fit(steps: Sequence[Step], train: Arrays) -> tuple[Step, ...]:
+    """Fit steps; those of images before the first step that is fitted are applied in parts."""
+    last = max((index for index, step in enumerate(steps) if isinstance(step, _ROWS)), default=-1)
+    if all(type(step).fit is Step.fit for step in steps):
+        return tuple(steps)
+    first, rest = tuple(steps[: last + 1]), steps[last + 1 :]
+    fitted, _ = fit_steps(rest, apply_steps(Pipeline(first), train))
+    return (*first, *fitted)
+
+
+def _choose_steps(
+    source: Source, features: Features, train: Arrays, statistics: Mapping[str, Any], vocabulary: Step | None
+) -> tuple[Step, ...]:
+    columns = {column.name: column for column in features.columns}
+    steps = [step for step in (_rename(step, features) for step in source.steps) if step is not None]
+    if vocabulary is not None:
+        steps.append(vocabulary)
+    decoded = {step.column for step in steps}
+    for name, column in columns.items():
+        if name in statistics and column.dtype == "float32" and len(column.shape) < 2:
+            steps.append(_standardize(column, statistics[name]))
+    for name, parts in features.inputs.items():
+        texts = [part for part in parts if columns[part].dtype == BYTES and part not in decoded]
+        if len(parts) == 1 and parts[0] == name and texts:
+            if source.is_table:
+                steps.append(Vocabulary(column=name).fit(train))
+            continue
+        for text in texts:
+            step = OneHot(column=text).fit(train)
+            if len(step.values or ()) > _MAX_CATEGORIES:
+                raise UserError(
+                    f"{source.where}: the field {text!r} has {len(step.values or ())} different texts, more than "
+                    f"{_MAX_CATEGORIES} for one-hot vectors",
+                    hint=f'Leave it out (--features), make it an input of indexes (inputs={{"{text}": "{text}", …}}), '
+                    "or give steps (preprocessing=[…]).",
+                )
+            steps.append(step)
+        if texts:
+            steps.append(Concatenate(parts, name))
+    return tuple(steps)
+
+
+def _standardize(column: Column, statistics: Mapping[str, Any]) -> Normalize:
+    """Return the `Normalize` of a column's mean and deviation; a constant field keeps its deviation."""
+    least = float(np.finfo(np.float32).tiny)
+    mean, std = (np.atleast_1d(statistics[key]).tolist() for key in ("mean", "std"))
+    if not all(map(math.isfinite, [*mean, *std])):
+        fields = column.fields or (column.name,)
+        bad = [field for field, one, other in zip(fields, mean, std, strict=False) if not math.isfinite(one + other)]
+        raise UserError(f"{', '.join(bad)}: must hold finite numbers", hint="Leave it out: --features NAME,…")
+    return Normalize(mean, [value if value > least else 1.0 for value in std], column=column.name)
+
+
+def _rename(step: Step, features: Features) -> Step | None:
+    """Return a source's step for the column that its field is stored in; None when the field is not kept."""
+    for column in features.columns:
+        if step.column in (column.fields or (column.name,)):
+            return build_steps([{**declare_step(step), "column": column.name}])[0]
+    return None

@@ -1,0 +1,155 @@
+"""Statistics and findings of a load, and their text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.formats.dataset import Column, Dataset
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_BLOCK_ROWS = 1 << 16
+
+
+def compute_statistics(columns: Sequence[Column], arrays: Mapping[str, NDArray[Any]]) -> dict[str, dict[str, Any]]:
+    """Return minimum, maximum, mean and standard deviation (ddof 0) of numeric columns.
+
+    Args:
+        columns: The columns; those of bytes objects are left out.
+        arrays: Their values in the training split.
+
+    Returns:
+        By column; for each field of a column of shape (F,), over all values of another column.
+    """
+    return {
+        column.name: _describe(arrays[column.name], column.shape)
+        for column in columns
+        if arrays[column.name].dtype != object and arrays[column.name].size
+    }
+
+
+def list_constants(columns: Sequence[Column], statistics: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the columns and fields with one value in the training split."""
+    found = []
+    for column in columns:
+        if column.role != "feature" or column.name not in statistics:
+            continue
+        least, greatest = (statistics[column.name][key] for key in ("min", "max"))
+        if not isinstance(least, list):
+            found += [column.name] if least == greatest else []
+            continue
+        names = column.fields or [f"{column.name}[{index}]" for index in range(len(least))]
+        found += [name for name, low, high in zip(names, least, greatest, strict=True) if low == high]
+    return found
+
+
+def count_duplicates(columns: Sequence[Column], splits: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, int]:
+    """Return how many samples of each other split have the features of a training sample."""
+    import numpy as np
+
+    features = [column.name for column in columns if column.role == "feature"]
+    hashes = {split: _hash_rows([arrays[name] for name in features]) for split, arrays in splits.items()}
+    train = hashes.pop("train")
+    counts = {}
+    for split, found in hashes.items():
+        # Most training samples are excluded by the first bits, which is faster than sorting all hashes.
+        bits = min(26, max(10, len(found).bit_length() + 3))
+        marked = np.zeros(1 << bits, bool)
+        marked[found >> np.uint64(64 - bits)] = True
+        counts[split] = int(np.isin(found, train[marked[train >> np.uint64(64 - bits)]]).sum())
+    return counts
+
+
+def list_missing_classes(labels: Sequence[str], targets: Mapping[str, NDArray[Any]]) -> dict[str, list[str]]:
+    """Return the classes without a sample by split, for splits that lack any."""
+    import numpy as np
+
+    found = {
+        split: [
+            label for label, count in zip(labels, np.bincount(array, minlength=len(labels)), strict=True) if not count
+        ]
+        for split, array in targets.items()
+    }
+    return {split: missing for split, missing in found.items() if missing}
+
+
+def render_report(dataset: Dataset) -> str:
+    """Return a dataset's description and findings as lines of text."""
+    report = dataset.report
+    guessed = f" (guessed: {report['task_reason']})" if report.get("task_reason") else ""
+    lines = [f"{dataset.name}: {dataset.task}{guessed}"]
+    if dataset.labels:
+        shown = ", ".join(dataset.labels[:10]) + (", …" if len(dataset.labels) > 10 else "")
+        lines.append(f"labels: {len(dataset.labels)} ({shown})")
+    lines.append("samples: " + ", ".join(f"{count:,} {split}" for split, count in dataset.splits.items()))
+    for column in dataset.columns:
+        fields = f" = {', '.join(column.fields[:8])}{', …' if len(column.fields) > 8 else ''}" if column.fields else ""
+        lines.append(f"{column.role} {column.name}: {column.dtype} {list(column.shape)}{fields}")
+    steps = [
+        step["type"] + (f"({step['column']})" if "column" in step else "")
+        for step in dataset.preprocessing.get("pre", [])
+    ]
+    lines.append(f"preprocessing: {', '.join(steps) or 'none'}")
+    if report.get("missing"):
+        rule = f", rule {report['missing_rule']}"
+        lines.append(
+            "missing values: " + ", ".join(f"{name} {count}" for name, count in report["missing"].items()) + rule
+        )
+    if report.get("dropped"):
+        lines.append(f"dropped: {report['dropped']} samples with missing values")
+    lines += [f"left out: {name}, a time (name it to use it)" for name in report.get("left_out", [])]
+    lines += [f"converted: {name} from {change}" for name, change in report.get("conversions", {}).items()]
+    lines += [
+        f"warning: no sample of {', '.join(missing)} in {split}"
+        for split, missing in report.get("missing_classes", {}).items()
+    ]
+    if report.get("constant"):
+        lines.append(f"warning: constant in train: {', '.join(report['constant'])}")
+    lines += [
+        f"warning: {count} samples of {split} have the features of a training sample"
+        for split, count in report.get("duplicates", {}).items()
+        if count
+    ]
+    return "\n".join(lines)
+
+
+def _describe(array: NDArray[Any], shape: tuple[int, ...]) -> dict[str, Any]:
+    """Compute in blocks: a float64 copy of all samples would double the memory."""
+    import numpy as np
+
+    rows = array if len(shape) == 1 else array.reshape(len(array), -1)
+    axis = 0 if len(shape) == 1 else None
+    least, greatest = rows.min(axis=axis), rows.max(axis=axis)
+    # Shifted by a typical value, so that the squares do not cancel.
+    shift = rows[:_BLOCK_ROWS].mean(axis=axis, dtype=np.float64)
+    total, squares = np.zeros_like(shift), np.zeros_like(shift)
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        block = rows[start : start + _BLOCK_ROWS].astype(np.float64) - shift
+        total += block.sum(axis=axis)
+        squares += (block**2).sum(axis=axis)
+    count = len(rows) if axis == 0 else rows.size
+    mean, std = shift + total / count, np.sqrt(np.maximum(squares / count - (total / count) ** 2, 0))
+    return {key: value.tolist() for key, value in (("min", least), ("max", greatest), ("mean", mean), ("std", std))}
+
+
+def _hash_rows(arrays: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
+    """Return a 64-bit hash a sample: a sum of its 32-bit words by random odd factors."""
+    import numpy as np
+
+    generator = np.random.default_rng(0)
+    hashes = np.zeros(len(arrays[0]), np.uint64)
+    for array in arrays:
+        if array.dtype == object:
+            words = np.array([hash(value) & (2**64 - 1) for value in array.ravel().tolist()], np.uint64)
+            words = words.reshape(len(array), -1)
+        else:
+            rows = np.ascontiguousarray(array).reshape(len(array), -1)
+            words = rows.view(f"u{min(rows.itemsize, 4)}")
+        factors = generator.integers(0, 2**63, words.shape[1], np.uint64) * np.uint64(2) + np.uint64(1)
+        for start in range(0, len(words), _BLOCK_ROWS):
+            block = words[start : start + _BLOCK_ROWS].astype(np.uint64)
+            hashes[start : start + _BLOCK_ROWS] += (block * factors).sum(axis=1, dtype=np.uint64)
+    return hashes

@@ -1,0 +1,124 @@
+"""What a reader returns, and the request that it receives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.errors import MissingExtraError, UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from kfp_mindspore.transform.pipeline import Step
+
+TARGETS = ("target", "label", "labels", "class")
+"""Names of a target column that needs no `target` option."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which fields of a source are needed.
+
+    Args:
+        fields: All fields that are needed; None for every field.
+        guess_target: Whether the field with a target's name is needed too, since no option names the target.
+        exact: Fields whose dtype is kept: targets, ids, weights, fields of the split, inputs of one field. Readers of
+            tables may read other numbers as float32, since they are stacked in a float32 column.
+        length: Length of the windows of a text file, in characters.
+        text_lines: Whether a line of a text file is a sample, in place of a window.
+        image_size: Height and width of the images of a folder; None for the most frequent size.
+    """
+
+    fields: frozenset[str] | None = None
+    guess_target: bool = True
+    exact: frozenset[str] = frozenset()
+    length: int = 64
+    text_lines: bool = False
+    image_size: tuple[int, int] | None = None
+
+
+@dataclass
+class Source:
+    """The fields of a source, and what is known of them without options.
+
+    Args:
+        format: Name of the format, such as `CSV`.
+        where: File and format, for messages, such as `data.csv (CSV)`.
+        columns: Arrays of shape (N, …) by field; texts and files as `bytes` objects, times as int64 (seconds, or the
+            unit of the source). Missing numbers are NaN.
+        target: Fields that are the target when no option names one.
+        labels: Class names of an integer target or label names; () when they are the values themselves.
+        task: The task, where the format has only one.
+        splits: int8 index into SPLITS a sample; None when the source is not split.
+        steps: Preprocessing that the format needs, such as the decoding of images.
+        times: Fields of times, which are no feature by default.
+        is_table: Whether the numbers are standardised by default.
+        missing: Number of missing values by field; fields without any may be left out.
+    """
+
+    format: str
+    where: str
+    columns: dict[str, NDArray[Any]]
+    target: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    task: str = ""
+    splits: NDArray[np.int8] | None = None
+    steps: tuple[Step, ...] = ()
+    times: tuple[str, ...] = ()
+    is_table: bool = False
+    missing: dict[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()))) if self.columns else 0
+
+
+def guess_target(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the field with one of the names in `TARGETS`; () when there is none or more than one."""
+    found = tuple(name for name in names if name.lower() in TARGETS)
+    return found if len(found) == 1 else ()
+
+
+def select_fields(where: str, request: Request, found: Sequence[str]) -> list[str]:
+    """Return the fields that are needed, in the order of the source.
+
+    Args:
+        where: File and format, for the message.
+        request: The needed fields.
+        found: The fields of the source.
+
+    Raises:
+        UserError: A field is missing.
+    """
+    missing = sorted(((request.fields or frozenset()) | request.exact) - set(found))
+    if missing:
+        listed = ", ".join(found[:20]) + (f" and {len(found) - 20} more" if len(found) > 20 else "")
+        raise UserError(f"{where}: no field {missing[0]!r}, found {listed or 'none'}")
+    if request.fields is None:
+        return list(found)
+    guessed = guess_target(found) if request.guess_target else ()
+    return [name for name in found if name in request.fields or name in guessed]
+
+
+def import_pyarrow() -> Any:
+    """Import pyarrow.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        import pyarrow
+    except ImportError:
+        raise MissingExtraError("pyarrow", "data") from None
+    return pyarrow
+
+
+def to_objects(values: Sequence[bytes]) -> NDArray[Any]:
+    """Return a one-dimensional array of `bytes` objects."""
+    import numpy as np
+
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array

@@ -1,0 +1,89 @@
+"""The format of a path, and its reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from kfp_mindspore.data.sources.arrays import read_npy, read_npz
+from kfp_mindspore.data.sources.base import Request, Source
+from kfp_mindspore.data.sources.idx import is_idx, read_idx
+from kfp_mindspore.data.sources.images import is_image_folder, read_images
+from kfp_mindspore.data.sources.mindrecord import read_mindrecord
+from kfp_mindspore.data.sources.tables import read_csv, read_json_lines, read_parquet
+from kfp_mindspore.data.sources.text import read_text
+from kfp_mindspore.errors import UserError, ValidationError
+
+READERS: Mapping[str, Callable[[Path, Request], Source]] = {
+    "csv": read_csv,
+    "parquet": read_parquet,
+    "jsonl": read_json_lines,
+    "npz": read_npz,
+    "npy": read_npy,
+    "idx": read_idx,
+    "images": read_images,
+    "text": read_text,
+    "mindrecord": read_mindrecord,
+}
+_SUFFIXES = {
+    ".csv": "csv", ".csv.gz": "csv", ".tsv": "csv", ".tsv.gz": "csv", ".tab": "csv",
+    ".parquet": "parquet", ".pq": "parquet",
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".jsonl.gz": "jsonl",
+    ".npz": "npz", ".npy": "npy", ".mindrecord": "mindrecord", ".txt": "text",
+}  # fmt: skip
+_MAGIC = {b"PAR1": "parquet", b"PK\x03\x04": "npz", b"\x93NUMPY": "npy"}
+
+
+def read_path(path: Path, request: Request, kind: str = "") -> Source:
+    """Read a file or directory.
+
+    Args:
+        path: Local path.
+        request: The needed fields.
+        kind: A format in `READERS`; empty to recognise it.
+
+    Raises:
+        UserError: The format is unknown, or the source does not fit it.
+    """
+    if kind and kind not in READERS:
+        raise ValidationError([f"format: must be one of {', '.join(READERS)}, got {kind!r}"], subject="load_dataset")
+    return READERS[kind or recognise_format(path)](path, request)
+
+
+def recognise_format(path: Path) -> str:
+    """Return the format of a path by its name, and of a file with another name by its first bytes.
+
+    Raises:
+        UserError: It is none of `READERS`.
+    """
+    if path.is_dir():
+        return _recognise_directory(path)
+    name = path.name.lower()
+    if is_idx(path):
+        return "idx"
+    for suffix, kind in _SUFFIXES.items():
+        if name.endswith(suffix):
+            return kind
+    with path.open("rb") as file:
+        start = file.read(8)
+    for magic, kind in _MAGIC.items():
+        if start.startswith(magic):
+            return kind
+    raise UserError(
+        f"{path.name}: unknown format: expected a name that ends with {', '.join(_SUFFIXES)}, or an IDX file",
+        hint=f"Name it: --format {'|'.join(READERS)}, or format=….",
+    )
+
+
+def _recognise_directory(path: Path) -> str:
+    if any(is_idx(file) for file in path.iterdir()):
+        return "idx"
+    if next(path.rglob("*.parquet"), None) is not None:
+        return "parquet"
+    if is_image_folder(path):
+        return "images"
+    found = sorted(file.name for file in path.iterdir())[:5]
+    raise UserError(
+        f"{path}: unknown format: expected dataset.json, train.npz, a folder of images for each class, IDX or Parquet "
+        f"files, found {', '.join(found) or 'nothing'}"
+    )

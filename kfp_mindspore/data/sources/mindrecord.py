@@ -1,0 +1,25 @@
+"""MindRecord files, by MindSpore."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kfp_mindspore.data.sources.arrays import convert_array
+from kfp_mindspore.data.sources.base import Request, Source, guess_target, select_fields
+from kfp_mindspore.formats import mindrecord
+
+
+def read_mindrecord(path: Path, request: Request) -> Source:
+    """Read a .mindrecord file.
+
+    Raises:
+        UserError: It cannot be read, or a field is missing.
+        MissingExtraError: MindSpore is not installed.
+    """
+    where = f"{path.name} (MindRecord)"
+    found = mindrecord.read_fields(path)
+    columns = {
+        name: found[name] if found[name].dtype == object else convert_array(f"{where}: {name}", found[name])
+        for name in select_fields(where, request, list(found))
+    }
+    return Source("MindRecord", where, columns, target=guess_target(list(columns)))

@@ -1,0 +1,170 @@
+"""Splits of samples: stratified, random, contiguous, by time, by group, or given."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.errors import MissingExtraError, UserError, ValidationError
+from kfp_mindspore.formats.dataset import SPLITS
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MODES = ("stratified", "random", "contiguous", "time:FIELD", "group:FIELD", "column:FIELD")
+_TRAIN, _VALIDATION, _TEST = range(3)
+_ALIASES = {"val": "validation", "valid": "validation", "dev": "validation", "eval": "validation", "training": "train"}
+
+
+def parse_mode(mode: str) -> tuple[str, str]:
+    """Return the kind of a split and its field, such as ("time", "day") for `time:day`.
+
+    Raises:
+        ValidationError: It is none of `MODES`.
+    """
+    kind, _, field = mode.partition(":")
+    if kind not in [one.partition(":")[0] for one in MODES] or bool(field) != (kind in ("time", "group", "column")):
+        raise ValidationError([f"split: must be one of {', '.join(MODES)}, got {mode!r}"], subject="load_dataset")
+    return kind, field
+
+
+def check_fractions(validation_fraction: float, test_fraction: float) -> None:
+    """Raise ValidationError unless both fractions and their sum are between 0 and 1."""
+    fractions = {"validation_fraction": validation_fraction, "test_fraction": test_fraction}
+    errors = [
+        f"{field}: must be between 0 and 1, got {value}" for field, value in fractions.items() if not 0 < value < 1
+    ]
+    if not errors and validation_fraction + test_fraction >= 1:
+        errors = [f"validation_fraction + test_fraction: must be below 1, got {validation_fraction + test_fraction}"]
+    if errors:
+        raise ValidationError(errors, subject="load_dataset")
+
+
+def split_samples(
+    count: int,
+    kind: str,
+    *,
+    values: NDArray[Any] | None,
+    classes: NDArray[Any] | None,
+    given: NDArray[np.int8] | None,
+    fractions: tuple[float, float],
+    seed: int,
+) -> dict[str, NDArray[np.int64]]:
+    """Return the indexes of each split's samples.
+
+    Args:
+        count: Number of samples.
+        kind: The part of `MODES` before the colon.
+        values: Times, groups or names of splits, of shape (count,).
+        classes: Targets of a stratified split.
+        given: Index into SPLITS of each sample, for sources that are split; a split without samples is taken from the
+            training split.
+        fractions: Fractions of all samples in the validation and the test split.
+        seed: Seed of a shuffle.
+
+    Raises:
+        UserError: The samples cannot be split like this.
+    """
+    import numpy as np
+
+    if kind == "column" and values is not None:
+        given = _parse_names(values)
+    everything = np.arange(count)
+    if given is None:
+        return _divide(everything, kind, values, classes, fractions, seed, SPLITS)
+    found = {split: everything[given == index] for index, split in enumerate(SPLITS)}
+    if not len(found["train"]):
+        raise UserError("split: no sample is in the split train")
+    missing = tuple(split for split in SPLITS if not len(found[split]))
+    if missing:
+        kind = "stratified" if kind == "column" and classes is not None else "random" if kind == "column" else kind
+        found |= _divide(found["train"], kind, values, classes, fractions, seed, ("train", *missing))
+    return found
+
+
+def _divide(
+    chosen: NDArray[np.int64],
+    kind: str,
+    values: NDArray[Any] | None,
+    classes: NDArray[Any] | None,
+    fractions: tuple[float, float],
+    seed: int,
+    splits: tuple[str, ...],
+) -> dict[str, NDArray[np.int64]]:
+    import numpy as np
+
+    # Counts, not shares of the rest: 0.1 of 90 is 9 whatever the test split has.
+    counts = {
+        split: math.ceil(round(fraction * len(chosen), 6)) if split in splits else 0
+        for split, fraction in zip(("validation", "test"), fractions, strict=True)
+    }
+    if sum(counts.values()) >= len(chosen):
+        raise UserError(
+            f"split: {len(chosen)} samples are too few for {counts['validation']} and {counts['test']} more"
+        )
+    if kind == "stratified" and classes is not None:
+        return _stratify(chosen, classes[chosen], counts, seed)
+    if kind == "group" and values is not None:
+        return _divide_groups(chosen, values[chosen], counts, seed)
+    if kind == "time" and values is not None:
+        chosen = chosen[np.argsort(values[chosen], kind="stable")]
+    elif kind != "contiguous":
+        chosen = np.random.default_rng(seed).permutation(chosen)
+    ends = np.cumsum([len(chosen) - sum(counts.values()), counts["validation"]])
+    parts = dict(zip(SPLITS, np.split(chosen, ends), strict=True))
+    return {split: part for split, part in parts.items() if split in splits}
+
+
+def _stratify(
+    chosen: NDArray[np.int64], classes: NDArray[Any], counts: dict[str, int], seed: int
+) -> dict[str, NDArray[np.int64]]:
+    try:
+        from sklearn.model_selection import train_test_split
+    except ImportError:
+        raise MissingExtraError("sklearn", "train") from None
+    parts = {"train": chosen}
+    try:
+        for split in ("test", "validation"):
+            if counts[split]:
+                parts["train"], parts[split], classes, _ = train_test_split(
+                    parts["train"], classes, test_size=counts[split], stratify=classes, random_state=seed
+                )
+    except ValueError as error:
+        raise UserError(
+            f"cannot split {len(chosen)} samples by label: {error}", hint="Split at random: --split random."
+        ) from None
+    return parts
+
+
+def _divide_groups(
+    chosen: NDArray[np.int64], groups: NDArray[Any], counts: dict[str, int], seed: int
+) -> dict[str, NDArray[np.int64]]:
+    """Assign whole groups, in random order, to the test split until it is full, then to validation, then to train."""
+    import numpy as np
+
+    _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    wanted = [split for split in ("test", "validation") if counts[split]]
+    if len(sizes) <= len(wanted):
+        raise UserError(f"split: {len(sizes)} groups are too few for {len(wanted) + 1} splits")
+    assigned = np.full(len(sizes), _TRAIN)
+    remaining = list(np.random.default_rng(seed).permutation(len(sizes)))
+    for position, split in enumerate(wanted):
+        held, filled = len(wanted) - position, 0
+        while filled < counts[split] and len(remaining) > held:
+            one = remaining.pop(0)
+            assigned[one] = SPLITS.index(split)
+            filled += sizes[one]
+    return {split: chosen[assigned[group] == SPLITS.index(split)] for split in ("train", *wanted)}
+
+
+def _parse_names(values: NDArray[Any]) -> NDArray[np.int8]:
+    import numpy as np
+
+    names, index = np.unique(values, return_inverse=True)
+    texts = [(name.decode() if isinstance(name, bytes) else str(name)).strip().lower() for name in names.tolist()]
+    parsed = [_ALIASES.get(text, text) for text in texts]
+    unknown = [text for text, name in zip(texts, parsed, strict=True) if name not in SPLITS]
+    if unknown:
+        raise UserError(f"split: names must be {', '.join(SPLITS)}, got {unknown[0]!r}")
+    return np.array([SPLITS.index(name) for name in parsed], np.int8)[index]

@@ -1,0 +1,114 @@
+"""The task of a target, and its encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.dataset import TASKS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# Integers are classes when they are few and repeat.
+_CLASSES, _SAMPLES_PER_CLASS = 20, 20
+
+
+@dataclass(frozen=True)
+class Target:
+    """An encoded target.
+
+    Args:
+        task: One of `TASKS`.
+        reason: Why the task was chosen; empty when it was given.
+        array: The encoded values of shape (N, …); None for the task none.
+        labels: Class or label names.
+    """
+
+    task: str
+    reason: str
+    array: NDArray[Any] | None
+    labels: tuple[str, ...]
+
+
+def encode_target(names: Sequence[str], arrays: Sequence[NDArray[Any]], labels: Sequence[str], task: str) -> Target:
+    """Encode a target for its task: indexes of classes, 0 or 1 for each label, or numbers.
+
+    Args:
+        names: Its fields.
+        arrays: Their values, each of shape (N,), or one of shape (N, K).
+        labels: Class names of integers from 0 on, or (); then the sorted values are the classes.
+        task: One of `TASKS`; empty to guess it.
+
+    Raises:
+        UserError: The values do not fit the task.
+    """
+    import numpy as np
+
+    if task and task not in TASKS:
+        raise UserError(f"task: must be one of {', '.join(TASKS)}, got {task!r}")
+    if not arrays or task == "none":
+        if task not in ("", "none"):
+            raise UserError(f"task: {task} needs a target", hint="Name its field: --target NAME, or target=….")
+        return Target("none", "" if task else "there is no target", None, ())
+    where = f"target {', '.join(names)}"
+    if len(arrays) > 1 and any(array.dtype == object for array in arrays):
+        raise UserError(f"{where}: several fields must hold numbers")
+    # Booleans and integers of several fields keep their type.
+    array = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1)
+    reason = ""
+    if not task and labels:
+        task = "classification"
+    elif not task:
+        task, reason = _guess_task(array)
+    if task == "classification":
+        if array.ndim != 1:
+            raise UserError(f"{where}: a classification has one class a sample, got shape {array.shape}")
+        return Target(task, reason, *_encode_classes(where, array, labels))
+    if array.dtype == object and task != "language_model":
+        raise UserError(f"{where}: {task} needs numbers, got texts", hint="Texts are classes: task=classification.")
+    if task == "multi_label":
+        if array.ndim != 2 or not np.isin(array, (0, 1)).all():
+            raise UserError(f"{where}: multi_label needs 0 or 1 for each label, got shape {array.shape} {array.dtype}")
+        many = tuple(names) if len(names) == array.shape[1] else tuple(map(str, range(array.shape[1])))
+        return Target(task, reason, array.astype(np.float32), tuple(labels) or many)
+    if task == "language_model":
+        if array.dtype != object and (array.ndim != 2 or array.dtype.kind not in "iu"):
+            raise UserError(f"{where}: language_model needs ids of shape (N, L), got {array.dtype} {array.shape}")
+        return Target(task, reason, array if array.dtype == object else array.astype(np.int32), tuple(labels))
+    return Target(task, reason, array.astype(np.float32), ())
+
+
+def _guess_task(array: NDArray[Any]) -> tuple[str, str]:
+    import numpy as np
+
+    if array.ndim > 1:
+        if np.isin(array, (0, 1)).all():
+            return "multi_label", "the target has several values of 0 or 1"
+        return "regression", "the target has several numbers"
+    if array.dtype == object or array.dtype == bool:
+        return "classification", "the target holds texts" if array.dtype == object else "the target holds booleans"
+    if array.dtype.kind == "f":
+        return "regression", "the target holds floating numbers"
+    count = len(np.unique(array))
+    if count <= _CLASSES or count <= len(array) // _SAMPLES_PER_CLASS:
+        return "classification", f"the target has {count} different integers"
+    return "regression", f"the target has {count} different integers"
+
+
+def _encode_classes(where: str, array: NDArray[Any], labels: Sequence[str]) -> tuple[NDArray[Any], tuple[str, ...]]:
+    import numpy as np
+
+    if labels:
+        if array.dtype.kind not in "iub" or not 0 <= int(array.min()) <= int(array.max()) < len(labels):
+            raise UserError(f"{where}: must hold indexes of the {len(labels)} class names, 0 to {len(labels) - 1}")
+        return array.astype(np.int32), tuple(labels)
+    if array.dtype.kind == "f":
+        if not (array == np.round(array)).all():
+            raise UserError(f"{where}: a classification needs integers or texts, got {array.dtype}")
+        array = array.astype(np.int64)
+    values, indexes = np.unique(array, return_inverse=True)
+    names = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in values.tolist()]
+    return indexes.astype(np.int32), tuple(names)
