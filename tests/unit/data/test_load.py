@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parent))
-import sources
-
 from kfp_mindspore.data import load_dataset, read_samples
 from kfp_mindspore.data.report import render_report
 from kfp_mindspore.errors import NotFoundError, UserError, ValidationError
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.transform import DecodeImage, Normalize, Resize, Standardize, Tokenize
+from tests.support import data_sources
 
 
 @pytest.fixture
 def load(tmp_path: Path) -> Callable[..., Dataset]:
     def run(name: str, **options: Any) -> Dataset:
-        source = sources.write_source(name, tmp_path) if name in sources.WRITERS else name
+        source = data_sources.write_source(name, tmp_path) if name in data_sources.WRITERS else name
         return load_dataset(source, tmp_path / "dataset", **options)
 
     return run
@@ -85,7 +82,7 @@ def test_formats_give_inputs_of_the_network(
     found = read_samples(dataset, "train").inputs
     assert {name: (array.dtype.name, array.shape[1:]) for name, array in found.items()} == inputs
     if kind != "text":
-        assert sum(dataset.splits.values()) == sources.COUNT
+        assert sum(dataset.splits.values()) == data_sources.COUNT
         assert np.bincount(read_all(dataset, dataset.list_columns("target")[0].name)).tolist() == [30, 30]
 
 
@@ -99,7 +96,7 @@ def test_table_is_standardised_by_the_training_split_alone(load: Callable[..., D
     assert np.abs(test.inputs["features"][:, 0].mean()) > 1e-3
     expected = (test.raw["city"][:, None] == np.array([b"Bonn", b"Oslo", b"Rome"], object)).astype(np.float32)
     np.testing.assert_array_equal(test.inputs["features"][:, 1:], expected)
-    assert set(read_all(dataset, "features_numbers").ravel()) == set(sources.VALUES[:, 0])
+    assert set(read_all(dataset, "features_numbers").ravel()) == set(data_sources.VALUES[:, 0])
 
 
 def test_inputs_keep_dtypes_and_fields(load: Callable[..., Dataset]) -> None:
@@ -150,7 +147,7 @@ def test_classes_are_the_values_found(tmp_path: Path) -> None:
 
 def test_splits_by_time_group_and_column(load: Callable[..., Dataset]) -> None:
     by_time = load("table.csv", split="time:day", ids=["user"])
-    days = dict(zip(sources.VALUES[:, 0], sources.DAYS, strict=True))
+    days = dict(zip(data_sources.VALUES[:, 0], data_sources.DAYS, strict=True))
     times = [
         [days[row[0]] for row in by_time.read_columns(split)["features_numbers"]]
         for split in ("train", "validation", "test")
@@ -169,7 +166,7 @@ def test_given_splits_are_kept(tmp_path: Path) -> None:
     assert dataset.splits == {"train": 30, "validation": 15, "test": 15}
     assert set(dataset.read_columns("validation")["features"][:, 0] % 4) == {2}
     names = {"train": "table.csv", "test": "table.parquet"}
-    parts = {split: sources.write_source(name, tmp_path) for split, name in names.items()}
+    parts = {split: data_sources.write_source(name, tmp_path) for split, name in names.items()}
     dataset = load_dataset(parts, tmp_path / "out", features=["width", "user"])
     assert dataset.splits == {"train": 51, "validation": 9, "test": 60}
     assert dataset.report["duplicates"] == {"validation": 0, "test": 51}
