@@ -21,7 +21,16 @@ CONSTRAINTS_FILE = "constraints.txt"
 # The earliest time that a zip can hold.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _EPOCH_SECONDS = "315532800"
-_SOURCES = ("pyproject.toml", "README.md", "LICENSE", "kfp_mindspore", "components", "pipelines", "serving")
+_SOURCES = (
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "kfp_mindspore_cli.py",
+    "kfp_mindspore",
+    "components",
+    "pipelines",
+    "serving",
+)
 
 
 def get_checkout() -> Path | None:

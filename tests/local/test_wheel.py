@@ -35,7 +35,7 @@ def _call(argv: list[str], **options: Any) -> str:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # A copy, because setuptools reuses outputs of earlier builds.
     source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "kfp_mindspore_cli.py"):
         shutil.copyfile(ROOT / name, source / name)
     for name in ("kfp_mindspore", "components", "pipelines", "serving"):
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -176,6 +176,8 @@ def test_wheel_contains_package_without_tests(wheel: Path) -> None:
         "kfp_mindspore/pipelines/training/digits_lifecycle/pipeline.yaml",
         "kfp_mindspore/steps/templates/evaluation.html.j2",
         "mindsporeserver/__main__.py",
+        "kfp_mindspore/local/recorder/sitecustomize.py",
+        "kfp_mindspore_cli.py",
     ):
         assert name in names
     assert not [name for name in names if "tests/" in name or "conftest" in name]

@@ -20,7 +20,7 @@ from tests.cluster.infrastructure.prerequisites import UnavailableError
 EXTRAS = ("artifacts", "pipelines", "train", "serving", "storage", "operator", "images", "kubernetes")
 _PYTHON_VERSION = "3.11"
 _SOURCES = ("kfp_mindspore", "components", "pipelines", "serving")
-_FILES = ("pyproject.toml", "README.md", "LICENSE")
+_FILES = ("pyproject.toml", "README.md", "LICENSE", "kfp_mindspore_cli.py")
 _DEPENDENCIES, _PROJECT = "/opt/dependencies", "/opt/project"
 # The project first: it is under test.
 ENVIRONMENT = {"PYTHONPATH": f"{_PROJECT}:{_DEPENDENCIES}", "HOME": "/tmp", "GLOG_v": "3", "OMP_NUM_THREADS": "1"}

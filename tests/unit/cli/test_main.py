@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -189,3 +190,37 @@ def test_missing_library_is_an_import_error_that_names_its_extra(
     program = f"{preamble}\ntry:\n    {code}\nexcept ImportError as error:\n    print(error)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == f"{missing} is not installed\nInstall it with: pip install 'kfp-mindspore[{extra}]'\n"
+
+
+def test_interrupt_during_the_import_prints_no_stack_trace() -> None:
+    program = """
+import os, signal, sys
+import kfp_mindspore_cli
+
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == "kfp_mindspore.errors":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+kfp_mindspore_cli.main()
+"""
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"), [("ru", "plain,run"), ("run --ke", "plain,--keep"), ("job su", "plain,submit")]
+)
+def test_shell_completion(line: str, expected: str) -> None:
+    words = ["kfp-mindspore", *line.split()]
+    environment = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    done = subprocess.run(
+        [sys.executable, "-c", "from kfp_mindspore.cli.main import main; main()"],
+        env={**os.environ, **environment, "_KFP_MINDSPORE_COMPLETE": "bash_complete"},
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert any(found.startswith(expected) for found in done.stdout.splitlines())
