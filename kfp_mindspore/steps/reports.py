@@ -148,7 +148,8 @@ def _preview(value: Any) -> dict[str, str]:
     # A long array is cut before it is formatted.
     numbers = array.reshape(-1)[:_PREVIEW].tolist()
     texts = [number.decode(errors="replace") if isinstance(number, bytes) else f"{number:.4g}" for number in numbers]
-    return {"text": _shorten(" ".join(texts)), "image": ""}
+    text = " ".join(texts)
+    return {"text": text if len(text) <= _PREVIEW else text[:_PREVIEW].rpartition(" ")[0] + " …", "image": ""}
 
 
 def _to_pixels(array: NDArray[Any]) -> NDArray[Any] | None:
