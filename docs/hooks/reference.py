@@ -18,6 +18,7 @@ from kfp_mindspore.cli.main import cli
 PACKAGES = {
     "dsl": "The KFP extension: `@msjob_component` and task setters.",
     "data": "Sources of data to a dataset directory, and its samples.",
+    "evaluation": "Metrics of predictions by task, their thresholds and comparisons.",
     "images": "Image builds.",
     "inference": "Services on this machine and on KServe.",
     "mindir": "Export, verification and execution of MindIR models.",

@@ -2,13 +2,8 @@ from .comparison import Comparison as Comparison
 from .comparison import compare_predictions as compare_predictions
 from .metrics import METRICS as METRICS
 from .metrics import Metric as Metric
-from .metrics import check_threshold as check_threshold
 from .metrics import compute_metrics as compute_metrics
 from .metrics import get_metric as get_metric
 from .predictions import Predictions as Predictions
 from .predictions import build_predictions as build_predictions
-from .predictions import decode_scores as decode_scores
-from .summaries import compute_calibration as compute_calibration
-from .summaries import compute_class_scores as compute_class_scores
 from .summaries import compute_confusion as compute_confusion
-from .summaries import list_worst as list_worst

@@ -55,6 +55,11 @@ class Signature:
         return tuple(str(label) for label in json.loads(self.metadata.get("labels", "[]")))
 
     @property
+    def task(self) -> str:
+        """Task of the dataset that the model was exported with; `classification` with class names; else empty."""
+        return self.metadata.get("task") or ("classification" if self.labels else "")
+
+    @property
     def dimensions(self) -> tuple[Dimension, ...]:
         """The free dimensions that are padded; parsed at each call, validated when a bundle is opened.
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.errors import GateNotMetError, ProcessFailedError
-from kfp_mindspore.formats.bundle import ModelBundle
+from kfp_mindspore.errors import GateNotMetError, ProcessFailedError, UserError
+from kfp_mindspore.formats.bundle import ModelBundle, VerifiedSamples
 from kfp_mindspore.inference import rest
 from kfp_mindspore.inference.predict import predict_v2
 from kfp_mindspore.inference.service import ServiceStatus
@@ -23,16 +23,18 @@ class CanaryReport:
 
     Args:
         smoke: Comparison of the canary with its bundle.
-        agreement: Fraction of the samples with the same prediction of service and canary; None when the service does
-            not accept the requests, such as a model with other inputs.
-        stable_accuracy: Fraction of correct predictions of the service; None without labels or predictions.
-        canary_accuracy: The same of the canary.
+        agreement: Fraction of the samples with the same prediction of service and canary; None for numbers, and when
+            the service does not accept the requests, such as a model with other inputs.
+        metric: Default metric of the bundle's task; empty without a task.
+        stable_value: The metric of the service; None without targets or predictions.
+        canary_value: The same of the canary.
     """
 
     smoke: SmokeReport
     agreement: float | None = None
-    stable_accuracy: float | None = None
-    canary_accuracy: float | None = None
+    metric: str = ""
+    stable_value: float | None = None
+    canary_value: float | None = None
 
 
 def run_canary_test(
@@ -40,7 +42,7 @@ def run_canary_test(
     bundle_dir: Path | str,
     *,
     tolerance: float = TOLERANCE,
-    max_accuracy_drop: float = 0.0,
+    max_worsening: float = 0.0,
     timeout: float = 60.0,
 ) -> CanaryReport:
     """Compare a canary with its bundle, and with the service on the same samples; send them also through the splitter.
@@ -49,13 +51,13 @@ def run_canary_test(
         status: The service; it has a canary.
         bundle_dir: The bundle of the canary.
         tolerance: Largest absolute difference from the bundle's verified outputs.
-        max_accuracy_drop: Largest decrease of the accuracy on the bundle's labelled samples, 0 to 1.
+        max_worsening: Largest worsening of the task's default metric on the bundle's samples, in units of the metric.
         timeout: Timeout of each request in seconds.
 
     Raises:
         UserError: The bundle is damaged or has no samples.
         ProcessFailedError: A prediction of the canary is missing or differs, or the splitter does not respond.
-        GateNotMetError: The canary is less accurate than the service.
+        GateNotMetError: The metric of the canary is worse than that of the service.
     """
     assert status.canary is not None
     bundle = ModelBundle.open(bundle_dir)
@@ -78,26 +80,51 @@ def run_canary_test(
         if not 400 <= error.status < 500 and error.status != 200:
             raise ProcessFailedError(f"service {status.name}: {error.message}") from error
         return CanaryReport(smoke)
-    found = _classify(stable[specs[0].name])
-    wanted = _classify(verified.outputs[specs[0].name])
+    name = specs[0].name
     # The smoke test showed that the canary's outputs are the verified ones.
-    agreement = float((found == wanted).mean()) if found.shape == wanted.shape else 0.0
-    labels = verified.labels
-    if labels is None or found.shape != labels.shape or wanted.shape != labels.shape:
-        return CanaryReport(smoke, agreement)
-    report = CanaryReport(smoke, agreement, float((found == labels).mean()), float((wanted == labels).mean()))
-    assert report.canary_accuracy is not None
-    assert report.stable_accuracy is not None
-    if report.canary_accuracy < report.stable_accuracy - max_accuracy_drop:
-        raise GateNotMetError(
-            f"canary of service {status.name}: accuracy {report.canary_accuracy:.4f} on {count} samples, the service "
-            f"has {report.stable_accuracy:.4f}",
-            hint=f"Allowed is a decrease of {max_accuracy_drop:g} (max_accuracy_drop).",
-        )
+    report = _compare(bundle, verified, smoke, stable[name], verified.outputs[name])
+    _check_worsening(status.name, report, count, max_worsening)
     return report
 
 
-def _classify(outputs: NDArray[Any]) -> NDArray[Any]:
-    """Return one prediction per sample: the index of the largest score, or the values themselves."""
-    is_scores = outputs.dtype != object and outputs.ndim == 2 and outputs.shape[1] > 1
-    return outputs.argmax(axis=1) if is_scores else outputs
+def _compare(
+    bundle: ModelBundle,
+    verified: VerifiedSamples,
+    smoke: SmokeReport,
+    stable: NDArray[Any],
+    canary: NDArray[Any],
+) -> CanaryReport:
+    from kfp_mindspore.evaluation import build_predictions, get_metric
+    from kfp_mindspore.evaluation.predictions import decode_scores
+
+    task, labels = bundle.signature.task, bundle.signature.labels
+    if task in ("", "none") or canary.dtype == object:
+        return CanaryReport(smoke, float((stable == canary).mean()) if stable.shape == canary.shape else 0.0)
+    pairs = zip(decode_scores(task, stable, labels), decode_scores(task, canary, labels), strict=True)
+    is_number = task in ("regression", "ranking")
+    agreement = None if is_number else sum(one == other for one, other in pairs) / len(verified)
+    metric = get_metric("", task)
+    if verified.labels is None:
+        return CanaryReport(smoke, agreement, metric.name)
+    try:
+        before, after = (metric(build_predictions(task, scores, verified.labels)) for scores in (stable, canary))
+    except UserError:
+        # The service has other classes, or the metric is not defined for these samples, such as NDCG of one class.
+        return CanaryReport(smoke, agreement, metric.name)
+    return CanaryReport(smoke, agreement, metric.name, before, after)
+
+
+def _check_worsening(name: str, report: CanaryReport, count: int, max_worsening: float) -> None:
+    from kfp_mindspore.evaluation import get_metric
+
+    if report.stable_value is None or report.canary_value is None:
+        return
+    worsening = report.stable_value - report.canary_value
+    if not get_metric(report.metric).higher_is_better:
+        worsening = -worsening
+    if worsening > max_worsening:
+        raise GateNotMetError(
+            f"canary of service {name}: {report.metric} {report.canary_value:.4f} on {count} samples, the service "
+            f"has {report.stable_value:.4f}",
+            hint=f"Allowed is a worsening of {max_worsening:g} (max_worsening).",
+        )

@@ -101,7 +101,7 @@ class InferenceClient:
         name: str,
         bundle_dir: Path | str,
         *,
-        max_accuracy_drop: float = 0.0,
+        max_worsening: float = 0.0,
         wait_seconds: float = 120,
         namespace: str | None = None,
     ) -> tuple[ServiceStatus, CanaryReport]:
@@ -110,7 +110,7 @@ class InferenceClient:
         Args:
             name: Name of the service.
             bundle_dir: The canary's bundle, a directory of this machine; its held-out samples are sent to both.
-            max_accuracy_drop: Largest decrease of the accuracy on the labelled samples, 0 to 1.
+            max_worsening: Largest worsening of the task's default metric on the bundle's samples, in its units.
             wait_seconds: Seconds to wait until the promoted version serves.
             namespace: Its namespace; default the client's.
 
@@ -121,7 +121,7 @@ class InferenceClient:
             NotFoundError: The service does not exist.
             UserError: It has no canary; or, after a rollback, the bundle is damaged or has no samples.
             ProcessFailedError: A prediction differs from the bundle's, or the promoted version does not start.
-            GateNotMetError: The canary is less accurate than the service.
+            GateNotMetError: The canary's metric is worse than the service's.
             WaitTimeoutError: The promoted version was not ready before the timeout.
         """
         from kfp_mindspore.inference.canary import run_canary_test
@@ -130,7 +130,7 @@ class InferenceClient:
         if status.canary is None:
             raise UserError(f"service {name}: has no canary")
         try:
-            report = run_canary_test(status, bundle_dir, max_accuracy_drop=max_accuracy_drop)
+            report = run_canary_test(status, bundle_dir, max_worsening=max_worsening)
             return self.promote(name, wait_seconds, namespace), report
         except KfpMindSporeError as error:
             outcome = f"The canary was rolled back; version {status.version} serves on."

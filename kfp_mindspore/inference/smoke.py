@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore import events
 from kfp_mindspore.errors import ProcessFailedError, UserError
 from kfp_mindspore.formats.bundle import PREPROCESSING_FILE, TRANSFORM_FILE, ModelBundle, TensorSpec, VerifiedSamples
+from kfp_mindspore.formats.signature import Signature
 from kfp_mindspore.formats.tensors import BYTES
 from kfp_mindspore.inference import rest
 from kfp_mindspore.inference.predict import predict_v2, to_array, to_json
@@ -34,8 +35,8 @@ class SmokeReport:
         samples: Number of samples sent by each protocol.
         max_abs_diffs: Largest absolute difference from the verified outputs, by protocol (`v1`, `v2`).
         tolerance: Largest absolute difference allowed.
-        prediction: Prediction for one sample: the class's name for a classifier, else the values.
-        label: That sample's true class; empty when unknown.
+        prediction: Prediction for one sample by task: the class, the labels, the number, the ids; else the values.
+        label: The true value of that sample in the same form; empty when unknown.
         index: That sample's index in the bundle, from 0.
         seconds: Duration of all requests.
     """
@@ -127,8 +128,8 @@ def run_smoke_test(
         samples=samples,
         max_abs_diffs=differences,
         tolerance=tolerance,
-        prediction=_format_prediction(_take_row(answers[outputs[0].name], index), bundle.signature.labels),
-        label=_format_label(verified, bundle.signature.labels, index),
+        prediction=_format_prediction(_take_row(answers[outputs[0].name], index), bundle),
+        label=_format_label(verified, bundle.signature, index),
         index=index,
         seconds=seconds,
     )
@@ -229,17 +230,30 @@ def _take_row(array: NDArray[Any], index: int) -> NDArray[Any]:
     return array[index : index + 1].reshape(array.shape[1:])
 
 
-def _format_prediction(row: NDArray[Any], labels: tuple[str, ...]) -> str:
-    if row.dtype != object and row.ndim == 1 and row.size > 1 and len(labels) in (0, row.size):
-        best = int(row.argmax())
-        return labels[best] if labels else str(best)
+def _format_prediction(row: NDArray[Any], bundle: ModelBundle) -> str:
+    signature = bundle.signature
     if row.dtype == object:
         return ", ".join(text.decode(errors="replace") for text in row.ravel())
-    return str(row.tolist())
+    if signature.task in ("", "none") or _is_transformed(bundle):
+        return _format_value(row.tolist())
+    from kfp_mindspore.evaluation.predictions import decode_scores
+
+    return _format_value(decode_scores(signature.task, row[None], signature.labels)[0])
 
 
-def _format_label(verified: VerifiedSamples, labels: tuple[str, ...], index: int) -> str:
+def _format_label(verified: VerifiedSamples, signature: Signature, index: int) -> str:
+    """Return the true value in the form of the prediction."""
     if verified.labels is None:
         return ""
-    number = int(verified.labels[index])
-    return labels[number] if 0 <= number < len(labels) else str(number)
+    value, labels = verified.labels[index].tolist(), signature.labels
+    if signature.task == "multi_label" and len(labels) == len(value):
+        return _format_value([label for label, marked in zip(labels, value, strict=True) if marked])
+    if isinstance(value, int) and 0 <= value < len(labels):
+        return labels[value]
+    return _format_value(value)
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_format_value, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -40,7 +40,7 @@ def _list_errors(spec: Mapping[str, Any], component: Mapping[str, Any], values: 
 
 
 def _check_gate(step: str, metric: Any, threshold: Any) -> list[str]:
-    from kfp_mindspore.evaluation import check_threshold
+    from kfp_mindspore.evaluation.metrics import check_threshold
 
     # A text has placeholders that KFP replaces in the run.
     is_number = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)

@@ -76,7 +76,8 @@ def compare_with_baseline(
         RequestError: The service exists and does not answer.
     """
     from kfp_mindspore.errors import UserError
-    from kfp_mindspore.evaluation import check_threshold, compare_predictions, get_metric
+    from kfp_mindspore.evaluation import compare_predictions, get_metric
+    from kfp_mindspore.evaluation.metrics import check_threshold
     from kfp_mindspore.formats.dataset import Dataset
     from kfp_mindspore.mindir import evaluate_bundle
 

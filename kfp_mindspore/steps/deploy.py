@@ -62,7 +62,7 @@ def deploy_model(
     storage_secret: str = "",
     pod_labels: Mapping[str, str] | None = None,
     canary: int = 0,
-    max_accuracy_drop: float = 0.0,
+    max_worsening: float = 0.0,
     run: str = "",
     wait_seconds: float = 120,
     gate: bool = True,
@@ -87,7 +87,7 @@ def deploy_model(
         storage_secret: See `Service`.
         pod_labels: See `Service`.
         canary: Percentage of the requests for the canary; 0 for none.
-        max_accuracy_drop: Largest decrease of the accuracy that is promoted, 0 to 1.
+        max_worsening: Largest worsening of the metric that is promoted, in units of the metric.
         run: Name of the pipeline run; empty for the step's pod.
         wait_seconds: Seconds to wait until the service is ready.
         gate: Whether the model passed its gate; False deploys nothing.
@@ -98,7 +98,7 @@ def deploy_model(
         ValidationError: An argument is invalid; the message names it.
         UserError: The bundle has no samples for the test.
         ProcessFailedError: The server failed, or a prediction differs from the bundle's; the version before serves.
-        GateNotMetError: The canary is less accurate than the service and was rolled back.
+        GateNotMetError: The canary's metric is worse than the service's; it was rolled back.
         WaitTimeoutError: The service was not ready in time.
     """
     from kfp_mindspore.files import read_json
@@ -139,7 +139,7 @@ def deploy_model(
     report, details = None, ""
     if status.canary is not None:
         status, canary_report = client.finish_canary(
-            status.name, opened.path, max_accuracy_drop=max_accuracy_drop, wait_seconds=wait_seconds
+            status.name, opened.path, max_worsening=max_worsening, wait_seconds=wait_seconds
         )
         report, details = canary_report.smoke, _describe(canary_report)
     elif smoke_samples or (canary and status.version == 1):
@@ -188,8 +188,8 @@ def _test_version(
 
 def _describe(report: CanaryReport) -> str:
     return (
-        f", agreement {_format(report.agreement)}, accuracy {_format(report.canary_accuracy)}, "
-        f"before {_format(report.stable_accuracy)}"
+        f", agreement {_format(report.agreement)}, {report.metric or 'metric'} {_format(report.canary_value)}, "
+        f"before {_format(report.stable_value)}"
     )
 
 

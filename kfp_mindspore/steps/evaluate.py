@@ -41,7 +41,9 @@ def evaluate_model(
     Raises:
         UserError: The threshold is outside the metric's range, or bundle, dataset and metric do not fit together.
     """
-    from kfp_mindspore.evaluation import check_threshold, compute_class_scores, compute_confusion, get_metric
+    from kfp_mindspore.evaluation import compute_confusion, get_metric
+    from kfp_mindspore.evaluation.metrics import check_threshold
+    from kfp_mindspore.evaluation.summaries import compute_class_scores
     from kfp_mindspore.formats.dataset import Dataset
     from kfp_mindspore.mindir import evaluate_bundle
     from kfp_mindspore.steps.reports import render_evaluation

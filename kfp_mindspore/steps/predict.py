@@ -43,7 +43,7 @@ def predict_batch(
     import numpy as np
 
     from kfp_mindspore.data import read_samples
-    from kfp_mindspore.evaluation import decode_scores
+    from kfp_mindspore.evaluation.predictions import decode_scores
     from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle
     from kfp_mindspore.formats.dataset import Dataset
     from kfp_mindspore.mindir import GraphRunner
@@ -64,8 +64,7 @@ def predict_batch(
     if len(indexes):
         with GraphRunner(opened, warm=()) as runner, events.span("mindir.predict"):
             outputs = runner.predict({name: array[indexes] for name, array in inputs.items()})
-        task = signature.metadata.get("task") or data.task
-        decoded = decode_scores(task, outputs[signature.outputs[0].name], signature.labels)
+        decoded = decode_scores(signature.task or data.task, outputs[signature.outputs[0].name], signature.labels)
     with file.open("w", encoding="utf-8") as stream:
         for row, index in enumerate(indexes.tolist()):
             line = {"index": index, "outputs": {name: array[row].tolist() for name, array in outputs.items()}}

@@ -35,7 +35,8 @@ def render_evaluation(evaluation: Evaluation, threshold: float | None, columns: 
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    from kfp_mindspore.evaluation import METRICS, compute_class_scores, compute_confusion, get_metric
+    from kfp_mindspore.evaluation import METRICS, compute_confusion, get_metric
+    from kfp_mindspore.evaluation.summaries import compute_class_scores
 
     predictions = evaluation.predictions
     metric = get_metric(evaluation.metric)
@@ -62,7 +63,7 @@ def render_evaluation(evaluation: Evaluation, threshold: float | None, columns: 
 def _list_plots(predictions: Predictions) -> list[Plot]:
     import numpy as np
 
-    from kfp_mindspore.evaluation import compute_calibration
+    from kfp_mindspore.evaluation.summaries import compute_calibration
 
     unit = (0.0, 1.0)
     if predictions.task == "classification":
@@ -106,7 +107,7 @@ def _list_plots(predictions: Predictions) -> list[Plot]:
 
 def _list_worst(evaluation: Evaluation, columns: Columns) -> list[dict[str, Any]]:
     """Return index, truth, prediction, loss and the columns of the samples with the largest losses."""
-    from kfp_mindspore.evaluation import list_worst
+    from kfp_mindspore.evaluation.summaries import list_worst
 
     predictions = evaluation.predictions
     losses = predictions.losses

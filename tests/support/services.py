@@ -28,22 +28,23 @@ class ServiceFixture:
         self.root = root
         self.home = root / "home"
 
-    def make_bundle(self, name: str = "bundle", samples: int = 40) -> Path:
-        """Write a complete bundle whose model is no graph."""
+    def make_bundle(self, name: str = "bundle", samples: int = 40, task: str = "classification") -> Path:
+        """Write a complete bundle of a classification or regression whose model is no graph."""
         path = self.root / name
         random = np.random.default_rng(7)
         inputs = {"image": random.random((samples, 4), np.float32)}
-        outputs = {"scores": random.random((samples, 3), np.float32)}
+        classes = 3 if task == "classification" else 1
+        outputs = {"scores": random.random((samples, classes), np.float32)}
         with write_bundle(path) as writer:
             (writer.directory / "model.mindir").write_text(f"{name}\n" * 100)
-            labels = (np.arange(samples) % 3).astype(np.int32)
+            labels = (np.arange(samples) % 3).astype(np.int32 if task == "classification" else np.float32)
             writer.write_verified(VerifiedSamples(inputs, outputs, labels))
             writer.sign(
                 Signature(
                     inputs=(TensorSpec("image", "float32", (-1, 4)),),
-                    outputs=(TensorSpec("scores", "float32", (-1, 3)),),
+                    outputs=(TensorSpec("scores", "float32", (-1, classes)),),
                     mindspore_version="2.9.0",
-                    metadata={"labels": '["cat", "dog", "eel"]'},
+                    metadata={"task": task} | ({"labels": '["cat", "dog", "eel"]'} if classes == 3 else {}),
                 )
             )
         return path

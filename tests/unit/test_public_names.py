@@ -13,6 +13,7 @@ PACKAGES = (
     "kfp_mindspore.components",
     "kfp_mindspore.data",
     "kfp_mindspore.dsl",
+    "kfp_mindspore.evaluation",
     "kfp_mindspore.images",
     "kfp_mindspore.inference",
     "kfp_mindspore.mindir",

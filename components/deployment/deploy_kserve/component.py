@@ -21,7 +21,7 @@ def deploy_kserve(
     storage_secret: str = "",
     pod_labels: dict = {},
     canary: int = 0,
-    max_accuracy_drop: float = 0.0,
+    max_worsening: float = 0.0,
     run: str = "",
     wait_seconds: int = 120,
     gate: bool = True,
@@ -50,8 +50,9 @@ def deploy_kserve(
     deployed again, or the first version deleted.
 
     With `canary` the bundle first runs beside the version that serves. Its predictions are compared with those of the
-    bundle, and its accuracy with that of the version that serves, on the bundle's held-out samples. Then it is
-    promoted, or rolled back and the step fails. When a new version does not start, the version before serves on.
+    bundle, and the default metric of its task with that of the version that serves, on the bundle's held-out samples.
+    Then it is promoted, or rolled back and the step fails. When a new version does not start, the version before
+    serves on.
 
     Disable caching of this step in a pipeline (`task.set_caching_options(False)`): cached outputs may name a deleted
     service.
@@ -70,7 +71,7 @@ def deploy_kserve(
         storage_secret: With download `server`: Secret whose keys become its environment, such as AWS_ACCESS_KEY_ID.
         pod_labels: Labels of the pods on a cluster, such as {"sidecar.istio.io/inject": "false"}.
         canary: Percentage of the requests that a canary gets during its test, 1 to 99; 0 deploys without a canary.
-        max_accuracy_drop: Largest decrease of the accuracy with which a canary is promoted, 0 to 1.
+        max_worsening: Largest worsening of the metric with which a canary is promoted, in units of the metric.
         run: Recorded with the service, such as `dsl.PIPELINE_JOB_NAME_PLACEHOLDER`; default the step's pod.
         wait_seconds: Seconds to wait until the service is ready.
         gate: Whether the model passed: `passed` of evaluate_mindir, `better` of compare_models; False deploys nothing.
@@ -84,8 +85,8 @@ def deploy_kserve(
         version: Number of the version that serves, which `rollback_kserve` takes; -1 without a deployment.
         deployed: Whether the bundle was deployed.
         verdict: One sentence: the gate that is not met, or the version that serves and the results of its test.
-        prediction: The predicted class of one sample of the smoke test; empty without one.
-        label: The true class of that sample.
+        prediction: Prediction of one sample of the smoke test: class, number or ids; empty without one.
+        label: The true value of that sample; empty if unknown.
     """
     from kfp_mindspore.steps.deploy import deploy_model
 
@@ -103,7 +104,7 @@ def deploy_kserve(
         storage_secret=storage_secret,
         pod_labels=pod_labels,
         canary=canary,
-        max_accuracy_drop=max_accuracy_drop,
+        max_worsening=max_worsening,
         run=run,
         wait_seconds=wait_seconds,
         gate=gate,

@@ -27,8 +27,8 @@ def smoke_test(
         tolerance: Largest absolute difference allowed.
 
     Returns:
-        prediction: The predicted class of one held-out sample.
-        label: The true class of that sample.
+        prediction: Prediction of one held-out sample: class, number or ids.
+        label: The true value of that sample; empty if unknown.
         max_abs_diff: Largest absolute difference over all samples and both protocols.
         samples: Number of samples sent by each protocol.
     """

@@ -1,6 +1,6 @@
 """The steps of a retraining: train, export, compare with the live service, deploy and register a better model."""
 
-CANARY_ACCURACY_DROP = 0.1
+CANARY_WORSENING = 0.1
 
 
 def retrain(
@@ -69,7 +69,7 @@ def retrain(
         namespace=namespace,
         service_account=service_account,
         canary=canary,
-        max_accuracy_drop=CANARY_ACCURACY_DROP,
+        max_worsening=CANARY_WORSENING,
         gate=comparison.outputs["better"],
         registry=registry,
     ).set_caching_options(False)

@@ -22,7 +22,7 @@ from tests.support.step_pods import DEPLOY, Step, StepRunner
 READY_SECONDS = 300.0
 # Target, and the grace period of a step, see `step_launcher.py`.
 TERMINATION_SECONDS = 10.0 + 0.7
-CANARY = {"canary": 20, "max_accuracy_drop": 1.0}
+CANARY = {"canary": 20, "max_worsening": 1.0}
 
 
 class Deployments:

@@ -45,7 +45,12 @@ class Servers:
 
 
 @pytest.fixture
-def servers(shop: Any) -> Iterator[Servers]:
+def task() -> str:
+    return "classification"
+
+
+@pytest.fixture
+def servers(shop: Any, task: str) -> Iterator[Servers]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
@@ -60,7 +65,7 @@ def servers(shop: Any) -> Iterator[Servers]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found = Servers(ModelBundle.open(shop.make_bundle()), f"http://127.0.0.1:{server.server_port}")
+    found = Servers(ModelBundle.open(shop.make_bundle(task=task)), f"http://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield found
@@ -73,7 +78,8 @@ def test_canary_as_accurate_as_the_service_passes(servers: Servers) -> None:
     report = run_canary_test(servers.status, servers.bundle.path)
     assert report.smoke.samples == 40
     assert report.agreement == 1.0
-    assert report.canary_accuracy == report.stable_accuracy
+    assert report.canary_value == report.stable_value
+    assert report.metric == "accuracy"
 
 
 def test_less_accurate_canary_does_not_pass(servers: Servers) -> None:
@@ -81,9 +87,9 @@ def test_less_accurate_canary_does_not_pass(servers: Servers) -> None:
     servers.responses["stable"] = lambda: (200, np.eye(3, dtype=np.float32)[labels])
     with pytest.raises(GateNotMetError, match=r"accuracy 0\.\d+ on 40 samples, the service has 1\.0000"):
         run_canary_test(servers.status, servers.bundle.path)
-    report = run_canary_test(servers.status, servers.bundle.path, max_accuracy_drop=1.0)
-    assert report.stable_accuracy == 1.0
-    assert report.agreement == report.canary_accuracy
+    report = run_canary_test(servers.status, servers.bundle.path, max_worsening=1.0)
+    assert report.stable_value == 1.0
+    assert report.agreement == report.canary_value
 
 
 def test_canary_that_differs_from_its_bundle_does_not_pass(servers: Servers) -> None:
@@ -102,3 +108,23 @@ def test_failing_server_does_not_pass(servers: Servers, server: str, name: str) 
     servers.responses[server] = lambda: (502, None)
     with pytest.raises(ProcessFailedError, match=f"{name}.*answered 502"):
         run_canary_test(servers.status, servers.bundle.path)
+
+
+@pytest.mark.parametrize("task", ["regression"])
+def test_regression_is_compared_by_its_error(servers: Servers) -> None:
+    verified = servers.bundle.read_verified()
+    servers.responses["stable"] = lambda: (200, verified.labels[:, None])
+    with pytest.raises(GateNotMetError, match=r"canary of service digits: rmse 0\.\d+ on 40 samples, .* has 0\.0000"):
+        run_canary_test(servers.status, servers.bundle.path, max_worsening=0.1)
+    report = run_canary_test(servers.status, servers.bundle.path, max_worsening=2.0)
+    assert (report.agreement, report.metric, report.stable_value) == (None, "rmse", 0.0)
+    assert report.smoke.label == "0"
+    assert float(report.smoke.prediction) == pytest.approx(float(verified.outputs["scores"][0, 0]), rel=1e-5)
+    servers.responses["stable"] = lambda: (200, verified.labels[:, None] + 5)
+    assert run_canary_test(servers.status, servers.bundle.path).stable_value == pytest.approx(5)
+
+
+def test_service_with_other_classes_has_no_metric(servers: Servers) -> None:
+    servers.responses["stable"] = lambda: (200, np.ones((40, 2), np.float32))
+    report = run_canary_test(servers.status, servers.bundle.path)
+    assert (report.metric, report.stable_value) == ("accuracy", None)

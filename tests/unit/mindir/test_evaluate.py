@@ -29,9 +29,7 @@ NOISE = GENERATOR.normal(size=COUNT).astype(np.float32)
 TOKENS = GENERATOR.integers(5, size=(COUNT, 7)).astype(np.int32)
 
 
-def _write(
-    root: Path, name: str, task: str, target: np.ndarray, features: dict[str, Any], **ids: np.ndarray
-) -> None:
+def _write(root: Path, name: str, task: str, target: np.ndarray, features: dict[str, Any], **ids: np.ndarray) -> None:
     arrays = {**features, "y": target, **ids}
     roles = {"y": "target", **dict.fromkeys(ids, "id")}
     columns = [
