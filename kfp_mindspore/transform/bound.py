@@ -31,6 +31,8 @@ class BoundTransform:
         inputs: Specs of requests; the first dimension is -1 when the model has a batch.
         outputs: Specs of responses, as `inputs`.
         signature: Inputs and outputs of the graph.
+        light: Methods (`preprocess`, `postprocess`) whose time is a few nanoseconds per element, so that a thread for a
+            small request costs more than the method.
     """
 
     name: str
@@ -38,6 +40,7 @@ class BoundTransform:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     signature: Signature
+    light: frozenset[str] = frozenset()
 
     @property
     def preprocesses(self) -> bool:

@@ -42,6 +42,8 @@ STEPS: Mapping[str, type[Step]] = {
         Vocabulary,
     )
 }
+# Arithmetic and look-ups: their time is linear in the number of elements.
+_LIGHT_STEPS = (Cast, Concatenate, Label, Normalize, OneHot, Rename, Softmax, TopK, Vocabulary)
 _PARTS = ("inputs", "pre", "post")
 _CODE_HINT = "Steps of your own belong in a transform: kfp-mindspore model export --transform FILE"
 
@@ -98,6 +100,12 @@ def build_pipeline(declaration: Mapping[str, Any]) -> Pipeline:
     return Pipeline(
         build_steps(declaration.get("pre", ()), "pre"), build_steps(declaration.get("post", ()), "post"), inputs=specs
     )
+
+
+def list_light_methods(pipeline: Pipeline) -> frozenset[str]:
+    """Return the methods of a pipeline, `preprocess` and `postprocess`, that consist of light steps only."""
+    parts = {"preprocess": pipeline.pre, "postprocess": pipeline.post}
+    return frozenset(name for name, steps in parts.items() if all(type(step) in _LIGHT_STEPS for step in steps))
 
 
 def build_steps(declarations: Sequence[Mapping[str, Any]], part: str = "pre") -> tuple[Step, ...]:

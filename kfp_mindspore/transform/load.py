@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.metadata
 import itertools
@@ -17,7 +18,7 @@ from kfp_mindspore.formats.bundle import PREPROCESSING_FILE, TRANSFORM_FILE, Mod
 from kfp_mindspore.formats.signature import Signature
 from kfp_mindspore.transform.base import Transform
 from kfp_mindspore.transform.bound import BoundTransform, bind_transform
-from kfp_mindspore.transform.declaration import build_pipeline
+from kfp_mindspore.transform.declaration import build_pipeline, list_light_methods
 
 ENTRY_POINTS = "kfp_mindspore.transforms"
 
@@ -63,7 +64,8 @@ def load_transform(bundle: ModelBundle, *, allow_code: bool = False) -> BoundTra
             pipeline = build_pipeline(declaration)
         except UserError as error:
             raise UserError(f"{where}: {error.message}", hint=error.hint) from None
-        return bind_transform(pipeline, signature, f"{bundle.path.name}/{PREPROCESSING_FILE}")
+        bound = bind_transform(pipeline, signature, f"{bundle.path.name}/{PREPROCESSING_FILE}")
+        return dataclasses.replace(bound, light=list_light_methods(pipeline))
     if entry is None:
         return load_registered(name, signature) if name else None
     if not allow_code:

@@ -27,6 +27,18 @@ class Pair(nn.Cell):
         return values * self.scale, index + 1
 
 
+class Echo(nn.Cell):
+    """Returns its input, flattened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flatten = nn.Flatten()
+        self.scale = mindspore.Parameter(mindspore.Tensor(1.0, mindspore.float32), name="scale")
+
+    def construct(self, values):
+        return self.flatten(values) * self.scale
+
+
 class Sequence(nn.Cell):
     """Scores for each token, from the token and from all unmasked tokens."""
 
