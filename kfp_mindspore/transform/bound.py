@@ -108,6 +108,20 @@ class BoundTransform:
             )
         return result
 
+    def run_light_preprocess(self, inputs: Arrays) -> Arrays:
+        """Run `preprocess`, if it is `light`, on arrays that fit `inputs`; the graph validates the result.
+
+        Raises:
+            TransformInputError: The arrays have different numbers of rows, or a step rejects them.
+        """
+        if len(inputs) > 1 and self.signature.batch_size and (unequal := describe_unequal_rows(inputs)):
+            raise TransformInputError(f"inputs: {unequal}")
+        return self.transform.preprocess(inputs)
+
+    def run_light_postprocess(self, outputs: Arrays) -> Arrays:
+        """Run `postprocess`, if it is `light`, on the graph's outputs."""
+        return self.transform.postprocess(outputs)
+
     def _call(self, method: str, function: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
         # Arrays that view the request's own bytes are read-only; transforms may change their arguments.
         writable = {name: array if array.flags.writeable else array.copy() for name, array in arrays.items()}

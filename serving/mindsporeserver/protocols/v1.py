@@ -69,10 +69,12 @@ def list_rows(outputs: Mapping[str, NDArray[Any]]) -> Any:
     """Return the rows of V1's answer as what `orjson` with NumPy takes."""
     if len(outputs) == 1:
         return next(iter(outputs.values()))
-    columns = list(outputs.values())
-    if any(array.ndim == 0 or len(array) != len(columns[0]) for array in columns):
+    arrays = list(outputs.values())
+    if any(array.ndim == 0 or len(array) != len(arrays[0]) for array in arrays):
         # Outputs without rows in common cannot be given row by row.
         return dict(outputs)
+    # orjson calls `to_json` once per text.
+    columns = [list_texts(array) if array.dtype.kind in "OSU" else array for array in arrays]
     return [dict(zip(outputs, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
