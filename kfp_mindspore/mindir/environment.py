@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import MissingExtraError
-from kfp_mindspore.settings import COMPILER_DUMP_VARIABLE, LOG_LEVEL_VARIABLE
+from kfp_mindspore.settings import COMPILER_DUMP_VARIABLE, LOG_LEVEL_VARIABLE, ROLE_VARIABLE
 
 
 def set_defaults() -> None:
-    """Set the log level to errors and the dump directory of failed compiles to the temporary directory.
+    """Set the log level and the dump directory of failed compiles, the temporary directory.
 
-    MindSpore reads both environment variables when it is imported. Values of the user are kept.
+    Only a worker of several logs errors (3), such as lost connections. Elsewhere an exception has the text of the
+    error, and its log of 30 lines would precede the message (4). MindSpore reads both environment variables when it
+    is imported. Values of the user are kept.
     """
-    os.environ.setdefault(LOG_LEVEL_VARIABLE, "3")
+    os.environ.setdefault(LOG_LEVEL_VARIABLE, "3" if os.environ.get(ROLE_VARIABLE) else "4")
     os.environ.setdefault(COMPILER_DUMP_VARIABLE, str(Path(tempfile.gettempdir(), f"kfp-mindspore-om-{os.getuid()}")))
 
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import logging
-from collections.abc import Mapping
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import mindspore
@@ -58,7 +64,25 @@ def apply_precision(network: Any, precision: str) -> Any:
             raise UserError("precision: MindSpore has no bfloat16 on CPU", hint="Use float32.")
         _logger.warning("precision: float16 is emulated on CPU, and slower than float32 (2 to 12 times)")
     try:
-        return mindspore.amp.auto_mixed_precision(network, "O1", getattr(mindspore, precision))
+        with _scratch_working_directory():
+            return mindspore.amp.auto_mixed_precision(network, "O1", getattr(mindspore, precision))
     except (TypeError, ValueError, RuntimeError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"precision: {type(network).__name__} cannot be converted to {precision}: {reason}") from error
+
+
+@contextlib.contextmanager
+def _scratch_working_directory() -> Iterator[None]:
+    """Run the block in a directory that is removed at exit.
+
+    MindSpore 2.9 writes the converted network's source to `rewritten_network` in the working directory, and reads it
+    again when the network is compiled.
+    """
+    before = Path.cwd()
+    directory = tempfile.mkdtemp(prefix="kfp-mindspore-precision-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    os.chdir(directory)
+    try:
+        yield
+    finally:
+        os.chdir(before)

@@ -157,7 +157,7 @@ def order_inputs(inputs: Mapping[str, Any], parameters: Parameters, field: str, 
         return ordered
     total = len(inputs) + extra
     if total < parameters.required or (total > len(names) and not parameters.is_open):
-        raise UserError(f"{field}: has the input{'s' * (len(inputs) != 1)} {', '.join(inputs)}, and {expected}")
+        raise UserError(f"{field}: has {total} input{'s' * (total != 1)}, and {expected}")
     return dict(inputs)
 
 

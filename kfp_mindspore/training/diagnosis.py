@@ -11,13 +11,19 @@ import mindspore
 
 from kfp_mindspore.errors import UserError
 
-# Each is a part of an error message of the graph compiler or of an operator's checks, and of no other error.
-_MARKS = ("The Traceback of Net Construct Code", "For primitive[", "Kernel select failed", "C++ Call Stack")
+# Beginnings or parts of the messages of the graph compiler and of the checks of operators, and of no other error.
+_BEGINNINGS = ("For '", "For primitive[")
+# For a part of the reason: the kind of dtype that does not fit, and what is needed.
+_DTYPES = (
+    (re.compile(r"segment_ids|input_indices|Gather"), "float", "An embedding needs integer ids (int32)"),
+    (re.compile(r"type.*(MatMul|Conv|BatchMatMul)|(MatMul|Conv).*type", re.DOTALL), "int", "Layers need float32"),
+)
+_MARKS = ("The Traceback of Net Construct Code", "Kernel select failed")
 _FRAME = re.compile(r"^# \d+ In file (?P<file>.+?):(?P<line>\d+)(?:~\d+)?, [^\n]*\n\s*(?P<code>[^\n]*)", re.MULTILINE)
 
 
 def explain_computation(error: Exception, network: Any, names: Sequence[str], batch: Sequence[Any]) -> UserError | None:
-    """Return a two-line error for a failed compilation: the reason, and the line of the user's code.
+    """Return a short error for a failed compilation: the reason, the needed dtype, and the line of the user's code.
 
     Args:
         error: MindSpore's error: a page of text, with the reason at the top.
@@ -29,7 +35,7 @@ def explain_computation(error: Exception, network: Any, names: Sequence[str], ba
         The error to raise instead, or None for errors other than of the compilation.
     """
     text = str(error)
-    if not any(mark in text for mark in _MARKS):
+    if not text.lstrip().startswith(_BEGINNINGS) and not any(mark in text for mark in _MARKS):
         return None
     reason = text.partition("\n----")[0].strip()
     shapes = " and ".join(
@@ -38,4 +44,14 @@ def explain_computation(error: Exception, network: Any, names: Sequence[str], ba
     library = Path(mindspore.__file__).parent
     own = [frame for frame in _FRAME.finditer(text) if library not in Path(frame["file"]).parents]
     where = f"{own[-1]['file']}:{own[-1]['line']}: {own[-1]['code']}" if own else ""
-    return UserError(f"{type(network).__name__} cannot be computed for a batch of {shapes}: {reason}", hint=where)
+    hint = "\n".join(line for line in (_describe_dtypes(reason, names, batch), where) if line)
+    return UserError(f"{type(network).__name__} cannot be computed for a batch of {shapes}: {reason}", hint=hint)
+
+
+def _describe_dtypes(reason: str, names: Sequence[str], batch: Sequence[Any]) -> str:
+    """Return what the inputs of a wrong dtype should be; empty if the reason is another one."""
+    for pattern, kind, needed in _DTYPES:
+        wrong = [name for name, tensor in zip(names, batch, strict=False) if kind in str(tensor.dtype).lower()]
+        if wrong and pattern.search(reason):
+            return f"{needed}; {' and '.join(wrong)} {'has' if len(wrong) == 1 else 'have'} another dtype."
+    return ""

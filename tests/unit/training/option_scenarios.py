@@ -1,0 +1,533 @@
+"""Trainings for test_options.py in one process: options of TrainingConfig beside plain loops."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kfp_mindspore import training
+from kfp_mindspore.errors import KfpMindSporeError
+
+import mindspore as ms  # isort: skip
+from mindspore import ParameterTuple, Tensor, nn, ops  # isort: skip
+from mindspore import dataset as pipelines  # isort: skip
+from mindspore.train import Callback  # isort: skip
+
+ROOT = Path(sys.argv[1])
+SCENARIOS: dict[str, Callable[[Path], Any]] = {}
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(64, 6)).astype(np.float32)
+IDS = GENERATOR.integers(0, 12, (64, 5)).astype(np.int32)
+Y = (X[:, 0] > 0).astype(np.int32) + (X[:, 1] > 0.5)
+REAL = (X @ np.arange(6) / 6).astype(np.float32)
+WEIGHT = GENERATOR.uniform(0.1, 2, 64).astype(np.float32)
+
+
+class Small(nn.Cell):
+    """A front and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.front = nn.Dense(6, 8)
+        self.head = nn.Dense(8, 3)
+        initialise(self)
+
+    def construct(self, x: Any) -> Any:
+        return self.head(ops.relu(self.front(x)))
+
+
+class Pair(nn.Cell):
+    """Two inputs and two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(12, 8)
+        self.dense = nn.Dense(6, 8)
+        self.kind = nn.Dense(8, 3)
+        self.size = nn.Dense(8, 1)
+        initialise(self)
+
+    def construct(self, ids: Any, x: Any) -> Any:
+        hidden = ops.relu(self.dense(x) + self.table(ids).mean(1))
+        return {"kind": self.kind(hidden), "size": self.size(hidden)[:, 0]}
+
+
+class Language(nn.Cell):
+    """Predicts the next id."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(12, 8)
+        self.dense = nn.Dense(8, 12)
+        initialise(self)
+
+    def construct(self, ids: Any) -> Any:
+        return self.dense(self.table(ids)).reshape(-1, 12)
+
+
+def next_id_loss(outputs: Any, target: Any) -> Any:
+    return ops.cross_entropy(outputs, target.reshape(-1))
+
+
+def initialise(network: nn.Cell) -> None:
+    generator = np.random.default_rng(1)
+    for parameter in network.get_parameters():
+        parameter.set_data(Tensor(generator.normal(0, 0.3, parameter.shape).astype(np.float32)))
+
+
+def scenario(function: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    SCENARIOS[function.__name__] = function
+    return function
+
+
+def fit(network: Any = None, *, make: Any = None, **arguments: Any) -> tuple[Any, Any]:
+    """Train with arguments of `fit` and of TrainingConfig together."""
+    network = network or Small()
+    given = {
+        "data": (X, Y),
+        "loss": nn.CrossEntropyLoss(),
+        "optimizer": (make or (lambda weights: nn.Momentum(weights, 0.1, 0.9)))(network.trainable_params()),
+        "validation": None,
+        "callbacks": (),
+        "epochs": 2,
+        "batch_size": 16,
+        "shuffle": False,
+        "verbose": False,
+        **arguments,
+    }
+    direct = {name: given.pop(name) for name in ("data", "loss", "optimizer", "validation", "callbacks")}
+    return training.fit(network, **direct, config=training.TrainingConfig(**given)), network
+
+
+def batches(*arrays: Any, size: int = 16, epochs: int = 2) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Yield (epoch from 1, tensors) as a loop without shuffling."""
+    for epoch in range(1, epochs + 1):
+        for start in range(0, len(arrays[0]), size):
+            yield epoch, tuple(Tensor(array[start : start + size]) for array in arrays)
+
+
+def make_gradient(compute: Any, weights: Any) -> Any:
+    return ops.value_and_grad(compute, None, weights)
+
+
+def loop(network: Any, compute: Any, arrays: Any, optimizer: Any, change: Any = lambda gradients: gradients) -> Any:
+    """Train in a plain loop; `change` gets the gradients."""
+    gradient = make_gradient(compute, optimizer.parameters)
+    for _, batch in batches(*arrays):
+        _, gradients = gradient(*batch)
+        optimizer(change(gradients))
+    return network
+
+
+def compare(first: Any, second: Any) -> float:
+    pairs = zip(first.get_parameters(), second.get_parameters(), strict=True)
+    return max(float(np.abs(a.asnumpy() - b.asnumpy()).max()) for a, b in pairs)
+
+
+@scenario
+def accumulation(path: Path) -> Any:
+    whole = fit(clip_norm=0.5)[1]
+    parts = fit(clip_norm=0.5, accumulate=4)[1]
+    result, weighted = fit(data=(X, Y, WEIGHT), accumulate=2)
+    reference, plain = fit(data=(X, Y, WEIGHT))
+    return {
+        "difference": compare(whole, parts),
+        "weighted": compare(weighted, plain),
+        "loss": abs(result.metrics["loss"] - reference.metrics["loss"]),
+        "steps": result.steps,
+    }
+
+
+@scenario
+def clipping(path: Path) -> Any:
+    def by_norm(gradients: Any) -> Any:
+        arrays = [gradient.asnumpy() for gradient in gradients]
+        norm = np.sqrt(sum((array.astype(np.float64) ** 2).sum() for array in arrays))
+        return tuple(Tensor((array * min(1, 0.3 / norm)).astype(np.float32)) for array in arrays)
+
+    def by_value(gradients: Any) -> Any:
+        return tuple(Tensor(np.clip(gradient.asnumpy(), -0.02, 0.02)) for gradient in gradients)
+
+    found = {}
+    for name, option, change in (("norm", {"clip_norm": 0.3}, by_norm), ("value", {"clip_value": 0.02}, by_value)):
+        network = Small()
+        optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+        loop(network, lambda x, y, n=network: nn.CrossEntropyLoss()(n(x), y), (X, Y), optimizer, change)
+        found[name] = compare(network, fit(**option)[1])
+    found["unclipped"] = compare(fit()[1], fit(clip_norm=0.3)[1])
+    return found
+
+
+@scenario
+def freezing(path: Path) -> Any:
+    """The front is frozen in epoch 1 and trained in epoch 2, with weight decay."""
+    decay = 0.01
+
+    def make(weights: Any) -> Any:
+        return nn.Momentum(weights, 0.1, 0.9, weight_decay=decay)
+
+    frozen = fit(make=make, freeze=["front.*"])[1]
+    scheduled = fit(make=make, freeze=["front.*"], unfreeze={"2": ["front.*"]})[1]
+    start, network = Small(), Small()
+    head, front = make(network.head.trainable_params()), make(network.front.trainable_params())
+    both = ParameterTuple([*head.parameters, *front.parameters])
+    gradient = make_gradient(lambda x, y: nn.CrossEntropyLoss()(network(x), y), both)
+    for epoch, batch in batches(X, Y):
+        _, gradients = gradient(*batch)
+        head(gradients[:2])
+        if epoch == 2:
+            front(gradients[2:])
+    return {
+        "front": compare(frozen.front, start.front),
+        "head": compare(frozen.head, start.head),
+        "scheduled": compare(scheduled, network),
+        "products": {name: count_products(path / name, option) for name, option in (("all", ()), ("head", "front.*"))},
+    }
+
+
+def count_products(directory: Path, freeze: Any) -> int:
+    """Return the matrix products of the compiled step: forward and backward."""
+    ms.set_context(save_graphs=1, save_graphs_path=str(directory))
+    try:
+        fit(freeze=freeze, epochs=1)
+    finally:
+        ms.set_context(save_graphs=0)
+    (file,) = directory.rglob("*_validate_*.ir")
+    return len(re.findall(r"= \S*MatMul", file.read_text()))
+
+
+@scenario
+def schedules(path: Path) -> Any:
+    found: dict[str, Any] = {}
+    schedule = training.Schedule(name="cosine", warmup_epochs=0.5, end=0.1)
+    table = [0.1 * schedule.compute_factor(step, 4, 2) for step in range(8)]
+    listed = fit(make=lambda weights: nn.Momentum(weights, table, 0.9))[1]
+    result, network = fit(schedule={"name": "cosine", "warmup_epochs": 0.5, "end": 0.1})
+    found["difference"] = compare(listed, network)
+    found["rates"] = [record["learning_rate"] for record in result.history]
+    found["expected"] = [table[3], table[7]]
+    network = Small()
+    groups = [
+        {"params": network.front.trainable_params(), "lr": 0.01},
+        {"params": network.head.trainable_params(), "lr": 0.02},
+    ]
+    result, _ = fit(network, optimizer=nn.Momentum(groups, 0.1, 0.9), schedule="linear")
+    found["groups"] = sorted(result.history[-1]["learning_rate"])
+    return found
+
+
+@scenario
+def weights(path: Path) -> Any:
+    def train_plainly(factors: Any) -> Any:
+        network = Small()
+        optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+
+        def compute(x: Any, y: Any, weight: Any) -> Any:
+            return (nn.CrossEntropyLoss(reduction="none")(network(x), y) * weight).mean()
+
+        return loop(network, compute, (X, Y, factors), optimizer)
+
+    counts = np.bincount(Y)
+    balanced = (64 / (3 * counts))[Y].astype(np.float32)
+    sparse = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    own = lambda outputs, target: ops.cross_entropy(outputs, target, reduction="none")  # noqa: E731
+    given = {"x": X, "labels": Y, "weight": WEIGHT}
+    return {
+        "samples": compare(fit(data=given)[1], train_plainly(WEIGHT)),
+        "sparse loss": compare(fit(data=given, loss=sparse)[1], train_plainly(WEIGHT)),
+        "own loss": compare(fit(data=given, loss=own)[1], train_plainly(WEIGHT)),
+        "balanced": compare(fit(class_weights="balanced")[1], train_plainly(balanced)),
+        "both": compare(
+            fit(data=given, class_weights=[1, 2, 3])[1], train_plainly(WEIGHT * np.array([1, 2, 3], np.float32)[Y])
+        ),
+        "reduction": sparse.reduction,
+        "eval_loss": fit(data=given, validation=given)[0].metrics["eval_loss"],
+    }
+
+
+@scenario
+def averaging(path: Path) -> Any:
+    network = Small()
+    optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+    average = [weight.asnumpy().copy() for weight in optimizer.parameters]
+    gradient = make_gradient(lambda x, y: nn.CrossEntropyLoss()(network(x), y), optimizer.parameters)
+    for _, batch in batches(X, Y):
+        optimizer(gradient(*batch)[1])
+        average = [0.8 * old + 0.2 * new.asnumpy() for old, new in zip(average, optimizer.parameters, strict=True)]
+    for parameter, value in zip(optimizer.parameters, average, strict=True):
+        parameter.set_data(Tensor(value.astype(np.float32)))
+    result, averaged = fit(ema=0.8, validation=(X, Y), output_dir=path / "output")
+    loaded = ms.load_checkpoint(str(result.checkpoint / "network.ckpt"))
+    return {
+        "difference": compare(network, averaged),
+        "eval_loss": result.metrics["eval_loss"],
+        "expected": float(nn.CrossEntropyLoss()(network(Tensor(X)), Tensor(Y)).asnumpy()),
+        "saved": max(float(np.abs(loaded[p.name].asnumpy() - p.asnumpy()).max()) for p in averaged.get_parameters()),
+    }
+
+
+@scenario
+def best_epoch(path: Path) -> Any:
+    class Spoil(Callback):
+        """Replaces the weights before the last epochs."""
+
+        def on_train_epoch_begin(self, run_context: Any) -> None:
+            params = run_context.original_args()
+            if params.cur_epoch_num > 3:
+                for parameter in params.network.get_parameters():
+                    parameter.set_data(Tensor(np.zeros(parameter.shape, np.float32)))
+
+    options = {"validation": (X, Y), "metrics": ["accuracy"], "callbacks": Spoil(), "epochs": 5}
+    result, _ = fit(**options, keep_best="accuracy", output_dir=path / "best")
+    last, _ = fit(**options)
+    return {
+        "best": [result.best_epoch, result.metrics["accuracy"]],
+        "accuracies": [record["validation"]["accuracy"] for record in result.history],
+        "last": [last.best_epoch, last.metrics["accuracy"]],
+    }
+
+
+@scenario
+def resumed(path: Path) -> Any:
+    """All options with state, in one run and in two."""
+
+    def run(root: str, epochs: int) -> Any:
+        return fit(
+            epochs=epochs,
+            shuffle=True,
+            ema=0.9,
+            accumulate=2,
+            clip_norm=1.0,
+            freeze=["front.*"],
+            unfreeze={3: ["front.*"]},
+            class_weights="balanced",
+            schedule=training.Schedule(name="exponential", rate=0.8),
+            validation=(X, Y),
+            keep_best="eval_loss",
+            reduce_on_plateau=None,
+            early_stopping={"patience": 10},
+            checkpoint_dir=path / root,
+        )
+
+    whole, one = run("whole", 4)
+    run("parts", 2)
+    parts, other = run("parts", 4)
+    return {
+        "difference": compare(one, other),
+        "losses": [[record["loss"] for record in result.history] for result in (whole, parts)],
+        "rates": [[record["learning_rate"] for record in result.history] for result in (whole, parts)],
+        "metrics": [dict(result.metrics) for result in (whole, parts)],
+        "resumed": parts.resumed_from.name,
+    }
+
+
+@scenario
+def callbacks_by_name(path: Path) -> Any:
+    stopped, _ = fit(
+        epochs=30,
+        validation=(X, Y),
+        metrics=["accuracy"],
+        early_stopping={"monitor": "accuracy", "patience": 2, "min_delta": 0.5},
+    )
+    plateau, _ = fit(
+        epochs=4,
+        validation=(X, Y),
+        reduce_on_plateau={"patience": 1, "factor": 0.5, "min_delta": 10},
+    )
+    return {
+        "epochs": stopped.epochs,
+        "stopped": stopped.stopped_early,
+        "rates": [record["learning_rate"] for record in plateau.history],
+    }
+
+
+@scenario
+def several_inputs_and_outputs(path: Path) -> Any:
+    """Each form of data against a plain loop."""
+    plain = Pair()
+    optimizer = nn.Momentum(plain.trainable_params(), 0.1, 0.9)
+
+    def compute(ids: Any, x: Any, kind: Any, size: Any) -> Any:
+        outputs = plain(ids, x)
+        return nn.CrossEntropyLoss()(outputs["kind"], kind) + nn.MSELoss()(outputs["size"], size)
+
+    loop(plain, compute, (IDS, X, Y, REAL), optimizer)
+    losses = {"size": nn.MSELoss(), "kind": nn.CrossEntropyLoss()}
+    targets = {"kind": Y.astype(np.int64), "size": REAL.astype(np.float64)}
+    forms = {
+        "dict": {"x": X, "ids": IDS.astype(np.int64), "target": targets},
+        "pair": ({"ids": IDS, "x": X}, targets),
+        "tuples": ((IDS, X), targets),
+        "pipeline": pipelines.NumpySlicesDataset({"kind": Y, "x": X, "size": REAL, "ids": IDS}, shuffle=False).batch(
+            16
+        ),
+    }
+    found: dict[str, Any] = {
+        name: compare(plain, fit(Pair(), data=data, loss=losses)[1]) for name, data in forms.items()
+    }
+
+    def together(outputs: Any, kind: Any, size: Any) -> Any:
+        return ops.cross_entropy(outputs["kind"], kind) + ops.mse_loss(outputs["size"], size)
+
+    result, network = fit(
+        Pair(),
+        data=forms["dict"],
+        loss=together,
+        validation=forms["pipeline"],
+        metrics=["kind.accuracy", "size.mae"],
+    )
+    found["one function"] = compare(plain, network)
+    outputs = plain(Tensor(IDS), Tensor(X))
+    found["accuracy"] = [result.metrics["kind.accuracy"], float((outputs["kind"].asnumpy().argmax(1) == Y).mean())]
+    found["mae"] = [result.metrics["size.mae"], float(np.abs(outputs["size"].asnumpy() - REAL).mean())]
+    _, network = fit(
+        Pair(), data=forms["dict"], loss=losses, augment=lambda inputs, generator: {**inputs, "x": inputs["x"] * 0}
+    )
+    still = fit(Pair(), data={**forms["dict"], "x": X * 0}, loss=losses)[1]
+    found["augmented"] = compare(network, still)
+    weighted = fit(Pair(), data={**forms["dict"], "weight": np.full(64, 1.0)}, loss=losses)[1]
+    found["weights of one"] = compare(plain, weighted)
+    return found
+
+
+@scenario
+def data_frames(path: Path) -> Any:
+    import pandas
+
+    frame = pandas.DataFrame({f"column{index}": X[:, index] for index in range(6)})
+    frame["labels"] = Y
+    stacked = fit(data=frame)[1]
+    frame["sample_weight"] = 1.0
+    return [compare(stacked, fit()[1]), compare(fit(data=frame)[1], fit()[1])]
+
+
+@scenario
+def text(path: Path) -> Any:
+    result, _ = fit(Language(), data=(IDS, np.roll(IDS, -1, 1)), loss=next_id_loss)
+    record = result.history[-1]
+    return {
+        "ratio": record["tokens_per_second"] / record["samples_per_second"],
+        "seconds": sorted(record["seconds"]),
+        "steps": record["seconds"]["step"],
+        "repr": repr(result),
+    }
+
+
+@scenario
+def own_step(path: Path) -> Any:
+    class Step(nn.TrainOneStepCell):
+        """A step of twice the gradient."""
+
+        def construct(self, *batch: Any) -> Any:
+            loss = self.network(*batch)
+            gradients = self.grad_no_sens(self.network, self.weights)(*batch)
+            return ops.depend(loss, self.optimizer(self.hyper_map(ops.partial(twice), gradients)))
+
+        def __init__(self, network: Any, optimizer: Any) -> None:
+            super().__init__(network, optimizer)
+            self.hyper_map = ops.HyperMap()
+
+    def twice(gradient: Any) -> Any:
+        return gradient * 2
+
+    own = fit(train_step=Step)[1]
+    return compare(own, fit(make=lambda weights: nn.Momentum(weights, 0.1, 0.9, loss_scale=0.5))[1])
+
+
+@scenario
+def precision(path: Path) -> Any:
+    records: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("kfp_mindspore").addHandler(handler)
+    result, network = fit(precision="float16", epochs=4, checkpoint_dir=path / "checkpoints")
+    again, other = fit(precision="float16", epochs=4, checkpoint_dir=path / "checkpoints")
+    logging.getLogger("kfp_mindspore").removeHandler(handler)
+    return {
+        "warnings": records,
+        "losses": [record["loss"] for record in result.history],
+        "reference": fit(epochs=4)[0].metrics["loss"],
+        "dtypes": sorted({str(parameter.dtype) for parameter in network.get_parameters()}),
+        "again": [again.resumed_from.name, compare(network, other)],
+        "left": sorted(str(entry) for entry in Path.cwd().glob("rewritten_network")),
+    }
+
+
+@scenario
+def mistakes(path: Path) -> Any:
+    """The exceptions by case."""
+    other = Small()
+    given = {"x": X, "ids": IDS, "labels": Y}
+    cases: dict[str, Callable[[], Any]] = {
+        "class of a network": lambda: training.fit(Small, (X, Y), loss=nn.MSELoss(), optimizer=None),
+        "class of an optimizer": lambda: fit(optimizer=nn.Adam),
+        "class of a loss": lambda: fit(loss=nn.CrossEntropyLoss),
+        "class of a callback": lambda: fit(callbacks=[Callback]),
+        "another network's optimizer": lambda: fit(optimizer=nn.Adam(other.trainable_params())),
+        "text for a loss": lambda: fit(loss="mse"),
+        "config": lambda: training.fit(Small(), optimizer=nn.Adam(other.trainable_params()), config={"epochs": 3}),
+        "too few samples": lambda: fit(data=(X[:8], Y[:8])),
+        "accumulate": lambda: fit(accumulate=3),
+        "text column": lambda: fit(data=(np.array(["a"] * 64), Y)),
+        "large ids": lambda: fit(data=(IDS.astype(np.int64) + 2**40, Y)),
+        "no target": lambda: fit(data={"x": X}),
+        "several targets": lambda: fit(data={**given, "target": Y}),
+        "missing input": lambda: fit(Pair(), data=(X, Y)),
+        "unknown input": lambda: fit(Pair(), data={**given, "z": X}),
+        "loss without a target": lambda: fit(Pair(), data=given, loss={"kinds": nn.MSELoss()}),
+        "columns": lambda: fit(data=(X[:, :5], Y)),
+        "floats for ids": lambda: fit(Language(), data=(IDS.astype(np.float32), IDS), loss=next_id_loss),
+        "ids for floats": lambda: fit(data=(IDS, Y)),
+        "floats for labels": lambda: fit(data=(X, REAL)),
+        "metric": lambda: fit(validation=(X, Y), metrics=["acuracy"]),
+        "metric of no output": lambda: fit(validation=(X, Y), metrics=["kind.accuracy"]),
+        "metric's arrays": lambda: fit(validation=(X, Y), metrics=["mae"]),
+        "monitor": lambda: fit(validation=(X, Y), metrics=["accuracy"], keep_best="acuracy"),
+        "monitor without validation": lambda: fit(early_stopping={"patience": 3}),
+        "callback's argument": lambda: fit(validation=(X, Y), early_stopping={"patience": "3"}),
+        "pattern": lambda: fit(freeze=["backbone.*"]),
+        "all frozen": lambda: fit(freeze=["*"]),
+        "two schedules": lambda: fit(
+            make=lambda weights: nn.Adam(weights, nn.CosineDecayLR(0.0, 0.1, 8)), schedule="cosine"
+        ),
+        "bfloat16": lambda: fit(precision="bfloat16"),
+        "class weights": lambda: fit(class_weights=[1.0, 2.0]),
+        "class weights of numbers": lambda: fit(data=(X, REAL), loss=nn.MSELoss(), class_weights="balanced"),
+        "weight": lambda: fit(data=(X, Y, -WEIGHT)),
+        "sum": lambda: fit(data=(X, Y, WEIGHT), loss=nn.CrossEntropyLoss(reduction="sum")),
+        "train step": lambda: fit(train_step=lambda network, optimizer: None),
+    }
+    found = {}
+    for name, case in cases.items():
+        try:
+            case()
+        except KfpMindSporeError as error:
+            found[name] = [str(error), error.exit_code]
+        except Exception as error:  # noqa: BLE001
+            found[name] = [f"{type(error).__name__}: {error}", None]
+        else:
+            found[name] = ["no error", None]
+    return found
+
+
+def main() -> None:
+    results = {}
+    for name, function in SCENARIOS.items():
+        if len(sys.argv) > 2 and name not in sys.argv[2:]:
+            continue
+        directory = ROOT / name
+        directory.mkdir()
+        results[name] = function(directory)
+        print("done", name, flush=True)
+    (ROOT / "results.json").write_text(json.dumps(results, default=str))
+
+
+if __name__ == "__main__":
+    main()
