@@ -107,8 +107,9 @@ class MSJobClient(JobConditions):
             script: A Python script to run instead of a network.
             dataset: A dataset directory (kfp_mindspore.formats.dataset); KFP_MINDSPORE_DATASET_DIR in the job;
                 required with a network.
-            trainer_parameters: Of a network: `epochs`, `batch_size`, `seed`, `loss`, `optimizer` (names in
-                mindspore.nn), `learning_rate`, `metrics`; of a script: its command-line options by name.
+            trainer_parameters: Of a network: `loss` and `optimizer` (names in mindspore.nn), `learning_rate`,
+                `metrics`, and the options of TrainingConfig that have a JSON form, such as `epochs` and `schedule`
+                (`python -m kfp_mindspore.training --help`); of a script: its command-line options by name.
             output_dir: Directory for metrics.jsonl and the final checkpoint; required with a network.
             checkpoint_dir: Directory for checkpoints; default `checkpoints` in `output_dir`.
             env_vars: Variables by name, or Kubernetes EnvVars.

@@ -13,7 +13,36 @@ from typing import Any
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE
 
-NETWORK_PARAMETERS = ("epochs", "batch_size", "seed", "loss", "optimizer", "learning_rate", "metrics")
+# Flags of `python -m kfp_mindspore.training`.
+NETWORK_PARAMETERS = (
+    "accumulate",
+    "batch_size",
+    "checkpoint_epochs",
+    "class_weights",
+    "clip_norm",
+    "clip_value",
+    "early_stopping",
+    "ema",
+    "epochs",
+    "freeze",
+    "keep_best",
+    "keep_checkpoints",
+    "learning_rate",
+    "loss",
+    "loss_arguments",
+    "metrics",
+    "no_shuffle",
+    "no_verbose",
+    "optimizer",
+    "optimizer_arguments",
+    "precision",
+    "reduce_on_plateau",
+    "schedule",
+    "seed",
+    "task",
+    "unfreeze",
+    "validation_epochs",
+)
 
 
 def build_function_command(
@@ -165,5 +194,5 @@ def _spell_options(options: Mapping[str, Any]) -> list[str]:
         if value is True:
             words.append(flag)
         elif value is not None and value is not False:
-            words += [flag, str(value)]
+            words += [flag, json.dumps(value) if isinstance(value, (Mapping, list, tuple)) else str(value)]
     return words

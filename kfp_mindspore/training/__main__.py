@@ -1,38 +1,71 @@
 """Trains a named network on the dataset in KFP_MINDSPORE_DATASET_DIR.
 
 Example:
-    python -m kfp_mindspore.training my_network:LeNet5 --network-arguments '{"classes": 10}' --epochs 5
+    python -m kfp_mindspore.training my_network:LeNet5 --network-arguments '{"classes": 10}' --schedule cosine
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import inspect
 import json
+import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import training
 from kfp_mindspore.errors import KfpMindSporeError, UserError
+from kfp_mindspore.formats.dataset import TASKS, Dataset
 from kfp_mindspore.mindir.network import build_network
+from kfp_mindspore.settings import DATASET_VARIABLE
+from kfp_mindspore.training.config import TrainingConfig
+from kfp_mindspore.training.names import suggest
 
 if TYPE_CHECKING:
     from kfp_mindspore.training.loop import FitResult
 
+# Fields of TrainingConfig that have no JSON form, or an argument of their own.
+_WITHOUT_FLAG = ("augment", "train_step", "network_factory", "network_arguments", "metrics")
+_LISTS = ("freeze",)
+
+
+def list_flags() -> list[str]:
+    """Return the fields of TrainingConfig that are flags."""
+    return [field.name for field in dataclasses.fields(TrainingConfig) if field.name not in _WITHOUT_FLAG]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Build the parser; the flags of TrainingConfig have its defaults and descriptions."""
+    parser = argparse.ArgumentParser(prog="python -m kfp_mindspore.training", description="Train a network.")
+    parser.add_argument("network", help="module:factory of a function or class that returns a Cell")
+    parser.add_argument("--network-arguments", type=_parse_object, default={}, help="its keyword arguments, as JSON")
+    parser.add_argument("--optimizer", default="Adam", help="a class of mindspore.nn")
+    parser.add_argument("--learning-rate", type=float, default=1e-3, help="the peak one, with a schedule")
+    parser.add_argument("--optimizer-arguments", type=_parse_object, default={}, help="others of it, as JSON")
+    parser.add_argument("--task", choices=TASKS, help="default: of the dataset; selects loss and metrics")
+    parser.add_argument("--loss", help="a class of mindspore.nn; default: of the task")
+    parser.add_argument("--loss-arguments", type=_parse_object, default={}, help="of it, as JSON")
+    parser.add_argument("--metrics", help="comma-separated names; default: of the task")
+    options = parser.add_argument_group("options of TrainingConfig; dicts and lists are JSON")
+    described = _describe_fields()
+    for field in dataclasses.fields(TrainingConfig):
+        if field.name in _WITHOUT_FLAG:
+            continue
+        flag = "--" + field.name.replace("_", "-")
+        settings: dict[str, Any] = {"dest": field.name, "default": None, "help": described[field.name]}
+        if isinstance(field.default, bool):
+            options.add_argument(flag, action=argparse.BooleanOptionalAction, **settings)
+        else:
+            options.add_argument(flag, type=_parse_list if field.name in _LISTS else _parse_value, **settings)
+    return parser
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, train and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m kfp_mindspore.training", description="Train a network.")
-    parser.add_argument("network", help="module:factory of a function or class that returns a Cell")
-    parser.add_argument("--network-arguments", type=json.loads, default={}, help="its keyword arguments, as JSON")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
-    parser.add_argument("--optimizer", default="Adam", help="a class of mindspore.nn")
-    parser.add_argument("--loss", default="CrossEntropyLoss", help="a class of mindspore.nn")
-    parser.add_argument("--metrics", default="accuracy", help="comma-separated names of metrics")
-    parser.add_argument("--seed", type=int, default=42)
-    options = parser.parse_args(argv)
+    options = build_parser().parse_args(argv)
     try:
         train(options)
     except KfpMindSporeError as error:
@@ -42,31 +75,85 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train(options: argparse.Namespace) -> FitResult:
-    """Train with the options of the command line."""
-    training.set_seed(options.seed)
-    network = build_network(options.network, options.network_arguments)
-    return training.fit(
-        network,
-        loss=_get_class(options.loss)(),
-        optimizer=_get_class(options.optimizer)(network.trainable_params(), learning_rate=options.learning_rate),
-        config=training.TrainingConfig(
-            epochs=options.epochs,
-            batch_size=options.batch_size,
-            metrics=[name for name in options.metrics.split(",") if name],
-            seed=options.seed,
-            network_factory=options.network,
-            network_arguments=options.network_arguments,
-        ),
+    """Train with the options of the command line.
+
+    Raises:
+        UserError: An option is wrong.
+    """
+    given = {name: getattr(options, name) for name in list_flags() if getattr(options, name) is not None}
+    config = TrainingConfig(
+        **given, network_factory=options.network, network_arguments=options.network_arguments, metrics=()
     )
+    directory = os.environ.get(DATASET_VARIABLE)
+    if not directory:
+        raise UserError(f"{DATASET_VARIABLE} is not set", hint="It names the dataset directory.")
+    dataset = Dataset.open(directory)
+    task = options.task or dataset.task
+    training.set_seed(config.seed)
+    network = build_network(options.network, options.network_arguments)
+
+    from kfp_mindspore.training import losses
+
+    loss = _build(options.loss, "loss", **options.loss_arguments) if options.loss else losses.build_task_loss(task)
+    if options.metrics is None:
+        metrics = losses.TASK_METRICS.get(task, ())
+    else:
+        metrics = tuple(name for name in options.metrics.split(",") if name)
+    optimizer = _build(
+        options.optimizer,
+        "optimizer",
+        network.trainable_params(),
+        learning_rate=options.learning_rate,
+        **options.optimizer_arguments,
+    )
+    return training.fit(network, dataset, loss=loss, optimizer=optimizer, config=config.replace(metrics=metrics))
 
 
-def _get_class(name: str) -> Any:
+def _build(name: str, field: str, *positional: Any, **arguments: Any) -> Any:
+    """Return an object of a class of mindspore.nn."""
     from mindspore import nn
 
     found = getattr(nn, name, None)
-    if not isinstance(found, type):
-        raise UserError(f"mindspore.nn has no class {name}")
-    return found
+    base = nn.Optimizer if field == "optimizer" else nn.LossBase
+    if not (isinstance(found, type) and issubclass(found, base)):
+        known = [other for other in dir(nn) if isinstance(kind := getattr(nn, other), type) and issubclass(kind, base)]
+        raise UserError(f"{field}: mindspore.nn has no {field} {name!r}{suggest(name, known)}")
+    try:
+        return found(*positional, **arguments)
+    except (TypeError, ValueError, KeyError) as error:
+        raise UserError(f"{field}: {name} cannot be built: {str(error).strip().splitlines()[0]}") from error
+
+
+def _describe_fields() -> dict[str, str]:
+    """Return the first sentence of each field's description."""
+    text = inspect.getdoc(TrainingConfig) or ""
+    body = text.partition("Args:\n")[2].partition("\nRaises:")[0]
+    found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", body, re.MULTILINE)
+    sentences = {name: re.split(r"(?<=\.)\s|; ", re.sub(r"\s+", " ", words))[0] for name, words in found}
+    return {name: sentence.rstrip(".").replace("%", "%%") for name, sentence in sentences.items()}
+
+
+def _parse_value(text: str) -> Any:
+    """Parse JSON, or return other text as it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _parse_list(text: str) -> Any:
+    value = _parse_value(text)
+    return value.split(",") if isinstance(value, str) else value
+
+
+def _parse_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be JSON, got {text!r} ({error})") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, got {text!r}")
+    return value
 
 
 if __name__ == "__main__":

@@ -161,6 +161,17 @@ def order_inputs(inputs: Mapping[str, Any], parameters: Parameters, field: str, 
     return dict(inputs)
 
 
+def infer_task(target: NDArray[Any]) -> str:
+    """Return the task of a target given as an array, by its dtype and shape."""
+    import numpy as np
+
+    if target.dtype.kind in "iu":
+        return "classification" if target.ndim == 1 else "language_model"
+    if target.ndim == 2 and np.isin(target, (0, 1)).all():
+        return "multi_label"
+    return "regression"
+
+
 def _read_dataset(dataset: Dataset, split: str) -> tuple[Mapping[str, Any], Mapping[str, Any], NDArray[Any] | None]:
     samples = read_samples(dataset, split)
     targets = {column.name: samples.target for column in dataset.list_columns("target")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from kfp_mindspore.training.columns import (
     TARGET_NAMES,
     WEIGHT_NAMES,
     Columns,
+    infer_task,
     open_data,
     order_inputs,
     read_columns,
@@ -155,12 +157,14 @@ class Validation:
         steps: Number of batches.
         layout: Meaning of the tensors.
         read: Returns the tensors of each batch.
+        tasks: Task by target; empty where it is not known.
     """
 
     raw: Any
     steps: int
     layout: Layout
     read: Callable[[], Iterable[tuple[Any, ...]]]
+    tasks: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def resolve_train(data: Any, network: Any, config: TrainingConfig, worker: WorkerInfo, *, has_loss: bool) -> Source:
@@ -199,7 +203,9 @@ def resolve_validation(validation: Any, data: Any, network: Any, *, has_loss: bo
     # At most two different sizes, so at most two compilations.
     parts = [np.array_split(array, count) for array in columns.arrays]
     batches = [tuple(map(Tensor, batch)) for batch in zip(*parts, strict=True)]
-    return Validation(validation, count, layout, lambda: batches)
+    known = validation.task if isinstance(validation, Dataset) else ""
+    tasks = {name: known or infer_task(target) for name, target in columns.targets.items()}
+    return Validation(validation, count, layout, lambda: batches, tasks)
 
 
 def _arrange(names: Sequence[str], network: Any, has_loss: bool, field: str) -> Layout:

@@ -37,12 +37,12 @@ def explain_computation(error: Exception, network: Any, names: Sequence[str], ba
     text = str(error)
     if not text.lstrip().startswith(_BEGINNINGS) and not any(mark in text for mark in _MARKS):
         return None
-    reason = text.partition("\n----")[0].strip()
+    reason = text.partition("\n----")[0].strip().strip("'").strip()
     shapes = " and ".join(
         f"{name} {tuple(tensor.shape)} {str(tensor.dtype).lower()}" for name, tensor in zip(names, batch, strict=False)
     )
-    library = Path(mindspore.__file__).parent
-    own = [frame for frame in _FRAME.finditer(text) if library not in Path(frame["file"]).parents]
+    libraries = {Path(mindspore.__file__).parent, Path(__file__).parent}
+    own = [frame for frame in _FRAME.finditer(text) if libraries.isdisjoint(Path(frame["file"]).parents)]
     where = f"{own[-1]['file']}:{own[-1]['line']}: {own[-1]['code']}" if own else ""
     hint = "\n".join(line for line in (_describe_dtypes(reason, names, batch), where) if line)
     return UserError(f"{type(network).__name__} cannot be computed for a batch of {shapes}: {reason}", hint=hint)

@@ -9,10 +9,12 @@ import numpy as np
 from mindspore.train import Metric, get_metric_fn, names
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.evaluation import METRICS
 from kfp_mindspore.training.data import Validation
 from kfp_mindspore.training.diagnosis import explain_computation
 from kfp_mindspore.training.losses import NetworkWithLoss
 from kfp_mindspore.training.names import suggest
+from kfp_mindspore.training.task_metrics import TaskMetric, is_task_metric
 
 
 class Evaluator:
@@ -91,8 +93,12 @@ class Evaluator:
             raise UserError(f"metrics.{name}: cannot be computed from arrays of {shapes}: {reason}") from error
 
 
-def resolve_metrics(metrics: Mapping[str, Any] | Iterable[str]) -> dict[str, Any]:
-    """Return metrics by name, from a mapping or from MindSpore's names.
+def resolve_metrics(metrics: Mapping[str, Any] | Iterable[str], tasks: Mapping[str, str]) -> dict[str, Any]:
+    """Return metrics by name, from a mapping or from names of `kfp_mindspore.evaluation` and of MindSpore.
+
+    Args:
+        metrics: Metrics by name, or names.
+        tasks: Task by target; empty where it is not known.
 
     Raises:
         UserError: A name or an object is not a metric.
@@ -106,9 +112,13 @@ def resolve_metrics(metrics: Mapping[str, Any] | Iterable[str]) -> dict[str, Any
         return dict(metrics)
     found = {}
     for name in sorted(metrics) if isinstance(metrics, (set, frozenset)) else metrics:
-        kind = str(name).rpartition(".")[2]
+        output, _, kind = str(name).rpartition(".")
+        task = tasks.get(output, "") if output else next(iter(tasks.values()), "")
+        if is_task_metric(kind, task):
+            found[name] = TaskMetric(kind, task)
+            continue
         try:
             found[name] = get_metric_fn(kind)
         except KeyError:
-            raise UserError(f"metrics: unknown {name!r}{suggest(kind, names())}") from None
+            raise UserError(f"metrics: unknown {name!r}{suggest(kind, [*METRICS, *names()])}") from None
     return found

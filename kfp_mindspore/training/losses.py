@@ -11,6 +11,79 @@ from mindspore import nn, ops
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.training.data import Layout
 
+# Metrics that a training reports unless others are named.
+TASK_METRICS = {
+    "classification": ("accuracy",),
+    "multi_label": ("f1_macro",),
+    "regression": ("rmse",),
+    "language_model": ("perplexity",),
+}
+# Losses that compare arrays of one shape. MindSpore broadcasts (N, 1) and (N,) to (N, N) without an error.
+_ELEMENTWISE = (nn.MSELoss, nn.RMSELoss, nn.MAELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCEWithLogitsLoss)
+
+
+class LossOfShape(nn.Cell):  # type: ignore[misc]
+    """A loss of outputs in the shape of the target, such as (N,) for outputs of shape (N, 1).
+
+    Args:
+        loss: Loss function of two arrays of one shape.
+    """
+
+    def __init__(self, loss: Any) -> None:
+        super().__init__(auto_prefix=False)
+        self.loss = loss
+
+    def construct(self, outputs, target):  # type: ignore[no-untyped-def]  # noqa: D102
+        return self.loss(ops.reshape(outputs, target.shape), target)
+
+
+class CheckedLoss(nn.Cell):  # type: ignore[misc]
+    """A loss that refuses outputs of another shape than the target's.
+
+    Args:
+        loss: Loss function of two arrays of one shape.
+    """
+
+    def __init__(self, loss: Any) -> None:
+        super().__init__(auto_prefix=False)
+        self.loss = loss
+        self.name = type(loss).__name__
+
+    def construct(self, outputs, target):  # type: ignore[no-untyped-def]  # noqa: D102
+        if outputs.shape != target.shape:
+            raise ValueError(f"For '{self.name}', the output has shape {outputs.shape}, the target {target.shape}")
+        return self.loss(outputs, target)
+
+
+class TokenLoss(nn.Cell):  # type: ignore[misc]
+    """Cross-entropy of logits of shape (N, L, V) or (N·L, V) and ids of shape (N, L).
+
+    Args:
+        loss: Cross-entropy of logits (T, V) and ids (T,).
+    """
+
+    def __init__(self, loss: Any) -> None:
+        super().__init__(auto_prefix=False)
+        self.loss = loss
+
+    def construct(self, outputs, target):  # type: ignore[no-untyped-def]  # noqa: D102
+        return self.loss(ops.reshape(outputs, (-1, outputs.shape[-1])), ops.reshape(target, (-1,)))
+
+
+def build_task_loss(task: str) -> Any:
+    """Return the default loss of a task; None for none: the network returns its loss.
+
+    classification and language_model have the cross-entropy of logits, multi_label the binary cross-entropy of logits,
+    regression and ranking the mean squared error.
+    """
+    if task == "classification":
+        return nn.CrossEntropyLoss()
+    if task == "language_model":
+        return TokenLoss(nn.CrossEntropyLoss())
+    if task == "multi_label":
+        return LossOfShape(nn.BCEWithLogitsLoss())
+    return LossOfShape(nn.MSELoss()) if task in ("regression", "ranking") else None
+
 
 class LossPerOutput(nn.Cell):  # type: ignore[misc]
     """The sum of one loss per output of the network.
@@ -98,6 +171,10 @@ def build_loss(loss: Any, layout: Layout) -> Any:
             raise UserError(f"{subject}: has no target, found {', '.join(layout.targets) or 'none'}")
     if not layout.targets:
         raise UserError("loss: the data have no targets; give `labels`, or loss=None if the network returns its loss")
+    losses = {
+        name: CheckedLoss(function) if isinstance(function, _ELEMENTWISE) else function
+        for name, function in losses.items()
+    }
     if layout.weighted:
         losses = {name: _return_values(function, f"loss.{name}".rstrip(".")) for name, function in losses.items()}
     if isinstance(loss, Mapping):
@@ -123,6 +200,8 @@ class _ValuesPerSample(nn.Cell):  # type: ignore[misc]
 
 def _return_values(loss: Any, subject: str) -> Any:
     """Return a copy of a loss of MindSpore without reduction; a function must return one value per sample itself."""
+    if isinstance(loss, (CheckedLoss, LossOfShape, TokenLoss)):
+        return type(loss)(_return_values(loss.loss, subject))
     if not isinstance(loss, nn.LossBase):
         return loss
     values = copy.deepcopy(loss)

@@ -14,5 +14,9 @@ def suggest(name: str, known: Sequence[str]) -> str:
 
 def is_lower_better(metric: str) -> bool:
     """Return whether a metric improves when it falls, by its name: losses, errors, perplexity and distances."""
+    from kfp_mindspore.evaluation import METRICS
+
     last = metric.rpartition(".")[2].lower()
-    return last in ("mae", "mse", "rmse") or any(part in last for part in ("loss", "error", "perplexity", "distance"))
+    if last in METRICS:
+        return not METRICS[last].higher_is_better
+    return last in ("mse", "rmse") or any(part in last for part in ("loss", "error", "perplexity", "distance"))

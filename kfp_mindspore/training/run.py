@@ -93,7 +93,7 @@ class Run:
         function = None if loss is None else build_loss(loss, source.layout)
         with_loss = mixed if loss is None else NetworkWithLoss(mixed, function, len(source.layout.inputs))
         self._trainer = Trainer(network, with_loss, optimizer, config, worker, source.layout.names)
-        metrics = resolve_metrics(config.metrics)
+        metrics = resolve_metrics(config.metrics, validation.tasks if validation is not None else {})
         if loss is None and metrics:
             raise UserError("metrics: need loss=…; a network that returns its loss has no outputs to measure")
         self._names = [parameter.name for parameter in optimizer.parameters]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +17,8 @@ import numpy as np
 
 from kfp_mindspore import training
 from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.formats.dataset import Column, write_dataset
+from kfp_mindspore.training import __main__ as command
 
 import mindspore as ms  # isort: skip
 from mindspore import ParameterTuple, Tensor, nn, ops  # isort: skip
@@ -70,6 +75,20 @@ class Language(nn.Cell):
 
     def construct(self, ids: Any) -> Any:
         return self.dense(self.table(ids)).reshape(-1, 12)
+
+
+class Regressor(Small):
+    """One number per sample, shape (N, 1)."""
+
+    def construct(self, x: Any) -> Any:
+        return self.head(ops.relu(self.front(x)))[:, :1]
+
+
+class PairClassifier(Pair):
+    """Two inputs and one output."""
+
+    def construct(self, ids: Any, x: Any) -> Any:
+        return self.kind(ops.relu(self.dense(x) + self.table(ids).mean(1)))
 
 
 def next_id_loss(outputs: Any, target: Any) -> Any:
@@ -442,6 +461,52 @@ def own_step(path: Path) -> Any:
 
 
 @scenario
+def command_line(path: Path) -> Any:
+    """Trainings of `python -m kfp_mindspore.training` by task."""
+    real, ids = Column("size", "float32", (), "target"), Column("next", "int32", (5,), "target")
+    x, text = Column("x", "float32", (6,)), Column("ids", "int32", (5,))
+    features = {"ids": IDS, "x": X}
+    datasets = {
+        "regression": ((x, real), {"x": X, "size": REAL}),
+        "language_model": ((text, ids), {"ids": IDS, "next": np.roll(IDS, -1, 1)}),
+        "classification": (
+            (text, x, Column("label", "int32", (), "target")),
+            {**features, "label": Y.astype(np.int32)},
+        ),
+    }
+    networks = {"regression": "Regressor", "language_model": "Language", "classification": "PairClassifier"}
+    found: dict[str, Any] = {}
+    sys.modules["option_scenarios"] = sys.modules["__main__"]
+    for task, (columns, arrays) in datasets.items():
+        labels = ("a", "b", "c") if task == "classification" else ()
+        splits = {"train": arrays, "validation": arrays}
+        directory = path / task
+        write_dataset(directory, name=task, task=task, columns=columns, splits=splits, labels=labels)
+        os.environ["KFP_MINDSPORE_DATASET_DIR"] = str(directory)
+        options = ["--epochs=20", "--batch-size=16", "--learning-rate=0.02", "--schedule=linear", "--clip-norm=5"]
+        options += ["--no-verbose", f"--output-dir={path / task}-output"]
+        code = command.main([f"option_scenarios:{networks[task]}", *options])
+        lines = (path / f"{task}-output" / "metrics.jsonl").read_text().splitlines()
+        found[task] = [code, json.loads(lines[0])["validation"], json.loads(lines[-1])["validation"]]
+    wrong: dict[str, list[str]] = {
+        "type": ["--epochs", "three"],
+        "loss": ["--loss", "CrossEntropyLos"],
+        "optimizer": ["--optimizer", "Adan"],
+        "optimizer's argument": ["--optimizer-arguments", '{"rate": 1}'],
+        "factory": [],
+    }
+    found["wrong"] = {}
+    for name, options in wrong.items():
+        errors = io.StringIO()
+        factory = "option_scenarios:Nothing" if name == "factory" else "option_scenarios:PairClassifier"
+        with contextlib.redirect_stderr(errors):
+            code = command.main([factory, *options])
+        found["wrong"][name] = [code, errors.getvalue()]
+    del os.environ["KFP_MINDSPORE_DATASET_DIR"]
+    return found
+
+
+@scenario
 def precision(path: Path) -> Any:
     records: list[str] = []
     handler = logging.Handler()
@@ -486,6 +551,7 @@ def mistakes(path: Path) -> Any:
         "floats for ids": lambda: fit(Language(), data=(IDS.astype(np.float32), IDS), loss=next_id_loss),
         "ids for floats": lambda: fit(data=(IDS, Y)),
         "floats for labels": lambda: fit(data=(X, REAL)),
+        "shape of the outputs": lambda: fit(Regressor(), data=(X, REAL), loss=nn.MSELoss()),
         "metric": lambda: fit(validation=(X, Y), metrics=["acuracy"]),
         "metric of no output": lambda: fit(validation=(X, Y), metrics=["kind.accuracy"]),
         "metric's arrays": lambda: fit(validation=(X, Y), metrics=["mae"]),

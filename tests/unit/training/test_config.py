@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -140,3 +142,9 @@ def test_inputs_that_do_not_fit_are_named(given: str, parameters: Parameters, me
     with pytest.raises(UserError) as error:
         order_inputs(dict.fromkeys(given.split(), np.zeros(3)), parameters, "data")
     assert message in str(error.value)
+
+
+def test_every_option_is_documented() -> None:
+    table = (Path(__file__).parents[3] / "docs" / "training.md").read_text().partition("## Options")[2]
+    missing = [field.name for field in dataclasses.fields(TrainingConfig) if f"`{field.name}`" not in table]
+    assert not missing

@@ -135,6 +135,39 @@ def test_train_step_of_the_user(results: dict[str, Any]) -> None:
     assert results["own_step"] == EXACT
 
 
+@pytest.mark.parametrize(
+    ("task", "metric", "best"),
+    [("regression", "rmse", 0), ("language_model", "perplexity", 1), ("classification", "accuracy", 1)],
+)
+def test_command_line_trains_by_the_task_of_the_dataset(
+    results: dict[str, Any], task: str, metric: str, best: float
+) -> None:
+    code, first, last = results["command_line"][task]
+    assert code == 0
+    assert set(last) == {"eval_loss", metric}
+    assert abs(last[metric] - best) < abs(first[metric] - best)
+    if task == "regression":
+        assert last["eval_loss"] == pytest.approx(last["rmse"] ** 2, rel=1e-4)
+    if task == "language_model":
+        assert last["eval_loss"] == pytest.approx(np.log(last["perplexity"]), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ("type", "epochs: must be an integer, got 'three' (str)"),
+        ("loss", "loss: mindspore.nn has no loss 'CrossEntropyLos'; did you mean 'CrossEntropyLoss'?"),
+        ("optimizer", "optimizer: mindspore.nn has no optimizer 'Adan'; did you mean 'Adam'?"),
+        ("optimizer's argument", "optimizer: Adam cannot be built"),
+        ("factory", "has no callable 'Nothing'"),
+    ],
+)
+def test_command_line_names_the_mistake(results: dict[str, Any], mistake: str, message: str) -> None:
+    code, output = results["command_line"]["wrong"][mistake]
+    assert code == 2
+    assert message in output
+
+
 def test_float16_trains_float32_weights_and_warns_on_cpu(results: dict[str, Any]) -> None:
     found = results["precision"]
     assert "float16 is emulated on CPU" in found["warnings"][0]
@@ -169,6 +202,7 @@ def test_float16_trains_float32_weights_and_warns_on_cpu(results: dict[str, Any]
         ("floats for ids", "An embedding needs integer ids (int32); ids has another dtype."),
         ("ids for floats", "Layers need float32; x and target have another dtype."),
         ("floats for labels", "For 'CrossEntropyLoss', the 'labels' should be Int32"),
+        ("shape of the outputs", "For 'MSELoss', the output has shape (16, 1), the target (16"),
         ("metric", "metrics: unknown 'acuracy'; did you mean 'accuracy'?"),
         ("metric of no output", "metrics.kind.accuracy: no target 'kind'"),
         ("metric's arrays", "metrics.mae: cannot be computed from arrays of (64, 3), (64,)"),

@@ -1,0 +1,62 @@
+"""The metrics of `kfp_mindspore.evaluation` as MindSpore metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mindspore.train import Metric
+
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.evaluation import METRICS, build_predictions, get_metric
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class TaskMetric(Metric):  # type: ignore[misc]
+    """A metric over all samples of an evaluation, as `evaluate_mindir` computes it.
+
+    Args:
+        name: Name of a metric of `kfp_mindspore.evaluation`.
+        task: Task of the target.
+    """
+
+    def __init__(self, name: str, task: str) -> None:
+        super().__init__()
+        self._name = name
+        self._metric = get_metric(name, task)
+        self._task = task
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove the samples of an earlier evaluation."""
+        self._outputs: list[NDArray[Any]] = []
+        self._targets: list[NDArray[Any]] = []
+
+    def update(self, *inputs: Any) -> None:
+        """Add the outputs and the target of a batch."""
+        if len(inputs) != 2:
+            raise UserError(
+                f"metrics.{self._name}: needs one output and one target, got {len(inputs)} arrays",
+                hint="Name the output: metrics=('output.metric',).",
+            )
+        output, target = (value.asnumpy() for value in inputs)
+        self._outputs.append(output)
+        self._targets.append(target)
+
+    def eval(self) -> float:
+        """Return the metric of all samples."""
+        predictions = build_predictions(self._task, np.concatenate(self._outputs), np.concatenate(self._targets))
+        return self._metric(predictions)
+
+
+def is_task_metric(name: str, task: str) -> bool:
+    """Return whether a metric is computed by `kfp_mindspore.evaluation`.
+
+    MindSpore computes the accuracy of a classification, which is faster and equal, and what no task defines. Metrics of
+    a ranking need groups, which a batch has not.
+    """
+    if task == "ranking" or (name, task) == ("accuracy", "classification"):
+        return False
+    return name in METRICS and task in METRICS[name].tasks

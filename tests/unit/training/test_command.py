@@ -1,0 +1,45 @@
+"""Flags of `python -m kfp_mindspore.training`, without MindSpore."""
+
+from __future__ import annotations
+
+import pytest
+
+from kfp_mindspore.msjob.commands import NETWORK_PARAMETERS
+from kfp_mindspore.training.__main__ import build_parser, list_flags
+
+
+def test_every_parameter_of_a_job_is_a_flag() -> None:
+    flags = {word for action in build_parser()._actions for word in action.option_strings}
+    assert {"--" + name.replace("_", "-") for name in NETWORK_PARAMETERS} <= flags
+
+
+def test_every_option_is_a_parameter_of_a_job() -> None:
+    # A job has its directories from its environment; booleans are on by default.
+    names = {f"no_{name}" if name in ("shuffle", "verbose") else name for name in list_flags()}
+    assert names - set(NETWORK_PARAMETERS) == {"checkpoint_dir", "output_dir"}
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["--epochs", "5"], "epochs", 5),
+        (["--epochs", "five"], "epochs", "five"),
+        (["--schedule", "cosine"], "schedule", "cosine"),
+        (["--schedule", '{"name": "step"}'], "schedule", {"name": "step"}),
+        (["--freeze", "a.*,b.*"], "freeze", ["a.*", "b.*"]),
+        (["--freeze", '["a.*"]'], "freeze", ["a.*"]),
+        (["--class-weights", "balanced"], "class_weights", "balanced"),
+        (["--no-shuffle"], "shuffle", False),
+        ([], "ema", None),
+    ],
+)
+def test_values_of_flags(words: list[str], name: str, value: object) -> None:
+    assert getattr(build_parser().parse_args(["module:network", *words]), name) == value
+
+
+def test_help_describes_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "--clip-norm CLIP_NORM Largest L2 norm of all gradients together" in printed
+    assert "--epochs EPOCHS Total number of epochs, those before a resume included" in printed
