@@ -162,6 +162,9 @@ def _emit_task_events(logs: Path, output: StepOutput, inputs: StepInputs | None)
         current.note = ""
         if _stopping.is_set():
             return {}, status.Status.FAILURE
+        if inputs is not None:
+            # Importers are not looked up in the cache, which begins the task otherwise.
+            inputs.begin(step, [])
         start = time.perf_counter()
         with output.redirect(logs / f"{step}.log"):
             try:
