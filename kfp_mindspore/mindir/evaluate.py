@@ -33,7 +33,7 @@ class Evaluation:
         task: Task of the dataset.
         metric: Name of the primary metric.
         metrics: All metrics of the task by name; NaN where one is not defined for these samples.
-        labels: Class names, for classification and multi_label; else empty.
+        labels: Class names, for classification and multi_label; texts of the ids of a language model, where known.
         predictions: The predictions, with the loss of each sample.
     """
 
@@ -144,11 +144,15 @@ def predict_task(
     if samples.target is None:
         raise UserError(f"{dataset.path}: has no target to evaluate predictions with")
     groups = samples.ids.get(GROUP)
+    target = samples.target[part]
+    if dataset.task == "language_model" and dataset.labels[:1] == ("",):
+        # The vocabulary of texts has padding as id 0, which is not counted.
+        target = target - (target == 0).astype(target.dtype)
     try:
         return build_predictions(
             dataset.task,
             scores,
-            samples.target[part],
+            target,
             weight=None if samples.weight is None else samples.weight[part],
             groups=None if groups is None else groups[part],
         )
@@ -167,7 +171,9 @@ def summarize(dataset: Dataset, predictions: Predictions, metric: str = "") -> E
     if primary.name not in metrics or math.isnan(metrics[primary.name]):
         metrics[primary.name] = primary(predictions)
     classes = 0 if predictions.probabilities is None else predictions.probabilities.shape[1]
-    labels = dataset.labels if len(dataset.labels) == classes else tuple(str(index) for index in range(classes))
+    labels = dataset.labels
+    if dataset.task != "language_model" and len(labels) != classes:
+        labels = tuple(str(index) for index in range(classes))
     return Evaluation(dataset.task, primary.name, metrics, labels, predictions)
 
 

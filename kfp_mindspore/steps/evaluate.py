@@ -57,7 +57,7 @@ def evaluate_model(
     logged = {**evaluation.metrics, "samples": evaluation.count}
     if threshold is not None:
         logged["threshold"] = threshold
-    if evaluation.labels:
+    if evaluation.predictions.probabilities is not None:
         for row in compute_class_scores(evaluation.labels, evaluation.predictions):
             logged[f"recall.{row.label}"] = round(row.recall, 6)
     for key, number in logged.items():

@@ -53,7 +53,7 @@ def render_evaluation(evaluation: Evaluation, threshold: float | None, columns: 
         passed=metric.is_met(evaluation.value, threshold),
         matrix=matrix,
         largest=max((max(row) for row in matrix), default=0) or 1,
-        scores=compute_class_scores(evaluation.labels, predictions) if evaluation.labels else [],
+        scores=[] if predictions.probabilities is None else compute_class_scores(evaluation.labels, predictions),
         plots=_list_plots(predictions),
         worst=_list_worst(evaluation, columns),
         columns=list(columns),
@@ -130,6 +130,10 @@ def _describe_prediction(evaluation: Evaluation, value: Any) -> str:
         return evaluation.labels[int(value)]
     if evaluation.task == "multi_label":
         return ", ".join(label for label, marked in zip(evaluation.labels, value, strict=True) if marked) or "none"
+    if evaluation.task == "language_model" and evaluation.labels:
+        return _shorten(
+            "".join(evaluation.labels[index] for index in value.tolist() if 0 <= index < len(evaluation.labels))
+        )
     return _preview(value)["text"]
 
 

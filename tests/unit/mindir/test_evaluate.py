@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 from kfp import dsl
 
+from kfp_mindspore.data import read_samples
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.checkpoint import NetworkSpec, write_checkpoint
 from kfp_mindspore.formats.dataset import Column, write_dataset
 from kfp_mindspore.mindir import evaluate_bundle, export_mindir
+from kfp_mindspore.mindir.evaluate import predict_task, summarize
 from kfp_mindspore.steps.predict import predict_batch
+from kfp_mindspore.steps.reports import render_evaluation
 from kfp_mindspore.testing import make_once
 
 pytestmark = pytest.mark.mindspore
@@ -94,6 +97,21 @@ def test_language_model_in_parts(trained: Path) -> None:
     assert (found.metric, found.count) == ("perplexity", COUNT)
     assert found.value == pytest.approx(np.exp(losses.mean()), rel=1e-5)
     np.testing.assert_allclose(found.predictions.losses, losses.mean(axis=1), rtol=1e-4)
+
+
+def test_padding_of_texts_is_not_counted(tmp_path: Path) -> None:
+    target = np.array([[2, 1, 0]], np.int32)
+    columns = (Column("ids", "int32", (3,)), Column("y", "int32", (3,), "target"))
+    arrays = {"ids": target, "y": target}
+    labels = ("", "?", "a")
+    dataset = write_dataset(
+        tmp_path / "d", name="d", task="language_model", columns=columns, splits={"test": arrays}, labels=labels
+    )
+    scores = np.eye(3)[[[2, 1, 1]]]
+    found = summarize(dataset, predict_task(dataset, read_samples(dataset, "test"), scores, subject="model"))
+    assert (found.value, found.metrics["accuracy"], found.labels) == (pytest.approx(1), 1, labels)
+    page = render_evaluation(found, None, {})
+    assert '<td class="text">a?</td><td class="text">a??</td>' in page
 
 
 def test_ranking_by_groups(trained: Path) -> None:
