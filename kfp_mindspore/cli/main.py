@@ -27,6 +27,7 @@ COMMANDS = {
     "runs": "List, open and remove local runs of pipelines.",
     "pipeline": "List, compile and check pipelines; run them on Kubeflow Pipelines.",
     "job": "Submit, follow and delete training jobs (MSJob).",
+    "dataset": "Load data into a dataset directory, and inspect one.",
     "model": "Export, inspect and verify model bundles (MindIR); predict with them.",
     "image": "Build images from notebooks, scripts and folders; build the runtime image.",
     "serve": "Serve a model bundle over HTTP and gRPC.",

@@ -88,10 +88,7 @@ def render_report(dataset: Dataset) -> str:
     for column in dataset.columns:
         fields = f" = {', '.join(column.fields[:8])}{', …' if len(column.fields) > 8 else ''}" if column.fields else ""
         lines.append(f"{column.role} {column.name}: {column.dtype} {list(column.shape)}{fields}")
-    steps = [
-        step["type"] + (f"({step['column']})" if "column" in step else "")
-        for step in dataset.preprocessing.get("pre", [])
-    ]
+    steps = [_render_step(step) for step in dataset.preprocessing.get("pre", [])]
     lines.append(f"preprocessing: {', '.join(steps) or 'none'}")
     if report.get("missing"):
         rule = f", rule {report['missing_rule']}"
@@ -114,6 +111,31 @@ def render_report(dataset: Dataset) -> str:
         if count
     ]
     return "\n".join(lines)
+
+
+def render_statistics(dataset: Dataset) -> list[str]:
+    """Return a line for each field with its minimum, maximum, mean and deviation in the training split."""
+    import numpy as np
+
+    lines = []
+    for column in dataset.columns:
+        values = dataset.statistics.get(column.name)
+        if values is None or column.role not in ("feature", "target", "weight"):
+            continue
+        names = [column.name]
+        if isinstance(values["mean"], list):
+            names = list(column.fields) or [f"{column.name}[{index}]" for index in range(column.shape[0])]
+        for index, name in enumerate(names):
+            figures = (f"{key} {np.atleast_1d(values[key])[index]:.6g}" for key in ("min", "max", "mean", "std"))
+            lines.append(f"  {name}: {', '.join(figures)}")
+    return ["statistics of train:", *lines] if lines else []
+
+
+def _render_step(step: Mapping[str, Any]) -> str:
+    details = [str(step["column"])] if "column" in step else []
+    if "values" in step:
+        details.append(f"{len(step['values'])} values")
+    return str(step["type"]) + (f"({', '.join(details)})" if details else "")
 
 
 def _describe(array: NDArray[Any], shape: tuple[int, ...]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.steps.arguments import to_metadata
 
@@ -11,25 +12,51 @@ if TYPE_CHECKING:
 
 
 def prepare_dataset(
-    artifact: dsl.Dataset, name: str, *, seed: int, validation_fraction: float, test_fraction: float
+    artifact: dsl.Dataset,
+    name: str,
+    *,
+    validation: str = "",
+    test: str = "",
+    features: Sequence[str] = (),
+    inputs: Mapping[str, str | Sequence[str]] | None = None,
+    preprocessing: str = "",
+    missing: str = "refuse",
+    image_size: Sequence[float] = (),
+    **options: Any,
 ) -> tuple[int, int, int]:
     """Load a dataset into an artifact, split it and describe it in the artifact's metadata.
 
     Args:
         artifact: Output artifact; the dataset directory is written to its path.
         name: Name, path or URI, see `kfp_mindspore.data.load_dataset`.
-        seed: Seed of the split.
-        validation_fraction: Fraction of all samples in the validation split, between 0 and 1.
-        test_fraction: Fraction of all samples in the test split, between 0 and 1.
+        validation: Path or URI of the validation split; empty for a fraction of the source.
+        test: Path or URI of the test split; empty for a fraction of the source.
+        features: Fields of the features; empty for all without another role.
+        inputs: Fields by input of the network; empty for the default.
+        preprocessing: `standardize`, `none` or a JSON list of steps; empty for the default of the format.
+        missing: Rule for missing values; a number as text.
+        image_size: Height and width of the images of a folder; empty for the most frequent size.
+        options: Other options of `load_dataset`.
 
     Returns:
         Number of samples in the train, validation and test splits.
     """
     from kfp_mindspore.data import load_dataset
+    from kfp_mindspore.data.options import join_sources, parse_missing, parse_preprocessing
+    from kfp_mindspore.data.report import render_report
 
+    size = tuple(int(side) for side in image_size)
     dataset = load_dataset(
-        name, artifact.path, seed=seed, validation_fraction=validation_fraction, test_fraction=test_fraction
+        join_sources(name, validation, test),
+        artifact.path,
+        features=list(features) or None,
+        inputs=inputs or None,
+        preprocessing=parse_preprocessing(preprocessing),
+        missing=parse_missing(missing),
+        image_size=(size[0], size[-1]) if size else None,
+        **options,
     )
+    print(render_report(dataset))
     artifact.metadata.update(
         name=dataset.name,
         seed=dataset.seed,
@@ -37,6 +64,7 @@ def prepare_dataset(
         task=dataset.task,
         columns=to_metadata([vars(column) for column in dataset.columns]),
         splits=to_metadata(dataset.splits),
+        report=to_metadata(dataset.report),
         digest=dataset.digest,
     )
     return dataset.splits["train"], dataset.splits["validation"], dataset.splits["test"]

@@ -1,6 +1,6 @@
 """Component that loads and splits a dataset."""
 
-from typing import NamedTuple
+from typing import List, NamedTuple
 
 from kfp import dsl
 from kfp.dsl import Dataset, Output
@@ -13,19 +13,50 @@ def load_dataset(
     seed: int = 42,
     validation_fraction: float = 0.15,
     test_fraction: float = 0.2,
+    target: List[str] = [],
+    features: List[str] = [],
+    inputs: dict = {},
+    weight: str = "",
+    ids: List[str] = [],
+    task: str = "",
+    split: str = "",
+    validation: str = "",
+    test: str = "",
+    preprocessing: str = "",
+    missing: str = "refuse",
+    storage: str = "npz",
+    format: str = "",
+    length: int = 64,
+    image_size: List[int] = [],
 ) -> NamedTuple("Outputs", [("train_samples", int), ("validation_samples", int), ("test_samples", int)]):
-    """Load a dataset and split it into train, validation and test, stratified by label.
+    """Load data for any task, split it into train, validation and test, and fit its preprocessing.
 
-    The dataset directory contains dataset.json, and train.npz, validation.npz and test.npz with `features` (float32)
-    and `labels` (int32). `digits`, `breast_cancer` and `wine` are bundled with scikit-learn and need no network
-    access; an .npz file has the same two arrays.
+    Reads the sets of scikit-learn (`breast_cancer`, `diabetes`, `digits`, `iris`, `linnerud`, `wine`), CSV, Parquet,
+    JSON lines, NPZ, NPY, IDX, text and MindRecord files, folders of images with a folder for each class, and dataset
+    directories, from a path or a URI (s3, gs, http). The preprocessing is fitted on the training split and is in the
+    dataset; `export_mindir` puts it into the bundle, and the server runs it.
 
     Args:
-        dataset: The dataset directory, with name, labels, features, splits, seed and digests in its metadata.
-        name: `digits`, `breast_cancer` or `wine`, or a path or URI of a dataset directory or an .npz file.
+        dataset: The dataset directory, with task, labels, columns, splits, report and digest in its metadata.
+        name: Name of a set of scikit-learn, path or URI.
         seed: Seed of the split.
         validation_fraction: Fraction of all samples in the validation split, between 0 and 1.
         test_fraction: Fraction of all samples in the test split, between 0 and 1.
+        target: Fields of the target; default the field named target, label, labels or class.
+        features: Fields of the features; default all without another role.
+        inputs: Inputs of the network: one field each, or a list of fields to stack; default one input `features`.
+        weight: Field of the sample weights.
+        ids: Fields that identify a sample.
+        task: Such as `classification`, `regression` or `language_model`; default guessed from the target.
+        split: `stratified`, `random`, `contiguous`, `time:FIELD`, `group:FIELD` or `column:FIELD`; default by the task.
+        validation: Path or URI of the validation split; default a fraction of the source.
+        test: Path or URI of the test split; default a fraction of the source.
+        preprocessing: `standardize`, `none`, or a JSON list of steps; default `standardize` for tables.
+        missing: Rule for missing values: `refuse`, `mean`, `median`, `drop` or a number.
+        storage: `npz` or `mindrecord`.
+        format: `csv`, `parquet`, `jsonl`, `npz`, `npy`, `idx`, `images`, `text` or `mindrecord`; default by the name.
+        length: Characters of a window of a text file.
+        image_size: Height and width of the images of a folder; default the most frequent size.
 
     Returns:
         train_samples: Number of samples in the train split.
@@ -35,7 +66,26 @@ def load_dataset(
     from kfp_mindspore.steps.data import prepare_dataset
 
     return prepare_dataset(
-        dataset, name, seed=seed, validation_fraction=validation_fraction, test_fraction=test_fraction
+        dataset,
+        name,
+        seed=seed,
+        validation_fraction=validation_fraction,
+        test_fraction=test_fraction,
+        target=target,
+        features=features,
+        inputs=inputs,
+        weight=weight,
+        ids=ids,
+        task=task,
+        split=split,
+        validation=validation,
+        test=test,
+        preprocessing=preprocessing,
+        missing=missing,
+        storage=storage,
+        format=format,
+        length=length,
+        image_size=image_size,
     )
 
 

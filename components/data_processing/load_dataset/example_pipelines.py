@@ -4,12 +4,12 @@ from kfp import dsl
 
 
 @dsl.pipeline(name="load-dataset-example")
-def example_pipeline(uri: str = "digits"):
-    """Load a dataset from a URI with another split.
+def example_pipeline(uri: str = "s3://bucket/sales.csv"):
+    """Load a table from a URI; the latest rows are the test split.
 
     Args:
-        uri: Name, path or URI of the dataset.
+        uri: Path or URI of the table.
     """
     from kfp_mindspore.components import load_dataset
 
-    load_dataset(name=uri, validation_fraction=0.1, test_fraction=0.1)
+    load_dataset(name=uri, target=["price"], split="time:day", missing="mean")

@@ -24,6 +24,29 @@ def test_splits_are_counted_and_metadata_is_set(tmp_path: Path) -> None:
     assert all(isinstance(value, (str, int, float)) for value in artifact.metadata.values())
 
 
+def test_options_of_a_table(tmp_path: Path) -> None:
+    from kfp_mindspore.data import read_samples
+
+    rows = [f"{row},{'ab'[row % 2]},{row / 7}" for row in range(60)]
+    (tmp_path / "data.csv").write_text("\n".join(["size,kind,price", *rows]))
+    artifact = dsl.Dataset(uri=str(tmp_path / "dataset"), metadata={})
+    counts = load_dataset.python_func(
+        dataset=artifact,
+        name=str(tmp_path / "data.csv"),
+        test=str(tmp_path / "data.csv"),
+        target=["price"],
+        inputs={"size": ["size"], "kind": "kind"},
+        missing="0",
+        preprocessing='[{"type": "MinMax", "column": "size"}, {"type": "Vocabulary", "column": "kind"}]',
+    )
+    assert counts == (51, 9, 60)
+    assert artifact.metadata["task"] == "regression"
+    assert json.loads(artifact.metadata["report"])["duplicates"] == {"validation": 0, "test": 51}
+    samples = read_samples(artifact.path, "train")
+    assert (samples.inputs["size"].min(), samples.inputs["size"].max()) == (0, 1)
+    assert set(samples.inputs["kind"]) == {1, 2}
+
+
 def test_unknown_name_is_refused(tmp_path: Path) -> None:
     from kfp_mindspore.errors import NotFoundError
 
