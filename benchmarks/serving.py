@@ -138,12 +138,12 @@ def measure(server: Server, name: str, scenario: Scenario, bundle: ModelBundle, 
 
 
 def make_model(cache: Path) -> ModelBundle:
-    """Return the bundle of LeNet on digits; made once, by the stages of the lifecycle."""
-    if not (cache / "model").is_dir():
+    """Return the bundle of LeNet on digits, without preprocessing; made once, by the stages of the lifecycle."""
+    if not (cache / "graph").is_dir():
         cache.mkdir(parents=True, exist_ok=True)
-        for stage in ("load", "train", "export"):
+        for stage in ("load", "train", "export-graph"):
             time_command([sys.executable, str(PEERS.parent / "plain_lifecycle.py"), stage, str(cache)])
-    return ModelBundle.open(cache / "model")
+    return ModelBundle.open(cache / "graph")
 
 
 def run_round(samples: Samples, bundle: ModelBundle, servers: Sequence[str], arguments: Any, *, check: bool) -> None:

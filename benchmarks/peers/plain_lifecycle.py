@@ -45,6 +45,14 @@ def export(directory: Path) -> None:
     export_mindir(directory / "output" / "checkpoint", directory / "model", dataset_dir=directory / "dataset")
 
 
+def export_graph(directory: Path) -> None:
+    """Write the bundle without preprocessing, for servers that run the graph alone."""
+    from kfp_mindspore.mindir import export_mindir
+
+    checkpoint, dataset = directory / "output" / "checkpoint", directory / "dataset"
+    export_mindir(checkpoint, directory / "graph", dataset_dir=dataset, transform="none")
+
+
 def evaluate(directory: Path) -> None:
     """Evaluate the bundle on the test split; exit below the gate."""
     from kfp_mindspore.mindir import evaluate_bundle
@@ -94,7 +102,14 @@ def serve(directory: Path) -> None:
         server.wait()
 
 
-STAGES = {"load": load, "train": train, "export": export, "evaluate": evaluate, "serve": serve}
+STAGES = {
+    "load": load,
+    "train": train,
+    "export": export,
+    "export-graph": export_graph,
+    "evaluate": evaluate,
+    "serve": serve,
+}
 
 
 def main() -> None:

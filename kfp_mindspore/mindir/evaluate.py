@@ -15,6 +15,7 @@ from kfp_mindspore.evaluation import Predictions, build_predictions, compute_met
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.formats.signature import Signature
+from kfp_mindspore.transform.load import load_transform
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -109,11 +110,15 @@ def evaluate_bundle(
 
 
 def select_inputs(bundle: ModelBundle, samples: Samples) -> dict[str, NDArray[Any]]:
-    """Return the samples' inputs by the names of the graph's inputs; a single input may have another name.
+    """Return the graph's inputs: the bundle's declared preprocessing of the raw columns, as the server computes it.
+
+    Without one they are the samples' inputs by name; a single input may have another name.
 
     Raises:
-        UserError: The samples have no input of a name.
+        UserError: The samples have no input of a name, or do not fit the preprocessing.
     """
+    if bundle.read_preprocessing().get("pre") and (transform := load_transform(bundle)):
+        return transform.run_preprocess(samples.raw)
     names = [spec.name for spec in bundle.signature.inputs]
     if len(names) == len(samples.inputs) == 1:
         return dict(zip(names, samples.inputs.values(), strict=True))

@@ -49,7 +49,7 @@ def kserve(own_cluster: NodeCluster, pod_packages: PodPackages) -> Iterator[KSer
 
 @pytest.fixture(scope="session")
 def bundles(models: Path, lifecycle: Lifecycle, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return two models of digits with the same verified inputs, and one whose graph is damaged."""
+    """Return two models of digits with the same raw images, and one whose graph is damaged."""
     broken = tmp_path_factory.mktemp("bundles") / "broken"
     shutil.copytree(lifecycle.bundle, broken)
     graph = broken / "model.mindir"
@@ -57,7 +57,7 @@ def bundles(models: Path, lifecycle: Lifecycle, tmp_path_factory: pytest.TempPat
     content[len(content) // 2] ^= 0xFF
     graph.chmod(0o644)
     graph.write_bytes(content)
-    return {FIRST: lifecycle.bundle, SECOND: models / "free", "broken": broken}
+    return {FIRST: lifecycle.bundle, SECOND: models / "raw", "broken": broken}
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from kfp_mindspore.inference import InferenceClient, KServeBackend
 from kfp_mindspore.inference.backends.kserve import SERVICES
 from kfp_mindspore.inference.backends.rollout import get_pod_failure
 from kfp_mindspore.inference.rest import predict_v1
-from kfp_mindspore.inference.smoke import run_smoke_test
+from kfp_mindspore.inference.smoke import read_samples, run_smoke_test
 from kfp_mindspore.kube.resources import PODS
 from tests.cluster.infrastructure.cluster import resolve
 from tests.support.kserve_cluster import KServe, resolve_services
@@ -59,12 +59,12 @@ class KServeEnvironment(ServingEnvironment):
     def identify(self, url: str) -> str:
         with resolve_services(self.kserve.cluster):
             (prediction,) = predict_v1(url, NAME, [self.read_sample()[0].tolist()])
-        return self.recognise(prediction)
+        return self.recognise(prediction["output"])
 
     def read_sample(self) -> np.ndarray[Any, Any]:
-        """Return one verified input, the same of both models."""
-        (inputs,) = ModelBundle.open(self.bundles[FIRST]).read_verified().inputs.values()
-        return inputs[:1]
+        """Return one raw image, the same of both models."""
+        (images,) = read_samples(ModelBundle.open(self.bundles[FIRST])).inputs.values()
+        return images[:1]
 
     def recognise(self, prediction: Any) -> str:
         """Return the model whose verified output for the sample is a prediction."""
@@ -74,8 +74,7 @@ class KServeEnvironment(ServingEnvironment):
 
 
 def read_outputs(bundle: Path) -> np.ndarray[Any, Any]:
-    (outputs,) = ModelBundle.open(bundle).read_verified().outputs.values()
-    return outputs
+    return read_samples(ModelBundle.open(bundle)).outputs["output"]
 
 
 @pytest.fixture
