@@ -14,6 +14,7 @@ import yaml
 from kfp_mindspore.errors import NotFoundError
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import PODS
+from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.msjob.names import MSJOBS
 from kfp_mindspore.runs.access import Capability, ServiceAccount, build_access
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
@@ -167,7 +168,7 @@ class Step:
         The node's kubelet sends SIGTERM to the processes of a deleted pod, even without a grace period: that is a
         termination of the step, which deletes its job.
         """
-        processes = self.runner.cluster.find_processes(self.runner.namespace, self.pod)
+        processes = self._find_processes()
         for process in processes:
             process.send(signal.SIGKILL)
         self.runner.api.delete(PODS, self.pod, self.runner.namespace, grace_seconds=0)
@@ -221,9 +222,20 @@ class Step:
         (job,) = self.list_jobs()
         return job
 
+    def _find_processes(self) -> list[ProcessIdentity]:
+        """Return the processes of the attempt's pod, whose status has its container a moment after the start."""
+        found: list[ProcessIdentity] = []
+
+        def is_found() -> bool:
+            found[:] = self.runner.cluster.find_processes(self.runner.namespace, self.pod)
+            return bool(found)
+
+        wait_for(is_found, lambda: f"{self.pod} has no process")
+        return found
+
     def _send(self, number: int) -> None:
         """Send a signal to the pod's first process and wait until the attempt has failed."""
-        self.runner.cluster.find_processes(self.runner.namespace, self.pod)[0].send(number)
+        self._find_processes()[0].send(number)
         wait_for(lambda: self.get_phase() in ("Succeeded", "Failed"), self.read_log)
         assert self.get_phase() == "Failed", self.read_log()
 

@@ -117,6 +117,12 @@ class Rollout:
     def _namespace(self) -> str:
         return str(self.applied["metadata"]["namespace"])
 
+    @property
+    def _applied_at(self) -> str:
+        """Time of the newest change to the applied object (RFC 3339, seconds)."""
+        entries = self.applied["metadata"].get("managedFields") or []
+        return max((entry.get("time", "") for entry in entries), default="")
+
     def _marker(self, document: Document) -> str:
         return str((document["metadata"].get("annotations") or {}).get(VERSION_ANNOTATION, ""))
 
@@ -157,7 +163,10 @@ class Rollout:
         """Return why there are no pods: the spec, or a quota or policy; empty while there is no reason."""
         if deployment is not None:
             failed = get_condition(deployment, "ReplicaFailure")
-            return str(failed.get("message") or "") if failed.get("status") == "True" and not pods else ""
+            # The condition of the version before stays for a moment.
+            is_stale = str(failed.get("lastUpdateTime") or "") < self._applied_at and seconds < _CONTROLLER_SECONDS
+            is_failed = failed.get("status") == "True" and not pods and not is_stale
+            return str(failed.get("message") or "") if is_failed else ""
         model = (observed.get("status") or {}).get("modelStatus") or {}
         if model.get("transitionStatus") == "InvalidSpec" and seconds >= _STALE_SECONDS and not pods:
             info = model.get("lastFailureInfo") or {}
@@ -166,11 +175,10 @@ class Rollout:
 
     def _get_event(self) -> str:
         """Return the newest warning of the controller about this version."""
-        metadata = self.applied["metadata"]
-        since = max((entry.get("time", "") for entry in metadata.get("managedFields") or []), default="")
-        fields = f"involvedObject.kind={self.resource.kind},involvedObject.name={metadata['name']},type=Warning"
+        name = self.applied["metadata"]["name"]
+        fields = f"involvedObject.kind={self.resource.kind},involvedObject.name={name},type=Warning"
         events = self.cluster.list(EVENTS, self._namespace, fields=fields)
-        found = [event for event in events if (event.get("lastTimestamp") or "") >= since]
+        found = [event for event in events if (event.get("lastTimestamp") or "") >= self._applied_at]
         newest = max(found, key=lambda event: str(event.get("lastTimestamp")), default=None)
         return f"{newest.get('reason')}: {newest.get('message')}" if newest else ""
 
