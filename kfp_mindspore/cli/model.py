@@ -56,7 +56,10 @@ class _Batch(click.ParamType[Any]):
 @click.option("--batch", type=_Batch(), default="free", show_default=True, help="Batch size of the graph.")
 @click.option("--samples", type=click.IntRange(min=1), default=64, show_default=True, help="Samples to compare.")
 @click.option("--metadata", type=PairType(), multiple=True, help="Metadata of the bundle; repeatable.")
-@click.option("--transform", help="Python file or registered name, instead of the dataset's preprocessing; `none` for the graph alone.")
+@click.option(
+    "--transform",
+    help="Python file or registered name, instead of the dataset's preprocessing; `none` for the graph alone.",
+)
 @click.option(
     "--dimensions",
     type=click.Path(path_type=Path),

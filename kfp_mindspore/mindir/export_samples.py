@@ -81,7 +81,7 @@ def load_export_samples(
         if not arrays or len({len(array) if array.ndim else 0 for array in arrays.values()} | {0}) != 2:
             raise UserError("samples: must be arrays of the same number of rows, at least 1")
         raw = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        return ExportSamples(_preprocess(declaration, raw), raw, declaration, origin={"dataset": "samples"})
+        return ExportSamples(_preprocess(declaration, raw, "samples"), raw, declaration, origin={"dataset": "samples"})
     if dataset_dir is None:
         raise UserError(
             "export needs real inputs to compare the exported graph with the network",
@@ -100,7 +100,7 @@ def load_export_samples(
             dataset_dir,
             checkpoint.path,
         )
-        inputs = _preprocess(declaration, held_out.raw)
+        inputs = _preprocess(declaration, held_out.raw, str(dataset_dir))
     is_classification = dataset.task == "classification"
     return ExportSamples(
         inputs,
@@ -148,7 +148,7 @@ def _describe_raw(samples: ExportSamples) -> list[TensorSpec]:
     ]
 
 
-def _preprocess(declaration: Mapping[str, Any], raw: Arrays) -> Arrays:
+def _preprocess(declaration: Mapping[str, Any], raw: Arrays, subject: str) -> Arrays:
     import numpy as np
 
     if not declaration:
@@ -156,7 +156,10 @@ def _preprocess(declaration: Mapping[str, Any], raw: Arrays) -> Arrays:
     pipeline = build_pipeline(declaration)
     expected = [spec.name for spec in pipeline.inputs or ()]
     if expected and set(expected) != set(raw):
-        raise UserError(f"samples: must be named {', '.join(expected)}, as the preprocessing has, got {', '.join(raw)}")
+        raise UserError(
+            f"{subject}: the model's preprocessing takes {', '.join(expected)}, got {', '.join(raw)}",
+            hint="Give samples with the inputs that the network was trained on (--dataset, samples=…).",
+        )
     return {name: np.ascontiguousarray(array) for name, array in pipeline.preprocess(raw).items()}
 
 

@@ -136,5 +136,5 @@ def test_invalid_network_fails_the_run_with_its_error(project: Path, home: Path)
     assert result["states"]["train-msjob"] == "failed"
     assert {result["states"][step] for step in STEPS[2:]} <= {"pending", "skipped"}
     assert "step train-msjob failed" in done.stderr
-    assert "Network cannot be computed for a batch of (32, 30) float32 and (32,) int32" in done.stderr
+    assert "Network cannot be computed for a batch of features (32, 30) float32 and label (32,) int32" in done.stderr
     assert f"{project}/network.py:28: return self.layers(features)" in done.stderr

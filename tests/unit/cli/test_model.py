@@ -130,10 +130,15 @@ def test_export_for_other_inputs_is_one_line_without_a_hint_at_the_batch(
     load_dataset("wine", tmp_path / "wine")
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "support"))
     assert run(["model", "export", str(models / "checkpoint"), "--dataset", "wine", "-o", "model"]) == 2
+    hint = "Give samples with the inputs that the network was trained on (--dataset, samples=…)."
+    error = "Error: wine: the model's preprocessing takes image, got features"
+    assert capfd.readouterr().err.splitlines() == [error, hint]
+    arguments = ["--dataset", "wine", "--transform", "none", "-o", "model"]
+    assert run(["model", "export", str(models / "checkpoint"), *arguments]) == 2
     lines = capfd.readouterr().err.splitlines()
     assert lines[-2].startswith("Error: Classifier cannot be exported for image of float32 (-1, 13): ")
     assert "64" in lines[-2]
-    assert lines[-1] == "Give samples with the inputs that the network was trained on (--dataset, samples=…)."
+    assert lines[-1] == hint
     assert not (tmp_path / "model").exists()
 
 
