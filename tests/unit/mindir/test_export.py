@@ -178,7 +178,7 @@ def test_options_of_export(models: Path, tmp_path: Path) -> None:
         ({"sample_count": 0}, UserError, "sample_count: must be at least 1, got 0"),
         ({"dataset_dir": None}, UserError, "needs real inputs"),
         ({"dataset_dir": "nowhere"}, NotFoundError, "nowhere: no such dataset directory"),
-        ({"samples": {"picture": np.ones((3, 1, 8, 8), np.float32)}}, UserError, "must be named image, .*got picture"),
+        ({"samples": {"picture": np.ones((3, 1, 8, 8), np.float32)}}, UserError, "takes image, got picture"),
         ({"metadata": {"labels": "cat, dog"}}, UserError, "metadata: labels: must be a JSON list of class names"),
         ({"metadata": {"labels": "3"}}, UserError, "metadata: labels: must be a JSON list of class names"),
         ({"metadata": {"dimensions": "{}"}}, UserError, "metadata: dimensions: is reserved for export"),
