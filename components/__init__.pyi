@@ -1,4 +1,5 @@
 from .data_processing.load_dataset.component import load_dataset as load_dataset
+from .data_processing.select_samples.component import select_samples as select_samples
 from .deployment.batch_predict.component import batch_predict as batch_predict
 from .deployment.deploy_graph.component import deploy_graph as deploy_graph
 from .deployment.deploy_kserve.component import deploy_kserve as deploy_kserve

@@ -1,0 +1,30 @@
+"""The network of the workload: two hidden layers, small enough to train on a few dozen labels."""
+
+from __future__ import annotations
+
+from mindspore import Tensor, nn
+
+
+class Classifier(nn.Cell):  # type: ignore[misc]
+    """Two hidden layers for flattened features; returns logits of shape (N, classes).
+
+    Args:
+        features: Number of features of a sample.
+        classes: Number of classes.
+        hidden: Width of the hidden layers.
+    """
+
+    def __init__(self, features: int, classes: int, hidden: int = 64) -> None:
+        super().__init__()
+        self.layers = nn.SequentialCell(
+            nn.Flatten(),
+            nn.Dense(features, hidden, weight_init="HeUniform"),
+            nn.ReLU(),
+            nn.Dense(hidden, hidden, weight_init="HeUniform"),
+            nn.ReLU(),
+            nn.Dense(hidden, classes, weight_init="HeUniform"),
+        )
+
+    def construct(self, features: Tensor) -> Tensor:
+        """Return the logits."""
+        return self.layers(features)

@@ -1,0 +1,74 @@
+"""Active learning: train on the labelled samples, select the next ones to label, repeat, deploy."""
+
+from kfp import dsl
+
+# A loop of the pipeline has a fixed number of rounds: each reads the dataset that the one before it wrote.
+ROUNDS = 3
+
+
+@dsl.pipeline(
+    name="active-learning",
+    description="Train a classifier on a few random labels; in three rounds select the samples to label next by the "
+    "scores of the network, and train again; evaluate and deploy the last model.",
+)
+def active_learning(
+    dataset: str = "digits",
+    strategy: str = "margin",
+    first: int = 40,
+    count: int = 20,
+    epochs: int = 60,
+    threshold: float = 0.85,
+    seed: int = 42,
+    service_name: str = "active-learning",
+    namespace: str = "",
+    service_account: str = "",
+):
+    """Train, select the samples to label next, repeat three times, and serve the last model.
+
+    The labels of the dataset stand for the person who labels the selected samples: those of samples that are not
+    selected are never used.
+
+    Args:
+        dataset: Name, path or URI of a dataset of a classification with one input.
+        strategy: `entropy`, `margin`, `k_centre`, or `random` for comparison.
+        first: Number of labels of the first model, selected at random.
+        count: Number of labels added by each round.
+        epochs: Passes over the labelled samples, in each round.
+        threshold: Minimum accuracy on the test split for deployment, 0 to 1.
+        seed: Seed of the first labels, the initial parameters and the order of the samples; not of the split.
+        service_name: Name of the service and of the model in its URLs.
+        namespace: Namespace of the jobs and the service; default the steps'.
+        service_account: Service account of the service's pods, with the credentials of the model's store.
+    """
+    from kfp_mindspore.components import export_mindir, load_dataset, select_samples, train_msjob
+    from kfp_mindspore.pipelines.training.shared.deployment import deploy_if_accurate
+
+    def train(labelled):
+        return train_msjob(
+            dataset=labelled,
+            command=["python", "-m", "kfp_mindspore.workloads.active_learning.train"],
+            hyperparameters={"epochs": epochs, "seed": seed},
+            namespace=namespace,
+        ).outputs["model"]
+
+    data = load_dataset(name=dataset).outputs["dataset"]
+    labelled = select_samples(dataset=data, strategy="random", count=first, seed=seed).outputs["selected"]
+    for _ in range(ROUNDS):
+        bundle = export_mindir(model=train(labelled), dataset=labelled).outputs["bundle"]
+        labelled = select_samples(dataset=labelled, bundle=bundle, strategy=strategy, count=count, seed=seed).outputs[
+            "selected"
+        ]
+    deploy_if_accurate(
+        train(labelled),
+        labelled,
+        threshold=threshold,
+        service_name=service_name,
+        namespace=namespace,
+        service_account=service_account,
+    )
+
+
+if __name__ == "__main__":
+    from kfp import compiler
+
+    compiler.Compiler().compile(active_learning, package_path=__file__.replace(".py", ".yaml"))
