@@ -12,7 +12,7 @@ PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 CLUSTERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-pythons lint format types contracts unit local suite test-docker test-cluster test-gang test-kubeflow cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
+.PHONY: help install demo test test-pythons lint format types contracts unit local suite test-workloads test-docker test-cluster test-gang test-kubeflow cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -51,13 +51,16 @@ contracts: $(STAMP) ## Import contracts
 	$(BIN)/lint-imports
 
 unit: $(STAMP) ## Fast tests: unit, golden
-	$(PYTEST) $(PARALLEL) -m 'not lifecycle and not wheel and not cluster and not docker'
+	$(PYTEST) $(PARALLEL) -m 'not lifecycle and not workload and not wheel and not cluster and not docker'
 
 local: $(STAMP) ## Whole lifecycles on this machine, the notebook and the wheel
 	$(PYTEST) $(PARALLEL) -m 'lifecycle or wheel'
 
 suite: $(STAMP)
-	$(PYTEST) $(PARALLEL) --durations 10 -m 'not cluster and not docker'
+	$(PYTEST) $(PARALLEL) --durations 10 -m 'not workload and not cluster and not docker'
+
+test-workloads: $(STAMP) ## The bundled workloads: each trained, compared with its baseline and served
+	$(PYTEST) $(PARALLEL) --durations 10 -m workload tests/workloads
 
 DOCKER_PACKAGES := busybox-static debootstrap docker.io docker-registry skopeo
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict, dataclass
+from importlib import resources
 from pathlib import Path
 
 import click
@@ -16,20 +18,51 @@ _MAXIMUM_NAME = 40
 _NAME = re.compile(r"[A-Za-z](?:[A-Za-z0-9_-]*[A-Za-z0-9])?")
 _TEMPLATES = Path(__file__).with_name("templates") / "project"
 _HIDDEN = ("gitignore",)
+_WORKLOADS = "kfp_mindspore.workloads"
 # A new Git repository counts as empty.
 _IGNORED = {".git"}
 
 
+@dataclass(frozen=True)
+class Template:
+    """What a project is made of.
+
+    Args:
+        workload: Package in `kfp_mindspore.workloads`: its network.py and train.py become the project's. Options of
+            train.py are --epochs, --learning-rate and --seed.
+        dataset: Name of a data set.
+        data_options: Further arguments of load_dataset, Python text.
+        epochs: Default of the pipeline's parameter.
+        learning_rate: Default of the pipeline's parameter.
+        metric: Metric of the gate.
+        threshold: Threshold of the metric.
+    """
+
+    workload: str
+    dataset: str
+    data_options: str = ""
+    epochs: int = 10
+    learning_rate: float = 0.001
+    metric: str = "accuracy"
+    threshold: float = 0.9
+
+
+TEMPLATES = {"classification": Template("tabular", "breast_cancer")}
+
+
 @click.command(epilog="Example: kfp-mindspore init my-project && cd my-project && kfp-mindspore run pipeline.py")
 @click.argument("directory", type=click.Path(path_type=Path))
+@click.option(
+    "--template", type=click.Choice(list(TEMPLATES)), default="classification", show_default=True, help="Kind of model."
+)
 @add_json_option
-def init(directory: Path, as_json: bool) -> None:
+def init(directory: Path, template: str, as_json: bool) -> None:
     """Create a runnable project in DIRECTORY, which must be new or empty.
 
     The project trains a network on a bundled dataset, exports, evaluates and serves it. The pipeline and the service
     are named after DIRECTORY.
     """
-    written = write_project(directory)
+    written = write_project(directory, template)
     if as_json:
         print_json({"directory": str(directory), "files": written})
         return
@@ -38,11 +71,12 @@ def init(directory: Path, as_json: bool) -> None:
     click.echo(f"Next: {change}kfp-mindspore run pipeline.py")
 
 
-def write_project(directory: Path) -> list[str]:
+def write_project(directory: Path, template: str = "classification") -> list[str]:
     """Create a project atomically in a new or empty directory.
 
     Args:
         directory: The directory; the pipeline and the service are named after it.
+        template: Key of `TEMPLATES`.
 
     Returns:
         Sorted names of the files.
@@ -51,7 +85,7 @@ def write_project(directory: Path) -> list[str]:
         UserError: The name is no valid service name, or the directory cannot be written.
         AlreadyExistsError: The directory is not empty, or is a file.
     """
-    project = render_project(directory.resolve().name)
+    project = render_project(directory.resolve().name, template)
     _check_directory(directory)
     if directory.is_dir():
         # Filled in place: it may be the working directory.
@@ -76,11 +110,12 @@ def write_project(directory: Path) -> list[str]:
     return sorted(project)
 
 
-def render_project(name: str) -> dict[str, str]:
+def render_project(name: str, template: str = "classification") -> dict[str, str]:
     """Return the content of each file of a project by name.
 
     Args:
         name: Name of the project; in lower case, with hyphens for underscores, the name of the service.
+        template: Key of `TEMPLATES`.
 
     Raises:
         UserError: The name is no valid service name.
@@ -96,12 +131,23 @@ def render_project(name: str) -> dict[str, str]:
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
     )
-    values = {"name": name, "slug": name.lower().replace("_", "-")}
-    project = {}
-    for template in environment.list_templates(extensions=["j2"]):
-        file = template.removesuffix(".j2")
-        project[f".{file}" if file in _HIDDEN else file] = environment.get_template(template).render(values)
+    chosen = TEMPLATES[template]
+    values = {"name": name, "slug": name.lower().replace("_", "-"), "template": template, **asdict(chosen)}
+    project = {file: _read_module(chosen.workload, file) for file in ("network.py", "train.py")}
+    for source in environment.list_templates(extensions=["j2"]):
+        file = source.removesuffix(".j2")
+        project[f".{file}" if file in _HIDDEN else file] = environment.get_template(source).render(values)
     return project
+
+
+def _read_module(workload: str, file: str) -> str:
+    """Return a module of a workload as a module of a project, where `network` is a module beside it."""
+    text = (resources.files(_WORKLOADS) / workload / file).read_text(encoding="utf-8")
+    imported = re.search(rf"^from {_WORKLOADS}\.{workload}\.(network import .*\n)", text, re.MULTILINE)
+    if imported is None:
+        return text
+    imports, rest = text.replace(imported[0], "").split("\n\n\n", 1)
+    return f"{imports}\n\nfrom {imported[1]}\n\n{rest}"
 
 
 def _check_directory(directory: Path) -> None:

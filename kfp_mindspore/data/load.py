@@ -25,6 +25,7 @@ from kfp_mindspore.data.roles import Inputs, Roles, list_exact_fields, list_fiel
 from kfp_mindspore.data.sources import sklearn_sets
 from kfp_mindspore.data.sources.base import Request, Source
 from kfp_mindspore.data.sources.formats import read_path
+from kfp_mindspore.data.sources.named import READERS as NAMED
 from kfp_mindspore.data.split import check_fractions, parse_mode, split_samples
 from kfp_mindspore.data.targets import Target, encode_target
 from kfp_mindspore.errors import UserError, ValidationError
@@ -37,9 +38,7 @@ if TYPE_CHECKING:
 
     from kfp_mindspore.data.preprocessing import Given
 
-_HINT = (
-    f"Sets of scikit-learn are {', '.join(sklearn_sets.NAMES)}; or give a file, a directory or a URI such as s3://…."
-)
+_HINT = f"Named data sets are {', '.join(NAMED)}; or give a file, a directory or a URI such as s3://…."
 
 
 def load_dataset(
@@ -66,10 +65,10 @@ def load_dataset(
     """Write a dataset directory; an existing one is replaced atomically.
 
     Args:
-        source: A set of scikit-learn (`breast_cancer`, `diabetes`, `digits`, `iris`, `linnerud`, `wine`), or a path or
-            fsspec URI (s3, gs, http) of a CSV, Parquet, JSON lines, NPZ, NPY, IDX, text or MindRecord file, of a folder
-            with a folder of images for each class, or of a dataset directory, which is copied. A mapping has a source
-            for each split: {"train": …, "test": …}.
+        source: A named set (`breast_cancer`, `diabetes`, `digits`, `iris`, `linnerud`, `wine`), or a path or fsspec URI
+            (s3, gs, http) of a CSV, Parquet, JSON lines, NPZ, NPY, IDX, text or MindRecord file, of a folder with a
+            folder of images for each class, or of a dataset directory, which is copied. A mapping has a source for
+            each split: {"train": …, "test": …}.
         output_dir: The dataset directory to write.
         target: Field or fields of the target; default the field named target, label, labels or class.
         features: Fields of the features; default all without another role.
@@ -152,8 +151,8 @@ def _read(source: str | Mapping[str, str], request: Request, kind: str, stack: E
     """Read a source; its downloads are kept until the stack is closed."""
     if not isinstance(source, str):
         return _concatenate({split: _read_part(split, uri, request, kind, stack) for split, uri in source.items()})
-    if source in sklearn_sets.NAMES:
-        return sklearn_sets.read_set(source, request)
+    if source in NAMED:
+        return NAMED[source](request)
     path = stack.enter_context(fetch_source(source, hint=_HINT))
     if (path / DESCRIPTION).is_file():
         return Dataset.open(path)

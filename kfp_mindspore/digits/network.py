@@ -11,7 +11,7 @@ from __future__ import annotations
 from mindspore import Tensor, nn
 
 
-class LeNet5(nn.Cell):  # type: ignore[misc]
+class LeNet5(nn.Cell):
     """LeNet-5 for images of shape (N, 1, 8, 8), float32 in 0..1; returns logits of shape (N, classes).
 
     Args:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 from kfp_mindspore.data import load_dataset, read_samples
 from kfp_mindspore.evaluation import select_samples
 from kfp_mindspore.evaluation.selection import STRATEGIES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mindspore import Tensor, nn
 
 
-class Classifier(nn.Cell):  # type: ignore[misc]
+class Classifier(nn.Cell):
     """Two hidden layers for flattened features; returns logits of shape (N, classes).
 
     Args:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 from kfp_mindspore import training
 from kfp_mindspore.data import read_samples
 from kfp_mindspore.formats.dataset import Dataset
@@ -38,9 +37,8 @@ def train(data: Any, arguments: dict[str, int], *, epochs: int = EPOCHS, seed: i
     Returns:
         The network, set for inference.
     """
-    from mindspore import nn
-
     from kfp_mindspore.workloads.active_learning.network import Classifier
+    from mindspore import nn
 
     training.set_seed(seed)
     network = Classifier(**arguments)

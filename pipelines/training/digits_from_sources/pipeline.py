@@ -43,7 +43,7 @@ def digits_from_sources(
         service_account: Service account of the service's pods, with the credentials of the model's store.
     """
     from kfp_mindspore.components import build_image, load_dataset, train_msjob
-    from kfp_mindspore.pipelines.training.shared.deployment import deploy_if_accurate
+    from kfp_mindspore.pipelines.training.shared.deployment import deploy_if_passed
 
     built = build_image(files=files, destination=destination, base=base, registry=registry).set_caching_options(False)
     dataset = load_dataset(name="digits").outputs["dataset"]
@@ -55,7 +55,7 @@ def digits_from_sources(
         workers=workers,
         namespace=namespace,
     )
-    deploy_if_accurate(
+    deploy_if_passed(
         training.outputs["model"],
         dataset,
         threshold=threshold,

@@ -1,22 +1,25 @@
 """The steps from a trained model to a tested service."""
 
 
-def deploy_if_accurate(model, dataset, *, threshold, service_name, namespace, service_account, smoke_samples=32):
-    """Export and evaluate a model, and deploy and test it if its accuracy reaches a threshold.
+def deploy_if_passed(
+    model, dataset, *, threshold, service_name, namespace, service_account, metric="accuracy", smoke_samples=32
+):
+    """Export and evaluate a model, and deploy and test it if a metric passes a threshold.
 
     Args:
         model: Output `model` of train_msjob.
         dataset: Output `dataset` of load_dataset.
-        threshold: Minimum accuracy on the test split, 0 to 1.
+        threshold: Threshold of the metric on the test split: a minimum, or a maximum where less is better.
         service_name: Name of the service and of the model in its URLs.
         namespace: Namespace of the service.
         service_account: Service account of the service's pods.
+        metric: Name of the metric, see docs/evaluation.md.
         smoke_samples: Number of held-out samples that the smoke test sends by each protocol.
     """
     from kfp_mindspore.components import deploy_kserve, evaluate_mindir, export_mindir
 
     bundle = export_mindir(model=model, dataset=dataset).outputs["bundle"]
-    evaluation = evaluate_mindir(bundle=bundle, dataset=dataset, metric="accuracy", threshold=threshold)
+    evaluation = evaluate_mindir(bundle=bundle, dataset=dataset, metric=metric, threshold=threshold)
     deploy_kserve(
         bundle=bundle,
         service_name=service_name,

@@ -110,9 +110,11 @@ def test_pipeline_and_service_are_named_after_directory(name):
     assert f'service_name: str = "{slug}"' in text
 
 
-@pytest.mark.parametrize("name", ["my-project", "a" * 40])
-def test_project_passes_ruff(tmp_path, name):
-    init.write_project(tmp_path / name)
+@pytest.mark.parametrize(
+    ("name", "template"), [*(("my-project", template) for template in init.TEMPLATES), ("a" * 40, "classification")]
+)
+def test_project_passes_ruff(tmp_path, name, template):
+    init.write_project(tmp_path / name, template)
     ruff = [sys.executable, "-m", "ruff"]
     common = ["--isolated", "--line-length", "120", "."]
     subprocess.run([*ruff, "format", "--check", *common], cwd=tmp_path / name, check=True)
@@ -130,4 +132,6 @@ def test_every_template_is_packaged():
     templates = Path(init.__file__).parent / "templates" / "project"
     # pyproject.toml's package data: `*.j2` leaves out names with a leading dot.
     assert {path.name for path in templates.iterdir()} == {path.name for path in templates.glob("*.j2")}
-    assert len(list(templates.iterdir())) == len(FILES)
+    assert {path.name.removesuffix(".j2").lstrip(".") for path in templates.iterdir()} == {
+        name.lstrip(".") for name in FILES
+    } - {"network.py", "train.py"}

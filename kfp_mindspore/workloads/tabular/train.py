@@ -1,4 +1,4 @@
-"""Train the network. `pipeline.py` runs this script as an MSJob; it also runs standalone.
+"""Train the network. The pipeline runs this script as an MSJob; it also runs standalone.
 
 The dataset is in KFP_MINDSPORE_DATASET_DIR, the output goes to KFP_MINDSPORE_OUTPUT_DIR, and checkpoints go to
 KFP_MINDSPORE_CHECKPOINT_DIR: `fit` reads all three variables.
@@ -10,9 +10,8 @@ import os
 
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.training import TrainingConfig, fit, set_seed
+from kfp_mindspore.workloads.tabular.network import Network
 from mindspore import nn
-
-from network import Network
 
 
 def main() -> None:
@@ -40,7 +39,6 @@ def main() -> None:
             batch_size=options.batch_size,
             metrics=("accuracy",),
             seed=options.seed,
-            network_factory="network:Network",
             network_arguments=arguments,
         ),
     )

@@ -1,0 +1,14 @@
+"""The data sets that have a name instead of a path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from kfp_mindspore.data.sources import sklearn_sets
+from kfp_mindspore.data.sources.base import Request, Source
+
+READERS: Mapping[str, Callable[[Request], Source]] = {
+    name: partial(sklearn_sets.read_set, name) for name in sklearn_sets.NAMES
+}
+"""Reader of each set; the packages that hold the data are imported or found when it is called."""

@@ -1,0 +1,1 @@
+"""Training code of the workload `tabular`: a classifier of rows of numbers."""
