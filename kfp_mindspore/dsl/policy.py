@@ -31,8 +31,8 @@ def set_run_policy(
         backoff_limit: Number of restarts after which the job fails, ≥ 0.
         active_deadline_seconds: Seconds after which the job is terminated and fails, ≥ 1.
         start_timeout_seconds: Seconds for which the job's pods may be unable to start, ≥ 1. Default:
-            600 if no node of the cluster fits a pod, 60 for an image that cannot be pulled, a missing Secret or a
-            refused pod, and no limit while other pods use the resources.
+            600 if no node of the cluster fits a pod or no operator reconciles the job, 60 for an image that cannot be
+            pulled, a missing Secret or a refused pod, and no limit while other pods use the resources.
         ttl_seconds_after_finished: Seconds after which a finished job is deleted, ≥ 0.
         clean_pod_policy: Pods or processes deleted when the job finishes: `Running`, `All` or `None`.
         delete_after_done: Whether the step deletes its finished job, and with it the logs of its pods.

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.msjob.missing_operator import NO_OPERATOR, explain_missing_operator
 from kfp_mindspore.msjob.status import DetailedStatus
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ NO_NODE = "Unschedulable: no node fits"
 _NO_VOLUME = "unbound immediate PersistentVolumeClaims"
 # Four attempts of the kubelet to pull an image.
 _SECONDS = 60.0
-# An autoscaler adds a node within minutes.
-_NO_NODE_SECONDS = 600.0
+# An autoscaler adds a node within minutes; an operator is back after its upgrade.
+_LONG_SECONDS = 600.0
 _PERMANENT = re.compile(
     r": (ImagePullBackOff|CreateContainerConfigError|CreateContainerError): "
     r"| forbidden: (?!exceeded quota)"
@@ -34,10 +35,11 @@ def get_start_limit(waiting: str) -> float | None:
     """Return the seconds after which a reason is permanent; None for one that ends when others release resources.
 
     Args:
-        waiting: Reason why the pods of a job do not start, the status' `waiting`.
+        waiting: Reason why the pods of a job do not start: the status' `waiting`, or the sentence of
+            `explain_missing_operator`.
     """
-    if NO_NODE in waiting or _NO_VOLUME in waiting:
-        return _NO_NODE_SECONDS
+    if NO_NODE in waiting or _NO_VOLUME in waiting or NO_OPERATOR in waiting:
+        return _LONG_SECONDS
     return _SECONDS if _PERMANENT.search(waiting) else None
 
 
@@ -88,6 +90,7 @@ class StartLimit:
         with contextlib.suppress(KfpMindSporeError):
             job = self._client.get_job(self._name, self._namespace)
             waiting = job.status.waiting if isinstance(job.status, DetailedStatus) else None
+            waiting = waiting or explain_missing_operator(job, self._client.backend)
             if waiting and self._get_limit(waiting) is not None:
                 self.error = f"job {self._name} did not start within {limit:g} s and was deleted: {waiting}"
                 self._client.backend.cancel(job)

@@ -183,7 +183,7 @@ def _run(client: MSJobClient, job: MSJob, *, is_named: bool, start_seconds: floa
                 stack.enter_context(start_limit)
                 if has_lease:
                     stack.enter_context(LeaseRenewal(client.backend, job.name, job.namespace, on_error=print_line))
-                    stack.enter_context(report_missing_operator(client, job.name, job.namespace, print_line))
+                    stack.enter_context(report_missing_operator(client, job.name, job.namespace, report_waiting))
                 follow_job(
                     client,
                     job.name,

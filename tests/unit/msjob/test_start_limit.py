@@ -31,6 +31,7 @@ BUSY = "lenet-worker-0: Unschedulable: Insufficient cpu"
         ("pod lenet-worker-0: exists and does not belong to this job; delete or rename it", 60),
         ("lenet-worker-0: Unschedulable: no node fits: Insufficient cpu", 600),
         ("lenet-worker-0: Unschedulable: pod has unbound immediate PersistentVolumeClaims", 600),
+        ("no operator has reconciled job lenet for 11 s. Install one with: kfp-mindspore operator install", 600),
         (BUSY, None),
     ],
 )
@@ -71,6 +72,18 @@ def test_job_that_does_not_start_is_deleted(
     error = f"job lenet did not start within 0.01 s and was deleted: {now}" if is_deleted else ""
     assert limit.error == error
     assert server.count("DELETE", f"{PATH}/lenet") == int(is_deleted)
+
+
+def test_job_without_an_operator_is_deleted(server: FakeApiServer, client: MSJobClient) -> None:
+    document = build_msjob("lenet", command=["python"], image="a", namespace="team").to_dict()
+    document["metadata"] |= {"uid": "uid-job", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    server.put(PATH, document)
+    with StartLimit(client, "lenet", "team", 0.01) as limit:
+        limit.start("no operator has reconciled job lenet for 11 s.")
+        for timer in limit._timers:
+            timer.join(60)
+    assert "was deleted: no operator has reconciled job lenet" in limit.error
+    assert server.count("DELETE", f"{PATH}/lenet") == 1
 
 
 def test_end_of_the_block_ends_the_limit(server: FakeApiServer, client: MSJobClient) -> None:
