@@ -96,7 +96,7 @@ def load(
 ) -> None:
     """Write SOURCE as a dataset directory with the splits train, validation and test.
 
-    SOURCE is a set of scikit-learn (digits, breast_cancer, diabetes, iris, linnerud, wine), or a path or URI (s3, gs,
+    SOURCE is a named set (breast_cancer, diabetes, digits, iris, linnerud, movielens, wine), or a path or URI (s3, gs,
     http) of a CSV, Parquet, JSON lines, NPZ, NPY, IDX, text or MindRecord file, or of a folder of images.
     """
     from kfp_mindspore.data import load_dataset

@@ -133,7 +133,7 @@ def _choose_steps(
     source: Source, features: Features, train: Arrays, statistics: Mapping[str, Any], vocabulary: Step | None
 ) -> tuple[Step, ...]:
     columns = {column.name: column for column in features.columns}
-    steps = [step for step in (_rename(step, features) for step in source.steps) if step is not None]
+    steps = [step.fit(train) for step in (_rename(step, features) for step in source.steps) if step is not None]
     if vocabulary is not None:
         steps.append(vocabulary)
     decoded = {step.column for step in steps}
@@ -173,8 +173,8 @@ def _standardize(column: Column, statistics: Mapping[str, Any]) -> Normalize:
 
 
 def _rename(step: Step, features: Features) -> Step | None:
-    """Return a source's step for the column that its field is stored in; None when the field is not kept."""
+    """Return a source's step for the column that its field is stored in; None when the field is stacked or not kept."""
     for column in features.columns:
-        if step.column in (column.fields or (column.name,)):
+        if (step.column,) == (column.fields or (column.name,)):
             return build_steps([{**declare_step(step), "column": column.name}])[0]
     return None

@@ -64,8 +64,8 @@ def resolve_roles(
 ) -> Roles:
     """Return the role of each field; fields without a role are features.
 
-    Without `inputs`, the fields of one value a sample become the input `features`, and each other field is an input of
-    its own.
+    Without `inputs`, the fields of one value a sample become the input `features`, and each other field, and each one
+    with preprocessing of its format, is an input of its own.
 
     Raises:
         ValidationError: A field is missing or has two roles.
@@ -85,7 +85,7 @@ def resolve_roles(
     if inputs is None:
         default = [name for name in source.columns if name not in taken and name not in source.times]
         chosen = default if features is None else list(features)
-        scalars = tuple(name for name in chosen if source.columns[name].ndim == 1 and not _is_file(source, name))
+        scalars = tuple(name for name in chosen if source.columns[name].ndim == 1 and not _is_alone(source, name))
         resolved: dict[str, str | tuple[str, ...]] = {"features": scalars} if scalars else {}
         for name in chosen:
             if name in scalars:
@@ -107,6 +107,7 @@ def _to_list(fields: str | Sequence[str]) -> list[str]:
     return [fields] if isinstance(fields, str) else list(fields)
 
 
-def _is_file(source: Source, name: str) -> bool:
-    """Return whether a field of bytes has preprocessing of its format, as images have, or is a whole text."""
-    return source.columns[name].dtype == object and (not source.is_table or any(s.column == name for s in source.steps))
+def _is_alone(source: Source, name: str) -> bool:
+    """Return whether a field has preprocessing of its format, as images and ids have, or is a whole text."""
+    is_text = source.columns[name].dtype == object and not source.is_table
+    return is_text or any(step.column == name for step in source.steps)

@@ -1,0 +1,1 @@
+"""Training code of the workload `wide_deep`: a recommender over ids of users and movies and their genres."""

@@ -1,0 +1,72 @@
+"""Train the network. The pipeline runs this script as an MSJob; it also runs standalone.
+
+The dataset is in KFP_MINDSPORE_DATASET_DIR, the output goes to KFP_MINDSPORE_OUTPUT_DIR, and checkpoints go to
+KFP_MINDSPORE_CHECKPOINT_DIR: `fit` reads all three variables.
+"""
+
+import argparse
+import os
+
+import numpy as np
+from kfp_mindspore.formats.dataset import Dataset
+from kfp_mindspore.training import TrainingConfig, fit, set_seed
+from kfp_mindspore.transform import build_pipeline
+from kfp_mindspore.workloads.wide_deep.network import Network
+from mindspore import Tensor, nn, ops
+
+# Probabilities to train a sample as one of an unknown user or movie: the test split has many of them.
+UNKNOWN = {"user": 0.3, "movie": 0.1}
+
+
+def forget_ids(inputs: dict[str, np.ndarray], generator: np.random.Generator) -> dict[str, np.ndarray]:
+    """Replace some ids of a batch by 0, the index of unknown ids, which no sample of the training split has."""
+    changed = dict(inputs)
+    for name, probability in UNKNOWN.items():
+        kept = generator.random(len(inputs[name])) >= probability
+        changed[name] = inputs[name] * kept.astype(np.int32)
+    return changed
+
+
+def compute_loss(probabilities: Tensor, liked: Tensor) -> Tensor:
+    """Return the mean negative log probability of the truth."""
+    return ops.nll_loss(ops.log(probabilities + 1e-7), liked)
+
+
+def main() -> None:
+    """Parse the options and train the network."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--weight-decay", type=float, default=0.1)
+    parser.add_argument("--batch-size", type=int, default=512)
+    parser.add_argument("--seed", type=int, default=42)
+    options = parser.parse_args()
+
+    dataset = Dataset.open(os.environ.get("KFP_MINDSPORE_DATASET_DIR", "data"))
+    # The preprocessing of the dataset maps ids to indexes below these sizes.
+    sizes = {step.column: step.size for step in build_pipeline(dataset.preprocessing).pre}
+    arguments = {"users": sizes["user"], "movies": sizes["movie"], "genres": sizes["genres"]}
+
+    set_seed(options.seed)
+    network = Network(**arguments)
+    fit(
+        network,
+        dataset,
+        loss=compute_loss,
+        optimizer=nn.AdamWeightDecay(
+            network.trainable_params(), options.learning_rate, weight_decay=options.weight_decay
+        ),
+        config=TrainingConfig(
+            epochs=options.epochs,
+            batch_size=options.batch_size,
+            metrics=("roc_auc",),
+            keep_best="roc_auc",
+            augment=forget_ids,
+            seed=options.seed,
+            network_arguments=arguments,
+        ),
+    )
+
+
+if __name__ == "__main__":
+    main()
