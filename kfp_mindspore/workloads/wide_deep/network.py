@@ -39,7 +39,7 @@ class Network(nn.Cell):
         """Return the probabilities of no and yes, (N, 2), for indexes (N,) and padded ids of genres (N, L)."""
         wide = _look_up(self.wide, user, movie, genres)
         deep = _look_up(self.embeddings, user, movie, genres)
-        liked = ops.sigmoid(ops.add_n(wide) + self.deep(ops.cat(deep, axis=1)))
+        liked = ops.sigmoid(ops.cat(wide, axis=1).sum(axis=1, keepdims=True) + self.deep(ops.cat(deep, axis=1)))
         return ops.cat((1 - liked, liked), axis=1)
 
 

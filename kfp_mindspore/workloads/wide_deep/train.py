@@ -10,15 +10,16 @@ import os
 import numpy as np
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.training import TrainingConfig, fit, set_seed
-from kfp_mindspore.transform import build_pipeline
+from kfp_mindspore.transform import Tokenize, Vocabulary, build_pipeline
 from kfp_mindspore.workloads.wide_deep.network import Network
 from mindspore import Tensor, nn, ops
+from numpy.typing import NDArray
 
 # Probabilities to train a sample as one of an unknown user or movie: the test split has many of them.
 UNKNOWN = {"user": 0.3, "movie": 0.1}
 
 
-def forget_ids(inputs: dict[str, np.ndarray], generator: np.random.Generator) -> dict[str, np.ndarray]:
+def forget_ids(inputs: dict[str, NDArray[np.int32]], generator: np.random.Generator) -> dict[str, NDArray[np.int32]]:
     """Replace some ids of a batch by 0, the index of unknown ids, which no sample of the training split has."""
     changed = dict(inputs)
     for name, probability in UNKNOWN.items():
@@ -44,7 +45,8 @@ def main() -> None:
 
     dataset = Dataset.open(os.environ.get("KFP_MINDSPORE_DATASET_DIR", "data"))
     # The preprocessing of the dataset maps ids to indexes below these sizes.
-    sizes = {step.column: step.size for step in build_pipeline(dataset.preprocessing).pre}
+    steps = build_pipeline(dataset.preprocessing).pre
+    sizes = {step.column: step.size for step in steps if isinstance(step, Vocabulary | Tokenize)}
     arguments = {"users": sizes["user"], "movies": sizes["movie"], "genres": sizes["genres"]}
 
     set_seed(options.seed)
