@@ -96,8 +96,9 @@ def load(
 ) -> None:
     """Write SOURCE as a dataset directory with the splits train, validation and test.
 
-    SOURCE is a named set (breast_cancer, diabetes, digits, iris, linnerud, movielens, wine), or a path or URI (s3, gs,
-    http) of a CSV, Parquet, JSON lines, NPZ, NPY, IDX, text or MindRecord file, or of a folder of images.
+    SOURCE is a named set (breast_cancer, diabetes, digits, iris, linnerud, movielens, new_testament, wine), or a path
+    or URI (s3, gs, http) of a CSV, Parquet, JSON lines, NPZ, NPY, IDX, text or MindRecord file, or of a folder of
+    images.
     """
     from kfp_mindspore.data import load_dataset
     from kfp_mindspore.data.options import join_sources, parse_missing, parse_preprocessing

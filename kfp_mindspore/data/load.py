@@ -65,10 +65,10 @@ def load_dataset(
     """Write a dataset directory; an existing one is replaced atomically.
 
     Args:
-        source: A named set (`breast_cancer`, `diabetes`, `digits`, `iris`, `linnerud`, `movielens`, `wine`), or a path
-            or fsspec URI (s3, gs, http) of a CSV, Parquet, JSON lines, NPZ, NPY, IDX, text or MindRecord file, of a
-            folder with a folder of images for each class, or of a dataset directory, which is copied. A mapping has a
-            source for each split: {"train": …, "test": …}.
+        source: A named set (`breast_cancer`, `diabetes`, `digits`, `iris`, `linnerud`, `movielens`, `new_testament`,
+            `wine`), or a path or fsspec URI (s3, gs, http) of a CSV, Parquet, JSON lines, NPZ, NPY, IDX, text or
+            MindRecord file, of a folder with a folder of images for each class, or of a dataset directory, which is
+            copied. A mapping has a source for each split: {"train": …, "test": …}.
         output_dir: The dataset directory to write.
         target: Field or fields of the target; default the field named target, label, labels or class.
         features: Fields of the features; default all without another role.

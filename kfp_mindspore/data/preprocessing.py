@@ -91,7 +91,7 @@ def fit_vocabulary(given: Given, features: Features, train: Arrays) -> tuple[Giv
     (name,) = texts
     if isinstance(given, str):
         length = max(len(text.decode(errors="replace")) for text in train[name])
-        return given, Tokenize(length, column=name).fit({name: train[name]})
+        return given, Tokenize(length, side="left", column=name).fit({name: train[name]})
     steps = [step if isinstance(step, Step) else build_steps([step])[0] for step in given]
     places = [index for index, step in enumerate(steps) if isinstance(step, Tokenize)]
     if len(places) != 1:

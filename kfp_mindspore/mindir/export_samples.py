@@ -114,7 +114,10 @@ def load_export_samples(
 
 
 def declare_serving(samples: ExportSamples, names: Mapping[str, str], outputs: Sequence[TensorSpec]) -> dict[str, Any]:
-    """Return the declaration of a bundle: the dataset's preprocessing, and the label of a classification.
+    """Return the declaration of a bundle: the dataset's preprocessing, and the output with the predicted text.
+
+    A classification has `label`; a language model of texts whose last id is that of the last token has `next`, the most
+    likely next token.
 
     Args:
         samples: The samples of the export.
@@ -130,15 +133,30 @@ def declare_serving(samples: ExportSamples, names: Mapping[str, str], outputs: S
             {"type": "Rename", "name": graph, "column": column} for column, graph in names.items() if column != graph
         ]
     post = [*samples.declaration.get("post", ())]
-    if samples.is_classification and not post:
-        scores = [spec for spec in outputs if spec.shape[1:] == (len(samples.labels),) and spec.dtype[:5] == "float"]
+    continues = _continues_texts(samples)
+    if not post and (samples.is_classification or continues):
+        classes = (len(samples.labels),)
+        scores = [
+            spec
+            for spec in outputs
+            if spec.shape[2 if continues else 1 :] == classes and spec.dtype.startswith("float")
+        ]
         if scores:
             column = scores[0].name if len(outputs) > 1 else ""
-            post = [declare_step(Label(samples.labels, column=column))]
+            name = "next" if continues else "label"
+            post = [declare_step(Label(samples.labels, name=name, last=continues, column=column))]
     if not pre and not post:
         return {}
     inputs = {"inputs": [spec.to_dict() for spec in _describe_raw(samples)]} if pre else {}
     return {**inputs, "pre": pre, "post": post}
+
+
+def _continues_texts(samples: ExportSamples) -> bool:
+    """Return whether the last position of a language model's scores is that of the token after the text."""
+    steps = samples.declaration.get("pre", ())
+    return samples.task == "language_model" and any(
+        step["type"] == "Tokenize" and step.get("side") == "left" for step in steps
+    )
 
 
 def _describe_raw(samples: ExportSamples) -> list[TensorSpec]:

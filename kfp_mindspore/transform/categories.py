@@ -17,6 +17,7 @@ from kfp_mindspore.transform.pipeline import Step, require_fitted
 
 Values = tuple[str, ...] | tuple[int | float, ...]
 _UNITS = ("characters", "words")
+_SIDES = ("right", "left")
 _TOKENS_BEFORE_VALUES = 2
 
 
@@ -87,13 +88,15 @@ class Vocabulary(Step):
 class Tokenize(Step):
     """Texts (UTF-8) to int32 ids of shape (N, length): 0 is padding, 1 an unknown token, 2 the first of `values`.
 
-    A longer text is cut. Words are what `str.split` returns, in lower case.
+    Words are what `str.split` returns, in lower case.
 
     Args:
         length: Number of ids of a text.
         unit: `characters` or `words`.
         values: The tokens; None to fit them: all of the column in ascending order.
         max_values: Greatest number of tokens to fit, the most frequent ones; 0 for all.
+        side: Side on which a shorter text is padded and a longer one is cut: `right`, or `left`, with which the last
+            id is that of the last token, as a language model needs it to continue a text.
         column: The input; may be left out when there is only one.
     """
 
@@ -104,6 +107,7 @@ class Tokenize(Step):
         values: Sequence[str] | None = None,
         *,
         max_values: int = 0,
+        side: str = "right",
         column: str = "",
     ) -> None:
         super().__init__(column)
@@ -112,6 +116,8 @@ class Tokenize(Step):
                 raise UserError(f"Tokenize: {name}: must be a number of at least {least}, got {number!r}")
         if unit not in _UNITS:
             raise UserError(f"Tokenize: unit: must be {' or '.join(_UNITS)}, got {unit!r}")
+        if side not in _SIDES:
+            raise UserError(f"Tokenize: side: must be {' or '.join(_SIDES)}, got {side!r}")
         checked = _check_values(self, values)
         if checked and not isinstance(checked[0], str):
             raise UserError(f"Tokenize: values: must be texts, got {checked[0]!r}")
@@ -119,6 +125,7 @@ class Tokenize(Step):
         self.unit = unit
         self.values = None if checked is None else tuple(str(value) for value in checked)
         self.max_values = max_values
+        self.side = side
         self._ids = {token: index for index, token in enumerate(self.values or (), _TOKENS_BEFORE_VALUES)}
 
     @property
@@ -140,7 +147,7 @@ class Tokenize(Step):
         counts = collections.Counter(token for text in arrays[column].flat for token in self.split(text))
         kept = counts.most_common(self.max_values or None)
         values = sorted(token for token, _ in kept)
-        return Tokenize(self.length, self.unit, values, max_values=self.max_values, column=self.column)
+        return Tokenize(self.length, self.unit, values, max_values=self.max_values, side=self.side, column=self.column)
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
         """Return int32 of shape (*batch.shape, length)."""
@@ -149,8 +156,10 @@ class Tokenize(Step):
         _require_texts(self, batch, TransformInputError)
         ids = np.zeros((batch.size, self.length), np.int32)
         for row, text in zip(ids, batch.flat, strict=True):
-            tokens = self.split(text)[: self.length]
-            row[: len(tokens)] = [self._ids.get(token, 1) for token in tokens]
+            tokens = self.split(text)
+            tokens = tokens[: self.length] if self.side == "right" else tokens[-self.length :]
+            start = 0 if self.side == "right" else self.length - len(tokens)
+            row[start : start + len(tokens)] = [self._ids.get(token, 1) for token in tokens]
         return ids.reshape(*batch.shape, self.length)
 
     def infer_input(self, spec: TensorSpec) -> TensorSpec:

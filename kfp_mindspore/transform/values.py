@@ -85,10 +85,11 @@ class Label(Step):
     Args:
         labels: Class names by index.
         name: Name of the output with the class names (UTF-8).
+        last: Whether only the last position of scores (N, …, L, K) is named: the next text of a language model.
         column: The output with the scores, of shape (N, …, K); may be left out when there is only one.
     """
 
-    def __init__(self, labels: Sequence[str], *, name: str = "label", column: str = "") -> None:
+    def __init__(self, labels: Sequence[str], *, name: str = "label", last: bool = False, column: str = "") -> None:
         super().__init__(column)
         if isinstance(labels, str) or not labels or not all(isinstance(label, str) for label in labels):
             raise UserError(f"Label: labels: must be a list of texts, at least one, got {labels!r}")
@@ -96,10 +97,12 @@ class Label(Step):
             raise UserError(f"Label: name: must be a text, got {name!r}")
         self.labels = tuple(labels)
         self.name = name
+        self.last = last
         self._texts = fill_objects([label.encode() for label in self.labels])
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
         """Return the names of the best classes, `bytes` objects of shape (N, …)."""
+        batch = batch[..., -1, :] if self.last else batch
         # An array of objects of no dimension would become a single object.
         return np.asarray(self._texts[batch.argmax(axis=-1)], object)
 
@@ -117,7 +120,9 @@ class Label(Step):
             raise UserError(f"Label: labels: must be {count}, one a class of {column!r}, got {len(self.labels)}")
         if any(spec.name == self.name for spec in specs):
             raise UserError(f"Label: name: there is an output {self.name!r} already")
-        return (*specs, TensorSpec(self.name, BYTES, spec.shape[:-1]))
+        if self.last and len(spec.shape) < 3:
+            raise UserError(f"Label: last: {column!r} must have shape (-1, positions, classes), has {spec.shape}")
+        return (*specs, TensorSpec(self.name, BYTES, spec.shape[: -2 if self.last else -1]))
 
 
 class TopK(Step):

@@ -31,10 +31,10 @@ def load_dataset(
 ) -> NamedTuple("Outputs", [("train_samples", int), ("validation_samples", int), ("test_samples", int)]):
     """Load data for any task, split it into train, validation and test, and fit its preprocessing.
 
-    Reads named sets (`breast_cancer`, `diabetes`, `digits`, `iris`, `linnerud`, `movielens`, `wine`), CSV, Parquet,
-    JSON lines, NPZ, NPY, IDX, text and MindRecord files, folders of images with a folder for each class, and dataset
-    directories, from a path or a URI (s3, gs, http). The preprocessing is fitted on the training split and is in the
-    dataset; `export_mindir` puts it into the bundle, and the server runs it.
+    Reads named sets (`breast_cancer`, `diabetes`, `digits`, `iris`, `linnerud`, `movielens`, `new_testament`,
+    `wine`), CSV, Parquet, JSON lines, NPZ, NPY, IDX, text and MindRecord files, folders of images with a folder for
+    each class, and dataset directories, from a path or a URI (s3, gs, http). The preprocessing is fitted on the
+    training split and is in the dataset; `export_mindir` puts it into the bundle, and the server runs it.
 
     Args:
         dataset: The dataset directory, with task, labels, columns, splits, report and digest in its metadata.

@@ -9,10 +9,7 @@ from kfp_mindspore.errors import UserError
 
 
 def read_text(path: Path, request: Request) -> Source:
-    """Read a UTF-8 file.
-
-    As windows, the field `text` has `length` characters and `next` the same number, from one character later on; the
-    windows do not overlap. As lines, `text` has the lines that are not empty.
+    """Read a UTF-8 file as windows or lines, see `build_windows`.
 
     Raises:
         UserError: The file is not UTF-8 or too short.
@@ -22,6 +19,23 @@ def read_text(path: Path, request: Request) -> Source:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: not UTF-8 ({error})") from None
+    return build_windows(text, where, request)
+
+
+def build_windows(text: str, where: str, request: Request) -> Source:
+    """Return the windows or lines of a text.
+
+    As windows, the field `text` has `length` characters and `next` the same number, from one character later on; the
+    windows do not overlap. As lines, `text` has the lines that are not empty.
+
+    Args:
+        text: The text.
+        where: File and format, for messages.
+        request: Whether lines are samples, and the length of windows.
+
+    Raises:
+        UserError: The text is too short.
+    """
     if request.text_lines:
         lines = [line.encode() for line in text.splitlines() if line.strip()]
         if not lines:

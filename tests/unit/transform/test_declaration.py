@@ -113,6 +113,8 @@ def test_built_declaration_computes_the_same(train: Arrays, test: Arrays, unit: 
         (OneHot([3, 1]), {"type": "OneHot", "values": [3, 1]}),
         (Vocabulary(["é"]), {"type": "Vocabulary", "values": ["é"]}),
         (Tokenize(9, "words"), {"type": "Tokenize", "length": 9, "unit": "words"}),
+        (Tokenize(9, side="left"), {"type": "Tokenize", "length": 9, "side": "left"}),
+        (Label(["a"], last=True), {"type": "Label", "labels": ["a"], "last": True}),
         (Cast("int32"), {"type": "Cast", "dtype": "int32"}),
         (Rename("x", column="y"), {"type": "Rename", "name": "x", "column": "y"}),
         (Concatenate(["a"], "b"), {"type": "Concatenate", "columns": ["a"], "name": "b"}),
@@ -147,6 +149,12 @@ CITIES = fill_objects([b"Rome", b"Oslo", b"Rome"])
         (Vocabulary([7, 5]), np.array([5]), np.array([[5, 7], [6, 9]]), [[2, 1], [0, 0]]),
         (Vocabulary([]), CITIES, CITIES, [0, 0, 0]),
         (Tokenize(3), fill_objects([b"ab"]), fill_objects([b"", b"ba", b"axbb"]), [[0, 0, 0], [3, 2, 0], [2, 1, 3]]),
+        (
+            Tokenize(3, side="left"),
+            fill_objects([b"ab"]),
+            fill_objects([b"", b"ba", b"axbb"]),
+            [[0, 0, 0], [0, 3, 2], [1, 3, 3]],
+        ),
         (Tokenize(2, "words"), fill_objects([b"To be"]), fill_objects([b"BE to me"]), [[2, 3]]),
         (Tokenize(2, max_values=1), fill_objects([b"abb"]), fill_objects([b"ab"]), [[1, 2]]),
     ],
@@ -169,6 +177,13 @@ def test_label_is_beside_the_scores() -> None:
     assert found["label"].tolist() == [b"b", "é".encode()]
     specs = Label(["a", "b", "c"]).infer_outputs([TensorSpec("output", "float32", (-1, 3))])
     assert specs[1] == TensorSpec("label", "bytes", (-1,))
+
+
+def test_label_of_the_last_position_is_the_next_text() -> None:
+    scores = np.array([[[9, 0], [0, 1]], [[0, 9], [1, 0]]], np.float32)
+    step = Label(["a", "b"], name="next", last=True)
+    assert step.apply({"output": scores})["next"].tolist() == [b"b", b"a"]
+    assert step.infer_outputs([TensorSpec("output", "float32", (-1, 2, 2))])[1] == TensorSpec("next", "bytes", (-1,))
 
 
 def test_declared_pipeline_fits_a_model_with_several_inputs() -> None:
@@ -231,6 +246,11 @@ def test_only_own_steps_are_declared() -> None:
         (lambda: Tokenize(3).fit({"x": np.ones(2)}), "Tokenize: 'x': must hold texts, got float64"),
         (lambda: Tokenize(0), "Tokenize: length: must be a number of at least 1, got 0"),
         (lambda: Tokenize(3, "bytes"), "Tokenize: unit: must be characters or words, got 'bytes'"),
+        (lambda: Tokenize(3, side="end"), "Tokenize: side: must be right or left, got 'end'"),
+        (
+            lambda: Label(["a"], last=True).infer_outputs([TensorSpec("y", "float32", (-1, 1))]),
+            r"Label: last: 'y' must have shape \(-1, positions, classes\), has \(-1, 1\)",
+        ),
         (lambda: OneHot(["a", 1]), "OneHot: values: must be a list of texts or of numbers"),
         (lambda: Vocabulary([1, 1.0]), "Vocabulary: values: must be different, 1 is repeated"),
         (lambda: Concatenate(["a", "a"], "b"), "Concatenate: columns: must be different"),
