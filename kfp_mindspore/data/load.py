@@ -125,8 +125,23 @@ def load_dataset(
     with ExitStack() as stack, events.span("dataset.load"):
         read = _read(source, request, format, stack)
         if isinstance(read, Dataset):
-            if names or features or inputs or weight or ids or task or split or preprocessing:
-                raise UserError(f"{source}: is a dataset directory, which is copied: its columns cannot be changed")
+            given = {
+                "target": names,
+                "features": features,
+                "inputs": inputs,
+                "weight": weight,
+                "ids": ids,
+                "task": task,
+                "split": split,
+                "preprocessing": preprocessing,
+                "missing": missing != "refuse",
+                "storage": storage not in ("npz", read.storage),
+                "format": format,
+                "length": length != Request.length,
+                "image_size": image_size,
+            }
+            if found := [name for name, value in given.items() if value]:
+                raise UserError(f"{source}: is a dataset directory, which is copied: {found[0]} cannot be changed")
             return copy_dataset(read, output_dir)
         roles = resolve_roles(read, target=names, weight=weight, ids=ids, order=field, features=features, inputs=inputs)
         options = _Options(
@@ -175,7 +190,7 @@ def _concatenate(parts: Mapping[str, Source]) -> Source:
     if "train" not in parts:
         raise UserError(f"source: the split train is missing, found {', '.join(parts) or 'none'}")
     first = parts["train"]
-    for _split, part in parts.items():
+    for part in parts.values():
         if list(part.columns) != list(first.columns):
             found = ", ".join(part.columns)
             raise UserError(f"{part.where}: fields must be {', '.join(first.columns)}, got {found}")

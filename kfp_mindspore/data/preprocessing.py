@@ -12,10 +12,10 @@ from kfp_mindspore.data.columns import Features
 from kfp_mindspore.data.sources.base import Source
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.dataset import Column
-from kfp_mindspore.formats.tensors import BYTES, TensorSpec
+from kfp_mindspore.formats.tensors import BYTES, TensorSpec, list_mismatches
 from kfp_mindspore.transform.categories import OneHot, Tokenize, Vocabulary
 from kfp_mindspore.transform.columns import Concatenate
-from kfp_mindspore.transform.declaration import build_steps, declare, declare_step, fit_steps
+from kfp_mindspore.transform.declaration import build_pipeline, build_steps, declare, declare_step, fit_steps
 from kfp_mindspore.transform.images import CenterCrop, DecodeImage, Resize
 from kfp_mindspore.transform.pipeline import Pipeline, Step
 from kfp_mindspore.transform.values import Normalize
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 Given = str | Sequence[Step | Mapping[str, Any]]
 _ROWS = (DecodeImage, Resize, CenterCrop)
-# Decoding is limited to four of the largest images at once.
-_IMAGES = 4
 _MAX_CATEGORIES = 100
 
 
@@ -104,14 +102,39 @@ def fit_vocabulary(given: Given, features: Features, train: Arrays) -> tuple[Giv
     return steps, vocabulary
 
 
+def apply_declaration(declaration: Mapping[str, Any], raw: Arrays, subject: str) -> Arrays:
+    """Return the network's inputs for raw columns.
+
+    Args:
+        declaration: The preprocessing.
+        raw: The columns by name, each of shape (N, …).
+        subject: Origin of the columns in messages.
+
+    Raises:
+        UserError: The columns are not those that the preprocessing takes, or a step does not fit them.
+    """
+    pipeline = build_pipeline(declaration)
+    expected = [spec.name for spec in pipeline.inputs or ()]
+    wrong = list_mismatches(pipeline.inputs, raw) if pipeline.inputs else {}
+    if wrong:
+        found = f"takes {', '.join(expected)}, got {', '.join(raw)}"
+        if set(expected) == set(raw):
+            found = "; ".join(f"{name}: {mismatch}" for name, mismatch in wrong.items())
+        raise UserError(
+            f"{subject}: the model's preprocessing {found}",
+            hint="Give samples with the inputs that the network was trained on (--dataset, samples=…).",
+        )
+    return apply_steps(pipeline, raw)
+
+
 def apply_steps(pipeline: Pipeline, arrays: Arrays) -> Arrays:
     """Return the arrays after a pipeline's preprocessing; images are decoded in parts."""
-    count = len(next(iter(arrays.values())))
-    if not count or not any(isinstance(step, DecodeImage) for step in pipeline.pre):
+    count, rows = len(next(iter(arrays.values()))), pipeline.max_rows
+    if not count or rows is None:
         return pipeline.preprocess(arrays)
     parts = [
-        pipeline.preprocess({name: array[start : start + _IMAGES] for name, array in arrays.items()})
-        for start in range(0, count, _IMAGES)
+        pipeline.preprocess({name: array[start : start + rows] for name, array in arrays.items()})
+        for start in range(0, count, rows)
     ]
     try:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

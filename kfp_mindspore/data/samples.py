@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.formats.dataset import Dataset
+from kfp_mindspore.formats.dataset import ROLES, Dataset
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,16 +36,23 @@ class Samples:
         return len(next(iter(self.raw.values())))
 
 
-def read_samples(dataset: Dataset | Path | str, split: str, *, count: int | None = None) -> Samples:
-    """Read a split and apply the dataset's preprocessing.
+def read_samples(
+    dataset: Dataset | Path | str,
+    split: str,
+    *,
+    count: int | None = None,
+    preprocessing: Mapping[str, Any] | None = None,
+) -> Samples:
+    """Read a split and apply the dataset's preprocessing, or that of a model.
 
     Args:
         dataset: A dataset or its directory.
         split: Name of the split.
         count: Only so many samples from the first on; None for all.
+        preprocessing: Declaration in place of the dataset's, such as that of a checkpoint or a bundle; empty for none.
 
     Raises:
-        UserError: There is no such dataset or split, it is damaged, or its preprocessing cannot be applied.
+        UserError: There is no such dataset or split, it is damaged, or the preprocessing does not fit its columns.
     """
     import numpy as np
 
@@ -53,17 +61,14 @@ def read_samples(dataset: Dataset | Path | str, split: str, *, count: int | None
     if not isinstance(dataset, Dataset):
         dataset = Dataset.open(dataset)
     arrays = {name: array[:count] for name, array in dataset.read_columns(split).items()}
-    by_role = {
-        role: {column.name: arrays[column.name] for column in dataset.list_columns(role)}
-        for role in ("feature", "target", "weight", "id")
-    }
+    by_role = {role: {column.name: arrays[column.name] for column in dataset.list_columns(role)} for role in ROLES}
     raw = by_role["feature"]
+    declaration = dataset.preprocessing if preprocessing is None else preprocessing
     inputs = raw
-    if dataset.preprocessing:
-        from kfp_mindspore.data.preprocessing import apply_steps
-        from kfp_mindspore.transform.declaration import build_pipeline
+    if declaration:
+        from kfp_mindspore.data.preprocessing import apply_declaration
 
-        inputs = apply_steps(build_pipeline(dataset.preprocessing), raw)
+        inputs = apply_declaration(declaration, raw, str(dataset.path))
     return Samples(
         inputs={name: np.ascontiguousarray(array) for name, array in inputs.items()},
         target=next(iter(by_role["target"].values()), None),

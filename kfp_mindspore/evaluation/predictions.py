@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,16 +52,23 @@ class Predictions:
 
     def select(self, rows: NDArray[np.intp]) -> Predictions:
         """Return the predictions of some samples, repeated ones included."""
-        return Predictions(self.task, *(None if array is None else array[rows] for array in self._arrays()))  # type: ignore[arg-type]
+        return _combine([self], lambda parts: parts[0][rows])
 
     @classmethod
     def concatenate(cls, parts: Sequence[Predictions]) -> Predictions:
         """Return the predictions of several sets of samples of one task as one."""
-        columns = zip(*(part._arrays() for part in parts), strict=True)
-        return cls(parts[0].task, *(None if column[0] is None else np.concatenate(column) for column in columns))  # type: ignore[arg-type]
+        return _combine(parts, np.concatenate)
 
-    def _arrays(self) -> tuple[Array | None, ...]:
-        return self.values, self.target, self.weight, self.probabilities, self.losses, self.hits, self.groups
+
+def _combine(parts: Sequence[Predictions], function: Callable[[list[Array]], Array]) -> Predictions:
+    """Return predictions whose arrays are those of a function of the parts' arrays."""
+    first = parts[0]
+    arrays: dict[str, Any] = {
+        field.name: function([getattr(part, field.name) for part in parts])
+        for field in dataclasses.fields(first)
+        if isinstance(getattr(first, field.name), np.ndarray)
+    }
+    return dataclasses.replace(first, **arrays)
 
 
 def build_predictions(

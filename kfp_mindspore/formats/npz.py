@@ -37,13 +37,13 @@ def pack_columns(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]
 
 def write_arrays(file: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write plain arrays; equal arrays give equal bytes, and any name is allowed (np.savez refuses `file`)."""
-    from numpy.lib import format as npy
+    import numpy as np
 
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
             # Without a time stamp of its own, ZipInfo has that of 1980.
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as stream:
-                npy.write_array(stream, array, allow_pickle=False)  # type: ignore[no-untyped-call]
+                np.save(stream, array, allow_pickle=False)
 
 
 def read_arrays(file: Path) -> dict[str, NDArray[Any]]:

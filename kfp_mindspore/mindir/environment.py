@@ -12,6 +12,9 @@ from typing import Any
 from kfp_mindspore.errors import MissingExtraError
 from kfp_mindspore.settings import COMPILER_DUMP_VARIABLE, LOG_LEVEL_VARIABLE, ROLE_VARIABLE
 
+# Errors of MindSpore 2.9 for a network that cannot be compiled or computed.
+NETWORK_ERRORS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError)
+
 
 def set_defaults() -> None:
     """Set the log level and the dump directory of failed compiles, the temporary directory.

@@ -15,7 +15,6 @@ from kfp_mindspore.evaluation import Predictions, build_predictions, compute_met
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.formats.signature import Signature
-from kfp_mindspore.transform.load import load_transform
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -93,7 +92,7 @@ def evaluate_bundle(
     dataset = Dataset.open(dataset_dir)
     get_metric(metric, dataset.task)
     bundle = ModelBundle.open(bundle_dir)
-    samples = read_samples(dataset, split)
+    samples = read_model_samples(bundle, dataset, split)
     inputs = select_inputs(bundle, samples)
     from kfp_mindspore.mindir.encryption import require_key
     from kfp_mindspore.mindir.runner import GraphRunner
@@ -109,16 +108,22 @@ def evaluate_bundle(
     return summarize(dataset, Predictions.concatenate(parts), metric)
 
 
-def select_inputs(bundle: ModelBundle, samples: Samples) -> dict[str, NDArray[Any]]:
-    """Return the graph's inputs: the bundle's declared preprocessing of the raw columns, as the server computes it.
-
-    Without one they are the samples' inputs by name; a single input may have another name.
+def read_model_samples(bundle: ModelBundle, dataset: Dataset, split: str) -> Samples:
+    """Read a split after the preprocessing that the bundle declares, else after the dataset's.
 
     Raises:
-        UserError: The samples have no input of a name, or do not fit the preprocessing.
+        UserError: There is no such split, or its columns do not fit the preprocessing.
     """
-    if bundle.read_preprocessing().get("pre") and (transform := load_transform(bundle)):
-        return transform.run_preprocess(samples.raw)
+    declaration = bundle.read_preprocessing()
+    return read_samples(dataset, split, preprocessing=declaration if declaration.get("pre") else None)
+
+
+def select_inputs(bundle: ModelBundle, samples: Samples) -> dict[str, NDArray[Any]]:
+    """Return the graph's inputs: the samples' inputs of the same names; a single input may have another name.
+
+    Raises:
+        UserError: The samples have no input of a name.
+    """
     names = [spec.name for spec in bundle.signature.inputs]
     if len(names) == len(samples.inputs) == 1:
         return dict(zip(names, samples.inputs.values(), strict=True))

@@ -27,7 +27,7 @@ from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.formats.manifest import describe_files
 from kfp_mindspore.formats.model_options import parse_dimensions
 from kfp_mindspore.mindir.encryption import ENCRYPTION, check_key
-from kfp_mindspore.mindir.environment import import_mindspore, use_graph_mode
+from kfp_mindspore.mindir.environment import NETWORK_ERRORS, import_mindspore, use_graph_mode
 from kfp_mindspore.mindir.export_samples import ExportSamples, declare_serving, load_export_samples
 from kfp_mindspore.mindir.index_ranges import compute_index_ranges
 from kfp_mindspore.mindir.metadata import inspect_mindir
@@ -50,9 +50,6 @@ if TYPE_CHECKING:
     from kfp_mindspore.mindir.padding import Axes
 
     Arrays = dict[str, NDArray[Any]]
-
-# What MindSpore raises for a network that cannot be compiled.
-_NETWORK_ERRORS = (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError, NotImplementedError)
 
 _logger = logging.getLogger(__name__)
 
@@ -228,7 +225,7 @@ def _export(cell: nn.Cell, scratch: Path, arrays: Arrays, fixed: int | None, axe
     options = {} if key is None else {"enc_key": key, "enc_mode": ENCRYPTION}
     try:
         mindspore.export(cell, *inputs, file_name=str(file.with_suffix("")), file_format="MINDIR", **options)
-    except _NETWORK_ERRORS as error:
+    except NETWORK_ERRORS as error:
         specs = [describe_tensor(name, array, fixed or -1, axes) for name, array in arrays.items()]
         found = ", ".join(f"{spec.name} of {spec.dtype} {spec.shape}" for spec in specs)
         message = f"{type(cell).__name__} cannot be exported for {found}: {shorten_error(error)}"
@@ -248,7 +245,7 @@ def _accepts(cell: nn.Cell, arrays: Arrays) -> bool:
 
     try:
         cell(*(mindspore.Tensor(array) for array in arrays.values()))
-    except _NETWORK_ERRORS:
+    except NETWORK_ERRORS:
         return False
     return True
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kfp_mindspore.data.preprocessing import apply_declaration
 from kfp_mindspore.data.samples import read_samples
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.checkpoint import Checkpoint
@@ -81,7 +82,9 @@ def load_export_samples(
         if not arrays or len({len(array) if array.ndim else 0 for array in arrays.values()} | {0}) != 2:
             raise UserError("samples: must be arrays of the same number of rows, at least 1")
         raw = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        return ExportSamples(_preprocess(declaration, raw, "samples"), raw, declaration, origin={"dataset": "samples"})
+        inputs = apply_declaration(declaration, raw, "samples") if declaration else raw
+        inputs = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
+        return ExportSamples(inputs, raw, declaration, origin={"dataset": "samples"})
     if dataset_dir is None:
         raise UserError(
             "export needs real inputs to compare the exported graph with the network",
@@ -90,8 +93,7 @@ def load_export_samples(
     if count < 1:
         raise UserError(f"sample_count: must be at least 1, got {count}")
     dataset = Dataset.open(dataset_dir)
-    held_out = read_samples(dataset, _SPLIT, count=count)
-    inputs = held_out.inputs
+    held_out = read_samples(dataset, _SPLIT, count=count, preprocessing=declaration or None)
     if declared and not declaration:
         declaration = dataset.preprocessing
     elif declaration and declaration != dataset.preprocessing:
@@ -100,10 +102,9 @@ def load_export_samples(
             dataset_dir,
             checkpoint.path,
         )
-        inputs = _preprocess(declaration, held_out.raw, str(dataset_dir))
     is_classification = dataset.task == "classification"
     return ExportSamples(
-        inputs,
+        held_out.inputs,
         held_out.raw,
         declaration,
         target=held_out.target if is_classification else None,
@@ -164,21 +165,6 @@ def _describe_raw(samples: ExportSamples) -> list[TensorSpec]:
         TensorSpec(name, "bytes" if array.dtype == object else array.dtype.name, (-1, *array.shape[1:]))
         for name, array in samples.raw.items()
     ]
-
-
-def _preprocess(declaration: Mapping[str, Any], raw: Arrays, subject: str) -> Arrays:
-    import numpy as np
-
-    if not declaration:
-        return raw
-    pipeline = build_pipeline(declaration)
-    expected = [spec.name for spec in pipeline.inputs or ()]
-    if expected and set(expected) != set(raw):
-        raise UserError(
-            f"{subject}: the model's preprocessing takes {', '.join(expected)}, got {', '.join(raw)}",
-            hint="Give samples with the inputs that the network was trained on (--dataset, samples=…).",
-        )
-    return {name: np.ascontiguousarray(array) for name, array in pipeline.preprocess(raw).items()}
 
 
 def _get_name(declaration: Mapping[str, Any]) -> str:

@@ -170,11 +170,12 @@ class ModelRunner:
         if self.transform is None:
             return self._runner.predict(inputs)
         count = min((len(array) for array in inputs.values()), default=0)
-        if not self.bundle.signature.batch_size or count <= _ROWS:
+        rows = self.transform.transform.max_rows or _ROWS
+        if not self.bundle.signature.batch_size or count <= rows:
             return self._predict(self.transform, inputs)
         parts = [
-            self._predict(self.transform, {name: array[start : start + _ROWS] for name, array in inputs.items()})
-            for start in range(0, count, _ROWS)
+            self._predict(self.transform, {name: array[start : start + rows] for name, array in inputs.items()})
+            for start in range(0, count, rows)
         ]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 

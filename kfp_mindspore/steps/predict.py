@@ -42,12 +42,11 @@ def predict_batch(
     """
     import numpy as np
 
-    from kfp_mindspore.data import read_samples
     from kfp_mindspore.evaluation.predictions import decode_scores
     from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle
     from kfp_mindspore.formats.dataset import Dataset
     from kfp_mindspore.mindir import GraphRunner
-    from kfp_mindspore.mindir.evaluate import select_inputs
+    from kfp_mindspore.mindir.evaluate import read_model_samples, select_inputs
 
     matched = re.fullmatch(r"(\d+)/(\d+)", shard)
     number, count = (int(group) for group in matched.groups()) if matched else (0, 0)
@@ -56,7 +55,7 @@ def predict_batch(
     opened = ModelBundle.open(bundle.path)
     signature = opened.signature
     data = Dataset.open(dataset.path)
-    inputs = select_inputs(opened, read_samples(data, split))
+    inputs = select_inputs(opened, read_model_samples(opened, data, split))
     indexes = np.arange(number - 1, data.splits[split], count)
     file = Path(predictions.path)
     file.parent.mkdir(parents=True, exist_ok=True)

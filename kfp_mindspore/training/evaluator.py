@@ -10,6 +10,7 @@ from mindspore.train import Metric, get_metric_fn, names
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.evaluation import METRICS
+from kfp_mindspore.mindir.environment import NETWORK_ERRORS
 from kfp_mindspore.training.data import Validation
 from kfp_mindspore.training.diagnosis import explain_computation
 from kfp_mindspore.training.losses import NetworkWithLoss
@@ -68,7 +69,7 @@ class Evaluator:
     def _compute(self, batch: tuple[Any, ...]) -> Any:
         try:
             return self.cell(*batch)
-        except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:
+        except NETWORK_ERRORS as error:
             explained = explain_computation(error, self._network, self.validation.layout.names, batch)
             if explained is None:
                 raise

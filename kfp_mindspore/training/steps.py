@@ -11,6 +11,7 @@ import numpy as np
 from mindspore import ParameterTuple, Tensor, amp, nn, ops
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.mindir.environment import NETWORK_ERRORS
 from kfp_mindspore.training.config import TrainingConfig
 from kfp_mindspore.training.diagnosis import explain_computation
 from kfp_mindspore.training.distributed import WorkerInfo
@@ -308,7 +309,7 @@ class Trainer:
             else:
                 loss, stops = self._accumulate(batch, stop)
             return loss, float(stops.asnumpy().ravel()[0]) > 0
-        except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:
+        except NETWORK_ERRORS as error:
             explained = explain_computation(error, self._network, self._names, batch)
             if explained is None:
                 raise

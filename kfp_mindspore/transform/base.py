@@ -93,6 +93,11 @@ class Transform:
         """Whether `postprocess` does anything."""
         return type(self).postprocess is not Transform.postprocess
 
+    @property
+    def max_rows(self) -> int | None:
+        """Most rows of one call of `preprocess`, whatever they hold; None without a limit."""
+        return None
+
     def describe_inputs(self, signature: Signature) -> tuple[TensorSpec, ...]:
         """Return the specs of requests for a model with this signature; default `inputs`."""
         return signature.inputs if self.inputs is None else tuple(self.inputs)

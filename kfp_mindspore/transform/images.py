@@ -20,7 +20,6 @@ _CHANNELS = {"L": 1, "RGB": 3}
 _FORMATS = ("JPEG", "PNG")
 # Decoding takes up to 12 bytes per pixel and channel, however small the file is.
 _MAX_PIXELS = 1 << 22
-_MAX_IMAGES = 4
 # The limit of JPEG.
 _MAX_SIDE = 65_535
 # Errors of Pillow for files that are truncated, damaged or of another format.
@@ -39,6 +38,8 @@ class DecodeImage(Step):
         column: The input; may be left out when there is only one.
     """
 
+    max_rows = 4
+
     def __init__(self, mode: str = "RGB", *, max_pixels: int = _MAX_PIXELS, column: str = "") -> None:
         super().__init__(column)
         if mode not in _CHANNELS:
@@ -50,7 +51,7 @@ class DecodeImage(Step):
         """Decode an array of N `bytes` objects, or uint8 of shape (N, number of bytes)."""
         files = [row.tobytes() if isinstance(row, np.ndarray) else bytes(row) for row in batch]
         rows: list[NDArray[Any]] = []
-        left = _MAX_IMAGES * self.max_pixels
+        left = self.max_rows * self.max_pixels
         for index, content in enumerate(files):
             rows.append(self._decode(content, "image" if len(files) == 1 else f"image of row {index}", left))
             left -= rows[-1].shape[1] * rows[-1].shape[2]
@@ -89,7 +90,7 @@ class DecodeImage(Step):
                     )
                 if width * height > left:
                     raise TransformInputError(
-                        f"{where}: all images of a request must have at most {_MAX_IMAGES * self.max_pixels} pixels"
+                        f"{where}: all images of a request must have at most {self.max_rows * self.max_pixels} pixels"
                     )
                 if image.mode[0] in "IF":
                     raise TransformInputError(f"{where}: must have 8 bits a channel, its mode is {image.mode}")

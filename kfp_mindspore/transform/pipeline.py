@@ -31,6 +31,9 @@ class Step:
         column: The input or output to compute; may be left out when there is only one.
     """
 
+    max_rows: int | None = None
+    """Most rows of one call, whatever they hold; None without a limit."""
+
     def __init__(self, column: str = "") -> None:
         self.column = column
 
@@ -159,6 +162,11 @@ class Pipeline(Transform):
     def postprocesses(self) -> bool:
         """Whether there are postprocessing steps."""
         return bool(self.post)
+
+    @property
+    def max_rows(self) -> int | None:
+        """Most rows of one call of `preprocess`: the least limit of its steps."""
+        return min((step.max_rows for step in self.pre if step.max_rows is not None), default=None)
 
     def preprocess(self, inputs: Arrays) -> Arrays:
         """Apply the preprocessing steps.

@@ -12,8 +12,34 @@ from kfp_mindspore.transform.base import Arrays
 from kfp_mindspore.transform.pipeline import Step, require_fitted
 from kfp_mindspore.transform.values import Normalize
 
+Floats = NDArray[np.float64]
 
-class Standardize(Step):
+
+class _Scaling(Step):
+    """Subtracts and divides, for each channel or feature (axis 1); fitted to a `Normalize`."""
+
+    def fit(self, arrays: Arrays) -> Normalize:
+        """Return the `Normalize` of these arrays.
+
+        Raises:
+            UserError: The column holds no numbers, or NaN or infinity.
+        """
+        values = _get_numbers(self, arrays)
+        offset, scale = self.measure(values, tuple(axis for axis in range(values.ndim) if axis != 1))
+        # A deviation that float32 cannot represent, 1e-60 for example, would become 0 as well.
+        scale = np.where(scale > np.finfo(np.float32).tiny, scale, 1.0)
+        return Normalize(_to_list(offset), _to_list(scale), column=self.column)
+
+    def measure(self, values: Floats, axes: tuple[int, ...]) -> tuple[Floats, Floats]:
+        """Return what is subtracted, and the divisor; 0 for a constant channel."""
+        raise NotImplementedError(f"{type(self).__name__}.measure")
+
+    def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
+        """Raise UserError: the step must be fitted first."""
+        raise require_fitted(self)
+
+
+class Standardize(_Scaling):
     """Numbers to mean 0 and standard deviation 1, for each channel or feature (axis 1); fitted to a `Normalize`.
 
     A constant channel keeps its deviation: its std is 1.
@@ -22,45 +48,26 @@ class Standardize(Step):
         column: The input; may be left out when there is only one.
     """
 
-    def fit(self, arrays: Arrays) -> Normalize:
-        """Return the `Normalize` of these arrays.
-
-        Raises:
-            UserError: The column holds no numbers, or NaN or infinity.
-        """
-        column, values, axes = _get_numbers(self, arrays)
-        std = values.std(axis=axes)
-        return Normalize(_to_list(values.mean(axis=axes)), _to_list(_replace_constants(std)), column=column)
-
-    def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
-        """Raise UserError: the step must be fitted first."""
-        raise require_fitted(self)
+    def measure(self, values: Floats, axes: tuple[int, ...]) -> tuple[Floats, Floats]:
+        """Return mean and standard deviation."""
+        return values.mean(axis=axes), values.std(axis=axes)
 
 
-class MinMax(Step):
+class MinMax(_Scaling):
     """Numbers to 0..1, for each channel or feature (axis 1); fitted to a `Normalize`. A constant channel becomes 0.
 
     Args:
         column: The input; may be left out when there is only one.
     """
 
-    def fit(self, arrays: Arrays) -> Normalize:
-        """Return the `Normalize` of these arrays.
-
-        Raises:
-            UserError: The column holds no numbers, or NaN or infinity.
-        """
-        column, values, axes = _get_numbers(self, arrays)
+    def measure(self, values: Floats, axes: tuple[int, ...]) -> tuple[Floats, Floats]:
+        """Return the least value and the range."""
         least = values.min(axis=axes)
-        return Normalize(_to_list(least), _to_list(_replace_constants(values.max(axis=axes) - least)), column=column)
-
-    def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
-        """Raise UserError: the step must be fitted first."""
-        raise require_fitted(self)
+        return least, values.max(axis=axes) - least
 
 
-def _get_numbers(step: Step, arrays: Arrays) -> tuple[str, NDArray[np.float64], tuple[int, ...]]:
-    """Return the column's name in the step, its values as float64, and the axes to reduce."""
+def _get_numbers(step: Step, arrays: Arrays) -> Floats:
+    """Return the values of the step's column as float64."""
     column = step.get_column(arrays)
     array = arrays[column]
     where = f"{type(step).__name__}: {column!r}"
@@ -71,14 +78,9 @@ def _get_numbers(step: Step, arrays: Arrays) -> tuple[str, NDArray[np.float64], 
     values = array.astype(np.float64)
     if not np.isfinite(values).all():
         raise UserError(f"{where}: must hold finite numbers, {int((~np.isfinite(values)).sum())} are NaN or infinite")
-    return step.column, values, tuple(axis for axis in range(values.ndim) if axis != 1)
+    return values
 
 
-def _replace_constants(scale: NDArray[np.float64]) -> NDArray[np.float64]:
-    # A deviation that float32 cannot represent, 1e-60 for example, would become 0 as well.
-    return np.where(scale > np.finfo(np.float32).tiny, scale, 1.0)
-
-
-def _to_list(values: NDArray[np.float64]) -> list[float]:
+def _to_list(values: Floats) -> list[float]:
     numbers: list[float] = np.atleast_1d(values).tolist()
     return numbers

@@ -63,8 +63,10 @@ def read_parquet(path: Path, request: Request) -> Source:
 
     where = f"{path.name} (Parquet)"
     try:
-        file = path if path.is_file() else next(iter(sorted(path.rglob("*.parquet"))))
-        names = select_fields(where, request, parquet.read_schema(str(file)).names)
+        files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
+        if not files:
+            raise UserError(f"{where}: has no file *.parquet")
+        names = select_fields(where, request, parquet.read_schema(str(files[0])).names)
         table = parquet.read_table(str(path), columns=names)
     except (lib.ArrowException, OSError) as error:
         raise UserError(f"{where}: cannot be read ({error})") from None

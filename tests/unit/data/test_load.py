@@ -225,8 +225,24 @@ def test_dataset_directory_is_copied_from_path_or_uri(tmp_path: Path, spell: Cal
     written = load_dataset("wine", tmp_path / "wine")
     copied = load_dataset(spell(written.path), tmp_path / "copied")
     assert (copied.digests, copied.labels, copied.digest) == (written.digests, written.labels, written.digest)
-    with pytest.raises(UserError, match="is a dataset directory, which is copied"):
-        load_dataset(spell(written.path), tmp_path / "copied", target="label")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"target": "label"},
+        {"storage": "mindrecord"},
+        {"missing": "mean"},
+        {"format": "csv"},
+        {"length": 8},
+        {"image_size": (8, 8)},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+def test_options_for_a_dataset_directory_are_refused(tmp_path: Path, option: dict[str, Any]) -> None:
+    written = load_dataset("wine", tmp_path / "wine")
+    with pytest.raises(UserError, match=f"is a dataset directory, which is copied: {next(iter(option))} cannot"):
+        load_dataset(str(written.path), tmp_path / "copied", **option)
 
 
 def test_three_bare_splits_are_described(tmp_path: Path) -> None:
@@ -394,6 +410,7 @@ def test_error_names_the_unknown_source(name: str, tmp_path: Path) -> None:
         ("bad.csv", b"a,b\n", {}, r"bad\.csv \(CSV\): has no rows"),
         ("bad.jsonl", b"{", {}, r"bad\.jsonl \(JSON lines\): cannot be parsed"),
         ("bad.parquet", b"PAR1", {}, r"bad\.parquet \(Parquet\): cannot be read"),
+        ("empty", None, {"format": "parquet"}, r"empty \(Parquet\): has no file \*\.parquet"),
         ("bad.xyz", b"?", {}, r"bad\.xyz: unknown format: expected a name that ends with \.csv"),
         ("bad.txt", b"\xff\xfe", {}, r"bad\.txt \(text\): not UTF-8"),
         ("bad.txt", b"too short", {}, r"bad\.txt \(text\): 9 characters are too few"),
@@ -411,9 +428,12 @@ def test_error_names_the_unknown_source(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_messages_name_the_file_and_its_format(
-    name: str, content: bytes, options: dict[str, Any], message: str, tmp_path: Path
+    name: str, content: bytes | None, options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    (tmp_path / name).write_bytes(content)
+    if content is None:
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
         load_dataset(str(tmp_path / name), tmp_path / "data", **options)
     assert not (tmp_path / "data").exists()

@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 from kfp import dsl
 
-from kfp_mindspore.data import read_samples
+from kfp_mindspore.data import load_dataset, read_samples
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.checkpoint import NetworkSpec, write_checkpoint
 from kfp_mindspore.formats.dataset import Column, write_dataset
-from kfp_mindspore.mindir import evaluate_bundle, export_mindir
+from kfp_mindspore.mindir import evaluate_bundle, export_mindir, verify_bundle
 from kfp_mindspore.mindir.evaluate import predict_task, summarize
 from kfp_mindspore.steps.predict import predict_batch
 from kfp_mindspore.steps.reports import render_evaluation
 from kfp_mindspore.testing import make_once
+from kfp_mindspore.transform import DecodeImage, Resize
+from tests.support.data_sources import write_source
 
 pytestmark = pytest.mark.mindspore
 
@@ -119,6 +121,29 @@ def test_ranking_by_groups(trained: Path) -> None:
     assert 0.8 < found.metrics["roc_auc"] < 1
     assert 0.8 < found.value <= 1
     assert found.predictions.groups is not None
+
+
+def test_images_are_decoded_in_parts(tmp_path: Path) -> None:
+    import mindspore
+
+    from tests.support.small_networks import Classifier
+
+    # All images of the test split exceed the limit of a request: 12 · 30 pixels, 4 · 64 are allowed.
+    steps = [DecodeImage("L", max_pixels=64), Resize((8, 8))]
+    source = write_source("images", tmp_path)
+    first, other = (load_dataset(source, tmp_path / f"{seed}", seed=seed, preprocessing=steps) for seed in (1, 2))
+    network = Classifier(2)
+    with write_checkpoint(
+        tmp_path / "checkpoint", epoch=1, step=1, seed=1, network=NetworkSpec("c"), preprocessing=first.preprocessing
+    ) as directory:
+        mindspore.save_checkpoint(network, str(directory / "network.ckpt"))
+    bundle = export_mindir(tmp_path / "checkpoint", tmp_path / "model", dataset_dir=first.path, network=network)
+    samples = read_samples(other, "test")
+    scores = samples.inputs["image"].reshape(-1, 64) @ network.dense.weight.asnumpy().T + network.dense.bias.asnumpy()
+    found = evaluate_bundle(bundle.path, other.path)
+    assert found.count == len(samples) == 12
+    np.testing.assert_array_equal(found.predictions.values, scores.argmax(axis=1))
+    assert verify_bundle(bundle.path, outputs=True).max_abs_diff <= 1e-5
 
 
 @pytest.mark.parametrize(

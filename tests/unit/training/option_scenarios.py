@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scenario_runner import run_scenarios
 
 from kfp_mindspore import training
 from kfp_mindspore.errors import KfpMindSporeError
@@ -583,17 +584,5 @@ def mistakes(path: Path) -> Any:
     return found
 
 
-def main() -> None:
-    results = {}
-    for name, function in SCENARIOS.items():
-        if len(sys.argv) > 2 and name not in sys.argv[2:]:
-            continue
-        directory = ROOT / name
-        directory.mkdir()
-        results[name] = function(directory)
-        print("done", name, flush=True)
-    (ROOT / "results.json").write_text(json.dumps(results, default=str))
-
-
 if __name__ == "__main__":
-    main()
+    run_scenarios(SCENARIOS)

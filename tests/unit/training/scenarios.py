@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scenario_runner import run_scenarios
 
 from kfp_mindspore import training
 from kfp_mindspore.data import load_dataset, read_samples
@@ -527,15 +528,5 @@ def failed_compile(path: Path) -> Any:
     return {}
 
 
-def main() -> None:
-    results = {}
-    for name, function in SCENARIOS.items():
-        directory = ROOT / name
-        directory.mkdir()
-        results[name] = function(directory)
-        print("done", name, flush=True)
-    (ROOT / "results.json").write_text(json.dumps(results, default=str))
-
-
 if __name__ == "__main__":
-    main()
+    run_scenarios(SCENARIOS)
