@@ -138,7 +138,7 @@ def inspect(path: Path, key_file: Path | None, as_json: bool) -> None:
                 raise
             reason = f"not read, {error.message}. {error.hint}"
     if as_json:
-        described = {} if bundle is None else _describe(bundle)
+        described = {} if bundle is None else {**_describe(bundle), **_describe_serving(bundle)}
         print_json({**described, "mindir": None if info is None else info.to_dict()})
         return
     if info is None and bundle is not None:
@@ -152,7 +152,7 @@ def inspect(path: Path, key_file: Path | None, as_json: bool) -> None:
         if bundle is None:
             _print_specs(info.inputs, info.outputs)
     if bundle is not None:
-        _print_signature(bundle.signature)
+        _print_signature(bundle)
 
 
 @model.command(epilog="Example: kfp-mindspore model verify out/model --outputs")
@@ -236,11 +236,29 @@ def _describe(bundle: ModelBundle) -> dict[str, Any]:
     return {"path": str(bundle.path), **signature.to_dict()}
 
 
-def _print_signature(signature: Signature) -> None:
+def _describe_serving(bundle: ModelBundle) -> dict[str, Any]:
+    signature: Signature = bundle.signature
+    return {"task": signature.task, "labels": list(signature.labels), "preprocessing": bundle.read_preprocessing()}
+
+
+def _print_signature(bundle: ModelBundle) -> None:
+    from kfp_mindspore.data.report import render_labels, render_steps
+
+    signature: Signature = bundle.signature
     _print_specs(signature.inputs, signature.outputs)
+    if signature.task:
+        click.echo(f"\ntask: {signature.task}")
+    if signature.labels:
+        click.echo(render_labels(signature.labels))
+    if declaration := bundle.read_preprocessing():
+        for spec in declaration.get("inputs", ()):
+            click.echo(f"request {spec['name']}: {spec['dtype']} ({', '.join(map(str, spec['shape']))})")
+        click.echo(f"preprocessing: {render_steps(declaration.get('pre', ()))}")
+        click.echo(f"postprocessing: {render_steps(declaration.get('post', ()))}")
     if TRANSFORM_FILE in signature.files:
         click.echo(f"\n{TRANSFORM_FILE}: changes requests and responses; served only with --allow_model_code true")
-    for title, table in (("verified", signature.verified), ("metadata", signature.metadata)):
+    metadata = {name: text for name, text in signature.metadata.items() if name not in ("task", "labels")}
+    for title, table in (("verified", signature.verified), ("metadata", metadata)):
         if table:
             click.echo(f"\n{title}:")
             for name, value in table.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -20,10 +21,16 @@ from kfp_mindspore.data.columns import (
     fill_missing,
 )
 from kfp_mindspore.data.fetch import fetch_source
-from kfp_mindspore.data.report import compute_statistics, count_duplicates, list_constants, list_missing_classes
+from kfp_mindspore.data.report import (
+    compute_statistics,
+    count_duplicates,
+    list_constants,
+    list_missing_classes,
+    list_rounded,
+)
 from kfp_mindspore.data.roles import Inputs, Roles, list_exact_fields, list_fields, resolve_roles
 from kfp_mindspore.data.sources import sklearn_sets
-from kfp_mindspore.data.sources.base import Request, Source
+from kfp_mindspore.data.sources.base import TARGETS, Request, Source
 from kfp_mindspore.data.sources.formats import read_path
 from kfp_mindspore.data.sources.named import READERS as NAMED
 from kfp_mindspore.data.split import check_fractions, parse_mode, split_samples
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
 
     from kfp_mindspore.data.preprocessing import Given
 
+_logger = logging.getLogger(__name__)
 _HINT = f"Named data sets are {', '.join(NAMED)}; or give a file, a directory or a URI such as s3://…."
 
 
@@ -223,7 +231,14 @@ def _write(output: Path, source: Source, roles: Roles, options: _Options) -> Dat
     target = encode_target(
         roles.target, [source.columns[name] for name in roles.target], source.labels, options.task or source.task
     )
+    if target.task == "none" and target.reason:
+        _logger.warning(
+            "%s: no field is named %s, so the task is none: name the target with --target NAME or target=…",
+            source.where,
+            " or ".join(TARGETS),
+        )
     indexes = _split(source, roles, target, options)
+    integers = {name for name, array in source.columns.items() if array.dtype.kind in "iu"} | source.integers
     features = build_features(source, roles)
     others = _build_others(source, roles, target, options.kind)
     source.columns.clear()
@@ -246,6 +261,7 @@ def _write(output: Path, source: Source, roles: Roles, options: _Options) -> Dat
         "left_out": [name for name in source.times if name not in roles.list_fields()],
         "conversions": dict(features.conversions),
         "constant": list_constants(columns, statistics),
+        "rounded": list_rounded(columns, statistics, integers),
         "duplicates": count_duplicates(columns, splits),
     }
     if target.task == "classification":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.formats.dataset import Column, Dataset
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BLOCK_ROWS = 1 << 16
+# float32 represents each integer up to here.
+_EXACT = 1 << 24
 
 
 def compute_statistics(columns: Sequence[Column], arrays: Mapping[str, NDArray[Any]]) -> dict[str, dict[str, Any]]:
@@ -43,6 +45,20 @@ def list_constants(columns: Sequence[Column], statistics: Mapping[str, Mapping[s
             continue
         names = column.fields or [f"{column.name}[{index}]" for index in range(len(least))]
         found += [name for name, low, high in zip(names, least, greatest, strict=True) if low == high]
+    return found
+
+
+def list_rounded(
+    columns: Sequence[Column], statistics: Mapping[str, Mapping[str, Any]], integers: Collection[str]
+) -> list[str]:
+    """Return the fields of integers that float32 columns cannot represent exactly: beyond 2²⁴ in the training split."""
+    found = []
+    for column in columns:
+        values = statistics.get(column.name)
+        if column.dtype != "float32" or len(column.shape) != 1 or len(column.fields) != column.shape[0] or not values:
+            continue
+        limits = zip(column.fields, values["min"], values["max"], strict=True)
+        found += [name for name, low, high in limits if name in integers and max(-low, high) >= _EXACT]
     return found
 
 
@@ -82,14 +98,12 @@ def render_report(dataset: Dataset) -> str:
     guessed = f" (guessed: {report['task_reason']})" if report.get("task_reason") else ""
     lines = [f"{dataset.name}: {dataset.task}{guessed}"]
     if dataset.labels:
-        shown = ", ".join(dataset.labels[:10]) + (", …" if len(dataset.labels) > 10 else "")
-        lines.append(f"labels: {len(dataset.labels)} ({shown})")
+        lines.append(render_labels(dataset.labels))
     lines.append("samples: " + ", ".join(f"{count:,} {split}" for split, count in dataset.splits.items()))
     for column in dataset.columns:
         fields = f" = {', '.join(column.fields[:8])}{', …' if len(column.fields) > 8 else ''}" if column.fields else ""
         lines.append(f"{column.role} {column.name}: {column.dtype} {list(column.shape)}{fields}")
-    steps = [_render_step(step) for step in dataset.preprocessing.get("pre", [])]
-    lines.append(f"preprocessing: {', '.join(steps) or 'none'}")
+    lines.append(f"preprocessing: {render_steps(dataset.preprocessing.get('pre', ()))}")
     if report.get("missing"):
         rule = f", rule {report['missing_rule']}"
         lines.append(
@@ -105,12 +119,26 @@ def render_report(dataset: Dataset) -> str:
     ]
     if report.get("constant"):
         lines.append(f"warning: constant in train: {', '.join(report['constant'])}")
+    if report.get("rounded"):
+        names = ", ".join(report["rounded"])
+        lines.append(f"warning: integers above 2^24 are rounded to float32 in {names}: make it an input of its own")
     lines += [
         f"warning: {count} samples of {split} have the features of a training sample"
         for split, count in report.get("duplicates", {}).items()
         if count
     ]
     return "\n".join(lines)
+
+
+def render_labels(labels: Sequence[str]) -> str:
+    """Return the number of labels and the first ten, those without visible characters in quotes."""
+    shown = [label if label.strip() and label.isprintable() else repr(label) for label in labels[:10]]
+    return f"labels: {len(labels)} ({', '.join(shown)}{', …' if len(labels) > 10 else ''})"
+
+
+def render_steps(steps: Sequence[Mapping[str, Any]]) -> str:
+    """Return the types and columns of declared steps in order."""
+    return ", ".join(map(_render_step, steps)) or "none"
 
 
 def render_statistics(dataset: Dataset) -> list[str]:

@@ -13,6 +13,9 @@ from kfp_mindspore.formats.dataset import ROLES, Dataset
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+GROUP = "group"
+"""Column of role `id` with the query of each sample of a ranking."""
+
 
 @dataclass(frozen=True)
 class Samples:

@@ -64,6 +64,12 @@ class Metric:
         assert self.compute is not None
         return float(self.compute(predictions))
 
+    def describe_range(self) -> str:
+        """Return the range as text, such as `0 to 1` or `at least 0`."""
+        if math.isfinite(self.low) and math.isfinite(self.high):
+            return f"{self.low:g} to {self.high:g}"
+        return f"at least {self.low:g}" if math.isfinite(self.low) else f"at most {self.high:g}"
+
     def is_met(self, value: float, threshold: float | None) -> bool:
         """Return whether a value reaches a threshold in the metric's direction; NaN does not, None always."""
         if threshold is None:
@@ -104,27 +110,21 @@ def check_threshold(metric: str, threshold: float | None, *, task: str = "", sub
     """Refuse a threshold that lies outside the metric's range, and a metric that does not exist.
 
     Args:
-        metric: Name of the metric; empty for the default metric of the task. Without both nothing is known to refuse.
+        metric: Name of the metric; empty for the default metric of the task.
         threshold: The threshold; None for no gate.
-        task: Task of the dataset, where known.
+        task: Task of the dataset; empty where it is not known: one default metric must have the threshold in its range.
         subject: Name of the step or run in the message.
 
     Raises:
         ValidationError: The message names metric, range and threshold.
         UserError: There is no such metric.
     """
-    if not metric and not task:
+    names = [metric] if metric or task else list(_DEFAULTS.values())
+    possible = [get_metric(name, task) for name in names]
+    if threshold is None or any(found.low <= threshold <= found.high for found in possible):
         return
-    found = get_metric(metric, task)
-    if threshold is None or found.low <= threshold <= found.high:
-        return
-    if math.isfinite(found.low) and math.isfinite(found.high):
-        wanted = f"{found.low:g} to {found.high:g}"
-    else:
-        wanted = f"at least {found.low:g}" if math.isfinite(found.low) else f"at most {found.high:g}"
-    raise ValidationError(
-        [f"threshold: must be {wanted}, the range of {found.name}, got {threshold:g}"], subject=subject
-    )
+    wanted = " or ".join(f"{found.describe_range()}, the range of {found.name}" for found in possible)
+    raise ValidationError([f"threshold: must be {wanted}, got {threshold:g}"], subject=subject)
 
 
 def compute_metrics(predictions: Predictions) -> dict[str, float]:

@@ -78,6 +78,7 @@ def build_predictions(
     *,
     weight: Array | None = None,
     groups: Array | None = None,
+    labels: Sequence[str] = (),
 ) -> Predictions:
     """Build the predictions of a task from a network's scores.
 
@@ -93,6 +94,7 @@ def build_predictions(
             language_model: ids (N, L), those below 0 are not counted. ranking: relevance (N,), larger is better.
         weight: Weight of each sample, (N,); for a language model also of each token, (N, L). Default 1.
         groups: Query of each sample, (N,), for ranking.
+        labels: Class names, or the texts of a language model's ids; id 0 is not counted if it is padding.
 
     Raises:
         UserError: The task has no predictions, the arrays do not fit together, or a score is NaN or infinite.
@@ -102,6 +104,8 @@ def build_predictions(
     scores, target = np.asarray(scores), np.asarray(target)
     if not len(target):
         raise UserError("evaluation: no samples")
+    if task == "language_model" and has_padding(labels):
+        target = np.where(target == 0, -1, target)
     if scores.dtype.kind not in "fiub":
         raise UserError(f"scores: must be numbers, got {scores.dtype}")
     scores = scores.astype(np.float64)
@@ -119,6 +123,11 @@ def build_predictions(
     if groups is not None and np.shape(groups) != (len(target),):
         raise UserError(f"groups: must have shape ({len(target)},), got {np.shape(groups)}")
     return _BUILDERS[task](scores, target, weights, None if groups is None else np.asarray(groups))
+
+
+def has_padding(labels: Sequence[str]) -> bool:
+    """Return whether id 0 of a language model is padding: its text is empty, as in the vocabulary of `Tokenize`."""
+    return tuple(labels[:1]) == ("",)
 
 
 def decode_scores(task: str, scores: Array, labels: Sequence[str] = ()) -> list[Any]:

@@ -32,7 +32,6 @@ from kfp_mindspore.formats.signature import FORMAT_VERSION, Signature
 from kfp_mindspore.formats.tensors import TensorSpec
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     Arrays = Mapping[str, NDArray[Any]]
@@ -71,15 +70,19 @@ class VerifiedSamples:
     Args:
         inputs: The graph's, by name, each of shape (N, …).
         outputs: The graph's, by name, each of shape (N, …).
-        labels: True class indexes, int32 of shape (N,), or None where not known.
+        labels: Targets as the dataset stores them, such as class indexes, int32 of shape (N,); None where not known.
         raw: With a declared preprocessing, the samples before it: by name, each of shape (N, …), texts and files as
             `bytes` objects.
+        weight: Weight of each sample, float32 of shape (N,), or None.
+        groups: Query of each sample of a ranking, (N,), or None.
     """
 
     inputs: Arrays
     outputs: Arrays
-    labels: NDArray[np.int32] | None
+    labels: NDArray[Any] | None
     raw: Arrays = field(default_factory=dict)
+    weight: NDArray[Any] | None = None
+    groups: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.inputs.values())))
@@ -163,6 +166,8 @@ class ModelBundle:
                 outputs={spec.name: arrays[f"output.{spec.name}"] for spec in self.signature.outputs},
                 labels=arrays.get("labels"),
                 raw={name: raw[f"raw.{name}"] for name in names},
+                weight=arrays.get("weight"),
+                groups=arrays.get("groups"),
             )
         except KeyError as error:
             raise UserError(f"{file}: no array {error.args[0]!r}, found {', '.join(arrays)}") from None
@@ -246,10 +251,10 @@ class BundleWriter:
         """Write the samples of the verification."""
         import numpy as np
 
+        optional = {"labels": samples.labels, "weight": samples.weight, "groups": samples.groups}
         arrays = {f"input.{name}": array for name, array in samples.inputs.items()}
         arrays |= {f"output.{name}": array for name, array in samples.outputs.items()}
-        if samples.labels is not None:
-            arrays["labels"] = samples.labels
+        arrays |= {name: array for name, array in optional.items() if array is not None}
         arrays |= npz.pack_columns({f"raw.{name}": array for name, array in samples.raw.items()})
         np.savez(self.directory / VERIFIED_FILE, **arrays)
 

@@ -107,7 +107,14 @@ def _compare(
     if verified.labels is None:
         return CanaryReport(smoke, agreement, metric.name)
     try:
-        before, after = (metric(build_predictions(task, scores, verified.labels)) for scores in (stable, canary))
+        before, after = (
+            metric(
+                build_predictions(
+                    task, scores, verified.labels, weight=verified.weight, groups=verified.groups, labels=labels
+                )
+            )
+            for scores in (stable, canary)
+        )
     except UserError:
         # The service has other classes, or the metric is not defined for these samples, such as NDCG of one class.
         return CanaryReport(smoke, agreement, metric.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -159,9 +160,8 @@ def read_samples(bundle: ModelBundle) -> VerifiedSamples:
 
         verified, transform = bundle.read_verified(), load_transform(bundle)
         assert transform is not None
-        return VerifiedSamples(
-            verified.raw or verified.inputs, transform.run_postprocess(verified.outputs), verified.labels
-        )
+        outputs = transform.run_postprocess(verified.outputs)
+        return dataclasses.replace(verified, inputs=verified.raw or verified.inputs, outputs=outputs)
     if not _is_transformed(bundle):
         return bundle.read_verified()
     example = bundle.read_example()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
-from kfp_mindspore.data.samples import Samples, read_samples
+from kfp_mindspore.data.samples import GROUP, Samples, read_samples
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.evaluation import Predictions, build_predictions, compute_metrics, get_metric
 from kfp_mindspore.formats.bundle import ModelBundle
@@ -19,8 +19,6 @@ from kfp_mindspore.formats.signature import Signature
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Column of role `id` with the query of each sample of a ranking.
-GROUP = "group"
 # Scores of a language model are reduced to losses after so many samples: (256, 64, 1000) float64 are 131 MB.
 _TOKEN_ROWS = 256
 
@@ -154,17 +152,14 @@ def predict_task(
     if samples.target is None:
         raise UserError(f"{dataset.path}: has no target to evaluate predictions with")
     groups = samples.ids.get(GROUP)
-    target = samples.target[part]
-    if dataset.task == "language_model" and dataset.labels[:1] == ("",):
-        # The vocabulary of texts has padding as id 0, which is not counted.
-        target = target - (target == 0).astype(target.dtype)
     try:
         return build_predictions(
             dataset.task,
             scores,
-            target,
+            samples.target[part],
             weight=None if samples.weight is None else samples.weight[part],
             groups=None if groups is None else groups[part],
+            labels=dataset.labels,
         )
     except UserError as error:
         raise UserError(f"{subject} on {dataset.path}: {error.message}", hint=error.hint) from None

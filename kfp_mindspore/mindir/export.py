@@ -145,7 +145,7 @@ def export_mindir(
         if isinstance(samples, Mapping) and not loaded.declaration and set(samples) != set(named):
             raise UserError(f"samples: must be named {', '.join(named)}, got {', '.join(samples)}")
         outputs = _run_network(cell, list(named.values()), fixed)
-        kept = VerifiedSamples(named, outputs, loaded.target)
+        kept = VerifiedSamples(named, outputs, loaded.target, weight=loaded.weight, groups=loaded.groups)
         signature = _describe_tensors(kept, fixed, dimensions, mindspore.__version__)
         described = _describe(checkpoint, loaded, metadata)
         if key is not None:

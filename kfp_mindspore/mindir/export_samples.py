@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.data.preprocessing import apply_declaration
-from kfp_mindspore.data.samples import read_samples
+from kfp_mindspore.data.samples import GROUP, read_samples
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.formats.dataset import Dataset
@@ -34,7 +34,9 @@ class ExportSamples:
         inputs: The network's inputs by name, each of shape (N, …).
         raw: The same samples as requests have them; equal to `inputs` without a preprocessing.
         declaration: The declared preprocessing; empty for none.
-        target: True class indexes of a classification, int32 of shape (N,), or None.
+        target: Targets as the dataset stores them, shape (N, …), or None.
+        weight: Weight of each sample, float32 of shape (N,), or None.
+        groups: Query of each sample of a ranking, (N,), or None.
         labels: Class names.
         task: The dataset's task; empty without a dataset.
         origin: Where they come from, for the signature's `verified`.
@@ -44,6 +46,8 @@ class ExportSamples:
     raw: Arrays
     declaration: Mapping[str, Any] = field(default_factory=dict)
     target: NDArray[Any] | None = None
+    weight: NDArray[Any] | None = None
+    groups: NDArray[Any] | None = None
     labels: tuple[str, ...] = ()
     task: str = ""
     origin: Mapping[str, Any] = field(default_factory=dict)
@@ -102,12 +106,13 @@ def load_export_samples(
             dataset_dir,
             checkpoint.path,
         )
-    is_classification = dataset.task == "classification"
     return ExportSamples(
         held_out.inputs,
         held_out.raw,
         declaration,
-        target=held_out.target if is_classification else None,
+        target=held_out.target,
+        weight=held_out.weight,
+        groups=held_out.ids.get(GROUP),
         labels=dataset.labels,
         task=dataset.task,
         origin={"dataset": dataset.name, "split": _SPLIT, "sha256": dataset.digest},

@@ -129,7 +129,8 @@ def _describe_improvement(
         "improvement_high": result.high,
     }
     if candidate.hits is not None:
-        values["agreement"] = float((candidate.values == baseline.values).mean())
+        # The padding of texts has the target -1.
+        values["agreement"] = float((candidate.values == baseline.values)[candidate.target >= 0].mean())
     return values
 
 

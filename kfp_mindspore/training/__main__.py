@@ -94,7 +94,10 @@ def train(options: argparse.Namespace) -> FitResult:
 
     from kfp_mindspore.training import losses
 
-    loss = _build(options.loss, "loss", **options.loss_arguments) if options.loss else losses.build_task_loss(task)
+    if options.loss:
+        loss = _build(options.loss, "loss", **options.loss_arguments)
+    else:
+        loss = losses.build_task_loss(task, dataset.labels)
     if options.metrics is None:
         metrics = losses.TASK_METRICS.get(task, ())
     else:

@@ -16,6 +16,7 @@ import mindspore
 from mindspore import nn
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.training.config import TrainingConfig
 
 _logger = logging.getLogger(__name__)
@@ -48,6 +49,26 @@ def check_objects(network: Any, loss: Any, optimizer: Any, config: Any) -> None:
             f"{len(optimizer.parameters)} are not), so training would not change it",
             hint="Build the optimizer over network.trainable_params() of the same object that is trained.",
         )
+
+
+def check_returned_loss(loss: Any, network: Any, data: Any) -> None:
+    """Check that a network without a loss function returns its loss; others would be trained on the sum of the outputs.
+
+    Args:
+        loss: First output of a step.
+        network: The network, for the message.
+        data: The training data as given.
+
+    Raises:
+        UserError: The output is not one number.
+    """
+    if loss.size == 1:
+        return
+    hint = "Give a loss function, such as loss=nn.CrossEntropyLoss()."
+    if isinstance(data, Dataset) and not data.list_columns("target"):
+        hint = f"{data.path} has no target: load it again with --target NAME, or target=…."
+    shape = tuple(loss.shape)
+    raise UserError(f"loss: not given, so {type(network).__name__} must return one number, got {shape}", hint=hint)
 
 
 def apply_precision(network: Any, precision: str) -> Any:

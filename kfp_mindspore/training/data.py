@@ -158,6 +158,7 @@ class Validation:
         layout: Meaning of the tensors.
         read: Returns the tensors of each batch.
         tasks: Task by target; empty where it is not known.
+        labels: Labels of a dataset's target.
     """
 
     raw: Any
@@ -165,6 +166,7 @@ class Validation:
     layout: Layout
     read: Callable[[], Iterable[tuple[Any, ...]]]
     tasks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    labels: tuple[str, ...] = ()
 
 
 def resolve_train(data: Any, network: Any, config: TrainingConfig, worker: WorkerInfo, *, has_loss: bool) -> Source:
@@ -203,9 +205,9 @@ def resolve_validation(validation: Any, data: Any, network: Any, *, has_loss: bo
     # At most two different sizes, so at most two compilations.
     parts = [np.array_split(array, count) for array in columns.arrays]
     batches = [tuple(map(Tensor, batch)) for batch in zip(*parts, strict=True)]
-    known = validation.task if isinstance(validation, Dataset) else ""
+    known, labels = (validation.task, validation.labels) if isinstance(validation, Dataset) else ("", ())
     tasks = {name: known or infer_task(target) for name, target in columns.targets.items()}
-    return Validation(validation, count, layout, lambda: batches, tasks)
+    return Validation(validation, count, layout, lambda: batches, tasks, labels)
 
 
 def _arrange(names: Sequence[str], network: Any, has_loss: bool, field: str) -> Layout:

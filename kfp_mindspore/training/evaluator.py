@@ -94,12 +94,15 @@ class Evaluator:
             raise UserError(f"metrics.{name}: cannot be computed from arrays of {shapes}: {reason}") from error
 
 
-def resolve_metrics(metrics: Mapping[str, Any] | Iterable[str], tasks: Mapping[str, str]) -> dict[str, Any]:
+def resolve_metrics(
+    metrics: Mapping[str, Any] | Iterable[str], tasks: Mapping[str, str], labels: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return metrics by name, from a mapping or from names of `kfp_mindspore.evaluation` and of MindSpore.
 
     Args:
         metrics: Metrics by name, or names.
         tasks: Task by target; empty where it is not known.
+        labels: Labels of a dataset's target.
 
     Raises:
         UserError: A name or an object is not a metric.
@@ -116,7 +119,7 @@ def resolve_metrics(metrics: Mapping[str, Any] | Iterable[str], tasks: Mapping[s
         output, _, kind = str(name).rpartition(".")
         task = tasks.get(output, "") if output else next(iter(tasks.values()), "")
         if is_task_metric(kind, task):
-            found[name] = TaskMetric(kind, task)
+            found[name] = TaskMetric(kind, task, labels)
             continue
         try:
             found[name] = get_metric_fn(kind)

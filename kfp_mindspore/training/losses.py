@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mindspore import nn, ops
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.evaluation.predictions import has_padding
 from kfp_mindspore.training.data import Layout
 
 # Metrics that a training reports unless others are named.
@@ -70,16 +71,20 @@ class TokenLoss(nn.Cell):  # type: ignore[misc]
         return self.loss(ops.reshape(outputs, (-1, outputs.shape[-1])), ops.reshape(target, (-1,)))
 
 
-def build_task_loss(task: str) -> Any:
+def build_task_loss(task: str, labels: Sequence[str] = ()) -> Any:
     """Return the default loss of a task; None for none: the network returns its loss.
 
     classification and language_model have the cross-entropy of logits, multi_label the binary cross-entropy of logits,
     regression and ranking the mean squared error.
+
+    Args:
+        task: Task of the dataset.
+        labels: Its labels; a language model whose id 0 is padding has no loss at padding.
     """
     if task == "classification":
         return nn.CrossEntropyLoss()
     if task == "language_model":
-        return TokenLoss(nn.CrossEntropyLoss())
+        return TokenLoss(nn.CrossEntropyLoss(ignore_index=0) if has_padding(labels) else nn.CrossEntropyLoss())
     if task == "multi_label":
         return LossOfShape(nn.BCEWithLogitsLoss())
     return LossOfShape(nn.MSELoss()) if task in ("regression", "ranking") else None
@@ -170,7 +175,10 @@ def build_loss(loss: Any, layout: Layout) -> Any:
         if isinstance(loss, Mapping) and name not in layout.targets:
             raise UserError(f"{subject}: has no target, found {', '.join(layout.targets) or 'none'}")
     if not layout.targets:
-        raise UserError("loss: the data have no targets; give `labels`, or loss=None if the network returns its loss")
+        raise UserError(
+            "loss: the data have no targets; give `labels`, or loss=None if the network returns its loss",
+            hint="A dataset directory needs a target: load it again with --target NAME, or target=….",
+        )
     losses = {
         name: CheckedLoss(function) if isinstance(function, _ELEMENTWISE) else function
         for name, function in losses.items()

@@ -28,7 +28,7 @@ from kfp_mindspore.training.callbacks import (
     restore_callbacks,
     save_callbacks,
 )
-from kfp_mindspore.training.checks import apply_precision
+from kfp_mindspore.training.checks import apply_precision, check_returned_loss
 from kfp_mindspore.training.config import TrainingConfig
 from kfp_mindspore.training.data import Source, Validation
 from kfp_mindspore.training.distributed import WorkerInfo
@@ -93,7 +93,8 @@ class Run:
         function = None if loss is None else build_loss(loss, source.layout)
         with_loss = mixed if loss is None else NetworkWithLoss(mixed, function, len(source.layout.inputs))
         self._trainer = Trainer(network, with_loss, optimizer, config, worker, source.layout.names)
-        metrics = resolve_metrics(config.metrics, validation.tasks if validation is not None else {})
+        tasks, labels = ({}, ()) if validation is None else (validation.tasks, validation.labels)
+        metrics = resolve_metrics(config.metrics, tasks, labels)
         if loss is None and metrics:
             raise UserError("metrics: need loss=…; a network that returns its loss has no outputs to measure")
         self._names = [parameter.name for parameter in optimizer.parameters]
@@ -303,6 +304,8 @@ class Run:
         begun = time.perf_counter()
         for outputs in self._pending:
             loss = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
+            if self._params.loss_fn is None and self.config.train_step is None:
+                check_returned_loss(loss, self._network, self._source.raw)
             self._loss_sum += float(np.mean(loss.asnumpy()))
         self._pending.clear()
         # The device computes asynchronously: reading a loss waits for its step.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,13 +21,15 @@ class TaskMetric(Metric):  # type: ignore[misc]
     Args:
         name: Name of a metric of `kfp_mindspore.evaluation`.
         task: Task of the target.
+        labels: Class names, or the texts of a language model's ids; () where they are not known.
     """
 
-    def __init__(self, name: str, task: str) -> None:
+    def __init__(self, name: str, task: str, labels: Sequence[str] = ()) -> None:
         super().__init__()
         self._name = name
         self._metric = get_metric(name, task)
         self._task = task
+        self._labels = labels
         self.clear()
 
     def clear(self) -> None:
@@ -47,8 +50,8 @@ class TaskMetric(Metric):  # type: ignore[misc]
 
     def eval(self) -> float:
         """Return the metric of all samples."""
-        predictions = build_predictions(self._task, np.concatenate(self._outputs), np.concatenate(self._targets))
-        return self._metric(predictions)
+        outputs, targets = np.concatenate(self._outputs), np.concatenate(self._targets)
+        return self._metric(build_predictions(self._task, outputs, targets, labels=self._labels))
 
 
 def is_task_metric(name: str, task: str) -> bool:

@@ -29,22 +29,28 @@ class ServiceFixture:
         self.home = root / "home"
 
     def make_bundle(self, name: str = "bundle", samples: int = 40, task: str = "classification") -> Path:
-        """Write a complete bundle of a classification or regression whose model is no graph."""
+        """Write a complete bundle of a task whose model is no graph."""
         path = self.root / name
         random = np.random.default_rng(7)
         inputs = {"image": random.random((samples, 4), np.float32)}
-        classes = 3 if task == "classification" else 1
-        outputs = {"scores": random.random((samples, classes), np.float32)}
+        shape, names = {
+            "classification": ((3,), '["cat", "dog", "eel"]'),
+            "language_model": ((5, 3), '["", "a", "b"]'),
+        }.get(task, ((1,), "[]"))
+        outputs = {"scores": random.random((samples, *shape), np.float32)}
         with write_bundle(path) as writer:
             (writer.directory / "model.mindir").write_text(f"{name}\n" * 100)
-            labels = (np.arange(samples) % 3).astype(np.int32 if task == "classification" else np.float32)
-            writer.write_verified(VerifiedSamples(inputs, outputs, labels))
+            labels = (np.arange(samples) % 3).astype(np.float32 if shape == (1,) else np.int32)
+            if task == "language_model":
+                labels = random.integers(0, 3, (samples, 5), np.int32)
+            groups = np.arange(samples) // 10 if task == "ranking" else None
+            writer.write_verified(VerifiedSamples(inputs, outputs, labels, groups=groups))
             writer.sign(
                 Signature(
                     inputs=(TensorSpec("image", "float32", (-1, 4)),),
-                    outputs=(TensorSpec("scores", "float32", (-1, classes)),),
+                    outputs=(TensorSpec("scores", "float32", (-1, *shape)),),
                     mindspore_version="2.9.0",
-                    metadata={"task": task} | ({"labels": '["cat", "dog", "eel"]'} if classes == 3 else {}),
+                    metadata={"task": task, "labels": names},
                 )
             )
         return path

@@ -57,6 +57,7 @@ class Source:
         times: Fields of times, which are no feature by default.
         is_table: Whether the numbers are standardised by default.
         missing: Number of missing values by field; fields without any may be left out.
+        integers: Fields of integers that were read as float32.
     """
 
     format: str
@@ -70,6 +71,7 @@ class Source:
     times: tuple[str, ...] = ()
     is_table: bool = False
     missing: dict[str, int] = field(default_factory=dict)
+    integers: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()))) if self.columns else 0

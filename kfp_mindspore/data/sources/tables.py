@@ -48,7 +48,8 @@ def read_csv(path: Path, request: Request) -> Source:
             table = csv.read_csv(str(path), parse_options=parse, convert_options=options)
     except (lib.ArrowException, OSError) as error:
         raise UserError(f"{where}: cannot be parsed ({error})") from None
-    return _to_source("CSV", where, table, exact)
+    integers = frozenset(name for name in names if _is_integer(schema.field(name).type))
+    return _to_source("CSV", where, table, exact, integers)
 
 
 def read_parquet(path: Path, request: Request) -> Source:
@@ -98,7 +99,9 @@ def _is_integer(kind: Any) -> bool:
     return bool(types.is_integer(kind))
 
 
-def _to_source(kind: str, where: str, table: Any, exact: frozenset[str] | set[str]) -> Source:
+def _to_source(
+    kind: str, where: str, table: Any, exact: frozenset[str] | set[str], integers: frozenset[str] = frozenset()
+) -> Source:
     from pyarrow import types
 
     if not table.num_rows:
@@ -120,7 +123,17 @@ def _to_source(kind: str, where: str, table: Any, exact: frozenset[str] | set[st
             columns[name] = _to_array(f"{where}: {name}", table.column(name))
     times = tuple(field.name for field in table.schema if types.is_temporal(field.type))
     target = guess_target(table.column_names)
-    return Source(kind, where, columns, target=target, times=times, is_table=True, missing=missing)
+    integers |= {field.name for field in table.schema if _is_integer(field.type)}
+    return Source(
+        kind,
+        where,
+        columns,
+        target=target,
+        times=times,
+        is_table=True,
+        missing=missing,
+        integers=integers.intersection(stacked),
+    )
 
 
 def _stack(table: Any) -> NDArray[Any]:

@@ -31,6 +31,23 @@ def test_inspect_bundle(models: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert value["mindir"]["parameters"] == 2
 
 
+def test_inspect_shows_what_the_server_computes(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["model", "inspect", str(models / "raw")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for line in (
+        "task: classification",
+        "labels: 10 (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)",
+        "request image: float32 (-1, 1, 8, 8)",
+        "preprocessing: Normalize(image)",
+        "postprocessing: Label",
+    ):
+        assert line in lines
+    assert run(["model", "inspect", str(models / "raw"), "--json"]) == 0
+    value = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (value["task"], value["labels"][-1]) == ("classification", "9")
+    assert value["preprocessing"] == ModelBundle.open(models / "raw").read_preprocessing()
+
+
 def test_inspect_mindir_file(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["model", "inspect", str(models / "free" / "model.mindir")]) == 0
     assert "verified" not in capsys.readouterr().out

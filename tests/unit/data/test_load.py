@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from kfp_mindspore.data import load_dataset, read_samples
 from kfp_mindspore.data.report import render_report
@@ -287,6 +289,38 @@ def test_report_names_constants_duplicates_and_missing_classes(tmp_path: Path) -
     assert "warning: no sample of 1, 2 in train" in text
     assert "warning: 4 samples of test have the features of a training sample" in text
     assert dataset.statistics["features"]["mean"] == [1.5, 1.0]
+
+
+@pytest.mark.parametrize("name", ["numbers.csv", "numbers.parquet", "numbers.npz"])
+def test_integers_that_float32_rounds_are_reported(tmp_path: Path, name: str) -> None:
+    table = {
+        "small": np.arange(60),
+        "large": np.arange(60) + 2**24,
+        "real": np.arange(60) * 1e9,
+        "y": np.arange(60) / 2,
+    }
+    path = tmp_path / name
+    if name.endswith("csv"):
+        np.savetxt(path, np.array([*table.values()]).T, "%d,%d,%f,%f", header=",".join(table), comments="")
+    elif name.endswith("npz"):
+        np.savez(path, **table)
+    else:
+        parquet.write_table(pyarrow.table(table), path)
+    dataset = load_dataset(str(path), tmp_path / "out", target="y")
+    assert dataset.report["rounded"] == ["large"]
+    assert "warning: integers above 2^24 are rounded to float32 in large" in render_report(dataset)
+    alone = load_dataset(str(path), tmp_path / "out", target="y", inputs={"large": "large"})
+    assert alone.report["rounded"] == []
+    assert read_all(alone, "large").max() == 2**24 + 59
+
+
+def test_source_without_a_target_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    np.savez(tmp_path / "data.npz", price=np.arange(60), size=np.arange(60))
+    assert load_dataset(str(tmp_path / "data.npz"), tmp_path / "out").task == "none"
+    assert "data.npz (NPZ): no field is named target or label or labels or class, so the task is none" in caplog.text
+    caplog.clear()
+    load_dataset(str(tmp_path / "data.npz"), tmp_path / "out", task="none")
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(

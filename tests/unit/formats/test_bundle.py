@@ -34,6 +34,8 @@ SAMPLES = VerifiedSamples(
     inputs={"image": np.arange(16, dtype=np.float32).reshape(4, 1, 2, 2)},
     outputs={"output": np.ones((4, 3), np.float32)},
     labels=np.array([0, 1, 2, 0], np.int32),
+    weight=np.array([1, 0, 2, 3], np.float32),
+    groups=np.array([5, 5, 6, 6]),
 )
 
 
@@ -85,7 +87,8 @@ def test_round_trip(bundle: ModelBundle) -> None:
     samples = bundle.read_verified()
     assert len(samples) == 4
     np.testing.assert_array_equal(samples.inputs["image"], SAMPLES.inputs["image"])
-    np.testing.assert_array_equal(samples.labels, SAMPLES.labels)
+    for name in ("labels", "weight", "groups"):
+        np.testing.assert_array_equal(getattr(samples, name), getattr(SAMPLES, name))
 
 
 @settings(max_examples=150, deadline=None)

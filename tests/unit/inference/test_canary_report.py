@@ -124,6 +124,27 @@ def test_regression_is_compared_by_its_error(servers: Servers) -> None:
     assert run_canary_test(servers.status, servers.bundle.path).stable_value == pytest.approx(5)
 
 
+@pytest.mark.parametrize("task", ["ranking"])
+def test_ranking_is_compared_by_groups(servers: Servers) -> None:
+    verified = servers.bundle.read_verified()
+    # Ordered within each group, not over all samples.
+    servers.responses["stable"] = lambda: (200, verified.labels[:, None] + 10 * verified.groups[:, None])
+    report = run_canary_test(servers.status, servers.bundle.path, max_worsening=1.0)
+    assert (report.metric, report.stable_value) == ("ndcg@10", 1.0)
+    assert 0 < report.canary_value < 1
+
+
+@pytest.mark.parametrize("task", ["language_model"])
+def test_padding_of_a_text_is_not_compared(servers: Servers) -> None:
+    targets = servers.bundle.read_verified().labels
+    assert (targets == 0).any()
+    # Certain of each character, and wrong about the padding.
+    servers.responses["stable"] = lambda: (200, np.eye(3, dtype=np.float32)[np.maximum(targets, 1)])
+    report = run_canary_test(servers.status, servers.bundle.path, max_worsening=10.0)
+    assert (report.metric, report.stable_value) == ("perplexity", pytest.approx(1))
+    assert report.canary_value > 1
+
+
 def test_service_with_other_classes_has_no_metric(servers: Servers) -> None:
     servers.responses["stable"] = lambda: (200, np.ones((40, 2), np.float32))
     report = run_canary_test(servers.status, servers.bundle.path)

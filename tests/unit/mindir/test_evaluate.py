@@ -12,6 +12,7 @@ from kfp import dsl
 
 from kfp_mindspore.data import load_dataset, read_samples
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.formats.checkpoint import NetworkSpec, write_checkpoint
 from kfp_mindspore.formats.dataset import Column, write_dataset
 from kfp_mindspore.mindir import evaluate_bundle, export_mindir, verify_bundle
@@ -114,6 +115,11 @@ def test_padding_of_texts_is_not_counted(tmp_path: Path) -> None:
     assert (found.value, found.metrics["accuracy"], found.labels) == (pytest.approx(1), 1, labels)
     page = render_evaluation(found, None, {})
     assert '<td class="text">a?</td><td class="text">a??</td>' in page
+
+
+def test_bundle_keeps_the_targets_for_a_canary(trained: Path) -> None:
+    assert ModelBundle.open(trained / "price").read_verified().labels.dtype == np.float32
+    np.testing.assert_array_equal(ModelBundle.open(trained / "text").read_verified().labels, TOKENS[:64, 1:])
 
 
 def test_ranking_by_groups(trained: Path) -> None:

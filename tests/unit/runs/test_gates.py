@@ -9,16 +9,22 @@ from kfp_mindspore.runs.spec import convert_arguments
 
 
 @dsl.component(base_image="python:3.11", install_kfp_package=False)
-def check(metric: str = "accuracy", threshold: float = 0.5) -> float:
+def check(dataset: dsl.Input[dsl.Dataset], metric: str = "accuracy", threshold: float = 0.5) -> float:
     return threshold
 
 
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def load(dataset: dsl.Output[dsl.Dataset], task: str = ""):
+    pass
+
+
 @dsl.pipeline(name="gates")
-def gates(metric: str = "accuracy", threshold: float = 0.9, nested: float = 0.1):
-    first = check(metric=metric, threshold=threshold)
+def gates(metric: str = "accuracy", threshold: float = 0.9, nested: float = 0.1, task: str = ""):
+    data = load(task=task).outputs["dataset"]
+    first = check(dataset=data, metric=metric, threshold=threshold)
     with dsl.If(first.output > 0.5):
-        check(threshold=nested)
-    check(threshold=first.output)
+        check(dataset=data, threshold=nested)
+    check(dataset=data, threshold=first.output)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +37,13 @@ def gates(metric: str = "accuracy", threshold: float = 0.9, nested: float = 0.1)
         ({"metric": "rmse", "threshold": 95.0}, ""),
         ({"metric": "acc"}, r"step check: metric 'acc': unknown; did you mean accuracy\?"),
         ({"metric": ""}, ""),
+        ({"metric": "", "threshold": 95.0}, ""),
+        (
+            {"metric": "", "threshold": -1.0},
+            r"must be 0 to 1, the range of accuracy or .*at least 0, the range of rmse",
+        ),
+        ({"metric": "", "threshold": 0.5, "task": "language_model"}, r"at least 1, the range of perplexity, got 0\.5"),
+        ({"task": "regression"}, r"step check: metric accuracy: is for classification.*, not regression"),
         ({"nested": 2.0}, r"step check-2: threshold: must be 0 to 1, the range of accuracy, got 2"),
     ],
 )
@@ -46,7 +59,7 @@ def test_threshold_is_checked_before_the_run(arguments: dict[str, Any], message:
 def test_default_threshold_is_checked_when_compiled() -> None:
     @dsl.pipeline(name="wrong")
     def wrong(threshold: float = 95.0):
-        check(threshold=threshold)
+        check(dataset=load().outputs["dataset"], threshold=threshold)
 
     with pytest.raises(ValidationError, match="pipeline wrong is invalid: step check: threshold: must be 0 to 1"):
         compile_text(wrong)

@@ -479,7 +479,8 @@ def command_line(path: Path) -> Any:
     found: dict[str, Any] = {}
     sys.modules["option_scenarios"] = sys.modules["__main__"]
     for task, (columns, arrays) in datasets.items():
-        labels = ("a", "b", "c") if task == "classification" else ()
+        # The first id of a language model is padding, which neither loss nor metric counts.
+        labels = {"classification": tuple("abc"), "language_model": ("", *"abcdefghijk")}.get(task, ())
         splits = {"train": arrays, "validation": arrays}
         directory = path / task
         write_dataset(directory, name=task, task=task, columns=columns, splits=splits, labels=labels)
@@ -530,6 +531,8 @@ def precision(path: Path) -> Any:
 def mistakes(path: Path) -> Any:
     """The exceptions by case."""
     other = Small()
+    columns, splits = (Column("x", "float32", (6,)),), {"train": {"x": X}}
+    write_dataset(path / "features", name="features", task="none", columns=columns, splits=splits)
     given = {"x": X, "ids": IDS, "labels": Y}
     cases: dict[str, Callable[[], Any]] = {
         "class of a network": lambda: training.fit(Small, (X, Y), loss=nn.MSELoss(), optimizer=None),
@@ -544,6 +547,8 @@ def mistakes(path: Path) -> Any:
         "text column": lambda: fit(data=(np.array(["a"] * 64), Y)),
         "large ids": lambda: fit(data=(IDS.astype(np.int64) + 2**40, Y)),
         "no target": lambda: fit(data={"x": X}),
+        "dataset without a target": lambda: fit(data=path / "features", loss=None),
+        "no loss": lambda: fit(data={"x": X}, loss=None),
         "several targets": lambda: fit(data={**given, "target": Y}),
         "missing input": lambda: fit(Pair(), data=(X, Y)),
         "unknown input": lambda: fit(Pair(), data={**given, "z": X}),

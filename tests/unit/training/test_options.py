@@ -193,6 +193,8 @@ def test_float16_trains_float32_weights_and_warns_on_cpu(results: dict[str, Any]
         ("text column", "data.x: must be numbers, got <U1"),
         ("large ids", "data.x: must be within int32"),
         ("no target", "loss: the data have no targets"),
+        ("dataset without a target", "features has no target: load it again with --target NAME, or target=…."),
+        ("no loss", "loss: not given, so Small must return one number, got (16, 3)"),
         ("several targets", "data: has both 'labels' and 'target'"),
         ("missing input", "data: has 1 input, and the network's construct takes ids, x"),
         ("unknown input", "data: has the inputs x, ids, z, and the network's construct takes ids, x"),
