@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.errors import GateNotMetError, ProcessFailedError, UserError
 from kfp_mindspore.formats.bundle import ModelBundle, VerifiedSamples
 from kfp_mindspore.inference import rest
-from kfp_mindspore.inference.predict import predict_v2
+from kfp_mindspore.inference.predict import predict_parts, predict_v2
 from kfp_mindspore.inference.service import ServiceStatus
-from kfp_mindspore.inference.smoke import TOLERANCE, SmokeReport, list_specs, read_samples, run_smoke_test
+from kfp_mindspore.inference.smoke import (
+    TOLERANCE,
+    SmokeReport,
+    get_max_rows,
+    list_specs,
+    read_samples,
+    run_smoke_test,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,7 +82,11 @@ def run_canary_test(
             if error.status != 400:
                 raise ProcessFailedError(f"traffic splitter of service {status.name}: {error.message}") from error
     try:
-        stable = predict_v2(status.url, status.name, verified.inputs, specs[:1], timeout)
+        stable = predict_parts(
+            lambda part: predict_v2(status.url, status.name, part, specs[:1], timeout),
+            verified.inputs,
+            get_max_rows(bundle),
+        )
     except rest.RequestError as error:
         if not 400 <= error.status < 500 and error.status != 200:
             raise ProcessFailedError(f"service {status.name}: {error.message}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import UserError
@@ -63,26 +63,29 @@ def predict(
         UserError: An input is missing, unknown, empty, of another length or cannot be converted.
         RequestError: A request failed, or the model does not accept the samples.
     """
-    import numpy as np
-
     url = url.rstrip("/")
     model = rest.request_json("GET", f"{url}/v2/models/{name}", timeout=timeout)
     specs, outputs = (_read_specs(model.get(kind, ())) for kind in ("inputs", "outputs"))
     if not specs or not outputs:
         raise rest.RequestError(f"{url}: model {name} describes no inputs or outputs")
     arrays = _convert_inputs(inputs, specs, name)
-    count = len(next(iter(arrays.values())))
+    address = target.rstrip("/") or url
+    return predict_parts(lambda part: predict_v2(address, name, part, outputs, timeout), arrays, rows)
+
+
+def predict_parts(
+    send: Callable[[Mapping[str, NDArray[Any]]], Arrays], inputs: Mapping[str, NDArray[Any]], rows: int | None
+) -> Arrays:
+    """Send samples in requests of at most `rows` samples, None for one request, and return all outputs."""
+    import numpy as np
+
+    if rows is None:
+        return send(inputs)
+    count = len(next(iter(inputs.values())))
     parts = [
-        predict_v2(
-            target.rstrip("/") or url,
-            name,
-            {key: array[start : start + rows] for key, array in arrays.items()},
-            outputs,
-            timeout,
-        )
-        for start in range(0, count, rows)
+        send({key: array[start : start + rows] for key, array in inputs.items()}) for start in range(0, count, rows)
     ]
-    return {spec.name: np.concatenate([part[spec.name] for part in parts]) for spec in outputs}
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def predict_v2(

@@ -15,7 +15,7 @@ from kfp_mindspore.formats.bundle import PREPROCESSING_FILE, TRANSFORM_FILE, Mod
 from kfp_mindspore.formats.signature import Signature
 from kfp_mindspore.formats.tensors import BYTES
 from kfp_mindspore.inference import rest
-from kfp_mindspore.inference.predict import predict_v2, to_array, to_json
+from kfp_mindspore.inference.predict import predict_parts, predict_v2, to_array, to_json
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,7 +81,8 @@ def run_smoke_test(
         url: Address of the service over HTTP.
         model_name: Name of the model in its URLs.
         bundle_dir: The bundle that is served; its verified.npz has samples and the network's own outputs.
-        samples: Number of samples to send by each protocol, in one request.
+        samples: Number of samples to send by each protocol, in one request; images of a declared preprocessing in as
+            many as the server's limit of pixels needs.
         tolerance: Largest absolute difference allowed.
         index: Index of the sample to report, from 0.
         timeout: Timeout of each request in seconds.
@@ -105,9 +106,10 @@ def run_smoke_test(
     inputs = {name: array[:samples] for name, array in verified.inputs.items()}
     expected = {name: array[:samples] for name, array in verified.outputs.items()}
     outputs = list_specs(expected)
-    protocols: dict[str, Callable[[], Arrays]] = {
-        "v1": lambda: _predict_v1(url.rstrip("/"), model_name, inputs, outputs, timeout),
-        "v2": lambda: predict_v2(url.rstrip("/"), model_name, inputs, outputs, timeout),
+    rows = get_max_rows(bundle)
+    protocols: dict[str, Callable[[Mapping[str, NDArray[Any]]], Arrays]] = {
+        "v1": lambda part: _predict_v1(url.rstrip("/"), model_name, part, outputs, timeout),
+        "v2": lambda part: predict_v2(url.rstrip("/"), model_name, part, outputs, timeout),
     }
     differences: dict[str, float] = {}
     answers: Arrays = {}
@@ -115,7 +117,7 @@ def run_smoke_test(
         start = time.perf_counter()
         for protocol, predict in protocols.items():
             try:
-                answers = predict()
+                answers = predict_parts(predict, inputs, rows)
             except rest.RequestError as error:
                 raise ProcessFailedError(
                     f"smoke test of {model_name} by {protocol}: {error.message}",
@@ -147,6 +149,15 @@ def list_specs(expected: Mapping[str, NDArray[Any]]) -> tuple[TensorSpec, ...]:
 def _is_transformed(bundle: ModelBundle) -> bool:
     """Return whether a transform in code changes the inputs or outputs of the graph."""
     return TRANSFORM_FILE in bundle.signature.files or bool(bundle.signature.transform)
+
+
+def get_max_rows(bundle: ModelBundle) -> int | None:
+    """Return the most rows of a request, whatever they hold, for a declared preprocessing; None without a limit."""
+    if PREPROCESSING_FILE not in bundle.signature.files:
+        return None
+    from kfp_mindspore.transform.declaration import build_pipeline
+
+    return build_pipeline(bundle.read_preprocessing()).max_rows
 
 
 def read_samples(bundle: ModelBundle) -> VerifiedSamples:

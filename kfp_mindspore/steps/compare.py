@@ -141,7 +141,8 @@ def _predict_by_service(
     from kfp_mindspore.data.samples import read_samples
     from kfp_mindspore.formats.bundle import ModelBundle
     from kfp_mindspore.inference import InferenceClient
-    from kfp_mindspore.inference.predict import predict
+    from kfp_mindspore.inference.predict import ROWS, predict
+    from kfp_mindspore.inference.smoke import get_max_rows
     from kfp_mindspore.mindir.evaluate import get_score_name, predict_task
 
     try:
@@ -151,8 +152,9 @@ def _predict_by_service(
         return None
     samples = read_samples(dataset, split)
     raw = samples.raw if len(samples.raw) > 1 else next(iter(samples.raw.values()))
-    outputs = predict(status.url, name, raw)
-    scores = outputs[get_score_name(ModelBundle.open(bundle_dir).signature, outputs)]
+    bundle = ModelBundle.open(bundle_dir)
+    outputs = predict(status.url, name, raw, rows=get_max_rows(bundle) or ROWS)
+    scores = outputs[get_score_name(bundle.signature, outputs)]
     return f"service {name}, version {status.version}", predict_task(
         dataset, samples, scores, subject=f"service {name}"
     )

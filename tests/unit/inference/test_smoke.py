@@ -267,3 +267,19 @@ def test_a_transform_without_an_example_cannot_be_compared(server: Server, tmp_p
     server.bundle = make_transformed(tmp_path / "transformed", None)
     with pytest.raises(UserError, match=r"has a transform, but no example of what clients send\n.*make_example"):
         run(server)
+
+
+def test_images_are_sent_within_the_limit_of_pixels(server: Server, tmp_path: Path) -> None:
+    spec, output = TensorSpec("image", "float32", (-1, 1, 8, 8)), TensorSpec("scores", "float32", (-1, 3))
+    raw = {"image": np.array([b"a png"] * 6, object)}
+    inputs, outputs = {"image": np.zeros((6, 1, 8, 8), np.float32)}, {"scores": np.ones((6, 3), np.float32)}
+    with write_bundle(tmp_path / "images") as writer:
+        (writer.directory / "model.mindir").write_text("graph")
+        writer.write_verified(VerifiedSamples(inputs, outputs, None, raw))
+        declared = [{"name": "image", "dtype": "bytes", "shape": [-1]}]
+        writer.write_preprocessing({"inputs": declared, "pre": [{"type": "DecodeImage", "mode": "L"}]})
+        writer.sign(Signature((spec,), (output,), "2.9.0"))
+    server.bundle = ModelBundle.open(tmp_path / "images")
+    assert run(server, samples=6).samples == 6
+    found = [len(request["instances"]) for path, request in server.requests if path.startswith("/v1/")]
+    assert found == [request["inputs"][0]["shape"][0] for path, request in server.requests if "/v2/" in path] == [4, 2]
