@@ -108,7 +108,9 @@ def read_response(headers: Any, content: bytes) -> NDArray[np.float32]:
     if isinstance(response, list):
         return np.array(response, np.float32)
     if "predictions" in response:
-        return np.array(response["predictions"], np.float32)
+        rows = response["predictions"]
+        # A bundle with preprocessing has the label beside the logits.
+        return np.array([row["output"] if isinstance(row, dict) else row for row in rows], np.float32)
     if "prediction" in response:
         return np.array([response["prediction"]], np.float32)
     output = response["outputs"][0]

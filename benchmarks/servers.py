@@ -57,12 +57,10 @@ class Peer:
 
 _PORTS = ("--http_port={http}", "--grpc_port={grpc}", "--enable_grpc=true")
 _STOCK = ("python", str(PEERS / "stock.py"), f"--model_name={MODEL}", *_PORTS)
+_OURS = ("python", "-m", "mindsporeserver", f"--model_name={MODEL}", "--model_dir={model}", *_PORTS)
 SERVERS = {
-    "ours": Peer(
-        "mindsporeserver",
-        "",
-        ("python", "-m", "mindsporeserver", f"--model_name={MODEL}", "--model_dir={model}", *_PORTS),
-    ),
+    "ours": Peer("mindsporeserver", "", _OURS),
+    "preprocessing": Peer("mindsporeserver, preprocessing", "", _OURS),
     "stock": Peer("kserve.Model", "kserve", _STOCK),
     "stock-avx2": Peer("kserve.Model, AVX2", "kserve", _STOCK, environment=FAST_KERNELS),
     "mosec": Peer(

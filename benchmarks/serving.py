@@ -6,6 +6,8 @@ BentoML and Ray Serve with dynamic batching; and the graph alone (GraphCell in a
 its own in benchmarks/.environments. The load comes from wrk and ghz. HTTP responses are compared with the network's
 outputs before anything is measured. In the single-image JSON scenarios a server without V1 gets its own form of JSON.
 
+The server `preprocessing` is ours with the bundle as it is exported by default: raw pixels in, logits and label out.
+
     python benchmarks/serving.py --quick --only v1      # ours, stock and mosec, one round
     python benchmarks/serving.py --peers stock,triton   # ours beside some of the others
     python benchmarks/serving.py                        # everything, as docs/benchmarks.md shows it
@@ -35,7 +37,7 @@ BATCH = 32
 # Different bodies are sent in turn, so that no cache of responses helps.
 BODIES = 16
 WARM_SECONDS = 1.0
-QUICK_PEERS = ("stock", "mosec")
+QUICK_PEERS = ("preprocessing", "stock", "mosec")
 # Ray's idle processes use CPU: it runs without the other servers.
 EXCLUSIVE = "ray"
 RATE = "requests_per_second"
@@ -63,7 +65,7 @@ class Scenario:
 
 KSERVE = ("ours", "stock", "stock-avx2")
 JSON_PROTOCOLS = {
-    **dict.fromkeys(KSERVE, "v1"),
+    **dict.fromkeys((*KSERVE, "preprocessing"), "v1"),
     **dict.fromkeys(("triton", "mlserver"), "v2"),
     "mosec": "mosec",
     "bentoml": "bento",
@@ -98,14 +100,19 @@ class Samples:
         return self.values.get(scenario, {}).get(server, {}).get(figure, [])
 
 
+def read_images(bundle: ModelBundle) -> tuple[str, Any]:
+    """Return the name of the input and images as requests have them: raw with a declared preprocessing."""
+    verified = bundle.read_verified()
+    return next(iter((verified.raw or verified.inputs).items()))
+
+
 def check_responses(server: Server, protocol: str, rows: int, bundle: ModelBundle) -> None:
     """Compare a server's responses with the outputs that the network had at export.
 
     Raises:
         RuntimeError: A class differs, or a logit by more than TOLERANCE.
     """
-    verified = bundle.read_verified()
-    (name, images), outputs = next(iter(verified.inputs.items())), next(iter(verified.outputs.values()))
+    (name, images), outputs = read_images(bundle), next(iter(bundle.read_verified().outputs.values()))
     for start in range(0, min(len(images), 4 * rows), rows):
         part, expected = images[start : start + rows], outputs[start : start + rows]
         logits = read_response(*server.post(make_request(protocol, part, name)))
@@ -117,7 +124,7 @@ def check_responses(server: Server, protocol: str, rows: int, bundle: ModelBundl
 
 def measure(server: Server, name: str, scenario: Scenario, bundle: ModelBundle, seconds: float, scratch: Path) -> Any:
     """Warm a server up, load it, and return the figures of one round."""
-    input_name, images = next(iter(bundle.read_verified().inputs.items()))
+    input_name, images = read_images(bundle)
     parts = [np.roll(images, -index, axis=0)[: scenario.rows] for index in range(BODIES)]
     protocol = scenario.protocols[name]
 
@@ -137,17 +144,21 @@ def measure(server: Server, name: str, scenario: Scenario, bundle: ModelBundle, 
     return {**dict(zip(FIGURES, figures, strict=True)), "failures": load.failures}
 
 
-def make_model(cache: Path) -> ModelBundle:
-    """Return the bundle of LeNet on digits, without preprocessing; made once, by the stages of the lifecycle."""
-    if not (cache / "graph").is_dir():
+def make_models(cache: Path) -> tuple[ModelBundle, ModelBundle]:
+    """Return the bundles of LeNet on digits without and with preprocessing; made once, by stages of the lifecycle."""
+    if not (cache / "model").is_dir():
         cache.mkdir(parents=True, exist_ok=True)
-        for stage in ("load", "train", "export-graph"):
+        for stage in ("load", "train", "export-graph", "export"):
             time_command([sys.executable, str(PEERS.parent / "plain_lifecycle.py"), stage, str(cache)])
-    return ModelBundle.open(cache / "graph")
+    return ModelBundle.open(cache / "graph"), ModelBundle.open(cache / "model")
 
 
-def run_round(samples: Samples, bundle: ModelBundle, servers: Sequence[str], arguments: Any, *, check: bool) -> None:
+def run_round(
+    samples: Samples, models: tuple[ModelBundle, ModelBundle], servers: Sequence[str], arguments: Any, *, check: bool
+) -> None:
     """Start the servers, load them in turn, stop them."""
+    graph, raw = models
+    bundles = {name: raw if name == "preprocessing" else graph for name in servers}
     seconds, scenarios = arguments.seconds, {key: SCENARIOS[key] for key in arguments.only}
     together = [name for name in servers if name != EXCLUSIVE]
     for group in (together, [name for name in servers if name == EXCLUSIVE]):
@@ -155,16 +166,17 @@ def run_round(samples: Samples, bundle: ModelBundle, servers: Sequence[str], arg
             scratch = Path(directory)
             running = {}
             for name in group:
-                running[name] = Server(SERVERS[name], bundle.path, scratch / name)
+                running[name] = Server(SERVERS[name], bundles[name].path, scratch / name)
                 stack.callback(running[name].processes.stop)
                 samples.add("start", name, {"seconds": running[name].start_seconds})
             for key, scenario in scenarios.items():
                 for name in [name for name in group if name in scenario.protocols]:
                     if check and scenario.protocols[name] != "grpc":
-                        check_responses(running[name], scenario.protocols[name], scenario.rows, bundle)
-                    samples.add(key, name, measure(running[name], name, scenario, bundle, seconds, scratch))
+                        check_responses(running[name], scenario.protocols[name], scenario.rows, bundles[name])
+                    figures = measure(running[name], name, scenario, bundles[name], seconds, scratch)
+                    samples.add(key, name, figures)
                 if group is together and (scenario.connections == 1 or scenario.rows > 1):
-                    samples.add(key, "graph", measure_graph(bundle.path, scenario.rows, min(seconds, 2.0)))
+                    samples.add(key, "graph", measure_graph(graph.path, scenario.rows, min(seconds, 2.0)))
             for name, server in running.items():
                 samples.add("memory", name, {"peak_mb": server.processes.read_peak_memory()})
 
@@ -185,6 +197,10 @@ def build_targets(samples: Samples) -> list[Target]:
         add(f"{title}: requests/s", scenario, RATE, "stock", goal)
     add("JSON: CPU per request", "v1", "cpu_ms_per_request", "stock", None, at_least=False)
     add("one connection: p50", "v1-one", "p50_ms", "stock", 0.6, at_least=False)
+    for scenario, title in (("v1-one", "one connection"), ("v1", "32 connections")):
+        p50 = [samples.get(scenario, server, "p50_ms") for server in ("preprocessing", "ours")]
+        if all(p50):
+            targets.append(build_target(f"{title}: p50 with preprocessing / without", compute_ratios(*p50), 1.1))
     add("peak memory", "memory", "peak_mb", "stock", 1.2, at_least=False)
     images = [BATCH * value for value in samples.get("batch", "ours", RATE)]
     if images and (limit := samples.get("batch", "graph", "images_per_second")):
@@ -245,12 +261,12 @@ def main() -> None:
     arguments = parse()
     if missing := check_tools():
         sys.exit(missing)
-    bundle = make_model(ENVIRONMENTS / "lenet")
+    models = make_models(ENVIRONMENTS / "lenet")
     samples = Samples()
     for number in range(arguments.rounds):
         log(f"round {number + 1} of {arguments.rounds}")
         order = ["ours", *arguments.peers]
-        run_round(samples, bundle, order if number % 2 == 0 else order[::-1], arguments, check=number == 0)
+        run_round(samples, models, order if number % 2 == 0 else order[::-1], arguments, check=number == 0)
     raw = {"samples": samples.values, "table": build_table(samples), "bars": build_bars(samples)}
     print_result("serving", build_targets(samples), raw)
 

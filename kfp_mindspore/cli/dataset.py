@@ -69,6 +69,7 @@ class _Size(click.ParamType[Any]):
 @click.option("--test", default="", help="Source of the test split. [default: a fraction of SOURCE]")
 @click.option("--validation-fraction", type=float, default=0.15, show_default=True, help="Fraction for validation.")
 @click.option("--test-fraction", type=float, default=0.2, show_default=True, help="Fraction for the test.")
+@click.option("--limit", type=int, default=0, help="Samples to keep of SOURCE, or of each split in it. [default: all]")
 @click.option("--seed", type=int, default=42, show_default=True, help="Seed of the split.")
 @click.option(
     "--preprocessing",
@@ -96,9 +97,9 @@ def load(
 ) -> None:
     """Write SOURCE as a dataset directory with the splits train, validation and test.
 
-    SOURCE is a named set (breast_cancer, diabetes, digits, iris, linnerud, movielens, new_testament, wine), or a path
-    or URI (s3, gs, http) of a CSV, Parquet, JSON lines, NPZ, NPY, IDX, text or MindRecord file, or of a folder of
-    images.
+    SOURCE is a named set (breast_cancer, diabetes, digits, fashion_mnist, iris, linnerud, movielens, new_testament,
+    wine), or a path or URI (s3, gs, http) of a CSV, Parquet, JSON lines, NPZ, NPY, IDX, text or MindRecord file, or of
+    a folder of images.
     """
     from kfp_mindspore.data import load_dataset
     from kfp_mindspore.data.options import join_sources, parse_missing, parse_preprocessing

@@ -47,7 +47,10 @@ class Template:
     threshold: float = 0.9
 
 
-TEMPLATES = {"classification": Template("tabular", "breast_cancer")}
+TEMPLATES = {
+    "classification": Template("tabular", "breast_cancer"),
+    "vit": Template("vit", "fashion_mnist", "limit=6000", epochs=12, threshold=0.8),
+}
 
 
 @click.command(epilog="Example: kfp-mindspore init my-project && cd my-project && kfp-mindspore run pipeline.py")

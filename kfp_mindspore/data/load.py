@@ -62,6 +62,7 @@ def load_dataset(
     split: str = "",
     validation_fraction: float = 0.15,
     test_fraction: float = 0.2,
+    limit: int = 0,
     seed: int = 42,
     preprocessing: Given = "",
     missing: str | float = "refuse",
@@ -73,10 +74,10 @@ def load_dataset(
     """Write a dataset directory; an existing one is replaced atomically.
 
     Args:
-        source: A named set (`breast_cancer`, `diabetes`, `digits`, `iris`, `linnerud`, `movielens`, `new_testament`,
-            `wine`), or a path or fsspec URI (s3, gs, http) of a CSV, Parquet, JSON lines, NPZ, NPY, IDX, text or
-            MindRecord file, of a folder with a folder of images for each class, or of a dataset directory, which is
-            copied. A mapping has a source for each split: {"train": …, "test": …}.
+        source: A named set (`breast_cancer`, `diabetes`, `digits`, `fashion_mnist`, `iris`, `linnerud`, `movielens`,
+            `new_testament`, `wine`), or a path or fsspec URI (s3, gs, http) of a CSV, Parquet, JSON lines, NPZ, NPY,
+            IDX, text or MindRecord file, of a folder with a folder of images for each class, or of a dataset directory,
+            which is copied. A mapping has a source for each split: {"train": …, "test": …}.
         output_dir: The dataset directory to write.
         target: Field or fields of the target; default the field named target, label, labels or class.
         features: Fields of the features; default all without another role.
@@ -91,7 +92,9 @@ def load_dataset(
         validation_fraction: Fraction of all samples in the validation split, between 0 and 1.
         test_fraction: Fraction of all samples in the test split, between 0 and 1. A source with splits of its own
             keeps them; splits that it lacks are taken from its training split.
-        seed: Seed of the split.
+        limit: Number of samples to keep of the source, or of each split that it has, before splits that it lacks are
+            taken: at random, of a stratified split with the same shares of the classes. 0 for all.
+        seed: Seed of the split, and of the samples that `limit` keeps.
         preprocessing: `standardize` (default for tables): numbers to mean 0 and deviation 1, texts to one-hot vectors;
             `none`; or a list of steps of `kfp_mindspore.transform` or their declarations, fitted on the training split.
         missing: `refuse`, `mean` or `median` of the training split, `drop` the sample, or a number.
@@ -115,6 +118,8 @@ def load_dataset(
     kind, field = parse_mode(split) if split else ("", "")
     check_rule(missing)
     check_preprocessing(preprocessing)
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+        raise ValidationError([f"limit: must be an integer of at least 0, got {limit!r}"], subject="load_dataset")
     if length < 1:
         raise ValidationError([f"length: must be at least 1, got {length}"], subject="load_dataset")
     names = [target] if isinstance(target, str) and target else list(target)
@@ -141,6 +146,7 @@ def load_dataset(
                 "ids": ids,
                 "task": task,
                 "split": split,
+                "limit": limit,
                 "preprocessing": preprocessing,
                 "missing": missing != "refuse",
                 "storage": storage not in ("npz", read.storage),
@@ -153,7 +159,15 @@ def load_dataset(
             return copy_dataset(read, output_dir)
         roles = resolve_roles(read, target=names, weight=weight, ids=ids, order=field, features=features, inputs=inputs)
         options = _Options(
-            _get_name(source), task, kind, (validation_fraction, test_fraction), seed, preprocessing, missing, storage
+            _get_name(source),
+            task,
+            kind,
+            (validation_fraction, test_fraction),
+            limit,
+            seed,
+            preprocessing,
+            missing,
+            storage,
         )
         return _write(Path(output_dir), read, roles, options)
 
@@ -164,6 +178,7 @@ class _Options:
     task: str
     kind: str
     fractions: tuple[float, float]
+    limit: int
     seed: int
     preprocessing: Given
     missing: str | float
@@ -239,6 +254,8 @@ def _write(output: Path, source: Source, roles: Roles, options: _Options) -> Dat
         )
     indexes = _split(source, roles, target, options)
     integers = {name for name, array in source.columns.items() if array.dtype.kind in "iu"} | source.integers
+    if options.limit:
+        report |= {"limit": options.limit, "samples": len(source)}
     features = build_features(source, roles)
     others = _build_others(source, roles, target, options.kind)
     source.columns.clear()
@@ -296,6 +313,7 @@ def _split(source: Source, roles: Roles, target: Target, options: _Options) -> d
         classes=target.array if target.task == "classification" else None,
         given=source.splits,
         fractions=options.fractions,
+        limit=options.limit,
         seed=options.seed,
     )
 

@@ -99,7 +99,8 @@ def render_report(dataset: Dataset) -> str:
     lines = [f"{dataset.name}: {dataset.task}{guessed}"]
     if dataset.labels:
         lines.append(render_labels(dataset.labels))
-    lines.append("samples: " + ", ".join(f"{count:,} {split}" for split, count in dataset.splits.items()))
+    limited = f", of {report['samples']:,} (limit {report['limit']:,})" if report.get("limit") else ""
+    lines.append("samples: " + ", ".join(f"{count:,} {split}" for split, count in dataset.splits.items()) + limited)
     for column in dataset.columns:
         fields = f" = {', '.join(column.fields[:8])}{', …' if len(column.fields) > 8 else ''}" if column.fields else ""
         lines.append(f"{column.role} {column.name}: {column.dtype} {list(column.shape)}{fields}")

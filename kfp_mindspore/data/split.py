@@ -49,6 +49,7 @@ def split_samples(
     classes: NDArray[Any] | None,
     given: NDArray[np.int8] | None,
     fractions: tuple[float, float],
+    limit: int,
     seed: int,
 ) -> dict[str, NDArray[np.int64]]:
     """Return the indexes of each split's samples.
@@ -61,7 +62,8 @@ def split_samples(
         given: Index into SPLITS of each sample, for sources that are split; a split without samples is taken from the
             training split.
         fractions: Fractions of all samples in the validation and the test split.
-        seed: Seed of a shuffle.
+        limit: Number of samples to keep of the source, or of each split that it has; 0 for all.
+        seed: Seed of a shuffle, and of the samples that are kept.
 
     Raises:
         UserError: The samples cannot be split like this.
@@ -70,17 +72,34 @@ def split_samples(
 
     if kind == "column" and values is not None:
         given = _parse_names(values)
+        kind = "random" if classes is None else "stratified"
     everything = np.arange(count)
+    parts = [everything] if given is None else [everything[given == index] for index in range(len(SPLITS))]
+    parts = [_keep(part, kind, classes, limit, seed) for part in parts]
     if given is None:
-        return _divide(everything, kind, values, classes, fractions, seed, SPLITS)
-    found = {split: everything[given == index] for index, split in enumerate(SPLITS)}
+        return _divide(parts[_TRAIN], kind, values, classes, fractions, seed, SPLITS)
+    found = dict(zip(SPLITS, parts, strict=True))
     if not len(found["train"]):
         raise UserError("split: no sample is in the split train")
     missing = tuple(split for split in SPLITS if not len(found[split]))
     if missing:
-        kind = "stratified" if kind == "column" and classes is not None else "random" if kind == "column" else kind
         found |= _divide(found["train"], kind, values, classes, fractions, seed, ("train", *missing))
     return found
+
+
+def _keep(
+    chosen: NDArray[np.int64], kind: str, classes: NDArray[Any] | None, limit: int, seed: int
+) -> NDArray[np.int64]:
+    """Return at most `limit` samples in their order, of a stratified split with the same shares of the classes."""
+    import numpy as np
+
+    if not limit or len(chosen) <= limit:
+        return chosen
+    if kind == "stratified" and classes is not None:
+        kept = _stratify(chosen, classes[chosen], {"test": limit, "validation": 0}, seed)["test"]
+    else:
+        kept = np.random.default_rng(seed).choice(chosen, limit, replace=False)
+    return np.sort(kept)
 
 
 def _divide(

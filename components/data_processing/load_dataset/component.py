@@ -28,13 +28,14 @@ def load_dataset(
     format: str = "",
     length: int = 64,
     image_size: List[int] = [],
+    limit: int = 0,
 ) -> NamedTuple("Outputs", [("train_samples", int), ("validation_samples", int), ("test_samples", int)]):
     """Load data for any task, split it into train, validation and test, and fit its preprocessing.
 
-    Reads named sets (`breast_cancer`, `diabetes`, `digits`, `iris`, `linnerud`, `movielens`, `new_testament`,
-    `wine`), CSV, Parquet, JSON lines, NPZ, NPY, IDX, text and MindRecord files, folders of images with a folder for
-    each class, and dataset directories, from a path or a URI (s3, gs, http). The preprocessing is fitted on the
-    training split and is in the dataset; `export_mindir` puts it into the bundle, and the server runs it.
+    Reads named sets (`breast_cancer`, `diabetes`, `digits`, `fashion_mnist`, `iris`, `linnerud`, `movielens`,
+    `new_testament`, `wine`), CSV, Parquet, JSON lines, NPZ, NPY, IDX, text and MindRecord files, folders of images with
+    a folder for each class, and dataset directories, from a path or a URI (s3, gs, http). The preprocessing is fitted
+    on the training split and is in the dataset; `export_mindir` puts it into the bundle, and the server runs it.
 
     Args:
         dataset: The dataset directory, with task, labels, columns, splits, report and digest in its metadata.
@@ -57,6 +58,7 @@ def load_dataset(
         format: `csv`, `parquet`, `jsonl`, `npz`, `npy`, `idx`, `images`, `text` or `mindrecord`; default by the name.
         length: Characters of a window of a text file.
         image_size: Height and width of the images of a folder; default the most frequent size.
+        limit: Number of samples to keep of the source, or of each split that it has; 0 for all.
 
     Returns:
         train_samples: Number of samples in the train split.
@@ -86,6 +88,7 @@ def load_dataset(
         format=format,
         length=length,
         image_size=image_size,
+        limit=limit,
     )
 
 

@@ -17,6 +17,7 @@ from pyarrow import parquet
 
 from kfp_mindspore.data import load_dataset, read_samples
 from kfp_mindspore.data.report import render_report
+from kfp_mindspore.data.sources import fashion_mnist
 from kfp_mindspore.data.sources.base import to_objects
 from kfp_mindspore.errors import MissingExtraError, NotFoundError, UserError, ValidationError
 from kfp_mindspore.formats.dataset import Dataset
@@ -63,6 +64,41 @@ def test_sets_of_scikit_learn(
         if classes:
             assert samples.target is not None
             assert set(samples.target) == set(range(classes))
+
+
+def test_fashion_mnist_of_debian(load: Callable[..., Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fashion_mnist, "DIRECTORY", data_sources.write_idx(tmp_path / "idx"))
+    dataset = load("fashion_mnist")
+    assert (dataset.name, dataset.task, dataset.labels[9]) == ("fashion_mnist", "classification", "Ankle boot")
+    assert dataset.splits == {"train": 34, "validation": 6, "test": 20}
+    samples = read_samples(dataset, "test")
+    assert samples.raw["image"].dtype == np.uint8
+    np.testing.assert_array_equal(samples.inputs["image"], samples.raw["image"] / np.float32(255))
+    monkeypatch.setattr(fashion_mnist, "DIRECTORY", tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"fashion_mnist: not found in .*nowhere") as caught:
+        load("fashion_mnist")
+    assert "apt-get install dataset-fashion-mnist" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "splits"),
+    [
+        ("fashion", {}, [8, 2, 10]),
+        ("fashion", {"limit": 1000}, [34, 6, 20]),
+        ("table.csv", {}, [6, 2, 2]),
+        ("table.csv", {"split": "random"}, [6, 2, 2]),
+        ("table.csv", {"split": "time:day"}, [6, 2, 2]),
+    ],
+)
+def test_limit_keeps_some_samples_of_each_given_split(
+    load: Callable[..., Dataset], name: str, options: dict[str, Any], splits: list[int]
+) -> None:
+    dataset = load(name, **{"limit": 10, **options})
+    assert list(dataset.splits.values()) == splits
+    assert f"of 60 (limit {dataset.report['limit']:,})" in render_report(dataset)
+    if "split" not in options:
+        first, second = np.bincount(read_all(dataset, "label"))
+        assert first == second
 
 
 @pytest.mark.parametrize(
@@ -417,6 +453,7 @@ def test_mindrecord_has_the_same_content(load: Callable[..., Dataset], tmp_path:
         ({"missing": "zero"}, "missing: must be refuse, mean, median, drop or a number, got 'zero'"),
         ({"preprocessing": "scale"}, "preprocessing: must be standardize, none or a list of steps, got 'scale'"),
         ({"storage": "zip"}, "storage: must be one of npz, mindrecord, got 'zip'"),
+        ({"limit": -1}, "limit: must be an integer of at least 0, got -1"),
         ({"length": 0}, "length: must be at least 1, got 0"),
         ({"target": "label", "ids": ["label"]}, "label: has two roles"),
     ],

@@ -1,0 +1,56 @@
+"""A Vision Transformer on Fashion-MNIST: better than a logistic regression of the pixels, and served."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kfp_mindspore.data import read_samples
+from kfp_mindspore.data.sources.fashion_mnist import DIRECTORY
+from kfp_mindspore.formats.dataset import Dataset
+from kfp_mindspore.inference import InferenceClient, LocalServing
+from kfp_mindspore.runs import run_local
+
+pytestmark = [
+    pytest.mark.workload,
+    pytest.mark.mindspore,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not DIRECTORY.is_dir(), reason="needs apt-get install dataset-fashion-mnist"),
+]
+
+
+def compute_baseline(dataset: Dataset) -> float:
+    """Return the accuracy of a logistic regression on the test split."""
+    from sklearn.linear_model import LogisticRegression
+
+    train, test = (read_samples(dataset, split) for split in ("train", "test"))
+    images = [samples.inputs["image"].reshape(len(samples), -1) for samples in (train, test)]
+    # More iterations or less regularization overfit: about 0.81 with C=1.
+    return float(LogisticRegression(C=0.03, max_iter=300).fit(images[0], train.target).score(images[1], test.target))
+
+
+def test_pipeline_beats_logistic_regression_and_serves_raw_images(local_home: Path) -> None:
+    result = run_local("vit", {"service_name": "clothes"}, home=local_home, keep=True)
+    client = InferenceClient(LocalServing(local_home))
+    try:
+        assert result.state == "succeeded"
+        dataset = Dataset.open(next(path.parent for path in result.directory.rglob("dataset.json")))
+        accuracy = result.steps["evaluate-mindir"].outputs["value"]
+        assert accuracy >= compute_baseline(dataset) + 0.03
+        columns = dataset.read_columns("test")
+        images = columns["image"][:50]
+        assert (images.dtype, images.shape[1:], images.max()) == (np.uint8, (1, 28, 28), 255)
+        request = urllib.request.Request(
+            f"{client.get('clothes').url}/v1/models/clothes:predict",
+            json.dumps({"instances": images.tolist()}).encode(),
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            predictions = json.loads(response.read())["predictions"]
+        truth = [dataset.labels[index] for index in columns["label"][:50]]
+        assert sum(row["label"] == label for row, label in zip(predictions, truth, strict=True)) >= 38
+    finally:
+        client.delete("clothes")
