@@ -97,17 +97,16 @@ def select_from_pool(
 
 def _compute_scores(bundle: str, dataset: Dataset) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the first output of the graph for the pool and for the labelled samples, each of shape (N, K)."""
-    from kfp_mindspore.data import read_samples
     from kfp_mindspore.formats.bundle import ModelBundle
     from kfp_mindspore.mindir import GraphRunner
-    from kfp_mindspore.mindir.evaluate import select_inputs
+    from kfp_mindspore.mindir.evaluate import read_model_samples, select_inputs
 
     opened = ModelBundle.open(bundle)
     output = opened.signature.outputs[0].name
     with GraphRunner(opened, warm=()) as runner:
 
         def compute(split: str) -> NDArray[Any]:
-            scores = runner.predict(select_inputs(opened, read_samples(dataset, split)))[output]
+            scores = runner.predict(select_inputs(opened, read_model_samples(opened, dataset, split)))[output]
             return scores.reshape(len(scores), -1)
 
         return compute(POOL), compute(LABELLED)
