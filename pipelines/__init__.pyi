@@ -5,5 +5,6 @@ from .training.digits_from_sources.pipeline import digits_from_sources as digits
 from .training.digits_lifecycle.pipeline import digits_lifecycle as digits_lifecycle
 from .training.retrain_and_promote.pipeline import retrain_and_promote as retrain_and_promote
 from .training.scheduled_retraining.pipeline import scheduled_retraining as scheduled_retraining
+from .training.tabular.pipeline import tabular as tabular
 from .training.vit.pipeline import vit as vit
 from .training.wide_deep.pipeline import wide_deep as wide_deep

@@ -31,7 +31,7 @@ class Template:
         workload: Package in `kfp_mindspore.workloads`: its network.py and train.py become the project's. Options of
             train.py are --epochs, --learning-rate and --seed.
         dataset: Name of a data set.
-        data_options: Further arguments of load_dataset, Python text.
+        data_options: Further arguments of load_dataset, Python text without a comma at its end.
         epochs: Default of the pipeline's parameter.
         learning_rate: Default of the pipeline's parameter.
         metric: Metric of the gate.
@@ -47,8 +47,15 @@ class Template:
     threshold: float = 0.9
 
 
+# Fields of scikit-learn's breast cancer dataset for a network of two inputs.
+_TWO_INPUTS = """inputs={
+    "size": ["mean radius", "mean perimeter", "mean area", "worst radius", "worst perimeter", "worst area"],
+    "shape": ["mean texture", "mean concavity", "mean symmetry", "worst concavity", "worst symmetry"],
+}"""
 TEMPLATES = {
-    "classification": Template("tabular", "breast_cancer"),
+    "classification": Template("tabular", "breast_cancer", epochs=100),
+    "regression": Template("tabular", "diabetes", epochs=100, metric="rmse", threshold=60.0),
+    "two-inputs": Template("two_inputs", "breast_cancer", _TWO_INPUTS, epochs=20, learning_rate=0.003),
     "vit": Template("vit", "fashion_mnist", "limit=6000", epochs=12, threshold=0.8),
 }
 

@@ -87,6 +87,13 @@ class VerifiedSamples:
     def __len__(self) -> int:
         return len(next(iter(self.inputs.values())))
 
+    def scale_tolerance(self, tolerance: float) -> float:
+        """Return a tolerance of outputs of up to 1 in proportion to the largest one: float32 has seven digits."""
+        import numpy as np
+
+        numbers = [array[np.isfinite(array)] for array in self.outputs.values() if array.dtype.kind == "f"]
+        return tolerance * max([1.0, *(float(np.abs(array).max()) for array in numbers if array.size)])
+
 
 @dataclass(frozen=True)
 class ModelBundle:

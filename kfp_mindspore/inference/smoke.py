@@ -83,7 +83,7 @@ def run_smoke_test(
         bundle_dir: The bundle that is served; its verified.npz has samples and the network's own outputs.
         samples: Number of samples to send by each protocol, in one request; images of a declared preprocessing in as
             many as the server's limit of pixels needs.
-        tolerance: Largest absolute difference allowed.
+        tolerance: Largest absolute difference allowed, for outputs of up to 1; in proportion for larger ones.
         index: Index of the sample to report, from 0.
         timeout: Timeout of each request in seconds.
 
@@ -107,6 +107,7 @@ def run_smoke_test(
     expected = {name: array[:samples] for name, array in verified.outputs.items()}
     outputs = list_specs(expected)
     rows = get_max_rows(bundle)
+    tolerance = verified.scale_tolerance(tolerance)
     protocols: dict[str, Callable[[Mapping[str, NDArray[Any]]], Arrays]] = {
         "v1": lambda part: _predict_v1(url.rstrip("/"), model_name, part, outputs, timeout),
         "v2": lambda part: predict_v2(url.rstrip("/"), model_name, part, outputs, timeout),

@@ -93,7 +93,7 @@ def export_mindir(
         network_arguments: Keyword arguments of the factory; default as recorded by the checkpoint.
         metadata: Texts to keep in the signature.
         sample_count: Number of samples of the dataset to compare and to keep in the bundle.
-        tolerance: Largest absolute difference allowed.
+        tolerance: Largest absolute difference allowed, for outputs of up to 1; in proportion for larger ones.
         transform: A file that defines a transform, which is validated and copied into the bundle; or the name of one
             that an installed package registers. It replaces the declared preprocessing and the label of a
             classification; `none` replaces them by nothing, so that the server runs the graph alone.
@@ -158,6 +158,7 @@ def export_mindir(
             declaration = declare_serving(loaded, names, signature.outputs)
             if declaration.get("pre"):
                 kept = dataclasses.replace(kept, raw=loaded.raw)
+        tolerance = kept.scale_tolerance(tolerance)
         with write_bundle(output_dir) as writer:
             shutil.copyfile(file, writer.directory / MODEL_FILE)
             writer.write_verified(kept)

@@ -55,7 +55,7 @@ def verify_bundle(
     Args:
         path: The bundle's directory.
         outputs: Load the graph and compare its outputs too; takes some seconds and needs MindSpore.
-        tolerance: Largest absolute difference allowed.
+        tolerance: Largest absolute difference allowed, for outputs of up to 1; in proportion for larger ones.
         key: Key of an encrypted model.
 
     Raises:
@@ -70,6 +70,7 @@ def verify_bundle(
     from kfp_mindspore.mindir.encryption import require_key
 
     samples = bundle.read_verified()
+    tolerance = samples.scale_tolerance(tolerance)
     compare = compare_raw if PREPROCESSING_FILE in bundle.signature.files else run_and_compare
     difference = compare(bundle, samples, require_key(bundle, key))
     if not difference <= tolerance:

@@ -249,7 +249,7 @@ def smoke_test_service(
         url: HTTP URL of the service.
         model_name: Name of the model in the service's URLs.
         sample_count: Number of samples to send by each protocol.
-        tolerance: Largest absolute difference allowed.
+        tolerance: Largest absolute difference allowed, for outputs of up to 1; in proportion for larger ones.
 
     Returns:
         Prediction and label of one sample, largest absolute difference, number of samples.

@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 pytestmark = [pytest.mark.lifecycle, pytest.mark.timeout(240)]
 
@@ -75,27 +73,6 @@ def project(written: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(written, tmp_path / "my-project", ignore=shutil.ignore_patterns("__pycache__")))
 
 
-def test_notebook_runs_in_project(written: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KFP_MINDSPORE_HOME", str(home))
-    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
-    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    install = ["-m", "ipykernel", "install", "--prefix", str(tmp_path), "--name", "here"]
-    subprocess.run([sys.executable, *install], check=True, capture_output=True)
-    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share" / "jupyter"))
-    notebook = nbformat.read(written / "notebook.ipynb", as_version=4)
-    resources = {"metadata": {"path": str(written)}}
-    NotebookClient(notebook, timeout=120, kernel_name="here", resources=resources).execute()
-    printed = "".join(
-        output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ()) if "text" in output
-    )
-    assert "deploy-kserve" in printed
-    # Ten predictions with their labels.
-    pairs = [line.split(" is ") for line in printed.splitlines() if " is " in line]
-    assert len(pairs) == 10
-    assert sum(predicted.strip() == label.strip() for predicted, label in pairs) >= 8
-
-
 def test_network_is_replaced_in_less_than_ten_lines(project: Path, home: Path, tmp_path: Path) -> None:
     # Modules of the caller's directory must not shadow those of the project.
     caller = tmp_path / "caller"
@@ -110,15 +87,13 @@ def test_network_is_replaced_in_less_than_ten_lines(project: Path, home: Path, t
                 text: 'from kfp_mindspore.digits.network import LeNet5 as Network\n\n__all__ = ["Network"]\n'
             },
             "train.py": {
-                '"inputs": math.prod(dataset.columns[0].shape), "classes": len(dataset.labels)': (
-                    '"classes": len(dataset.labels)'
-                )
+                '{"inputs": features.size, "outputs": len(dataset.labels)}': '{"classes": len(dataset.labels)}'
             },
             "pipeline.py": {'dataset: str = "breast_cancer"': 'dataset: str = "digits"'},
         },
     )
     assert lines < 10
-    result = run_pipeline(home, caller, str(project / "pipeline.py"))
+    result = run_pipeline(home, caller, str(project / "pipeline.py"), "-p", "epochs=15")
     assert result["states"] == dict.fromkeys(STEPS, "succeeded")
     assert result["value"] >= 0.9
     assert result["samples"] == 360
@@ -137,4 +112,4 @@ def test_invalid_network_fails_the_run_with_its_error(project: Path, home: Path)
     assert {result["states"][step] for step in STEPS[2:]} <= {"pending", "skipped"}
     assert "step train-msjob failed" in done.stderr
     assert "Network cannot be computed for a batch of features (32, 30) float32 and label (32,) int32" in done.stderr
-    assert f"{project}/network.py:28: return self.layers(features)" in done.stderr
+    assert f"{project}/network.py:33: computed = self.layers(features)" in done.stderr

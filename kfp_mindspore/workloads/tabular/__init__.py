@@ -1,1 +1,1 @@
-"""Training code of the workload `tabular`: a classifier of rows of numbers."""
+"""Training code of the workload `tabular`: classes or numbers from rows of numbers."""

@@ -1,28 +1,34 @@
 """The network, built by `train.py` and by the export step."""
 
+import mindspore
 from mindspore import Tensor, nn
 
 
 class Network(nn.Cell):
-    """Two hidden layers over features of any shape (N, …); returns scores of shape (N, classes).
+    """One hidden layer over features of any shape (N, …); returns scores or numbers of shape (N, outputs).
 
     Args:
         inputs: Number of values in one sample.
-        classes: Number of classes.
-        hidden: Width of the hidden layers.
+        outputs: Number of classes, or of numbers to predict; a single number has the shape (N,).
+        hidden: Width of the hidden layer.
+        mean: Mean of the numbers to predict: the layers compute how many deviations they are from it.
+        std: Their standard deviation.
     """
 
-    def __init__(self, inputs: int, classes: int, hidden: int = 64) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        hidden: int = 32,
+        mean: float | list[float] = 0.0,
+        std: float | list[float] = 1.0,
+    ) -> None:
         super().__init__()
-        self.layers = nn.SequentialCell(
-            nn.Flatten(),
-            nn.Dense(inputs, hidden),
-            nn.ReLU(),
-            nn.Dense(hidden, hidden),
-            nn.ReLU(),
-            nn.Dense(hidden, classes),
-        )
+        self.layers = nn.SequentialCell(nn.Flatten(), nn.Dense(inputs, hidden), nn.Tanh(), nn.Dense(hidden, outputs))
+        self.mean, self.std = Tensor(mean, mindspore.float32), Tensor(std, mindspore.float32)
+        self.is_single = outputs == 1
 
     def construct(self, features: Tensor) -> Tensor:
-        """Return the scores."""
-        return self.layers(features)
+        """Return the scores or numbers."""
+        computed = self.layers(features)
+        return self.mean + self.std * (computed[:, 0] if self.is_single else computed)

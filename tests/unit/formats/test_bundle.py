@@ -190,3 +190,11 @@ def test_signature_is_readable_json(bundle: ModelBundle) -> None:
     value = json.loads((bundle.path / SIGNATURE_FILE).read_text())
     assert value["inputs"] == [{"name": "image", "dtype": "float32", "shape": [-1, 1, 2, 2]}]
     assert value["version"] == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "tolerance"), [([0.5, -0.25], 1e-5), ([150.0, -300.0], 3e-3), ([np.nan, np.inf, 20.0], 2e-4), ([], 1e-5)]
+)
+def test_tolerance_is_in_proportion_to_the_largest_output(values: list[float], tolerance: float) -> None:
+    outputs = {"output": np.array(values, np.float32), "label": np.array([b"cat"] * len(values), object)}
+    assert VerifiedSamples({}, outputs, None).scale_tolerance(1e-5) == pytest.approx(tolerance)

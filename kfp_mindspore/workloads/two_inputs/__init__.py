@@ -1,0 +1,1 @@
+"""Training code of the workload `two_inputs`: a classifier of samples with two inputs."""
