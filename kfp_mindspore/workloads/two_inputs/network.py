@@ -17,10 +17,10 @@ class Network(nn.Cell):
 
     def __init__(self, size: int, shape: int, classes: int, hidden: int = 16) -> None:
         super().__init__()
-        self.size = nn.SequentialCell(nn.Dense(size, hidden), nn.ReLU())
-        self.shape = nn.SequentialCell(nn.Dense(shape, hidden), nn.ReLU())
+        self.size_layer = nn.SequentialCell(nn.Dense(size, hidden), nn.ReLU())
+        self.shape_layer = nn.SequentialCell(nn.Dense(shape, hidden), nn.ReLU())
         self.scores = nn.Dense(2 * hidden, classes)
 
     def construct(self, size: Tensor, shape: Tensor) -> Tensor:
         """Return the scores."""
-        return self.scores(ops.cat((self.size(size), self.shape(shape)), axis=1))
+        return self.scores(ops.cat((self.size_layer(size), self.shape_layer(shape)), axis=1))
