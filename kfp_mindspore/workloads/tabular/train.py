@@ -14,6 +14,7 @@ from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.training import TrainingConfig, fit, set_seed
 from kfp_mindspore.workloads.tabular.network import Network
 from mindspore import nn
+from numpy.typing import NDArray
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -45,8 +46,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         loss, metric = nn.CrossEntropyLoss(), "log_loss"
 
     # With few samples, noise keeps a network from fitting single ones.
-    def add_noise(batch: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        return batch + np.float32(options.noise) * random.standard_normal(batch.shape, np.float32)
+    def add_noise(batch: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
+        noisy: NDArray[np.float32] = batch + options.noise * random.standard_normal(batch.shape, np.float32)
+        return noisy
 
     set_seed(options.seed)
     network = Network(**arguments)
