@@ -29,8 +29,8 @@ def compute_baseline(dataset: Dataset) -> float:
 
     train, test = (read_samples(dataset, split) for split in ("train", "test"))
     images = [samples.inputs["image"].reshape(len(samples), -1) for samples in (train, test)]
-    # More iterations or less regularization overfit: about 0.81 with C=1.
-    return float(LogisticRegression(C=0.03, max_iter=300).fit(images[0], train.target).score(images[1], test.target))
+    # C=0.1 is the best of 0.03, 0.1, 0.3 and 1.
+    return float(LogisticRegression(C=0.1, max_iter=1000).fit(images[0], train.target).score(images[1], test.target))
 
 
 def test_pipeline_beats_logistic_regression_and_serves_raw_images(local_home: Path) -> None:

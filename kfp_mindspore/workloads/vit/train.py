@@ -9,6 +9,7 @@ import os
 
 import numpy as np
 import numpy.typing as npt
+from kfp_mindspore.data import read_samples
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.training import TrainingConfig, fit, set_seed
 from kfp_mindspore.workloads.vit.network import Network
@@ -32,7 +33,8 @@ def main() -> None:
     options = parser.parse_args()
 
     dataset = Dataset.open(os.environ.get("KFP_MINDSPORE_DATASET_DIR", "data"))
-    channels, size, _ = dataset.columns[0].shape
+    (images,) = read_samples(dataset, "train", count=1).inputs.values()
+    _, channels, size, _ = images.shape
     # The export step builds the network with the same arguments: JSON types only.
     arguments = {"size": size, "classes": len(dataset.labels), "channels": channels}
 
