@@ -7,6 +7,7 @@ from .deployment.register_model.component import register_model as register_mode
 from .deployment.rollback_kserve.component import rollback_kserve as rollback_kserve
 from .deployment.smoke_test.component import smoke_test as smoke_test
 from .evaluation.compare_models.component import compare_models as compare_models
+from .evaluation.evaluate_function.component import evaluate_function as evaluate_function
 from .evaluation.evaluate_mindir.component import evaluate_mindir as evaluate_mindir
 from .training.build_image.component import build_image as build_image
 from .training.export_mindir.component import export_mindir as export_mindir

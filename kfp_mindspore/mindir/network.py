@@ -7,9 +7,9 @@ import importlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.checkpoint import Checkpoint
@@ -31,13 +31,7 @@ def build_network(factory: str, arguments: Mapping[str, Any]) -> nn.Cell:
     """
     from mindspore import nn
 
-    module_name, _, name = factory.partition(":")
-    if not module_name or not name:
-        raise UserError(f"network: must be 'module:factory', got {factory!r}")
-    module = _import_module(module_name)
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise UserError(f"network {factory!r}: {module_name} has no callable {name!r}")
+    function = import_callable(factory, "network")
     try:
         network = function(**arguments)
     except TypeError as error:
@@ -45,6 +39,25 @@ def build_network(factory: str, arguments: Mapping[str, Any]) -> nn.Cell:
     if not isinstance(network, nn.Cell):
         raise UserError(f"network {factory!r}: must return a mindspore.nn.Cell, got {type(network).__name__}")
     return network
+
+
+def import_callable(reference: str, subject: str) -> Callable[..., Any]:
+    """Import a callable.
+
+    Args:
+        reference: `module:callable`; modules of the working directory are importable too.
+        subject: What it is, for messages.
+
+    Raises:
+        UserError: There is no such module or callable.
+    """
+    module_name, _, name = reference.partition(":")
+    if not module_name or not name:
+        raise UserError(f"{subject}: must be 'module:callable', got {reference!r}")
+    function = getattr(_import_module(module_name, subject), name, None)
+    if not callable(function):
+        raise UserError(f"{subject} {reference!r}: {module_name} has no callable {name!r}")
+    return cast(Callable[..., Any], function)
 
 
 def load_parameters(network: nn.Cell, checkpoint: Checkpoint) -> None:
@@ -83,7 +96,7 @@ def scratch_directory() -> Iterator[Path]:
                 del os.environ[COMPILER_DUMP_VARIABLE]
 
 
-def _import_module(name: str) -> Any:
+def _import_module(name: str, subject: str) -> Any:
     # sys.path of a console script lacks the working directory, unlike that of `python -m`.
     here = str(Path.cwd())
     added = here not in sys.path and "" not in sys.path
@@ -95,7 +108,7 @@ def _import_module(name: str) -> Any:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         raise UserError(
-            f"network: no module {error.name!r} in {here} or among the installed packages",
+            f"{subject}: no module {error.name!r} in {here} or among the installed packages",
             hint="Run it from the folder that holds the module, or install the package.",
         ) from None
     finally:

@@ -1,12 +1,15 @@
-"""The step that evaluates a model bundle and decides its gate."""
+"""The steps that evaluate a model bundle and decide its gate."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
+from kfp_mindspore.errors import UserError
+from kfp_mindspore.steps.arguments import parse_numbers
 
 if TYPE_CHECKING:
     from kfp import dsl
@@ -70,3 +73,50 @@ def evaluate_model(
     page = render_evaluation(evaluation, threshold, columns)
     Path(report.path).write_text(page, encoding="utf-8")
     return name, value, passed, evaluation.count
+
+
+def evaluate_by_function(
+    bundle: dsl.Model,
+    metrics: dsl.Metrics,
+    *,
+    function: str,
+    arguments: Mapping[str, Any],
+    threshold: float | None = None,
+    lower_is_better: bool = False,
+) -> tuple[str, float, bool]:
+    """Evaluate a bundle by a function, log its metrics and emit the gate's decision by the first one.
+
+    Args:
+        bundle: The model bundle.
+        metrics: Receives the metrics and the threshold; NaN is not logged.
+        function: `module:callable` of a ModelRunner and the arguments, which returns numbers by name.
+        arguments: Keyword arguments of the function.
+        threshold: Value of the first metric that passes, or a better one; None for no gate.
+        lower_is_better: Whether the threshold is a maximum.
+
+    Returns:
+        Name and value of the first metric, and whether it reaches the threshold (NaN does not).
+
+    Raises:
+        UserError: The function is missing, or does not return numbers by name.
+    """
+    from kfp_mindspore import mindir
+    from kfp_mindspore.mindir.network import import_callable
+
+    call = import_callable(function, "function")
+    with mindir.ModelRunner(bundle.path) as runner:
+        result = call(runner, **parse_numbers(arguments))
+    if not isinstance(result, Mapping) or not result or not all(map(_is_number, result.values())):
+        raise UserError(f"function {function!r}: must return numbers by name, got {result!r}")
+    values = {str(name): float(number) for name, number in result.items()}
+    name, value = next(iter(values.items()))
+    passed = threshold is None or (value <= threshold if lower_is_better else value >= threshold)
+    events.emit("gate", name, metric=name, value=value, threshold=threshold, passed=passed)
+    for key, number in (values if threshold is None else {**values, "threshold": threshold}).items():
+        if not math.isnan(number):
+            metrics.log_metric(key, number)
+    return name, value, passed
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

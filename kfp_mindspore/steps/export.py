@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def export_model(
     model: dsl.Model,
-    dataset: dsl.Dataset,
+    dataset: dsl.Dataset | None,
     bundle: dsl.Model,
     *,
     batch: int = 0,
@@ -26,7 +26,7 @@ def export_model(
 
     Args:
         model: Output of a training step; its `checkpoint/` is exported.
-        dataset: The dataset directory; its test split verifies the graph.
+        dataset: The dataset directory, whose test split verifies the graph; None for `dataset/` of the model.
         bundle: Output artifact; the bundle is written to its path.
         batch: Batch size of the graph; 0 for a free one.
         samples: Number of held-out samples to compare and keep.
@@ -43,7 +43,7 @@ def export_model(
     signature = export_mindir(
         f"{model.path}/checkpoint",
         bundle.path,
-        dataset_dir=dataset.path,
+        dataset_dir=dataset.path if dataset else f"{model.path}/dataset",
         batch=batch or "free",
         sample_count=samples,
         network=network or None,

@@ -9,8 +9,8 @@ from kfp.dsl import Dataset, Input, Model, Output
 @dsl.component(base_image="kfp-mindspore.invalid/python:placeholder", install_kfp_package=False)
 def export_mindir(
     model: Input[Model],
-    dataset: Input[Dataset],
     bundle: Output[Model],
+    dataset: Input[Dataset] = None,
     batch: int = 0,
     samples: int = 64,
     network: str = "",
@@ -25,8 +25,9 @@ def export_mindir(
 
     Args:
         model: Output of train_msjob; its `checkpoint/` records how to build the network.
-        dataset: The dataset directory; its test split is used for the comparison.
         bundle: The model bundle, with its signature and digests in its metadata.
+        dataset: The dataset directory, whose test split is used for the comparison; default `dataset/` of the model,
+            which a training without a dataset, such as self-play, writes.
         batch: Batch size of the exported graph; 0 for a free one.
         samples: Number of held-out samples to compare and keep, at least 32.
         network: Factory of the network as `module:callable`; default the checkpoint's.

@@ -164,7 +164,7 @@ def test_options_of_export(models: Path, tmp_path: Path) -> None:
         ({"network": "small_networks:Summed"}, UserError, "outputs must have one row a sample"),
         ({"network": "small_networks:nope"}, UserError, "small_networks has no callable 'nope'"),
         ({"network": "nowhere.net:make"}, UserError, "no module 'nowhere' in"),
-        ({"network": "make"}, UserError, "must be 'module:factory', got 'make'"),
+        ({"network": "make"}, UserError, "must be 'module:callable', got 'make'"),
         (
             {"network": "small_networks:make_nothing", "network_arguments": {}},
             UserError,

@@ -1,0 +1,5 @@
+"""The component `evaluate_function`."""
+
+from .component import evaluate_function
+
+__all__ = ["evaluate_function"]

@@ -1,0 +1,1 @@
+"""The workload `connect4`: a player of connect-4 that learns by self-play, after AlphaZero."""

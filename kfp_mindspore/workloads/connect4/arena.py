@@ -1,0 +1,47 @@
+"""The gate of the pipeline: games of an exported player against a random and a one-ply player."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from kfp_mindspore.mindir import ModelRunner
+from kfp_mindspore.workloads.connect4.game import Positions
+from kfp_mindspore.workloads.connect4.players import one_ply_player, play_match, random_player, search_player
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def play_arena(runner: ModelRunner, games: int = 100, simulations: int = 32, seed: int = 0) -> dict[str, float]:
+    """Return the fractions of games won, half of them as the first player; a draw is no win.
+
+    Args:
+        runner: The exported `Player`.
+        games: Number of games against each opponent.
+        simulations: Simulations of the search for each move.
+        seed: Seed of the opponents.
+
+    Returns:
+        `win_rate`, the lowest of the served move; then for each opponent that of the served move, of the most probable
+        column (`policy`), and of a search with the network's policy and value (`search`).
+    """
+
+    def play_served(positions: Positions) -> NDArray[np.int64]:
+        return runner.predict({"board": positions.to_boards()})["move"].astype(np.int64)
+
+    def play_policy(positions: Positions) -> NDArray[np.int64]:
+        return runner.predict({"board": positions.to_boards()})["policy"].argmax(1)
+
+    def evaluate(boards: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        outputs = runner.predict({"board": boards})
+        return outputs["policy"], outputs["value"]
+
+    players = {"served": play_served, "policy": play_policy, "search": search_player(evaluate, simulations)}
+    opponents = {"random": random_player, "one_ply": one_ply_player}
+    rates = {
+        f"{name}.{opponent}": float((play_match(player, build(seed), games) > 0).mean())
+        for name, player in players.items()
+        for opponent, build in opponents.items()
+    }
+    return {"win_rate": min(rates[f"served.{opponent}"] for opponent in opponents), **rates}

@@ -1,0 +1,115 @@
+"""Train the network by self-play. The pipeline runs this script as an MSJob of several workers.
+
+Before each epoch every worker plays its share of the games with the newest weights; the samples of all workers replace
+the oldest ones that `fit` trains on.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+import numpy as np
+from kfp_mindspore.formats.dataset import Column, write_dataset
+from kfp_mindspore.training import TrainingConfig, fit, init_distributed, set_seed
+from kfp_mindspore.workloads.connect4.network import COLUMNS, ROWS, Network
+from kfp_mindspore.workloads.connect4.self_play import SelfPlay, mirror, split
+
+from mindspore import Tensor, nn, ops
+from mindspore.train import Callback
+
+
+class Replay(Callback):
+    """The newest samples of self-play. `fit` does not copy the arrays: it trains on what is written to them.
+
+    Args:
+        network: The network that plays.
+        options: The options of the script.
+        worker: Rank and number of workers.
+    """
+
+    def __init__(self, network: Network, options: argparse.Namespace, worker) -> None:
+        super().__init__()
+        self.network, self.worker, self.moves = network, worker, options.moves
+        self.games = SelfPlay(options.games // worker.size, options.simulations, (options.seed, worker.rank))
+        # A round has at most so many samples: whole games, of which the first moves were played in earlier rounds.
+        self.rows = options.games // worker.size * (self.moves + ROWS * COLUMNS)
+        self.boards = np.zeros((options.samples, ROWS, COLUMNS), np.float32)
+        self.policies = np.zeros((options.samples, COLUMNS), np.float32)
+        self.values = np.zeros(options.samples, np.float32)
+        self.written = 0
+
+    def on_train_begin(self, run_context) -> None:
+        while self.written < len(self.values):
+            self.play()
+
+    def on_train_epoch_begin(self, run_context) -> None:
+        self.play()
+
+    def play(self) -> None:
+        """Play with all workers, and replace the oldest samples."""
+        samples = mirror(self.gather(self.games.play(self.evaluate, self.moves)))
+        indexes = (self.written + np.arange(len(samples))) % len(self.values)
+        self.boards[indexes], self.policies[indexes], self.values[indexes] = split(samples)
+        self.written += len(samples)
+
+    def evaluate(self, boards: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the probabilities of the columns and the values of boards."""
+        outputs = self.network(Tensor(boards))
+        return ops.softmax(outputs["policy"], 1).asnumpy(), outputs["value"].asnumpy()
+
+    def gather(self, samples: np.ndarray) -> np.ndarray:
+        """Return the samples of all workers."""
+        if self.worker.size == 1:
+            return samples
+        # AllGather needs as many rows of each worker; a sample has a policy, so rows of zeros are none.
+        rows = np.zeros((self.rows, samples.shape[1]), np.float32)
+        rows[: len(samples)] = samples
+        gathered = ops.AllGather()(Tensor(rows)).asnumpy()
+        return gathered[gathered.any(axis=1)]
+
+
+def main() -> None:
+    """Parse the options, play and train."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--games", type=int, default=256, help="games played at once, by all workers")
+    parser.add_argument("--moves", type=int, default=16, help="moves of each game before an epoch")
+    parser.add_argument("--simulations", type=int, default=32, help="simulations of the search for each move")
+    parser.add_argument(
+        "--samples", type=int, default=32768, help="newest samples, mirrored ones included, to train on"
+    )
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--seed", type=int, default=42)
+    options = parser.parse_args()
+
+    worker = init_distributed()
+    set_seed(options.seed)
+    network = Network()
+    replay = Replay(network, options, worker)
+    fit(
+        network,
+        (replay.boards, {"policy": replay.policies, "value": replay.values}),
+        loss={"policy": nn.CrossEntropyLoss(), "value": nn.MSELoss()},
+        optimizer=nn.Adam(network.trainable_params(), options.learning_rate),
+        callbacks=[replay],
+        config=TrainingConfig(
+            epochs=options.epochs,
+            batch_size=256,
+            schedule="cosine",
+            seed=options.seed,
+            network_factory="kfp_mindspore.workloads.connect4.network:Player",
+        ),
+    )
+    if worker.is_writer:
+        # Export compares the graph with the network on positions of self-play.
+        write_dataset(
+            Path(os.environ.get("KFP_MINDSPORE_OUTPUT_DIR", "output"), "dataset"),
+            name="connect4",
+            task="none",
+            columns=[Column("board", "float32", (ROWS, COLUMNS))],
+            splits={"test": {"board": replay.boards}},
+        )
+
+
+if __name__ == "__main__":
+    main()

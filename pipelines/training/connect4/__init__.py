@@ -1,0 +1,5 @@
+"""Self-play of connect-4."""
+
+from .pipeline import connect4
+
+__all__ = ["connect4"]

@@ -1,0 +1,63 @@
+"""A player of connect-4: self-play and training in one MSJob, an arena as the gate, a served move."""
+
+from kfp import dsl
+
+
+@dsl.pipeline(
+    name="connect4",
+    description="Train a policy and value network of connect-4 by self-play of several workers with tree search; "
+    "let the exported player play against a random and a one-ply player, and deploy it if it wins often enough.",
+)
+def connect4(
+    rounds: int = 16,
+    simulations: int = 32,
+    workers: int = 2,
+    games: int = 100,
+    threshold: float = 0.9,
+    seed: int = 42,
+    service_name: str = "connect4",
+    namespace: str = "",
+    service_account: str = "",
+):
+    """Train a player of connect-4 by self-play, and serve it if it beats two simple players.
+
+    Args:
+        rounds: Rounds of self-play and training.
+        simulations: Simulations of the tree search for each move of self-play.
+        workers: Number of workers, each of which plays its share of the games.
+        games: Games of the arena against each opponent, half of them as the first player.
+        threshold: Minimum fraction of the games that the served move must win against each opponent, 0 to 1.
+        seed: Seed of the initial parameters and of self-play.
+        service_name: Name of the service and of the model in its URLs.
+        namespace: Namespace of the job and the service; default the steps'.
+        service_account: Service account of the service's pods, with the credentials of the model's store.
+    """
+    from kfp_mindspore.components import deploy_kserve, evaluate_function, export_mindir, train_msjob
+
+    training = train_msjob(
+        command=["python", "-m", "kfp_mindspore.workloads.connect4.train"],
+        hyperparameters={"rounds": rounds, "simulations": simulations, "seed": seed},
+        workers=workers,
+        namespace=namespace,
+    )
+    bundle = export_mindir(model=training.outputs["model"]).outputs["bundle"]
+    arena = evaluate_function(
+        bundle=bundle,
+        function="kfp_mindspore.workloads.connect4.arena:play_arena",
+        arguments={"games": games, "simulations": simulations},
+        threshold=threshold,
+    )
+    deploy_kserve(
+        bundle=bundle,
+        service_name=service_name,
+        namespace=namespace,
+        service_account=service_account,
+        gate=arena.outputs["passed"],
+        smoke_samples=32,
+    ).set_caching_options(False)
+
+
+if __name__ == "__main__":
+    from kfp import compiler
+
+    compiler.Compiler().compile(connect4, package_path=__file__.replace(".py", ".yaml"))
