@@ -252,7 +252,7 @@ def _accepts(cell: nn.Cell, arrays: Arrays) -> bool:
 
 
 def _run_network(cell: nn.Cell, arrays: list[NDArray[Any]], fixed: int | None) -> Arrays:
-    """Run the network itself, in batches of the graph's size."""
+    """Run the network itself, in batches of the graph's size; outputs of a dict keep their names."""
     import mindspore
     import numpy as np
 
@@ -261,9 +261,13 @@ def _run_network(cell: nn.Cell, arrays: list[NDArray[Any]], fixed: int | None) -
     rows = len(arrays[0])
     step = fixed or rows
     parts = []
+    names: list[str] = []
     for start in range(0, rows, step):
         indexes = np.minimum(np.arange(start, start + step), rows - 1)
-        results = flatten_outputs(cell(*(mindspore.Tensor(array[indexes]) for array in arrays)))
+        outputs = cell(*(mindspore.Tensor(array[indexes]) for array in arrays))
+        if isinstance(outputs, Mapping):
+            names, outputs = list(outputs), list(outputs.values())
+        results = flatten_outputs(outputs)
         if any(array.ndim == 0 or len(array) != step for array in results):
             raise UserError(
                 f"{type(cell).__name__}: outputs must have one row a sample, got shapes "
@@ -271,7 +275,8 @@ def _run_network(cell: nn.Cell, arrays: list[NDArray[Any]], fixed: int | None) -
             )
         parts.append([array[: rows - start] for array in results])
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    names = ["output"] if len(columns) == 1 else [f"output_{index}" for index in range(len(columns))]
+    if not names:
+        names = ["output"] if len(columns) == 1 else [f"output_{index}" for index in range(len(columns))]
     return dict(zip(names, columns, strict=True))
 
 

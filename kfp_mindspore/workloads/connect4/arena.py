@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from kfp_mindspore.mindir import ModelRunner
@@ -10,6 +10,7 @@ from kfp_mindspore.workloads.connect4.game import Positions
 from kfp_mindspore.workloads.connect4.players import one_ply_player, play_match, random_player, search_player
 
 if TYPE_CHECKING:
+    from kfp_mindspore.workloads.connect4.players import Player
     from numpy.typing import NDArray
 
 
@@ -27,17 +28,18 @@ def play_arena(runner: ModelRunner, games: int = 100, simulations: int = 32, see
         column (`policy`), and of a search with the network's policy and value (`search`).
     """
 
-    def play_served(positions: Positions) -> NDArray[np.int64]:
-        return runner.predict({"board": positions.to_boards()})["move"].astype(np.int64)
-
-    def play_policy(positions: Positions) -> NDArray[np.int64]:
-        return runner.predict({"board": positions.to_boards()})["policy"].argmax(1)
+    def predict(positions: Positions) -> dict[str, NDArray[Any]]:
+        return runner.predict({"board": positions.to_boards()})
 
     def evaluate(boards: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         outputs = runner.predict({"board": boards})
         return outputs["policy"], outputs["value"]
 
-    players = {"served": play_served, "policy": play_policy, "search": search_player(evaluate, simulations)}
+    players: dict[str, Player] = {
+        "served": lambda positions: predict(positions)["move"],
+        "policy": lambda positions: predict(positions)["policy"].argmax(1),
+        "search": search_player(evaluate, simulations),
+    }
     opponents = {"random": random_player, "one_ply": one_ply_player}
     rates = {
         f"{name}.{opponent}": float((play_match(player, build(seed), games) > 0).mean())

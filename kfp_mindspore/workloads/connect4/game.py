@@ -7,7 +7,7 @@ http://blog.gamesolver.org/solving-connect-four/06-bitboard/.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class Positions:
         return cls(np.zeros(games, np.uint64), np.zeros(games, np.uint64))
 
     @classmethod
-    def from_boards(cls, boards: NDArray[np.generic]) -> Positions:
+    def from_boards(cls, boards: NDArray[Any]) -> Positions:
         """Return the positions of boards, see `to_boards`."""
         return cls(
             np.where(boards > 0, _CELLS, np.uint64(0)).sum((1, 2), np.uint64),
@@ -55,15 +55,16 @@ class Positions:
         """Return boards of shape (N, 6, 7), the top row first: 1 the player to move, -1 the opponent, 0 empty."""
         own = (self.own[:, None, None] & _CELLS) != 0
         filled = (self.filled[:, None, None] & _CELLS) != 0
-        return 2 * own.astype(np.float32) - filled
+        boards: NDArray[np.float32] = 2 * own.astype(np.float32) - filled
+        return boards
 
     def __len__(self) -> int:
         return len(self.own)
 
-    def __getitem__(self, chosen: NDArray[np.generic]) -> Positions:
+    def __getitem__(self, chosen: NDArray[Any]) -> Positions:
         return Positions(self.own[chosen], self.filled[chosen])
 
-    def play(self, columns: NDArray[np.integer]) -> Positions:
+    def play(self, columns: NDArray[Any]) -> Positions:
         """Return the positions after one stone in the given column, 0 to 6, of each game."""
         return Positions(self.own ^ self.filled, self.filled | (self.filled + _BOTTOM[columns]))
 
@@ -73,7 +74,8 @@ class Positions:
 
     def list_legal(self) -> NDArray[np.bool_]:
         """Return which columns have an empty cell, shape (N, 7)."""
-        return (self.filled[:, None] & _TOP) == 0
+        legal: NDArray[np.bool_] = (self.filled[:, None] & _TOP) == 0
+        return legal
 
     def list_wins(self) -> NDArray[np.bool_]:
         """Return which columns connect four stones of the player to move, shape (N, 7)."""
@@ -86,7 +88,8 @@ class Positions:
 
     def is_drawn(self) -> NDArray[np.bool_]:
         """Return which boards are full without four connected stones of the opponent, shape (N,)."""
-        return (self.filled == _FULL) & ~self.is_lost()
+        is_full: NDArray[np.bool_] = self.filled == _FULL
+        return is_full & ~self.is_lost()
 
 
 def has_four(stones: NDArray[np.uint64]) -> NDArray[np.bool_]:

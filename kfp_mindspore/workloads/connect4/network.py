@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
+from numpy.typing import NDArray
 
 ROWS, COLUMNS = 6, 7
 
 
-def list_lines() -> np.ndarray:
+def list_lines() -> NDArray[np.float32]:
     """Return the 69 lines of four cells, float32 of shape (42, 69): 1 for each cell of a line."""
     lines = []
     for row in range(ROWS):

@@ -70,4 +70,5 @@ def play_match(player: Player, opponent: Player, games: int) -> NDArray[np.int64
 
 def _draw(columns: NDArray[np.bool_], random: np.random.Generator) -> NDArray[np.int64]:
     """Draw one of the columns that are true, shape (N, 7), for each position."""
-    return (columns * random.uniform(0.5, 1, columns.shape)).argmax(1)
+    drawn: NDArray[np.int64] = (columns * random.uniform(0.5, 1, columns.shape)).argmax(1)
+    return drawn

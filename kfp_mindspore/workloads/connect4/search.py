@@ -95,7 +95,8 @@ class Trees:
         visits, prior = self.visits[games, node], self._prior[games, node]
         quality = self._total[games, node] / np.maximum(visits, 1)
         bonus = EXPLORATION * prior * np.sqrt(1 + visits.sum(1, keepdims=True)) / (1 + visits)
-        return np.where(prior > 0, quality + bonus, -np.inf).argmax(1)
+        columns: NDArray[np.int64] = np.where(prior > 0, quality + bonus, -np.inf).argmax(1)
+        return columns
 
 
 def search(

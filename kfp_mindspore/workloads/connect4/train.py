@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 from kfp_mindspore.formats.dataset import Column, write_dataset
 from kfp_mindspore.training import TrainingConfig, fit, init_distributed, set_seed
+from kfp_mindspore.training.distributed import WorkerInfo
 from kfp_mindspore.workloads.connect4.network import COLUMNS, ROWS, Network
 from kfp_mindspore.workloads.connect4.self_play import SelfPlay, mirror, split
-
 from mindspore import Tensor, nn, ops
-from mindspore.train import Callback
+from mindspore.train import Callback, RunContext
+from numpy.typing import NDArray
 
 
 class Replay(Callback):
@@ -27,7 +28,7 @@ class Replay(Callback):
         worker: Rank and number of workers.
     """
 
-    def __init__(self, network: Network, options: argparse.Namespace, worker) -> None:
+    def __init__(self, network: Network, options: argparse.Namespace, worker: WorkerInfo) -> None:
         super().__init__()
         self.network, self.worker, self.moves = network, worker, options.moves
         self.games = SelfPlay(options.games // worker.size, options.simulations, (options.seed, worker.rank))
@@ -38,11 +39,13 @@ class Replay(Callback):
         self.values = np.zeros(options.samples, np.float32)
         self.written = 0
 
-    def on_train_begin(self, run_context) -> None:
+    def on_train_begin(self, run_context: RunContext) -> None:
+        """Fill the arrays, with the weights of the checkpoint after a restart."""
         while self.written < len(self.values):
             self.play()
 
-    def on_train_epoch_begin(self, run_context) -> None:
+    def on_train_epoch_begin(self, run_context: RunContext) -> None:
+        """Replace the oldest samples."""
         self.play()
 
     def play(self) -> None:
@@ -52,12 +55,12 @@ class Replay(Callback):
         self.boards[indexes], self.policies[indexes], self.values[indexes] = split(samples)
         self.written += len(samples)
 
-    def evaluate(self, boards: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def evaluate(self, boards: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the probabilities of the columns and the values of boards."""
         outputs = self.network(Tensor(boards))
         return ops.softmax(outputs["policy"], 1).asnumpy(), outputs["value"].asnumpy()
 
-    def gather(self, samples: np.ndarray) -> np.ndarray:
+    def gather(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the samples of all workers."""
         if self.worker.size == 1:
             return samples
@@ -65,13 +68,14 @@ class Replay(Callback):
         rows = np.zeros((self.rows, samples.shape[1]), np.float32)
         rows[: len(samples)] = samples
         gathered = ops.AllGather()(Tensor(rows)).asnumpy()
-        return gathered[gathered.any(axis=1)]
+        found: NDArray[np.float32] = gathered[gathered.any(axis=1)]
+        return found
 
 
 def main() -> None:
     """Parse the options, play and train."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--epochs", type=int, default=24)
     parser.add_argument("--games", type=int, default=256, help="games played at once, by all workers")
     parser.add_argument("--moves", type=int, default=16, help="moves of each game before an epoch")
     parser.add_argument("--simulations", type=int, default=32, help="simulations of the search for each move")

@@ -9,7 +9,7 @@ from kfp import dsl
     "let the exported player play against a random and a one-ply player, and deploy it if it wins often enough.",
 )
 def connect4(
-    rounds: int = 16,
+    epochs: int = 24,
     simulations: int = 32,
     workers: int = 2,
     games: int = 100,
@@ -22,7 +22,7 @@ def connect4(
     """Train a player of connect-4 by self-play, and serve it if it beats two simple players.
 
     Args:
-        rounds: Rounds of self-play and training.
+        epochs: Rounds of self-play and training.
         simulations: Simulations of the tree search for each move of self-play.
         workers: Number of workers, each of which plays its share of the games.
         games: Games of the arena against each opponent, half of them as the first player.
@@ -36,7 +36,7 @@ def connect4(
 
     training = train_msjob(
         command=["python", "-m", "kfp_mindspore.workloads.connect4.train"],
-        hyperparameters={"rounds": rounds, "simulations": simulations, "seed": seed},
+        hyperparameters={"epochs": epochs, "simulations": simulations, "seed": seed},
         workers=workers,
         namespace=namespace,
     )

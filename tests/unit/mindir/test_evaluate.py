@@ -64,7 +64,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
                 self.cities.embedding_table.set_data(mindspore.Tensor(CITIES[:, None]))
 
             def construct(self, numbers, city):
-                return numbers.sum(axis=1, keepdims=True) + self.cities(city)
+                return {"price": numbers.sum(axis=1, keepdims=True) + self.cities(city)}
 
         class Bigrams(nn.Cell):
             def __init__(self) -> None:
@@ -82,6 +82,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
             export_mindir(checkpoint, root / name, dataset_dir=root / dataset, network=network)
 
     return make_once(tmp_path_factory, "trained", make)
+
+
+def test_outputs_have_the_names_of_the_network(trained: Path) -> None:
+    assert [spec.name for spec in ModelBundle.open(trained / "price").signature.outputs] == ["price"]
+    assert [spec.name for spec in ModelBundle.open(trained / "text").signature.outputs] == ["output"]
 
 
 def test_regression_of_two_inputs(trained: Path) -> None:

@@ -136,6 +136,7 @@ def test_progress_events(results: dict[str, Any]) -> None:
 def test_all_forms_of_data_are_equivalent(results: dict[str, Any]) -> None:
     found = results["other_sources"]
     assert found["dict"] == found["arrays"]
+    assert found["written by a callback"] == found["arrays"]
     assert found["pipeline"] == pytest.approx(found["arrays"], abs=1e-5)
     assert found["dataset"] == 2
 

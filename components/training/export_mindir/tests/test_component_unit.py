@@ -58,3 +58,14 @@ def test_arguments_are_passed_to_export_and_metadata_is_set(
     assert bundle.metadata["digest"] == f"sha256:{hashlib.sha256(mindir_file.read_bytes()).hexdigest()}"
     assert set(json.loads(bundle.metadata["files"])) == {"model.mindir", "preprocessing.json", "verified.npz"}
     assert all(isinstance(value, (str, int, float)) for value in bundle.metadata.values())
+
+
+def test_without_a_dataset_the_training_has_written_one(lifecycle, tmp_path, monkeypatch) -> None:
+    from kfp_mindspore import mindir
+    from kfp_mindspore.formats.bundle import ModelBundle
+
+    export = create_autospec(mindir.export_mindir, return_value=ModelBundle.open(lifecycle.bundle))
+    monkeypatch.setattr(mindir, "export_mindir", export)
+    bundle = dsl.Model(uri=str(tmp_path / "bundle"), metadata={})
+    export_mindir.python_func(model=dsl.Model(uri="/self-play"), bundle=bundle)
+    assert export.call_args.kwargs["dataset_dir"] == "/self-play/dataset"
