@@ -21,13 +21,13 @@ def export_mindir(
 
     The bundle contains model.mindir, signature.json (inputs, outputs, digests) and verified.npz (samples and the
     network's outputs). A transform is the preprocessing and postprocessing of the served model: a Python file is tested
-    and copied to the bundle; a name is that of a transform of an installed package.
+    and copied to the bundle; a name is that of a transform of an installed package. A training without a dataset, such as
+    self-play, writes one with samples to `dataset/` of its output.
 
     Args:
         model: Output of train_msjob; its `checkpoint/` records how to build the network.
         bundle: The model bundle, with its signature and digests in its metadata.
-        dataset: The dataset directory, whose test split is used for the comparison; default `dataset/` of the model,
-            which a training without a dataset, such as self-play, writes.
+        dataset: The dataset directory, whose test split is compared; default `dataset/` of the model.
         batch: Batch size of the exported graph; 0 for a free one.
         samples: Number of held-out samples to compare and keep, at least 32.
         network: Factory of the network as `module:callable`; default the checkpoint's.
