@@ -21,8 +21,8 @@ def export_mindir(
 
     The bundle contains model.mindir, signature.json (inputs, outputs, digests) and verified.npz (samples and the
     network's outputs). A transform is the preprocessing and postprocessing of the served model: a Python file is tested
-    and copied to the bundle; a name is that of a transform of an installed package. A training without a dataset, such as
-    self-play, writes one with samples to `dataset/` of its output.
+    and copied to the bundle; a name is that of a transform of an installed package. A training without a dataset, such
+    as self-play, writes one with samples to `dataset/` of its output.
 
     Args:
         model: Output of train_msjob; its `checkpoint/` records how to build the network.
