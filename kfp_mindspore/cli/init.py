@@ -57,6 +57,9 @@ TEMPLATES = {
     "regression": Template("tabular", "diabetes", epochs=100, metric="rmse", threshold=60.0),
     "two-inputs": Template("two_inputs", "breast_cancer", _TWO_INPUTS, epochs=20, learning_rate=0.003),
     "vit": Template("vit", "fashion_mnist", "limit=6000", epochs=12, threshold=0.8),
+    "wide-deep": Template(
+        "wide_deep", "movielens", 'split="time:timestamp"', epochs=4, metric="roc_auc", threshold=0.65
+    ),
 }
 
 

@@ -19,7 +19,7 @@ class Network(nn.Cell):
     """
 
     def __init__(
-        self, users: int, movies: int, genres: int, width: int = 16, hidden: int = 64, dropout: float = 0.2
+        self, users: int, movies: int, genres: int, width: int = 8, hidden: int = 32, dropout: float = 0.2
     ) -> None:
         super().__init__()
         sizes = (users, movies, genres)

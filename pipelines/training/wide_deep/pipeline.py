@@ -10,9 +10,10 @@ from kfp import dsl
 )
 def wide_deep(
     dataset: str = "movielens",
-    epochs: int = 6,
+    split: str = "time:timestamp",
+    epochs: int = 4,
     learning_rate: float = 0.001,
-    threshold: float = 0.645,
+    threshold: float = 0.65,
     seed: int = 42,
     service_name: str = "wide-deep",
     namespace: str = "",
@@ -24,6 +25,7 @@ def wide_deep(
 
     Args:
         dataset: `movielens`, or a dataset directory with its columns and preprocessing.
+        split: Split of the ratings; empty for a dataset directory, which is split.
         epochs: Largest number of passes over the training data; the epoch with the best validation is exported.
         learning_rate: Step size of the optimizer.
         threshold: Minimum area under the ROC curve on the test split for deployment, 0 to 1.
@@ -35,7 +37,7 @@ def wide_deep(
     from kfp_mindspore.components import load_dataset, train_msjob
     from kfp_mindspore.pipelines.training.shared.deployment import deploy_if_passed
 
-    data = load_dataset(name=dataset, split="time:timestamp").outputs["dataset"]
+    data = load_dataset(name=dataset, split=split).outputs["dataset"]
     training = train_msjob(
         dataset=data,
         command=["python", "-m", "kfp_mindspore.workloads.wide_deep.train"],
