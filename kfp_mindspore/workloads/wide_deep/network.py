@@ -14,8 +14,8 @@ class Network(nn.Cell):
         movies: Number of indexes of movies; 0 is an unknown movie.
         genres: Number of ids of genres; 0 is padding.
         width: Width of the embeddings.
-        hidden: Width of the two hidden layers.
-        dropout: Probability to drop an activation of a hidden layer.
+        hidden: Width of the hidden layer.
+        dropout: Probability to drop an activation of the hidden layer.
     """
 
     def __init__(
@@ -27,9 +27,6 @@ class Network(nn.Cell):
         self.embeddings = nn.CellList([nn.Embedding(size, width, embedding_table=Normal(0.01)) for size in sizes])
         self.deep = nn.SequentialCell(
             nn.Dense(len(sizes) * width, hidden, weight_init="HeUniform"),
-            nn.ReLU(),
-            nn.Dropout(p=dropout),
-            nn.Dense(hidden, hidden, weight_init="HeUniform"),
             nn.ReLU(),
             nn.Dropout(p=dropout),
             nn.Dense(hidden, 1),

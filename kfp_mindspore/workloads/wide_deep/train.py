@@ -15,14 +15,14 @@ from kfp_mindspore.workloads.wide_deep.network import Network
 from mindspore import Tensor, nn, ops
 from numpy.typing import NDArray
 
-# Probabilities to train a sample as one of an unknown user or movie: the test split has many of them.
-UNKNOWN = {"user": 0.3, "movie": 0.1}
-
 
 def forget_ids(inputs: dict[str, NDArray[np.int32]], generator: np.random.Generator) -> dict[str, NDArray[np.int32]]:
-    """Replace some ids of a batch by 0, the index of unknown ids, which no sample of the training split has."""
+    """Replace some ids of a batch by 0, the index of unknown ids, which no sample of the training split has.
+
+    Most users and many movies of the test split are unknown.
+    """
     changed = dict(inputs)
-    for name, probability in UNKNOWN.items():
+    for name, probability in {"user": 0.3, "movie": 0.1}.items():
         kept = generator.random(len(inputs[name])) >= probability
         changed[name] = inputs[name] * kept.astype(np.int32)
     return changed
