@@ -10,10 +10,10 @@ from kfp import dsl
 )
 def vit(
     dataset: str = "fashion_mnist",
-    limit: int = 6000,
+    limit: int = 10000,
     epochs: int = 12,
     learning_rate: float = 0.001,
-    threshold: float = 0.8,
+    threshold: float = 0.84,
     seed: int = 42,
     service_name: str = "vit",
     namespace: str = "",
