@@ -184,15 +184,18 @@ def verify(path: Path, outputs: bool, tolerance: float, key_file: Path | None, a
 @model.command(
     epilog="""\b
 Examples:
-  kfp-mindspore model predict out/model rows.csv
+  kfp-mindspore model predict out/model rows.csv --output label
   kfp-mindspore model predict out/model rows.json --json"""
 )
 @click.argument("path", type=click.Path(path_type=Path), metavar="DIR")
 @click.argument("file", type=click.Path(path_type=Path))
+@click.option("--output", "names", metavar="NAME", multiple=True, help="Output to print; repeatable, default all.")
 @click.option("--allow-model-code", is_flag=True, help="Execute the bundle's transform.py, code of the model's author.")
 @_add_key_option("File with the key of an encrypted model")
 @add_json_option
-def predict(path: Path, file: Path, allow_model_code: bool, key_file: Path | None, as_json: bool) -> None:
+def predict(
+    path: Path, file: Path, names: tuple[str, ...], allow_model_code: bool, key_file: Path | None, as_json: bool
+) -> None:
     """Predict the rows of FILE with the bundle DIR on this machine, without a server.
 
     FILE is .json, .jsonl, .csv, .npz or .npy with raw rows, as in requests to the server. Each row of outputs is
@@ -206,8 +209,11 @@ def predict(path: Path, file: Path, allow_model_code: bool, key_file: Path | Non
     bundle = ModelBundle.open(path)
     key = require_key(bundle, _read_key(key_file))
     with ModelRunner(bundle, key=key, allow_code=allow_model_code) as runner:
+        found = [spec.name for spec in runner.outputs]
+        if unknown := [name for name in names if name not in found]:
+            raise UserError(f"--output: must be one of {', '.join(found)}, got {unknown[0]!r}")
         outputs = runner.predict(read_rows(file, runner.inputs))
-    columns = {name: _decode(to_json(array)) for name, array in outputs.items()}
+    columns = {name: _decode(to_json(outputs[name])) for name in names or outputs}
     if as_json:
         print_json({"outputs": columns})
         return

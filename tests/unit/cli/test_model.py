@@ -136,6 +136,13 @@ def test_predict_prints_a_line_of_json_per_row(
     assert run(["model", "predict", str(models / "free"), "rows.csv", "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     np.testing.assert_allclose(value["outputs"]["output"], verified.outputs["output"][:3], atol=1e-5)
+    raw = ModelBundle.open(models / "raw").read_verified().raw["image"][:2]
+    (tmp_path / "raw.json").write_text(json.dumps(raw.tolist()))
+    assert run(["model", "predict", str(models / "raw"), "raw.json", "--output", "label"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [list(line) for line in lines] == [["label"]] * 2
+    assert run(["model", "predict", str(models / "raw"), "raw.json", "--output", "next"]) == 2
+    assert "--output: must be one of output, label, got 'next'" in capsys.readouterr().err
     assert run(["model", "predict", str(models / "transformed"), "rows.json"]) == 2
     assert "--allow_model_code" in capsys.readouterr().err
 
