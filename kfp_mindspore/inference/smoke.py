@@ -36,7 +36,8 @@ class SmokeReport:
         samples: Number of samples sent by each protocol.
         max_abs_diffs: Largest absolute difference from the verified outputs, by protocol (`v1`, `v2`).
         tolerance: Largest absolute difference allowed.
-        prediction: Prediction for one sample by task: the class, the labels, the number, the ids; else the values.
+        prediction: Prediction for one sample by task: the class, the labels, the number, the text of the last id; else
+            the values.
         label: The true value of that sample in the same form; empty when unknown.
         index: That sample's index in the bundle, from 0.
         seconds: Duration of all requests.
@@ -250,7 +251,8 @@ def _format_prediction(row: NDArray[Any], bundle: ModelBundle) -> str:
         return _format_value(row.tolist())
     from kfp_mindspore.evaluation.predictions import decode_scores
 
-    return _format_value(decode_scores(signature.task, row[None], signature.labels)[0])
+    value = decode_scores(signature.task, row[None], signature.labels)[0]
+    return _format_ids(value, signature) or _format_value(value)
 
 
 def _format_label(verified: VerifiedSamples, signature: Signature, index: int) -> str:
@@ -262,7 +264,14 @@ def _format_label(verified: VerifiedSamples, signature: Signature, index: int) -
         return _format_value([label for label, marked in zip(labels, value, strict=True) if marked])
     if isinstance(value, int) and 0 <= value < len(labels):
         return labels[value]
-    return _format_value(value)
+    return _format_ids(value, signature) or _format_value(value)
+
+
+def _format_ids(ids: Any, signature: Signature) -> str:
+    """Return the quoted text of the last id of a language model; empty where texts are not known."""
+    if signature.task != "language_model" or not 0 <= ids[-1] < len(signature.labels):
+        return ""
+    return repr(signature.labels[ids[-1]])
 
 
 def _format_value(value: Any) -> str:

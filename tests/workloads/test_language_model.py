@@ -1,4 +1,4 @@
-"""The character language model: better than the frequencies of pairs, and served with the next character of raw texts."""
+"""The character language model: better than counts of pairs, and served with the next character of raw texts."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ def test_pipeline_beats_the_bigram_model_and_serves_the_next_character(
         url = client.get(SERVICE).url
         columns = {name: array[:50] for name, array in dataset.read_columns("test").items()}
         texts = [text.decode() for text in columns["text"]]
+        assert result.steps["deploy-kserve"].outputs["label"] == repr(dataset.labels[columns["next"][0, -1]])
         following = [dataset.labels[ids[-1]] for ids in columns["next"]]
         found = predict_next(url, texts)
         hits = np.array(found) == np.array(following)
