@@ -55,6 +55,9 @@ _TWO_INPUTS = """inputs={
 TEMPLATES = {
     "classification": Template("tabular", "breast_cancer", epochs=100),
     "regression": Template("tabular", "diabetes", epochs=100, metric="rmse", threshold=60.0),
+    "text": Template(
+        "language_model", "new_testament", epochs=1, learning_rate=0.002, metric="perplexity", threshold=8.0
+    ),
     "two-inputs": Template("two_inputs", "breast_cancer", _TWO_INPUTS, epochs=20, learning_rate=0.003),
     "vit": Template("vit", "fashion_mnist", "limit=6000", epochs=12, threshold=0.8),
     "wide-deep": Template(
