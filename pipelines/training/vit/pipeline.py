@@ -10,8 +10,8 @@ from kfp import dsl
 )
 def vit(
     dataset: str = "fashion_mnist",
-    limit: int = 10000,
-    epochs: int = 12,
+    limit: int = 20000,
+    epochs: int = 6,
     learning_rate: float = 0.001,
     threshold: float = 0.84,
     seed: int = 42,
