@@ -59,7 +59,7 @@ TEMPLATES = {
         "language_model", "new_testament", epochs=1, learning_rate=0.002, metric="perplexity", threshold=8.0
     ),
     "two-inputs": Template("two_inputs", "breast_cancer", _TWO_INPUTS, epochs=20, learning_rate=0.003),
-    "vit": Template("vit", "fashion_mnist", "limit=6000", epochs=12, threshold=0.8),
+    "vit": Template("vit", "fashion_mnist", "limit=20000", epochs=10, learning_rate=0.003, threshold=0.84),
     "wide-deep": Template(
         "wide_deep", "movielens", 'split="time:timestamp"', epochs=4, metric="roc_auc", threshold=0.65
     ),

@@ -66,11 +66,11 @@ class Network(nn.Cell):
     """
 
     def __init__(
-        self, size: int, classes: int, channels: int = 1, width: int = 64, depth: int = 4, heads: int = 4
+        self, size: int, classes: int, channels: int = 1, width: int = 64, depth: int = 2, heads: int = 4
     ) -> None:
         super().__init__()
         self.width, self.count = width, math.ceil(size / 8) ** 2
-        widths = (channels, width // 4, width // 2, width)
+        widths = (channels, width // 2, width, width)
         layers = [build_convolution(*pair) for pair in pairwise(widths)]
         self.embed = nn.SequentialCell(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
         self.positions = Parameter(initializer(Normal(0.02), (1, self.count, width)), name="positions")

@@ -26,9 +26,9 @@ def augment(images: npt.NDArray[np.float32], generator: np.random.Generator) -> 
 def main() -> None:
     """Parse the options and train the network."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
-    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--seed", type=int, default=42)
     options = parser.parse_args()
 
@@ -50,6 +50,7 @@ def main() -> None:
             batch_size=options.batch_size,
             schedule={"name": "cosine", "warmup_epochs": 1},
             augment=augment,
+            ema=0.99,
             metrics=("accuracy",),
             seed=options.seed,
             network_arguments=arguments,

@@ -11,8 +11,8 @@ from kfp import dsl
 def vit(
     dataset: str = "fashion_mnist",
     limit: int = 20000,
-    epochs: int = 6,
-    learning_rate: float = 0.001,
+    epochs: int = 10,
+    learning_rate: float = 0.003,
     threshold: float = 0.84,
     seed: int = 42,
     service_name: str = "vit",
