@@ -48,11 +48,14 @@ def import_mindspore(extra: str = "train") -> Any:
 
 @contextlib.contextmanager
 def use_graph_mode() -> Iterator[None]:
-    """Run the block in MindSpore's GRAPH mode and restore the previous mode."""
+    """Run the block in MindSpore's GRAPH mode and restore the previous mode and syntax level.
+
+    A failed `mindspore.export` leaves the level STRICT, with which a network returns a tuple for a dict.
+    """
     mindspore = import_mindspore()
-    before = mindspore.get_context("mode")
+    before = {name: mindspore.get_context(name) for name in ("mode", "jit_syntax_level")}
     mindspore.set_context(mode=mindspore.GRAPH_MODE)
     try:
         yield
     finally:
-        mindspore.set_context(mode=before)
+        mindspore.set_context(**before)

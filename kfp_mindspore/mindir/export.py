@@ -377,7 +377,7 @@ def _compare(
     difference = compare(bundle, samples, key)
     if not difference <= tolerance:
         raise KfpMindSporeError(
-            f"the exported graph must compute what the network does within {tolerance}, differs by {difference} on "
-            f"{len(samples)} samples"
+            f"the exported graph must compute what the network does within {tolerance:.2g}, differs by "
+            f"{difference:.2g} on {len(samples)} samples"
         )
     return difference

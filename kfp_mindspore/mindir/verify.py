@@ -75,7 +75,8 @@ def verify_bundle(
     difference = compare(bundle, samples, require_key(bundle, key))
     if not difference <= tolerance:
         raise KfpMindSporeError(
-            f"{bundle.path}: the graph's outputs must be within {tolerance} of the network's, differ by {difference}"
+            f"{bundle.path}: the graph's outputs must be within {tolerance:.2g} of the network's, differ by "
+            f"{difference:.2g}"
         )
     return Verification(bundle.path, names, len(samples), difference, tolerance)
 
