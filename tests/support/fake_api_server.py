@@ -378,11 +378,12 @@ class _Handler(BaseHTTPRequestHandler):
         version = int(request.query["resourceVersion"])
         epoch = state.epoch
         self._begin_stream("application/json")
-        if version < state.oldest:
-            self._send_event("ERROR", _expired())
-            self._send_chunk(b"")
-            return
         while True:
+            # Also of a watch that began while the server stopped and outlives it.
+            if version < state.oldest:
+                self._send_event("ERROR", _expired())
+                self._send_chunk(b"")
+                return
             with state.changed:
                 if epoch == state.epoch:
                     events = [entry for entry in state._history if entry[0] > version and entry[2] == request.path]
