@@ -237,11 +237,11 @@ def _make_questions(models: Path) -> dict[str, list[dict[str, np.ndarray[Any, An
     }
 
 
-BUSY_ROWS = 1024
+BUSY_ROWS = 3072
 
 
 async def _keep_busy(server: ModelServer) -> asyncio.Task[Answer]:
-    """Have the graph compute for a second or so; return when it does."""
+    """Have the graph compute for some seconds; return when it does."""
     body, headers = make_binary({"image": np.zeros((BUSY_ROWS, 1, 8, 8), np.float32)})
 
     async def ask() -> Answer:
