@@ -159,7 +159,8 @@ def test_perfect_predictions_have_the_best_value(task, seed, count) -> None:
 def test_values_are_in_the_range(task, seed) -> None:
     generator = np.random.default_rng(seed)
     scores, target = _make_perfect(task, seed, 12)
-    with warnings.catch_warnings(action="error"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         found = compute_metrics(build_predictions(task, scores + generator.normal(size=scores.shape) * 3, target))
     for name, value in found.items():
         assert METRICS[name].low <= value <= METRICS[name].high, name
