@@ -25,7 +25,7 @@ def fetch_source(uri: str, *, hint: str = "") -> Iterator[Path]:
     if "://" not in uri:
         path = Path(uri).expanduser()
         if not path.exists():
-            raise NotFoundError(f"{uri}: neither a data set of scikit-learn nor an existing path", hint=hint)
+            raise NotFoundError(f"{uri}: neither a named data set nor an existing path", hint=hint)
         yield path
         return
     from fsspec.core import url_to_fs

@@ -90,12 +90,21 @@ def split_samples(
 def _keep(
     chosen: NDArray[np.int64], kind: str, classes: NDArray[Any] | None, limit: int, seed: int
 ) -> NDArray[np.int64]:
-    """Return at most `limit` samples in their order, of a stratified split with the same shares of the classes."""
+    """Return at most `limit` samples in their order, of a stratified split with the same shares of the classes.
+
+    Raises:
+        UserError: A stratified split has more classes than `limit`.
+    """
     import numpy as np
 
     if not limit or len(chosen) <= limit:
         return chosen
     if kind == "stratified" and classes is not None:
+        if limit < (count := len(np.unique(classes[chosen]))):
+            raise UserError(
+                f"limit: must be at least the number of classes, {count}, got {limit}",
+                hint="Keep samples at random: --split random.",
+            )
         kept = _stratify(chosen, classes[chosen], {"test": limit, "validation": 0}, seed)["test"]
     else:
         kept = np.random.default_rng(seed).choice(chosen, limit, replace=False)

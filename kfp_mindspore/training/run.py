@@ -295,10 +295,10 @@ class Run:
         return terminated
 
     def _load_average(self) -> None:
+        average = self._trainer.read_average()
         for parameter in self._network.get_parameters():
-            average = self._trainer.read_average().get(parameter.name)
-            if average is not None:
-                parameter.set_data(average)
+            if parameter.name in average:
+                parameter.set_data(average[parameter.name])
 
     def _collect_losses(self) -> None:
         begun = time.perf_counter()

@@ -52,7 +52,7 @@ def test_options_are_passed(arguments: list[str], count: int, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["absent.csv"], "absent.csv: neither a data set of scikit-learn nor an existing path"),
+        (["absent.csv"], "absent.csv: neither a named data set nor an existing path"),
         (["table.csv", "--target", "colour"], "table.csv (CSV): no field 'colour', found width, height, city"),
         (["table.csv", "--preprocessing", "[{"], "preprocessing: not valid JSON"),
         (["table.csv", "--image-size", "8"], "must be HEIGHTxWIDTH"),

@@ -465,6 +465,11 @@ def test_options_are_validated_by_name(options: dict[str, Any], field: str, tmp_
     assert not (tmp_path / "data").exists()
 
 
+def test_limit_below_the_number_of_classes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="limit: must be at least the number of classes, 3, got 2"):
+        load_dataset("wine", tmp_path / "data", limit=2)
+
+
 @pytest.mark.parametrize("name", ["mnist", "/nowhere/at/all", "file:///nowhere/at/all"])
 def test_error_names_the_unknown_source(name: str, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=name):
