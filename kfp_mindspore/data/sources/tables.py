@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,11 @@ from kfp_mindspore.data.sources.base import Request, Source, guess_target, impor
 from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
+_BATCH_ROWS = 1 << 16
+_BLOCK_BYTES = 4 << 20
 _TAB_SUFFIXES = (".tsv", ".tsv.gz", ".tab")
 
 
@@ -39,17 +43,23 @@ def read_csv(path: Path, request: Request) -> Source:
             if name not in exact
             and (types.is_floating(schema.field(name).type) or _is_integer(schema.field(name).type))
         }
-        options = csv.ConvertOptions(include_columns=names, column_types=stacked)
+        types_seen = {name: schema.field(name).type for name in names if not types.is_null(schema.field(name).type)}
+        options = csv.ConvertOptions(include_columns=names, column_types=types_seen | stacked)
+        integers = frozenset(name for name in names if _is_integer(schema.field(name).type))
         try:
-            table = csv.read_csv(str(path), parse_options=parse, convert_options=options)
+            if len(types_seen) == len(names):
+                blocks = csv.ReadOptions(block_size=_BLOCK_BYTES)
+                with csv.open_csv(str(path), blocks, parse, options) as reader:
+                    return _to_source("CSV", where, reader.schema, reader, exact, integers)
         except lib.ArrowInvalid:
-            # A column that starts with numbers and continues with texts: let Arrow infer its type from all rows.
-            options = csv.ConvertOptions(include_columns=names)
-            table = csv.read_csv(str(path), parse_options=parse, convert_options=options)
+            # A column that starts with numbers and continues with texts.
+            pass
+        # Arrow infers the types from all rows.
+        options = csv.ConvertOptions(include_columns=names)
+        table = csv.read_csv(str(path), parse_options=parse, convert_options=options)
     except (lib.ArrowException, OSError) as error:
         raise UserError(f"{where}: cannot be parsed ({error})") from None
-    integers = frozenset(name for name in names if _is_integer(schema.field(name).type))
-    return _to_source("CSV", where, table, exact, integers)
+    return _to_source("CSV", where, table.schema, table.to_batches(), exact, integers)
 
 
 def read_parquet(path: Path, request: Request) -> Source:
@@ -71,7 +81,8 @@ def read_parquet(path: Path, request: Request) -> Source:
         table = parquet.read_table(str(path), columns=names)
     except (lib.ArrowException, OSError) as error:
         raise UserError(f"{where}: cannot be read ({error})") from None
-    return _to_source("Parquet", where, table, request.exact | set(guess_target(names)))
+    batches = table.to_batches(max_chunksize=_BATCH_ROWS)
+    return _to_source("Parquet", where, table.schema, batches, request.exact | set(guess_target(names)))
 
 
 def read_json_lines(path: Path, request: Request) -> Source:
@@ -90,7 +101,8 @@ def read_json_lines(path: Path, request: Request) -> Source:
     except (lib.ArrowException, OSError) as error:
         raise UserError(f"{where}: cannot be parsed ({error})") from None
     names = select_fields(where, request, table.column_names)
-    return _to_source("JSON lines", where, table.select(names), request.exact | set(guess_target(names)))
+    table = table.select(names)
+    return _to_source("JSON lines", where, table.schema, table.to_batches(), request.exact | set(guess_target(names)))
 
 
 def _is_integer(kind: Any) -> bool:
@@ -100,35 +112,51 @@ def _is_integer(kind: Any) -> bool:
 
 
 def _to_source(
-    kind: str, where: str, table: Any, exact: frozenset[str] | set[str], integers: frozenset[str] = frozenset()
+    kind: str,
+    where: str,
+    schema: Any,
+    batches: Iterable[Any],
+    exact: frozenset[str] | set[str],
+    integers: frozenset[str] = frozenset(),
 ) -> Source:
+    """Return record batches as a source; its numbers that are no exact fields are one float32 matrix."""
+    import numpy as np
+    import pyarrow
     from pyarrow import types
 
-    if not table.num_rows:
-        raise UserError(f"{where}: has no rows")
     stacked = [
-        name
-        for name, field in zip(table.column_names, table.schema, strict=True)
-        if name not in exact and (types.is_floating(field.type) or _is_integer(field.type))
+        field.name
+        for field in schema
+        if field.name not in exact and (types.is_floating(field.type) or _is_integer(field.type))
     ]
+    others = [name for name in schema.names if name not in stacked]
     # A CSV file has no NaN beside its nulls; the other formats may have both.
-    counted = table.column_names if kind == "CSV" else [name for name in table.column_names if name not in stacked]
-    missing = {name: table.column(name).null_count for name in counted}
-    matrix = _stack(table.select(stacked))
-    columns: dict[str, NDArray[Any]] = {}
-    for name in table.column_names:
-        if name in stacked:
-            columns[name] = matrix[:, stacked.index(name)]
-        else:
-            columns[name] = _to_array(f"{where}: {name}", table.column(name))
-    times = tuple(field.name for field in table.schema if types.is_temporal(field.type))
-    target = guess_target(table.column_names)
-    integers |= {field.name for field in table.schema if _is_integer(field.type)}
+    missing = dict.fromkeys(schema.names if kind == "CSV" else others, 0)
+    parts: list[NDArray[np.float32]] = []
+    rest = []
+    for batch in batches:
+        for name in missing:
+            missing[name] += batch.column(name).null_count
+        part = np.empty((batch.num_rows, len(stacked)), np.float32)
+        for index, name in enumerate(stacked):
+            part[:, index] = batch.column(name).to_numpy(zero_copy_only=False)
+        parts.append(part)
+        rest.append(batch.select(others))
+    if not any(map(len, parts)):
+        raise UserError(f"{where}: has no rows")
+    table = pyarrow.Table.from_batches(rest)
+    matrix = _join(parts)
+    columns = {
+        name: matrix[:, stacked.index(name)] if name in stacked else _to_array(f"{where}: {name}", table.column(name))
+        for name in schema.names
+    }
+    times = tuple(field.name for field in schema if types.is_temporal(field.type))
+    integers |= {field.name for field in schema if _is_integer(field.type)}
     return Source(
         kind,
         where,
         columns,
-        target=target,
+        target=guess_target(schema.names),
         times=times,
         is_table=True,
         missing=missing,
@@ -136,16 +164,16 @@ def _to_source(
     )
 
 
-def _stack(table: Any) -> NDArray[Any]:
-    """Return numeric columns as one float32 matrix, filled block by block; nulls become NaN."""
+def _join(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Return matrices of the same columns as one; the list is emptied, since each is released once it is copied."""
     import numpy as np
 
-    matrix = np.empty((table.num_rows, table.num_columns), np.float32)
-    start = 0
-    for batch in table.to_batches(max_chunksize=1 << 16):
-        for index, column in enumerate(batch.columns):
-            matrix[start : start + batch.num_rows, index] = column.to_numpy(zero_copy_only=False)
-        start += batch.num_rows
+    matrix = np.empty((sum(map(len, parts)), parts[0].shape[1]), np.float32)
+    end = len(matrix)
+    while parts:
+        part = parts.pop()
+        matrix[end - len(part) : end] = part
+        end -= len(part)
     return matrix
 
 
