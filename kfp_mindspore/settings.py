@@ -59,6 +59,23 @@ SCHEDULER_HOST_VARIABLE = "MS_SCHED_HOST"
 SCHEDULER_PORT_VARIABLE = "MS_SCHED_PORT"
 WORKER_COUNT_VARIABLE = "MS_WORKER_NUM"
 NODE_ID_VARIABLE = "MS_NODE_ID"
+# Time-out of every collective in seconds, not a failure detector: a busy peer that exceeds it fails all workers.
+# MindSpore's own default is 30.
+NODE_TIMEOUT_VARIABLE = "MS_NODE_TIMEOUT"
+DEFAULT_NODE_TIMEOUT = 300
+# Number of workers that an elastic job requested; fewer run as long as capacity is missing.
+REQUESTED_WORKERS_VARIABLE = "KFP_MINDSPORE_REQUESTED_WORKERS"
+
+# Exit codes of a training process. A restart after the first is not counted if the process was terminated from outside.
+TERMINATED_EXIT_CODE = 143  # SIGTERM; a checkpoint was written after the current step
+PEER_LOST_EXIT_CODE = 75  # EX_TEMPFAIL: a collective failed, so another worker is lost
+HANG_EXIT_CODE = 76  # no step was completed for the time of HANG_SECONDS_VARIABLE
+
+# Seconds without a completed step until a training process writes its stacks and exits; 0 disables it.
+HANG_SECONDS_VARIABLE = "KFP_MINDSPORE_HANG_SECONDS"
+DEFAULT_HANG_SECONDS = 600.0
+# File that a training process writes each second while it lives: {"rank", "step", "time", "in_step"}.
+HEARTBEAT_VARIABLE = "KFP_MINDSPORE_HEARTBEAT_FILE"
 
 # Read by MindSpore when it is imported: the least severity it logs (3: errors), and where a failed compile dumps to.
 LOG_LEVEL_VARIABLE = "GLOG_v"

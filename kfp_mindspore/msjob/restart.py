@@ -9,7 +9,7 @@ Of a member:
 | 0 | any | done | done | done |
 | any | `StartError`: the command cannot be executed | fail | fail | fail |
 | any | `Evicted`, `NodeLost`, `Preempted`, `Deleted`: external causes | restart | restart | fail |
-| 130, 137, 138, 143 | other | restart | restart | fail |
+| 75, 76, 130, 137, 138, 143 | other | restart | restart | fail |
 | other | other | restart | fail | fail |
 
 Of the job, the first match:
@@ -19,6 +19,8 @@ Of the job, the first match:
 3. A member restarts → the gang is restarted, or fails after backoffLimit restarts. A restart after an eviction,
    preemption or loss of a node is not counted.
 4. Otherwise the job continues. A scheduler or parameter server that is done has no effect.
+
+Exit code 75 (a peer is lost) is a consequence: any other failure is the reason of a decision before it.
 """
 
 from __future__ import annotations
@@ -28,12 +30,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kfp_mindspore.msjob.names import WORKER
+from kfp_mindspore.settings import HANG_EXIT_CODE, PEER_LOST_EXIT_CODE
 
-RETRYABLE_EXIT_CODES = frozenset({130, 137, 138, 143})
+RETRYABLE_EXIT_CODES = frozenset({PEER_LOST_EXIT_CODE, HANG_EXIT_CODE, 130, 137, 138, 143})
 DISRUPTIONS = frozenset({"Evicted", "NodeLost", "Preempted"})
 EXTERNAL_REASONS = DISRUPTIONS | {"Deleted"}
 START_ERROR = "StartError"
 _MAXIMUM_BACKOFF_SECONDS = 30.0
+_MEANINGS = {PEER_LOST_EXIT_CODE: "a peer is lost", HANG_EXIT_CODE: "no step was completed in time: see its stacks"}
 
 Verdict = Literal["done", "restart", "fail"]
 Action = Literal["continue", "succeed", "restart", "fail"]
@@ -107,7 +111,8 @@ def decide_job_phase(
         restarts: Number of restarts so far.
         backoff_limit: Maximum number of restarts.
     """
-    terminations = list(members)
+    # The sort is stable: scheduler, parameter servers, workers by rank.
+    terminations = sorted(members, key=lambda item: item[0].exit_code == PEER_LOST_EXIT_CODE)
     workers = [termination for termination, _ in terminations if termination.replica_type == WORKER]
     deciding = workers if success_policy == "AllWorkers" else [worker for worker in workers if worker.index == 0]
     if deciding and all(worker.exit_code == 0 and worker.reason != START_ERROR for worker in deciding):
@@ -147,6 +152,8 @@ def describe(termination: ContainerTermination) -> str:
     """Return a sentence about the termination of a member."""
     if termination.reason == START_ERROR:
         return f"{termination.name} could not be started: {termination.message}"
+    if termination.exit_code in _MEANINGS and termination.reason in ("", "Error"):
+        return f"{termination.name} ended with exit code {termination.exit_code} ({_MEANINGS[termination.exit_code]})"
     text = f"{termination.name} ended with exit code {termination.exit_code}"
     if termination.reason in ("", "Error", "Completed"):
         return text

@@ -13,6 +13,7 @@ from kfp_mindspore.msjob.names import (
     CONTAINER_NAME,
     DEFAULT_BACKOFF_LIMIT,
     DEFAULT_CLEAN_POD_POLICY,
+    DEFAULT_ELASTIC_GRACE_SECONDS,
     DEFAULT_GRACE_SECONDS,
     DEFAULT_RESTART_POLICY,
     KIND,
@@ -47,15 +48,19 @@ class SchedulingPolicy:
 
 @dataclass
 class ElasticPolicy:
-    """Bounds of the number of workers; stored only, every backend runs the requested number.
+    """Bounds of the number of workers: while one is missing the job runs with fewer, and grows when it returns.
 
     Attributes:
-        min_replicas: Minimum number of workers.
-        max_replicas: Maximum number of workers.
+        min_replicas: Minimum number of workers; default 1.
+        max_replicas: Maximum number of workers; default the requested number.
+        max_restarts: Maximum number of gang restarts, in place of backoffLimit; default backoffLimit.
+        grace_seconds: Seconds that a missing worker may take to return before the job runs without it; default 30.
     """
 
     min_replicas: int | None = limit(minimum=1)
     max_replicas: int | None = limit(minimum=1)
+    max_restarts: int | None = limit(minimum=0)
+    grace_seconds: int | None = limit(minimum=0, default=DEFAULT_ELASTIC_GRACE_SECONDS)
 
 
 @dataclass
@@ -128,6 +133,8 @@ class JobManifest:
         success_policy: Empty or None: the job succeeds with worker 0; `AllWorkers`: with all workers.
         enable_dynamic_worker: Stored for ms-operator.
         elastic_policy: Bounds of the number of workers.
+        warm_spares: Number of spare processes, pods on a cluster, that have imported MindSpore and replace members at
+            the next restart; default 0.
         topology_key: Label of nodes, such as `topology.kubernetes.io/zone`: all pods of the job are scheduled to nodes
             with the same value; the local backend ignores it.
         status: Observed state, written by the backend.
@@ -139,6 +146,7 @@ class JobManifest:
     success_policy: str | None = limit(enum=list(SUCCESS_POLICIES), default="")
     enable_dynamic_worker: bool | None = None
     elastic_policy: ElasticPolicy | None = None
+    warm_spares: int | None = limit(minimum=0, default=0)
     topology_key: str | None = limit(pattern=f"^{TOPOLOGY_KEY}$", maxLength=317)
     status: JobStatus | None = None
     api_version: str = API_VERSION
@@ -169,7 +177,7 @@ class JobManifest:
 
     @property
     def workers(self) -> int:
-        """Number of workers."""
+        """Requested number of workers."""
         replicas = self.ms_replica_specs["Worker"].replicas
         return 1 if replicas is None else replicas
 
@@ -192,6 +200,7 @@ class JobManifest:
             "successPolicy": self.success_policy,
             "enableDynamicWorker": self.enable_dynamic_worker,
             "elasticPolicy": self.elastic_policy,
+            "warmSpares": self.warm_spares,
             "topologyKey": self.topology_key,
         }
         spec.update({name: serialize(value) for name, value in options.items() if value is not None})

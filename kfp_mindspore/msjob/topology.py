@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kfp_mindspore.msjob.elastic import get_requested_workers
 from kfp_mindspore.msjob.names import (
     DEFAULT_PORT,
     JOB_LABEL,
@@ -20,7 +21,10 @@ from kfp_mindspore.msjob.names import (
 from kfp_mindspore.msjob.spec import ReplicaSpec
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.settings import (
+    DEFAULT_NODE_TIMEOUT,
     NODE_ID_VARIABLE,
+    NODE_TIMEOUT_VARIABLE,
+    REQUESTED_WORKERS_VARIABLE,
     ROLE_VARIABLE,
     SCHEDULER_HOST_VARIABLE,
     SCHEDULER_PORT_VARIABLE,
@@ -31,6 +35,7 @@ from kfp_mindspore.settings import (
 
 SERVER_COUNT_VARIABLE = "MS_SERVER_NUM"
 ROLES = {SCHEDULER: SCHEDULER_ROLE, PARAMETER_SERVER: "MS_PSERVER", WORKER: WORKER_ROLE}
+# Variables of a topology that a template cannot set; MS_NODE_TIMEOUT has only a default.
 VARIABLES = (
     ROLE_VARIABLE,
     SCHEDULER_HOST_VARIABLE,
@@ -38,6 +43,7 @@ VARIABLES = (
     WORKER_COUNT_VARIABLE,
     SERVER_COUNT_VARIABLE,
     NODE_ID_VARIABLE,
+    REQUESTED_WORKERS_VARIABLE,
 )
 
 
@@ -64,7 +70,7 @@ class Member:
         name: `<job>-<scheduler|ps|worker>-<index>`.
         replica_type: `Scheduler`, `PS` or `Worker`.
         index: Index within the type. A worker's index is its rank.
-        environment: The MS_* variables; empty for a job of one worker.
+        environment: The MS_* variables; none for a job of one worker.
         labels: The pod's labels.
         spec: Its replica spec.
     """
@@ -90,9 +96,14 @@ class Topology:
     scheduler_port: int | None
 
 
-def is_standalone(job: MSJob) -> bool:
-    """Return whether a job is one plain process: one worker and no parameter server."""
-    return job.workers == 1 and PARAMETER_SERVER not in job.ms_replica_specs
+def is_standalone(job: MSJob, workers: int | None = None) -> bool:
+    """Return whether a job is one plain process: one worker and no parameter server.
+
+    Args:
+        job: The job.
+        workers: Number of workers; default the requested number.
+    """
+    return (workers or get_requested_workers(job)) == 1 and PARAMETER_SERVER not in job.ms_replica_specs
 
 
 def get_scheduler_port(job: MSJob) -> int:
@@ -104,17 +115,21 @@ def get_scheduler_port(job: MSJob) -> int:
     return DEFAULT_PORT
 
 
-def build_topology(spec: MSJob, endpoints: Endpoints) -> Topology:
+def build_topology(spec: MSJob, endpoints: Endpoints, workers: int | None = None) -> Topology:
     """Compute the topology of a job.
 
     A job of one worker is one process without MS_*. Otherwise a scheduler is added; without a template of its own it
-    runs the workers' template, which is what MindSpore expects: the same script in all roles.
+    runs the workers' template, which is what MindSpore expects: the same script in all roles. Workers of an elastic
+    job have the requested number of workers in a variable of its own.
 
     Args:
         spec: A valid job.
         endpoints: Address of its scheduler.
+        workers: Number of workers of this attempt; default the requested number.
     """
-    standalone = is_standalone(spec)
+    requested = get_requested_workers(spec)
+    workers = workers or requested
+    standalone = is_standalone(spec, workers)
     replicas = dict(spec.ms_replica_specs)
     if standalone:
         replicas = {WORKER: replicas[WORKER]}
@@ -124,7 +139,7 @@ def build_topology(spec: MSJob, endpoints: Endpoints) -> Topology:
     servers = _count(replicas.get(PARAMETER_SERVER))
     members = []
     for kind in (kind for kind in REPLICA_TYPES if kind in replicas):
-        for index in range(_count(replicas[kind])):
+        for index in range(workers if kind == WORKER else _count(replicas[kind])):
             environment: dict[str, str] = {}
             if not standalone:
                 host = endpoints.bind_host or endpoints.host if kind == SCHEDULER else endpoints.host
@@ -132,12 +147,15 @@ def build_topology(spec: MSJob, endpoints: Endpoints) -> Topology:
                     ROLE_VARIABLE: ROLES[kind],
                     SCHEDULER_HOST_VARIABLE: host,
                     SCHEDULER_PORT_VARIABLE: str(endpoints.port),
-                    WORKER_COUNT_VARIABLE: str(spec.workers),
+                    WORKER_COUNT_VARIABLE: str(workers),
+                    NODE_TIMEOUT_VARIABLE: str(DEFAULT_NODE_TIMEOUT),
                 }
                 if servers:
                     environment[SERVER_COUNT_VARIABLE] = str(servers)
                 # An integer fixes the rank, also across restarts. The other roles only need a unique value.
                 environment[NODE_ID_VARIABLE] = str(index) if kind == WORKER else f"{kind.lower()}-{index}"
+            if spec.elastic_policy is not None and kind == WORKER:
+                environment[REQUESTED_WORKERS_VARIABLE] = str(requested)
             members.append(
                 Member(
                     name=f"{spec.name}-{kind.lower()}-{index}",

@@ -23,6 +23,8 @@ class MSJob(JobManifest):
         success_policy: Empty or None: the job succeeds with worker 0; `AllWorkers`: with all workers.
         enable_dynamic_worker: Stored for ms-operator.
         elastic_policy: Bounds of the number of workers.
+        warm_spares: Number of spare processes, pods on a cluster, that have imported MindSpore and replace members at
+            the next restart; default 0.
         topology_key: Label of nodes, such as `topology.kubernetes.io/zone`: all pods of the job are scheduled to nodes
             with the same value; the local backend ignores it.
         status: Observed state, written by the backend.
@@ -49,6 +51,7 @@ class MSJob(JobManifest):
             success_policy=spec.get("successPolicy"),
             enable_dynamic_worker=spec.get("enableDynamicWorker"),
             elastic_policy=spec.get("elasticPolicy"),
+            warm_spares=spec.get("warmSpares"),
             topology_key=spec.get("topologyKey"),
             status=document.get("status"),
             api_version=document["apiVersion"],

@@ -109,14 +109,17 @@ def merge_env(member: Mapping[str, str], template: list[dict[str, Any]]) -> list
     """Return a container's variables: the member's first, so that the template's can refer to them.
 
     Args:
-        member: The member's MS_*, which replace the template's; with none, all of the template's stay.
+        member: The member's variables. Those of a topology replace the template's, of others the template's value is
+            used; with none, all of the template's stay.
         template: The template's list of EnvVars.
     """
+    own = {item.get("name") for item in template} - set(VARIABLES)
     env = [
         {"name": name, "valueFrom": {"fieldRef": {"fieldPath": OWN_ADDRESS}}}
         if value == OWN_ADDRESS
         else {"name": name, "value": value}
         for name, value in member.items()
+        if name not in own
     ]
     return [*env, *(copy.deepcopy(item) for item in template if not member or item.get("name") not in VARIABLES)]
 

@@ -34,7 +34,7 @@ from kfp_mindspore.local.reads import add_recorder
 from kfp_mindspore.msjob.names import CONTAINER_NAME, WORKER
 from kfp_mindspore.msjob.topology import VARIABLES, Endpoints, Member, build_topology
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.settings import PLACEHOLDER_IMAGE
+from kfp_mindspore.settings import PLACEHOLDER_IMAGE, WORKER_COUNT_VARIABLE
 
 PYTHON_WORDS = frozenset({"python", "python3"})
 LOCAL_ADDRESS = "127.0.0.1"
@@ -79,9 +79,9 @@ def build_process_spec(job: MSJob, member: Member, *, environment: Mapping[str, 
     # A job submitted by a worker of another job must not inherit its topology.
     base = {name: value for name, value in environment.items() if name not in VARIABLES}
     base.setdefault("PYTHONUNBUFFERED", "1")
-    if member.environment:
+    if WORKER_COUNT_VARIABLE in member.environment:
         # By default each process runs one OpenMP thread per core; with several processes they starve each other.
-        share = count_cores() // job.workers if member.replica_type == WORKER else 1
+        share = count_cores() // int(member.environment[WORKER_COUNT_VARIABLE]) if member.replica_type == WORKER else 1
         base.setdefault("OMP_NUM_THREADS", str(max(1, share)))
     words = [_expand(word, variables) for word in (*container.get("command", ()), *container.get("args", ()))]
     if words and words[0] in PYTHON_WORDS:

@@ -58,6 +58,7 @@ def test_layers_of_the_environment() -> None:
         "MS_SCHED_HOST": "127.0.0.1",
         "MS_SCHED_PORT": "5000",
         "MS_WORKER_NUM": "2",
+        "MS_NODE_TIMEOUT": "300",
         "MS_NODE_ID": "0",
     }
 

@@ -22,7 +22,7 @@ POLICIES = ("Always", "OnFailure", "ExitCode", "Never")
 OWN = ("", "Error", "OOMKilled")
 DISRUPTED = ("Evicted", "NodeLost", "Preempted")
 FOREIGN = (*DISRUPTED, "Deleted")
-RETRYABLE = (130, 137, 138, 143)
+RETRYABLE = (75, 76, 130, 137, 138, 143)
 # Permanent in kubeflow/common, as every other code below 128, and unknown codes.
 PERMANENT = (1, 2, 3, 126, 127, 128, 134, 139, 255)
 
@@ -107,6 +107,10 @@ JOB_TABLE = [
     # A permanent failure has precedence over a retryable one.
     ("worker-0:137 worker-1:1", "ExitCode", "", 0, 3, "fail", "JobFailed"),
     ("worker-0:1 worker-1:127/StartError", "OnFailure", "", 0, 3, "fail", "StartError"),
+    # A worker that lost a peer is not the reason.
+    ("worker-0:75 worker-1:1", "ExitCode", "", 0, 3, "fail", "JobFailed"),
+    ("worker-0:75 worker-1", "ExitCode", "", 0, 3, "restart", "JobRestarting"),
+    ("worker-0:75 worker-1:137/Evicted", "OnFailure", "", 3, 3, "restart", "JobDisrupted"),
     # The others decide by failing only.
     ("scheduler-0:0 worker-0 worker-1", "OnFailure", "", 0, 3, "continue", ""),
     ("scheduler-0:0 ps-0:0 worker-0 worker-1:0", "OnFailure", "", 0, 3, "continue", ""),
@@ -149,11 +153,19 @@ def test_restarts_are_counted_in_the_message(restarts: int, limit: int, message:
     assert decide_job_phase(members, success_policy="", restarts=restarts, backoff_limit=limit).message == message
 
 
+@pytest.mark.parametrize(("policy", "action"), [("Never", "fail"), ("OnFailure", "restart")])
+def test_a_lost_peer_is_no_first_failure(policy: str, action: str) -> None:
+    members = [(member(text), policy) for text in ("scheduler-0", "worker-0:75", "worker-1:137", "worker-2:75")]
+    decision = decide_job_phase(members, success_policy="", restarts=0, backoff_limit=3)
+    assert (decision.action, decision.message.split(";")[0]) == (action, "job-worker-1 ended with exit code 137")
+
+
 @pytest.mark.parametrize(
     ("ending", "sentence"),
     [
         (ContainerTermination("a", "Worker", 0, 1), "a ended with exit code 1"),
         (ContainerTermination("a", "Worker", 0, 1, "Error", "x"), "a ended with exit code 1"),
+        (ContainerTermination("a", "Worker", 0, 75, "Error"), "a ended with exit code 75 (a peer is lost)"),
         (ContainerTermination("a", "Worker", 0, 137, "OOMKilled"), "a ended with exit code 137 (OOMKilled)"),
         (ContainerTermination("a", "Worker", 0, 137, "Evicted", "disk full"), "a ended with exit code 137 (disk full)"),
         (ContainerTermination("a", "Worker", 0, 127, "StartError", "no 'x'"), "a could not be started: no 'x'"),

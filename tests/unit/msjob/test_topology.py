@@ -52,6 +52,7 @@ def test_workers_get_a_scheduler_of_their_own_template() -> None:
                 "MS_SCHED_HOST": "10.0.0.7",
                 "MS_SCHED_PORT": "4321",
                 "MS_WORKER_NUM": "2",
+                "MS_NODE_TIMEOUT": "300",
                 "MS_NODE_ID": "scheduler-0",
             },
         ),
@@ -62,6 +63,7 @@ def test_workers_get_a_scheduler_of_their_own_template() -> None:
                 "MS_SCHED_HOST": "10.0.0.7",
                 "MS_SCHED_PORT": "4321",
                 "MS_WORKER_NUM": "2",
+                "MS_NODE_TIMEOUT": "300",
                 "MS_NODE_ID": "0",
             },
         ),
@@ -72,6 +74,7 @@ def test_workers_get_a_scheduler_of_their_own_template() -> None:
                 "MS_SCHED_HOST": "10.0.0.7",
                 "MS_SCHED_PORT": "4321",
                 "MS_WORKER_NUM": "2",
+                "MS_NODE_TIMEOUT": "300",
                 "MS_NODE_ID": "1",
             },
         ),
@@ -157,7 +160,7 @@ def test_every_layout(workers: int, servers: int, has_scheduler: bool) -> None:
     ranked = [member for member in members if member.replica_type == "Worker"]
     assert [member.index for member in ranked] == list(range(workers))
     for member in members:
-        assert set(member.environment) <= set(VARIABLES)
+        assert set(member.environment) <= {*VARIABLES, "MS_NODE_TIMEOUT"}
         assert member.labels == make_labels("digits", member.replica_type, member.index)
     if not standalone:
         assert len({member.environment["MS_NODE_ID"] for member in members}) == len(members)

@@ -60,6 +60,7 @@ def test_ms_variables_names_and_labels() -> None:
         "MS_SCHED_HOST": HOST,
         "MS_SCHED_PORT": "2222",
         "MS_WORKER_NUM": "2",
+        "MS_NODE_TIMEOUT": "300",
         "MS_NODE_ID": "1",
     }
     assert read_env(pods["digits-scheduler-0"])["MS_SCHED_HOST"] == {"fieldRef": {"fieldPath": "status.podIP"}}

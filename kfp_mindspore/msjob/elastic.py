@@ -1,0 +1,74 @@
+"""Decisions about the number of workers of an elastic job. Pure; used by all backends.
+
+A worker is available when it runs or could be started. Of a job that runs `current` workers and requests `requested`:
+
+| available | gang incomplete | workers of the next attempt |
+|---|---|---|
+| ≥ requested | | requested: the gang grows, or was scaled down |
+| > current | | available: the gang grows |
+| = current | | current |
+| < current, ≥ minReplicas | for graceSeconds | available: the gang shrinks |
+| < current | shorter, or available < minReplicas | current: wait for the missing workers |
+
+Each change restarts the gang from a checkpoint. The global batch stays the same, so learning rate and schedule do too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kfp_mindspore.msjob.names import DEFAULT_ELASTIC_GRACE_SECONDS
+
+if TYPE_CHECKING:
+    from kfp_mindspore.msjob.spec import JobManifest
+
+
+def get_requested_workers(job: JobManifest) -> int:
+    """Return the number of workers when all are available: `replicas` within the bounds of the elastic policy."""
+    policy = job.elastic_policy
+    if policy is None:
+        return job.workers
+    return max(policy.min_replicas or 1, min(job.workers, policy.max_replicas or job.workers))
+
+
+def get_minimum_workers(job: JobManifest) -> int:
+    """Return the least number of workers that a job runs with: the requested number unless it is elastic."""
+    requested = get_requested_workers(job)
+    return requested if job.elastic_policy is None else min(job.elastic_policy.min_replicas or 1, requested)
+
+
+def get_elastic_grace_seconds(job: JobManifest) -> float:
+    """Return the seconds that a missing worker may take to return."""
+    seconds = None if job.elastic_policy is None else job.elastic_policy.grace_seconds
+    return float(DEFAULT_ELASTIC_GRACE_SECONDS if seconds is None else seconds)
+
+
+def get_restart_limit(job: JobManifest) -> int:
+    """Return the maximum number of counted restarts: `maxRestarts` of an elastic job, else `backoffLimit`."""
+    if job.elastic_policy is not None and job.elastic_policy.max_restarts is not None:
+        return job.elastic_policy.max_restarts
+    return job.effective_run_policy.backoff_limit or 0
+
+
+def decide_workers(job: JobManifest, *, current: int, available: int, missing_seconds: float = 0.0) -> int:
+    """Decide the number of workers that the gang should have.
+
+    Args:
+        job: A valid job.
+        current: Number of workers of the present attempt.
+        available: Number of workers that run or could be started, at least 0.
+        missing_seconds: Seconds since the gang has lacked a worker.
+
+    Returns:
+        The number of workers; `current` for no change, also while a missing worker may return.
+    """
+    requested = get_requested_workers(job)
+    if available >= requested:
+        return requested
+    if job.elastic_policy is None or available == current:
+        return current
+    if available > current:
+        return max(available, get_minimum_workers(job))
+    if available >= get_minimum_workers(job) and missing_seconds >= get_elastic_grace_seconds(job):
+        return available
+    return current
