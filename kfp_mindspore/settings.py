@@ -39,6 +39,10 @@ LEASE_VARIABLE = "KFP_MINDSPORE_LEASE"
 EVENTS_VARIABLE = "KFP_MINDSPORE_EVENTS"
 STEP_VARIABLE = "KFP_MINDSPORE_STEP"
 
+# Progress of `fit` for the backend of its job: a file, or `-` for lines with the prefix below on standard error.
+PROGRESS_VARIABLE = "KFP_MINDSPORE_PROGRESS"
+PROGRESS_PREFIX = "kfp-mindspore progress "
+
 # Digest of the code that a local run executes; part of the cache key of its steps.
 CODE_DIGEST_VARIABLE = "KFP_MINDSPORE_CODE_DIGEST"
 # Directory of the records of the files that the steps of a local run open.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from kfp_mindspore.cli.output import print_table
 if TYPE_CHECKING:
     from kfp_mindspore.msjob import MSJob
     from kfp_mindspore.msjob.backends.base import JobBackend, Pod
+    from kfp_mindspore.msjob.status import Progress
 
 
 def get_state(job: MSJob) -> str:
@@ -27,11 +29,12 @@ def print_jobs(jobs: Sequence[MSJob]) -> None:
             "state": get_state(job),
             "workers": getattr(job.status, "workers", None) or job.workers,
             "restarts": getattr(job.status, "restarts", None),
+            "progress": _describe_percentage(job),
             "created": job.metadata.get("creationTimestamp"),
         }
         for job in jobs
     ]
-    print_table(rows, _drop_empty(rows, ["name", "state", "workers", "restarts", "created"]))
+    print_table(rows, _drop_empty(rows, ["name", "state", "workers", "restarts", "progress", "created"]))
 
 
 def print_job(job: MSJob, pods: Sequence[Pod], backend: JobBackend) -> None:
@@ -42,6 +45,8 @@ def print_job(job: MSJob, pods: Sequence[Pod], backend: JobBackend) -> None:
         restarts = max((pod.restarts for pod in pods), default=0)
     if restarts:
         click.echo(f"restarts: {restarts} of {job.effective_run_policy.backoff_limit}")
+    if (progress := getattr(job.status, "progress", None)) is not None:
+        click.echo(f"progress: {_describe_progress(progress)}")
     if (waiting := getattr(job.status, "waiting", None)) is not None:
         click.echo(f"waits: {waiting}")
     if (failure := getattr(job.status, "failure", None)) is not None:
@@ -97,6 +102,22 @@ class WaitingReport:
         if waiting not in ("", self._reported):
             print_waiting(waiting)
         self._reported = waiting
+
+
+def _describe_percentage(job: MSJob) -> str | None:
+    progress = getattr(job.status, "progress", None)
+    return None if progress is None or progress.percentage is None else f"{progress.percentage} %"
+
+
+def _describe_progress(progress: Progress) -> str:
+    """Return a line such as `45 %, epoch 5/10, step 450/1000, 2:00:00 left, loss 0.31`."""
+    parts = [] if progress.percentage is None else [f"{progress.percentage} %"]
+    for name, done, total in (("epoch", progress.epoch, progress.epochs), ("step", progress.step, progress.steps)):
+        if done is not None:
+            parts.append(f"{name} {done}" + (f"/{total}" if total is not None else ""))
+    if seconds := progress.estimated_remaining_seconds:
+        parts.append(f"about {datetime.timedelta(seconds=seconds)} left")
+    return ", ".join([*parts, *(f"{metric.name} {metric.value}" for metric in progress.metrics)])
 
 
 def _describe_pod(pod: Pod) -> dict[str, Any]:

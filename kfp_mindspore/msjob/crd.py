@@ -71,6 +71,7 @@ def build_crd() -> dict[str, Any]:
                         _column("State", "string", ".status.state", "The condition of highest precedence."),
                         _column("Workers", "string", ".status.workers", "Ready workers, of all."),
                         _column("Restarts", "integer", ".status.restarts", "Number of gang restarts."),
+                        _column("Progress", "integer", ".status.progress.percentage", "Steps done in percent."),
                         _column("Age", "date", ".metadata.creationTimestamp", "Time since creation."),
                     ],
                 }

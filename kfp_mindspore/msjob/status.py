@@ -178,14 +178,54 @@ class Failure:
 
 
 @dataclass
+class Metric:
+    """One metric, as in a TrainJob's status.
+
+    Attributes:
+        name: Its name, such as `loss`.
+        value: Its value as text, since Kubernetes' definitions have no floating-point numbers.
+    """
+
+    name: str
+    value: str
+
+
+@dataclass
+class Progress:
+    """Progress of the training, as reported by worker 0; all fields but metrics are None when they are unknown.
+
+    Attributes:
+        percentage: Steps done of all steps in percent, 0 to 100.
+        epoch: The present epoch, from 1.
+        epochs: Number of epochs.
+        step: Number of optimizer steps done.
+        steps: Number of optimizer steps of all epochs.
+        estimated_remaining_seconds: Estimated time to the end in seconds, at the rate of the present attempt.
+        metrics: The newest metrics.
+    """
+
+    percentage: int | None = field(default=None, metadata={"minimum": 0, "maximum": 100})
+    epoch: int | None = field(default=None, metadata={"format": "int64"})
+    epochs: int | None = field(default=None, metadata={"format": "int64"})
+    step: int | None = field(default=None, metadata={"format": "int64"})
+    steps: int | None = field(default=None, metadata={"format": "int64"})
+    estimated_remaining_seconds: int | None = field(default=None, metadata={"minimum": 0, "format": "int64"})
+    metrics: list[Metric] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.metrics = [_parse(Metric, item) for item in self.metrics or []]
+
+
+@dataclass
 class StatusSummary:
-    """The fields that the operator adds to `JobStatus`.
+    """The fields that backends add to `JobStatus`.
 
     Attributes:
         workers: Workers that run or have succeeded, of all, such as `1/2`.
         restarts: Number of gang restarts after failures; bounded by backoffLimit.
         attempt: Number of the present gang, from 0: restarts, disruptions, suspensions and scalings raise it.
         failure: The first failure of the newest attempt that failed.
+        progress: Progress of the training; absent until worker 0 has reported it.
         waiting: Reason why the present attempt does not run, in a sentence; absent when nothing is wrong.
         observed_generation: Generation of the spec that the status describes.
     """
@@ -194,6 +234,7 @@ class StatusSummary:
     restarts: int | None = None
     attempt: int | None = None
     failure: Failure | None = None
+    progress: Progress | None = None
     waiting: str | None = None
     observed_generation: int | None = field(default=None, metadata={"format": "int64"})
 
@@ -206,6 +247,8 @@ class DetailedStatus(JobStatus, StatusSummary):
         super().__post_init__()
         if self.failure is not None:
             self.failure = _parse(Failure, self.failure)
+        if self.progress is not None:
+            self.progress = _parse(Progress, self.progress)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the manifest, with the state."""

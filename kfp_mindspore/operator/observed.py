@@ -12,6 +12,8 @@ from kfp_mindspore.msjob.manifest import parse_time
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, CONTAINER_NAME, REPLICA_TYPE_LABEL, SCHEDULER
 from kfp_mindspore.msjob.restart import START_ERROR
 from kfp_mindspore.msjob.start_limit import NO_NODE
+from kfp_mindspore.msjob.status import Progress
+from kfp_mindspore.settings import PROGRESS_PREFIX
 
 LONG_AGO = datetime.datetime.min.replace(tzinfo=datetime.timezone.utc)
 
@@ -146,6 +148,7 @@ class Observed:
         pod_group: The PodGroup of the job's name, if there is one.
         refusal: The last refusal to create one of the job's objects; None when there was none.
         connected_at: Since when the API server reports changes of jobs; None while it does not.
+        progress: The last progress read from the log of worker 0; None before.
     """
 
     job: Mapping[str, Any] | None
@@ -155,6 +158,7 @@ class Observed:
     pod_group: PodGroupView | None = None
     refusal: Refusal | None = None
     connected_at: datetime.datetime | None = LONG_AGO
+    progress: Progress | None = None
 
 
 def view_pod(pod: Mapping[str, Any]) -> PodView:
@@ -265,7 +269,8 @@ def _read_terminated(terminated: Mapping[str, Any], where: str) -> _End:
     time = parse_time(terminated.get("finishedAt"))
     if reason in _CANNOT_START:
         return code, START_ERROR, text, time, ()
-    return code, "InitFailed" if where and reason == "Error" else reason, where, time, tuple(text.splitlines())
+    log = tuple(line for line in text.splitlines() if not line.startswith(PROGRESS_PREFIX))
+    return code, "InitFailed" if where and reason == "Error" else reason, where, time, log
 
 
 def _get_disruption(status: Mapping[str, Any]) -> tuple[str, datetime.datetime | None]:

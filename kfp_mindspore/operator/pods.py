@@ -10,13 +10,14 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from kfp_mindspore.msjob.names import ATTEMPT_LABEL, CONTAINER_NAME, JOB_LABEL, SCHEDULER
+from kfp_mindspore.msjob.names import ATTEMPT_LABEL, CONTAINER_NAME, JOB_LABEL, SCHEDULER, WORKER
 from kfp_mindspore.msjob.topology import VARIABLES, Endpoints, Member, build_topology
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator.observed import HOST_ANNOTATION, RESTARTS_ANNOTATION, WORKERS_ANNOTATION
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.quantities import max_resources, sum_resources
 from kfp_mindspore.operator.security import restrict_pod
+from kfp_mindspore.settings import PROGRESS_VARIABLE
 
 ISTIO_INJECT = "sidecar.istio.io/inject"
 VOLCANO_GROUP = "scheduling.k8s.io/group-name"
@@ -61,6 +62,9 @@ def build_pod(
     for container in spec["containers"]:
         if container.get("name") == CONTAINER_NAME:
             container["env"] = merge_env(member.environment, container.get("env") or [])
+            if member.replica_type == WORKER and member.index == 0:
+                # The operator reads the progress from the log.
+                container["env"].append({"name": PROGRESS_VARIABLE, "value": "-"})
             # The pod's status then has the last lines of a failure.
             container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
         if _uses_worker_template(job, member):

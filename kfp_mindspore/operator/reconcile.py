@@ -113,6 +113,7 @@ class _Reconciliation(ReconcileState):
             if self.waiting and self.waiting != self.status.waiting:
                 self.emit("Warning", "Waiting", self.waiting)
             self.status.waiting = self.waiting
+        self.status.progress = self.observed.progress or self.status.progress
         if self.status.is_finished:
             self._clean_up()
         self.status.attempt, self.status.restarts = self.attempt, self.restarts

@@ -22,6 +22,7 @@ from kfp_mindspore.operator.health import serve_health
 from kfp_mindspore.operator.leader import Leader
 from kfp_mindspore.operator.metrics import Metrics
 from kfp_mindspore.operator.options import Options
+from kfp_mindspore.operator.progress import ProgressReader
 from kfp_mindspore.operator.recorder import Recorder
 from kfp_mindspore.operator.resources import get_pod_groups
 from kfp_mindspore.operator.store import Store
@@ -141,6 +142,7 @@ class Operator:
         self._watchers = self._make_watchers(client)
         background = [asyncio.create_task(watcher.run()) for watcher in self._watchers]
         background.append(asyncio.create_task(recorder.run()))
+        background.append(asyncio.create_task(ProgressReader(client, self.store, self.queue.add).run()))
         workers: list[asyncio.Task[None]] = []
         stopping = asyncio.create_task(stop.wait())
         synced = asyncio.create_task(_wait_for_all([watcher.synced for watcher in self._watchers]))

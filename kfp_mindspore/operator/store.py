@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Resource
 from kfp_mindspore.msjob.manifest import parse_lease
 from kfp_mindspore.msjob.names import JOB_LABEL, LEASE_ANNOTATION
+from kfp_mindspore.msjob.status import Progress
 from kfp_mindspore.operator.observed import (
     LONG_AGO,
     EndpointSliceView,
@@ -70,9 +71,10 @@ class Entry:
         children: Its pods, Service, EndpointSlice and PodGroup, by resource and name.
         foreign: Objects without the job's label that have a name which the job needs, by resource and name.
         refusal: The last refusal to create one of its objects in this generation; None when there was none.
+        progress: The last progress read from its log; None before.
     """
 
-    __slots__ = ("children", "foreign", "generation", "job", "lease", "refusal", "state", "uid", "version")
+    __slots__ = ("children", "foreign", "generation", "job", "lease", "progress", "refusal", "state", "uid", "version")
 
     def __init__(self) -> None:
         self.job = b""
@@ -84,6 +86,7 @@ class Entry:
         self.children: dict[tuple[Resource, str], Child] = {}
         self.foreign: dict[tuple[Resource, str], View] = {}
         self.refusal: Refusal | None = None
+        self.progress: Progress | None = None
 
 
 @dataclass
@@ -114,6 +117,8 @@ class Store:
         generation = metadata.get("generation")
         if (uid, generation) != (entry.uid, entry.generation):
             entry.refusal = None
+        if uid != entry.uid:
+            entry.progress = None
         packed, lease = _pack(document)
         is_known = packed == entry.job and _is_renewal(entry.lease, lease)
         entry.job, entry.lease, entry.uid, entry.generation, entry.version = packed, lease, uid, generation, version
@@ -204,6 +209,18 @@ class Store:
         entry.refusal = refusal
         return is_news
 
+    def set_progress(self, key: Key, progress: Progress) -> bool:
+        """Store the progress read from a job's log; return whether it has changed."""
+        entry = self.entries.get(key)
+        if entry is None or entry.progress == progress:
+            return False
+        entry.progress = progress
+        return True
+
+    def list_in_state(self, state: str) -> list[Key]:
+        """Return the keys of the jobs in a state."""
+        return [key for key, entry in self.entries.items() if entry.state == state]
+
     def observe(self, key: Key) -> tuple[Observed, int]:
         """Return the observed state of a job, and its resourceVersion."""
         entry = self.entries.get(key)
@@ -219,6 +236,7 @@ class Store:
                 next((view for view in views if isinstance(view, PodGroupView) and view.name == key.name), None),
                 entry.refusal,
                 self.connected_at,
+                entry.progress,
             ),
             entry.version,
         )

@@ -37,6 +37,7 @@ from kfp_mindspore.training.freezing import disable_weight_decay, list_frozen
 from kfp_mindspore.training.history import METRICS_FILE, History, describe_epoch, read_history
 from kfp_mindspore.training.losses import NetworkWithLoss, build_loss
 from kfp_mindspore.training.profile import Profile
+from kfp_mindspore.training.progress import ProgressReporter
 from kfp_mindspore.training.rates import RateSetter
 from kfp_mindspore.training.signals import EXIT_CODE, Termination
 from kfp_mindspore.training.state import load_parameters, save_parameters
@@ -140,6 +141,7 @@ class Run:
         self._loss_sum = 0.0
         self._pending: list[Any] = []
         self._last_progress = 0.0
+        self._progress = ProgressReporter() if worker.is_writer else None
 
     @property
     def best_epoch(self) -> int | None:
@@ -321,6 +323,8 @@ class Run:
         """Evaluate the final weights if a callback may have replaced them, and write the final checkpoint."""
         if (self.stopped or self._best is not None) and self._validation is not None:
             self._record_metrics(*self._validation.run())
+        if self._progress is not None:
+            self._progress.finish()
         output = self._output_dir
         if output is None:
             return None
@@ -389,13 +393,8 @@ class Run:
             print(describe_epoch(record, self.config.epochs), flush=True)
 
     def _emit(self, epoch: int, loss: float, metrics: dict[str, float]) -> None:
-        events.emit(
-            "progress",
-            "training.fit",
-            epoch=epoch,
-            epochs=self.config.epochs,
-            step=self.step,
-            steps=self.config.epochs * self._source.steps,
-            loss=loss,
-            metrics=metrics,
-        )
+        steps = self.config.epochs * self._source.steps
+        counts = {"epoch": epoch, "epochs": self.config.epochs, "step": self.step, "steps": steps}
+        events.emit("progress", "training.fit", **counts, loss=loss, metrics=metrics)
+        if self._progress is not None:
+            self._progress.update(**counts, metrics={**metrics, "loss": loss})

@@ -2,7 +2,7 @@
 
 Actions, one after the other: `print TEXT`, `sleep SECONDS`, `exit CODE`, `exit-worker INDEX CODE`, `once CODE` and
 `once-worker INDEX CODE` (only in the first attempt), `child` (start a process that would live on, in a session of its
-own), `ignore-term`, `save-on-term` (write DIRECTORY/saved and leave with 143), `environment NAME`.
+own), `ignore-term`, `save-on-term` (write DIRECTORY/saved and leave with 143), `environment NAME`, `progress JSON`.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ def main() -> None:
         elif action == "save-on-term":
             signal.signal(signal.SIGTERM, save)
             write("ready", "")
+        elif action == "progress" and "KFP_MINDSPORE_PROGRESS" in os.environ:
+            Path(os.environ["KFP_MINDSPORE_PROGRESS"]).write_text(next(words))
         elif action == "environment":
             name = next(words)
             print(f"{name}={os.environ.get(name)}")

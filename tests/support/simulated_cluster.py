@@ -11,6 +11,7 @@ from typing import Any
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
 from kfp_mindspore.msjob.manifest import format_time
 from kfp_mindspore.msjob.names import MSJOBS
+from kfp_mindspore.msjob.status import Progress
 from kfp_mindspore.operator import (
     Observed,
     Options,
@@ -66,6 +67,7 @@ class Cluster:
         self.pod_group: dict[str, Any] | None = None
         self.now = START
         self.connected_at: datetime.datetime | None = LONG_AGO
+        self.progress: Progress | None = None
         self.created: list[dict[str, Any]] = []
         self.events: list[EmitEvent] = []
         self.status_writes = 0
@@ -81,6 +83,7 @@ class Cluster:
             tuple(view_endpoint_slice(item) for item in self.endpoint_slices.values()),
             view_pod_group(self.pod_group) if self.pod_group else None,
             connected_at=self.connected_at,
+            progress=self.progress,
         )
 
     def reconcile(self) -> Outcome:

@@ -16,9 +16,11 @@ from kfp_mindspore.msjob.backends.base import Pod
 from kfp_mindspore.msjob.backends.process_spec import LOCAL_ADDRESS, build_process_spec
 from kfp_mindspore.msjob.backends.state import JobDirectory, JobRequest
 from kfp_mindspore.msjob.manifest import now
+from kfp_mindspore.msjob.names import WORKER
 from kfp_mindspore.msjob.restart import START_ERROR, ContainerTermination
 from kfp_mindspore.msjob.topology import Endpoints, Member, build_topology
 from kfp_mindspore.msjob.types import MSJob
+from kfp_mindspore.settings import PROGRESS_VARIABLE
 
 
 @dataclass
@@ -53,7 +55,11 @@ class Gang:
         for running in self._members:
             member, pod = running.member, running.pod
             pod.labels, pod.restarts, pod.start_time = member.labels, self._restarts, now()
-            spec = build_process_spec(self._job, member, environment=request.environment, cwd=Path(request.cwd))
+            # A job submitted by worker 0 of another job must not report as that one.
+            environment = {name: value for name, value in request.environment.items() if name != PROGRESS_VARIABLE}
+            if (member.replica_type, member.index) == (WORKER, 0):
+                environment[PROGRESS_VARIABLE] = str(directory.progress_file)
+            spec = build_process_spec(self._job, member, environment=environment, cwd=Path(request.cwd))
             try:
                 running.process = self._supervisor.spawn(
                     spec.argv,

@@ -7,6 +7,7 @@
   supervisor.json   the supervisor's identity
   delete.json       request to terminate everything and remove this directory
   reserve           space for the last status when the disk is full
+  progress.json     progress of the training, written by worker 0
   logs/<pod>.log    supervisor.log
 """
 
@@ -24,9 +25,9 @@ from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.local.state import StateDirectory
 from kfp_mindspore.local.supervisor import kill_leader
 from kfp_mindspore.msjob.backends.base import Event, Pod
-from kfp_mindspore.msjob.manifest import format_time, now, parse_time, serialize
+from kfp_mindspore.msjob.manifest import deserialize, format_time, now, parse_time, serialize
 from kfp_mindspore.msjob.names import FAILED
-from kfp_mindspore.msjob.status import JobStatus, ReplicaStatus
+from kfp_mindspore.msjob.status import DetailedStatus, ReplicaStatus
 from kfp_mindspore.msjob.types import MSJob
 
 _MAXIMUM_EVENTS = 200
@@ -58,7 +59,7 @@ class JobState:
         restarts: How often the gang was restarted.
     """
 
-    status: JobStatus = field(default_factory=JobStatus)
+    status: DetailedStatus = field(default_factory=DetailedStatus)
     pods: list[Pod] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     restarts: int = 0
@@ -67,7 +68,7 @@ class JobState:
     def from_dict(cls, document: dict[str, Any]) -> JobState:
         """Rebuild a state from `to_dict`'s result."""
         return cls(
-            JobStatus.from_dict(document["status"]),
+            DetailedStatus(**deserialize(DetailedStatus, document["status"])),
             [Pod.from_dict(item) for item in document["pods"]],
             [Event(**item) for item in document["events"]],
             document["restarts"],
@@ -116,6 +117,11 @@ class JobDirectory(StateDirectory):
     def supervisor_log(self) -> Path:
         """Output of the supervisor; empty unless it fails itself."""
         return self.log_file("supervisor")
+
+    @property
+    def progress_file(self) -> Path:
+        """Progress of the training."""
+        return self.path / "progress.json"
 
     def log_file(self, pod: str) -> Path:
         """Return the file with a pod's output."""

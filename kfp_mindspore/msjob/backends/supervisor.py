@@ -17,6 +17,7 @@ from kfp_mindspore.msjob.backends.gang import Gang
 from kfp_mindspore.msjob.backends.state import JobDirectory
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
+from kfp_mindspore.msjob.progress import parse_progress
 from kfp_mindspore.msjob.restart import compute_restart_delay, decide_job_phase
 
 _POLL_SECONDS = 0.15
@@ -67,6 +68,7 @@ class JobSupervisor(Supervisor):
         status = self._state.status
         if self._gang is not None and self._gang.poll():
             self._record_pods()
+        self._read_progress()
         if status.is_finished:
             self._clean_up()
         elif self._job.effective_run_policy.suspend:
@@ -122,6 +124,16 @@ class JobSupervisor(Supervisor):
         except FileNotFoundError:
             return (0, 0)
         return (stat.st_ino, stat.st_mtime_ns)
+
+    def _read_progress(self) -> None:
+        try:
+            text = self._directory.progress_file.read_bytes()
+        except FileNotFoundError:
+            return
+        progress = parse_progress(text)
+        if progress is not None and progress != self._state.status.progress:
+            self._state.status.progress = progress
+            self._is_unsaved = True
 
     def _start(self) -> None:
         state = self._state

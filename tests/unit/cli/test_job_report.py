@@ -6,10 +6,10 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from kfp_mindspore.cli.job_report import WaitingReport, warn_of_missing_operator
+from kfp_mindspore.cli.job_report import WaitingReport, print_job, warn_of_missing_operator
 from kfp_mindspore.msjob import MSJob, RunPolicy
 from kfp_mindspore.msjob.backends.base import JobBackend, Pod
-from kfp_mindspore.msjob.status import DetailedStatus
+from kfp_mindspore.msjob.status import DetailedStatus, Metric, Progress
 
 INSTALL = "Install one with: kfp-mindspore operator install --image REGISTRY/NAME@sha256:… --context here\n"
 
@@ -46,6 +46,14 @@ def test_a_missing_operator_is_reported_with_the_install_command(
     assert told in printed.err
     assert bool(told) == bool(printed.err)
     assert printed.out == ""
+
+
+def test_progress_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    job = MSJob(metadata={"name": "digits"}, ms_replica_specs={})
+    job.status = DetailedStatus(progress=Progress(45, 5, 10, 450, 1000, 3725, [Metric("loss", "0.31")]))
+    print_job(job, [], make_backend([Pod("digits-worker-0", "default", "Worker", 0, "Running")]))
+    line = "progress: 45 %, epoch 5/10, step 450/1000, about 1:02:05 left, loss 0.31"
+    assert line in capsys.readouterr().out.splitlines()
 
 
 def test_each_reason_of_waiting_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:

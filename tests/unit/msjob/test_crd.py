@@ -84,7 +84,7 @@ def test_scale_and_columns_name_fields_that_exist(version: dict[str, Any], schem
             place = place["properties"][word] if "properties" in place else place["additionalProperties"]
         assert path.startswith(".metadata") or place["type"] in ("integer", "string"), path
     assert [column["name"] for column in version["additionalPrinterColumns"]] == [
-        "State", "Workers", "Restarts", "Age",
+        "State", "Workers", "Restarts", "Progress", "Age",
     ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, UserError, V
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.msjob import KubernetesBackend, LocalBackend, MSJob, MSJobClient, run_job
 from kfp_mindspore.msjob.failure import JobFailedError
+from kfp_mindspore.msjob.status import Metric, Progress
 
 
 def find_conditions(job: MSJob) -> dict[str, str]:
@@ -29,6 +31,13 @@ def test_one_worker_is_one_plain_process(desk: Any) -> None:
     assert desk.client.get_job_logs("job")[0] == {"job-worker-0": "hello\nMS_ROLE=None\n"}
     assert job.status.start_time <= job.status.completion_time
     assert vars(job.status.replica_statuses["Worker"])["succeeded"] == 1
+
+
+def test_progress_of_worker_0_is_in_the_status(desk: Any) -> None:
+    report = {"percentage": 45, "step": 9, "steps": 20, "metrics": [{"name": "loss", "value": "0.31"}]}
+    job = desk.run("progress", json.dumps(report))
+    assert job.status.progress == Progress(45, step=9, steps=20, metrics=[Metric("loss", "0.31")])
+    assert job.to_dict()["status"]["progress"] == report
 
 
 def test_several_workers_get_a_scheduler_and_ranks(desk: Any) -> None:

@@ -98,7 +98,7 @@ def test_single_worker_keeps_its_variables() -> None:
     env = [{"name": "MS_WORKER_NUM", "value": "4"}]
     find_template(job)["spec"]["containers"][0]["env"] = env
     pod = make_pods(job)["digits-worker-0"]
-    assert pod["spec"]["containers"][0]["env"] == env
+    assert pod["spec"]["containers"][0]["env"] == [*env, {"name": "KFP_MINDSPORE_PROGRESS", "value": "-"}]
     assert "mindspore.gitee.com/scheduler-host" not in pod["metadata"]["annotations"]
 
 

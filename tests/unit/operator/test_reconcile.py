@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, LEASE_ANNOTATION, MSJOBS
+from kfp_mindspore.msjob.status import Progress
 from kfp_mindspore.operator import Observed, Options, Outcome, reconcile
 from kfp_mindspore.operator.actions import Create, Delete, EmitEvent, RequeueAt
 from kfp_mindspore.operator.observed import EndpointSliceView, PodView, Refusal, ServiceView
@@ -604,3 +605,24 @@ def test_conflicting_variables_are_replaced_with_an_event() -> None:
         "spec.msReplicaSpecs.Worker: env MS_SCHED_PORT ('9999') is replaced, since the operator gives each member its "
         "own; remove it from the template",
     ]
+
+
+def test_progress_survives_restarts_and_the_end() -> None:
+    cluster = Cluster(make_job(2)).start()
+    cluster.progress = Progress(45, step=9, steps=20)
+    cluster.settle()
+    assert cluster.status["progress"] == {"percentage": 45, "step": 9, "steps": 20, "metrics": []}
+    # The next operator has not read the log yet.
+    cluster.progress = None
+    cluster.exit("digits-worker-1", 1)
+    cluster.settle()
+    assert cluster.status["progress"]["percentage"] == 45
+    cluster.run_pods()
+    cluster.settle()
+    cluster.start()
+    cluster.exit("digits-worker-0", 0)
+    cluster.settle()
+    cluster.progress = Progress(100, step=20, steps=20)
+    cluster.settle()
+    assert cluster.has("Succeeded")
+    assert cluster.status["progress"]["percentage"] == 100

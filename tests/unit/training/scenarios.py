@@ -402,6 +402,7 @@ def what_a_run_writes(path: Path) -> Any:
     out = io.StringIO()
     os.environ.update(
         KFP_MINDSPORE_EVENTS=str(events),
+        KFP_MINDSPORE_PROGRESS=str(path / "progress.json"),
         KFP_MINDSPORE_DATASET_DIR=str(DATASET.path),
         KFP_MINDSPORE_CHECKPOINT_DIR=str(path / "checkpoints"),
         KFP_MINDSPORE_OUTPUT_DIR=str(path / "output"),
@@ -421,11 +422,12 @@ def what_a_run_writes(path: Path) -> Any:
                 seed=3,
             )
     finally:
-        for name in ("EVENTS", "DATASET_DIR", "CHECKPOINT_DIR", "OUTPUT_DIR"):
+        for name in ("EVENTS", "PROGRESS", "DATASET_DIR", "CHECKPOINT_DIR", "OUTPUT_DIR"):
             del os.environ[f"KFP_MINDSPORE_{name}"]
     final = checkpoint.Checkpoint.open(path / "output" / "checkpoint")
     return {
         "events": [json.loads(line) for line in events.read_text().splitlines()],
+        "progress": json.loads((path / "progress.json").read_text()),
         "lines": [json.loads(line) for line in (path / "output" / "metrics.jsonl").read_text().splitlines()],
         "checkpoints": [entry.name for entry in checkpoint.list_checkpoints(path / "checkpoints")],
         "network": [final.network.factory, dict(final.network.arguments)],

@@ -133,6 +133,15 @@ def test_progress_events(results: dict[str, Any]) -> None:
     assert set(progress[-1]["metrics"]) == {"loss", "eval_loss", "accuracy"}
 
 
+def test_progress_for_the_backend_ends_at_100_percent(results: dict[str, Any]) -> None:
+    progress = results["what_a_run_writes"]["progress"]
+    metrics = progress.pop("metrics")
+    assert progress == {
+        "percentage": 100, "epoch": 5, "epochs": 5, "step": 180, "steps": 180, "estimatedRemainingSeconds": 0,
+    }  # fmt: skip
+    assert {metric["name"] for metric in metrics} == {"loss", "eval_loss", "accuracy"}
+
+
 def test_all_forms_of_data_are_equivalent(results: dict[str, Any]) -> None:
     found = results["other_sources"]
     assert found["dict"] == found["arrays"]

@@ -1,0 +1,50 @@
+"""Progress reports of worker 0, read from a file or its log. Programs other than `fit` may write them too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kfp_mindspore.msjob.manifest import deserialize
+from kfp_mindspore.msjob.status import Metric, Progress
+from kfp_mindspore.settings import PROGRESS_PREFIX
+
+_MAXIMUM_METRICS = 50
+_MAXIMUM_TEXT = 100
+_MAXIMUM_NUMBER = 2**53
+
+
+def read_last_progress(lines: Iterable[str]) -> Progress | None:
+    """Return the newest valid report among the lines of a log, or None."""
+    found = None
+    for line in lines:
+        if line.startswith(PROGRESS_PREFIX):
+            found = parse_progress(line.removeprefix(PROGRESS_PREFIX)) or found
+    return found
+
+
+def parse_progress(text: str | bytes) -> Progress | None:
+    """Parse a report, a JSON object with the fields of `Progress`; None for an invalid one.
+
+    A report comes from a job's own process: the API server must accept the status that it becomes part of.
+    """
+    try:
+        document = json.loads(text)
+        fields: dict[str, Any] = deserialize(Progress, document)
+        metrics = [Metric(item["name"], item["value"]) for item in fields.pop("metrics", ())]
+    except (TypeError, ValueError, KeyError):
+        return None
+    if not isinstance(document, Mapping) or len(metrics) > _MAXIMUM_METRICS:
+        return None
+    if not all(_is_text(metric.name) and _is_text(metric.value) for metric in metrics):
+        return None
+    fields = {name: value for name, value in fields.items() if value is not None}
+    if not all(type(value) is int and 0 <= value <= _MAXIMUM_NUMBER for value in fields.values()):
+        return None
+    progress = Progress(**fields, metrics=metrics)
+    return None if (progress.percentage or 0) > 100 else progress
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _MAXIMUM_TEXT

@@ -1,0 +1,45 @@
+"""Progress reports in the log of a job's own process."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kfp_mindspore.msjob.progress import parse_progress, read_last_progress
+from kfp_mindspore.msjob.status import Metric, Progress
+
+METRIC = {"name": "loss", "value": "0.31"}
+
+
+@pytest.mark.parametrize(
+    ("report", "progress"),
+    [
+        ({"percentage": 45, "metrics": [METRIC]}, Progress(45, metrics=[Metric("loss", "0.31")])),
+        ({"step": 3, "steps": 9, "estimatedRemainingSeconds": 60, "note": "x"}, Progress(None, None, None, 3, 9, 60)),
+        ({}, Progress()),
+        ({"percentage": 101}, None),
+        ({"percentage": -1}, None),
+        ({"percentage": "45"}, None),
+        ({"percentage": 4.5}, None),
+        ({"percentage": True}, None),
+        ({"step": 10**30}, None),
+        ({"metrics": [METRIC] * 51}, None),
+        ({"metrics": [{"name": "loss", "value": 0.31}]}, None),
+        ({"metrics": [{"name": "loss"}]}, None),
+        ({"metrics": [{"name": "n" * 101, "value": "1"}]}, None),
+        ({"metrics": {"loss": 1}}, None),
+        ([], None),
+        ("text", None),
+        (None, None),
+    ],
+)
+def test_reports_that_the_api_server_would_refuse_are_ignored(report: object, progress: Progress | None) -> None:
+    assert parse_progress(json.dumps(report)) == progress
+
+
+def test_the_newest_valid_report_of_a_log_counts() -> None:
+    prefix = "kfp-mindspore progress "
+    lines = ["epoch 1", prefix + '{"percentage": 1}', prefix + '{"percentage": 2}', prefix + '{"perc', "epoch 2"]
+    assert read_last_progress(lines) == Progress(2)
+    assert read_last_progress(lines[:1]) is None

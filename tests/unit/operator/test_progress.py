@@ -1,0 +1,56 @@
+"""Progress of jobs, read from logs of a fake API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from kfp_mindspore.kube.client import AsyncClient
+from kfp_mindspore.msjob.status import Progress
+from kfp_mindspore.operator.progress import ProgressReader
+from kfp_mindspore.operator.store import Key, Store
+from tests.support.fake_api_server import FakeApiServer
+from tests.support.simulated_cluster import make_job
+
+KEY = Key("team", "digits")
+
+
+def make_store(state: str) -> Store:
+    store = Store()
+    store.put_job(make_job(2) | {"status": {"state": state}})
+    return store
+
+
+def test_a_changed_progress_queues_the_job(run: Callable[..., Any], server: FakeApiServer) -> None:
+    store, queued = make_store("Running"), []
+
+    async def work(client: AsyncClient) -> None:
+        reader = ProgressReader(client, store, queued.append)
+        # The pod has not started.
+        await reader.read(KEY)
+        assert not queued
+        server.write("digits-worker-0", 'T kfp-mindspore progress {"percentage": 45}', "T epoch 5", end=True)
+        await reader.read(KEY)
+        await reader.read(KEY)
+
+    run(work)
+    assert queued == [KEY]
+    assert store.observe(KEY)[0].progress == Progress(45)
+
+
+def test_only_running_jobs_are_read(run: Callable[..., Any], server: FakeApiServer) -> None:
+    server.write("digits-worker-0", 'T kfp-mindspore progress {"percentage": 45}', end=True)
+
+    async def work(client: AsyncClient, state: str) -> bool:
+        changed = asyncio.Event()
+        reading = asyncio.create_task(ProgressReader(client, make_store(state), lambda _: changed.set()).run())
+        await asyncio.wait([reading, asyncio.create_task(changed.wait())], timeout=0.3 if state != "Running" else None,
+                           return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+        reading.cancel()
+        return changed.is_set()
+
+    assert run(lambda client: work(client, "Running"))
+    requests = len(server.requests)
+    assert not run(lambda client: work(client, "Restarting"))
+    assert len(server.requests) == requests
