@@ -41,7 +41,7 @@ STEP_VARIABLE = "KFP_MINDSPORE_STEP"
 
 # Progress of `fit` for the backend of its job: a file, or `-` for lines with the prefix below on standard error.
 PROGRESS_VARIABLE = "KFP_MINDSPORE_PROGRESS"
-PROGRESS_PREFIX = "kfp-mindspore progress "
+PROGRESS_PREFIX = "KFP_MINDSPORE_PROGRESS "
 
 # Digest of the code that a local run executes; part of the cache key of its steps.
 CODE_DIGEST_VARIABLE = "KFP_MINDSPORE_CODE_DIGEST"

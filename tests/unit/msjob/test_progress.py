@@ -39,7 +39,7 @@ def test_reports_that_the_api_server_would_refuse_are_ignored(report: object, pr
 
 
 def test_the_newest_valid_report_of_a_log_counts() -> None:
-    prefix = "kfp-mindspore progress "
+    prefix = "KFP_MINDSPORE_PROGRESS "
     lines = ["epoch 1", prefix + '{"percentage": 1}', prefix + '{"percentage": 2}', prefix + '{"perc', "epoch 2"]
     assert read_last_progress(lines) == Progress(2)
     assert read_last_progress(lines[:1]) is None

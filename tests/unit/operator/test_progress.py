@@ -30,7 +30,7 @@ def test_a_changed_progress_queues_the_job(run: Callable[..., Any], server: Fake
         # The pod has not started.
         await reader.read(KEY)
         assert not queued
-        server.write("digits-worker-0", 'T kfp-mindspore progress {"percentage": 45}', "T epoch 5", end=True)
+        server.write("digits-worker-0", 'T KFP_MINDSPORE_PROGRESS {"percentage": 45}', "T epoch 5", end=True)
         await reader.read(KEY)
         await reader.read(KEY)
 
@@ -40,7 +40,7 @@ def test_a_changed_progress_queues_the_job(run: Callable[..., Any], server: Fake
 
 
 def test_only_running_jobs_are_read(run: Callable[..., Any], server: FakeApiServer) -> None:
-    server.write("digits-worker-0", 'T kfp-mindspore progress {"percentage": 45}', end=True)
+    server.write("digits-worker-0", 'T KFP_MINDSPORE_PROGRESS {"percentage": 45}', end=True)
 
     async def work(client: AsyncClient, state: str) -> bool:
         changed = asyncio.Event()

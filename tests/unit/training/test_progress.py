@@ -168,8 +168,8 @@ def test_the_backend_reads_a_file_or_a_line(tmp_path: Path, capsys: pytest.Captu
         # Too early for a second report.
         update(reporter, 2)
     line = capsys.readouterr().err
-    assert line.startswith("kfp-mindspore progress {")
-    report = json.loads(line.removeprefix("kfp-mindspore progress "))
+    assert line.startswith("KFP_MINDSPORE_PROGRESS {")
+    report = json.loads(line.removeprefix("KFP_MINDSPORE_PROGRESS "))
     assert json.loads((tmp_path / "progress.json").read_text()) == report
     assert (report["percentage"], report["epoch"], report["epochs"], report["step"], report["steps"]) == (
         5,
