@@ -6,6 +6,7 @@ Variables of one package only, such as the model server's flags, are defined in 
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 # Where jobs and services run: `local` or `kubernetes`.
@@ -66,7 +67,13 @@ NODE_ID_VARIABLE = "MS_NODE_ID"
 # Time-out of every collective in seconds, not a failure detector: a busy peer that exceeds it fails all workers.
 # MindSpore's own default is 30.
 NODE_TIMEOUT_VARIABLE = "MS_NODE_TIMEOUT"
-DEFAULT_NODE_TIMEOUT = 300
+# Defaults of a topology, which a template may replace. The intervals in seconds, by default 3 and 5, are those of the
+# messages to the scheduler: init() waits for several.
+TOPOLOGY_DEFAULTS = {
+    NODE_TIMEOUT_VARIABLE: "300",
+    "MS_RETRY_INTERVAL_LOWER": "1",
+    "MS_RETRY_INTERVAL_UPPER": "1",
+}
 # Number of workers that an elastic job requested; fewer run as long as capacity is missing.
 REQUESTED_WORKERS_VARIABLE = "KFP_MINDSPORE_REQUESTED_WORKERS"
 
@@ -80,6 +87,10 @@ HANG_SECONDS_VARIABLE = "KFP_MINDSPORE_HANG_SECONDS"
 DEFAULT_HANG_SECONDS = 600.0
 # File that a training process writes each second while it lives: {"rank", "step", "time", "in_step"}.
 HEARTBEAT_VARIABLE = "KFP_MINDSPORE_HEARTBEAT_FILE"
+# Of HANG_SECONDS, before the first step: it waits for the other workers, for the data and for the compiler.
+FIRST_STEP_FACTOR = 3.0
+# A training process writes the stacks of its threads to standard error.
+STACKS_SIGNAL = signal.SIGUSR2
 
 # Read by MindSpore when it is imported: the least severity it logs (3: errors), and where a failed compile dumps to.
 LOG_LEVEL_VARIABLE = "GLOG_v"

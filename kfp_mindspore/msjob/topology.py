@@ -21,21 +21,20 @@ from kfp_mindspore.msjob.names import (
 from kfp_mindspore.msjob.spec import ReplicaSpec
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.settings import (
-    DEFAULT_NODE_TIMEOUT,
     NODE_ID_VARIABLE,
-    NODE_TIMEOUT_VARIABLE,
     REQUESTED_WORKERS_VARIABLE,
     ROLE_VARIABLE,
     SCHEDULER_HOST_VARIABLE,
     SCHEDULER_PORT_VARIABLE,
     SCHEDULER_ROLE,
+    TOPOLOGY_DEFAULTS,
     WORKER_COUNT_VARIABLE,
     WORKER_ROLE,
 )
 
 SERVER_COUNT_VARIABLE = "MS_SERVER_NUM"
 ROLES = {SCHEDULER: SCHEDULER_ROLE, PARAMETER_SERVER: "MS_PSERVER", WORKER: WORKER_ROLE}
-# Variables of a topology that a template cannot set; MS_NODE_TIMEOUT has only a default.
+# Variables of a topology that a template cannot set; those of TOPOLOGY_DEFAULTS it can.
 VARIABLES = (
     ROLE_VARIABLE,
     SCHEDULER_HOST_VARIABLE,
@@ -148,7 +147,7 @@ def build_topology(spec: MSJob, endpoints: Endpoints, workers: int | None = None
                     SCHEDULER_HOST_VARIABLE: host,
                     SCHEDULER_PORT_VARIABLE: str(endpoints.port),
                     WORKER_COUNT_VARIABLE: str(workers),
-                    NODE_TIMEOUT_VARIABLE: str(DEFAULT_NODE_TIMEOUT),
+                    **TOPOLOGY_DEFAULTS,
                 }
                 if servers:
                     environment[SERVER_COUNT_VARIABLE] = str(servers)

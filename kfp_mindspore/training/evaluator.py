@@ -11,6 +11,7 @@ from mindspore.train import Metric, get_metric_fn, names
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.evaluation import METRICS
 from kfp_mindspore.mindir.environment import NETWORK_ERRORS
+from kfp_mindspore.training import watchdog
 from kfp_mindspore.training.data import Validation
 from kfp_mindspore.training.diagnosis import explain_computation
 from kfp_mindspore.training.losses import NetworkWithLoss
@@ -53,6 +54,7 @@ class Evaluator:
             metric.clear()
         total, count = 0.0, 0
         for batch in self.validation.read():
+            watchdog.mark_progress()
             if before is not None:
                 before(batch)
             outputs = self._compute(batch)

@@ -15,7 +15,7 @@ from kfp_mindspore import events
 from kfp_mindspore.compat.onednn import avoid_slow_convolutions, has_convolutions
 from kfp_mindspore.mindir.environment import import_mindspore, use_graph_mode
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, OUTPUT_VARIABLE
-from kfp_mindspore.training import distributed
+from kfp_mindspore.training import distributed, watchdog
 from kfp_mindspore.training.config import TrainingConfig
 from kfp_mindspore.training.signals import Termination
 
@@ -67,6 +67,7 @@ def set_seed(seed: int) -> None:
     import_mindspore().set_seed(seed)
 
 
+@watchdog.watch()
 def fit(
     network: Any,
     data: Any = None,
@@ -107,7 +108,8 @@ def fit(
     Raises:
         UserError: An argument is wrong, the data do not fit, or a checkpoint is of another network.
         KfpMindSporeError: The loss is no longer finite.
-        SystemExit: With code 143 on SIGTERM, and with 0 in the scheduler's role.
+        SystemExit: With code 143 on SIGTERM, and with 0 in the scheduler's role. The process of a job's member ends
+            with code 76 when no step completes for KFP_MINDSPORE_HANG_SECONDS.
     """
     begun = time.perf_counter()
     config = TrainingConfig() if config is None else config

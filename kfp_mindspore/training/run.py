@@ -19,7 +19,7 @@ from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.formats import checkpoint as checkpoints
 from kfp_mindspore.formats.checkpoint import Checkpoint, NetworkSpec
 from kfp_mindspore.formats.dataset import Dataset
-from kfp_mindspore.training import distributed
+from kfp_mindspore.training import distributed, watchdog
 from kfp_mindspore.training.callbacks import (
     BestWeights,
     CallbackList,
@@ -279,12 +279,14 @@ class Run:
             params.train_dataset_element = batch
             self._rates.set(self.step)
             callbacks.call("on_train_step_begin", context)
+            watchdog.begin_step()
             begun = time.perf_counter()
             outputs, terminated = self._trainer.run(batch, self._termination.requested)
             seconds["step"] += time.perf_counter() - begun
             params.net_outputs = outputs
             self._pending.append(outputs)
             self.step += 1
+            watchdog.end_step(self.step)
             self._position += 1
             callbacks.call("on_train_step_end", context)
             self._show_progress()
@@ -345,6 +347,7 @@ class Run:
         checkpoints.prune_checkpoints(root, self.config.keep_checkpoints)
 
     def _write(self, path: Path, callbacks: Sequence[Any]) -> None:
+        watchdog.mark_progress()
         training: dict[str, Any] = {
             "epochs": self.config.epochs,
             "steps_per_epoch": self._source.steps,

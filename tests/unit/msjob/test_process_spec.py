@@ -13,6 +13,7 @@ from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import MSJob, build_msjob
 from kfp_mindspore.msjob.backends.process_spec import ProcessSpec, build_process_spec, check_job, find_script
 from kfp_mindspore.msjob.topology import Endpoints, build_topology
+from kfp_mindspore.settings import TOPOLOGY_DEFAULTS
 
 PATH = "spec.msReplicaSpecs.Worker.template.spec"
 CONTAINER = f"{PATH}.containers[0]"
@@ -58,7 +59,7 @@ def test_layers_of_the_environment() -> None:
         "MS_SCHED_HOST": "127.0.0.1",
         "MS_SCHED_PORT": "5000",
         "MS_WORKER_NUM": "2",
-        "MS_NODE_TIMEOUT": "300",
+        **TOPOLOGY_DEFAULTS,
         "MS_NODE_ID": "0",
     }
 

@@ -15,6 +15,7 @@ from kfp_mindspore.msjob.topology import (
     is_standalone,
     make_labels,
 )
+from kfp_mindspore.settings import TOPOLOGY_DEFAULTS
 
 HERE = Endpoints("10.0.0.7", 4321)
 
@@ -52,7 +53,7 @@ def test_workers_get_a_scheduler_of_their_own_template() -> None:
                 "MS_SCHED_HOST": "10.0.0.7",
                 "MS_SCHED_PORT": "4321",
                 "MS_WORKER_NUM": "2",
-                "MS_NODE_TIMEOUT": "300",
+                **TOPOLOGY_DEFAULTS,
                 "MS_NODE_ID": "scheduler-0",
             },
         ),
@@ -63,7 +64,7 @@ def test_workers_get_a_scheduler_of_their_own_template() -> None:
                 "MS_SCHED_HOST": "10.0.0.7",
                 "MS_SCHED_PORT": "4321",
                 "MS_WORKER_NUM": "2",
-                "MS_NODE_TIMEOUT": "300",
+                **TOPOLOGY_DEFAULTS,
                 "MS_NODE_ID": "0",
             },
         ),
@@ -74,7 +75,7 @@ def test_workers_get_a_scheduler_of_their_own_template() -> None:
                 "MS_SCHED_HOST": "10.0.0.7",
                 "MS_SCHED_PORT": "4321",
                 "MS_WORKER_NUM": "2",
-                "MS_NODE_TIMEOUT": "300",
+                **TOPOLOGY_DEFAULTS,
                 "MS_NODE_ID": "1",
             },
         ),
@@ -160,7 +161,7 @@ def test_every_layout(workers: int, servers: int, has_scheduler: bool) -> None:
     ranked = [member for member in members if member.replica_type == "Worker"]
     assert [member.index for member in ranked] == list(range(workers))
     for member in members:
-        assert set(member.environment) <= {*VARIABLES, "MS_NODE_TIMEOUT"}
+        assert set(member.environment) <= {*VARIABLES, *TOPOLOGY_DEFAULTS}
         assert member.labels == make_labels("digits", member.replica_type, member.index)
     if not standalone:
         assert len({member.environment["MS_NODE_ID"] for member in members}) == len(members)

@@ -20,6 +20,7 @@ from kfp_mindspore.operator.observed import PodView
 from kfp_mindspore.operator.pods import build_pod, list_members, merge_env
 from kfp_mindspore.operator.quantities import format_quantity, max_resources, parse_quantity, sum_resources
 from kfp_mindspore.operator.services import build_endpoint_slice, build_pod_group, build_service, get_address
+from kfp_mindspore.settings import TOPOLOGY_DEFAULTS
 from tests.support.simulated_cluster import Cluster, make_job
 
 CONTAINER_CONTEXT = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -60,7 +61,7 @@ def test_ms_variables_names_and_labels() -> None:
         "MS_SCHED_HOST": HOST,
         "MS_SCHED_PORT": "2222",
         "MS_WORKER_NUM": "2",
-        "MS_NODE_TIMEOUT": "300",
+        **TOPOLOGY_DEFAULTS,
         "MS_NODE_ID": "1",
     }
     assert read_env(pods["digits-scheduler-0"])["MS_SCHED_HOST"] == {"fieldRef": {"fieldPath": "status.podIP"}}
