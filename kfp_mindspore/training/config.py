@@ -36,6 +36,8 @@ class TrainingConfig:
         batch_size: Samples per optimizer step, over all workers.
         seed: Seed of shuffling and augmentation, 0 to 2³² - 1.
         shuffle: Whether to shuffle arrays each epoch.
+        drop_last: Whether samples of arrays that do not fill the last batch are left out of the epoch; the next epoch
+            leaves out others. Otherwise the last batch is smaller, which compiles the step a second time.
         augment: Function (inputs of a batch, numpy Generator) → inputs of the same shapes and dtypes. The inputs are
             an array, or a dict of arrays by name for a network of several inputs.
         metrics: Names of MindSpore metrics, such as ("accuracy",), or mindspore.train metrics by name, over the
@@ -78,6 +80,7 @@ class TrainingConfig:
     batch_size: int = 32
     seed: int = 42
     shuffle: bool = True
+    drop_last: bool = True
     augment: Augment | None = None
     metrics: Mapping[str, Any] | Sequence[str] = ()
     validation_epochs: int = 1
@@ -156,7 +159,7 @@ def _check_numbers(config: TrainingConfig) -> list[str]:
             errors.append(f"{name}: must be a number above 0, got {value!r}")
     if not (_is_number(config.ema) and 0 <= config.ema < 1):
         errors.append(f"ema: must be a number from 0 to below 1, got {config.ema!r}")
-    for name in ("shuffle", "verbose"):
+    for name in ("shuffle", "drop_last", "verbose"):
         if not isinstance(getattr(config, name), bool):
             errors.append(f"{name}: must be True or False, got {getattr(config, name)!r}")
     weights = config.class_weights

@@ -21,6 +21,7 @@ from kfp_mindspore.training.columns import (
 )
 from kfp_mindspore.training.config import TrainingConfig
 from kfp_mindspore.training.distributed import WorkerInfo
+from kfp_mindspore.training.sampler import Sampler, get_part
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,14 +52,27 @@ class Layout:
         return (*self.inputs, *self.targets, *(["weight"] if self.weighted else []))
 
 
+@dataclass(frozen=True)
+class Batch:
+    """This worker's part of a batch.
+
+    Args:
+        tensors: The tensors; without a sample if the batch has fewer samples than there are workers.
+        samples: Samples of the batch, over all workers.
+    """
+
+    tensors: tuple[Any, ...]
+    samples: int
+
+
 class ArraySource:
     """Batches of arrays, shuffled by (seed, epoch), so that any epoch can be repeated.
 
-    Samples that do not fill the last batch are left out of that epoch. Each worker reads its part of every batch.
+    Each worker reads its part of every batch; the parts differ by at most one sample.
 
     Args:
         columns: The arrays.
-        config: Batch size, seed, shuffle, augmentation and class weights.
+        config: Batch size, seed, shuffle, drop_last, augmentation and class weights.
         worker: Rank and number of workers.
         raw: The data as given, for callbacks.
     """
@@ -67,17 +81,17 @@ class ArraySource:
         batch_size = config.batch_size
         if batch_size > columns.samples:
             raise UserError(f"batch_size: must be 1 to {columns.samples}, the training samples, got {batch_size}")
-        if batch_size % (worker.size * config.accumulate):
-            parts = f"{worker.size} workers" if config.accumulate == 1 else f"accumulate = {config.accumulate}"
-            parts += f" times {worker.size} workers" if config.accumulate > 1 and worker.size > 1 else ""
+        if batch_size < worker.size:
             raise UserError(
-                f"batch_size: must be divisible by {parts}, got {batch_size}",
+                f"batch_size: must be at least {worker.size}, the number of workers, got {batch_size}",
                 hint="It counts the samples of one optimizer step over all workers.",
             )
         columns = _weight_classes(columns, config.class_weights)
         self.raw = raw
         self.batch_size = batch_size
-        self.steps = columns.samples // batch_size
+        self.samples = columns.samples
+        self.sampler = Sampler(columns.samples, batch_size, config.seed, config.shuffle, config.drop_last)
+        self.steps = self.sampler.steps
         self.layout = Layout(
             tuple(columns.inputs), tuple(columns.targets), columns.weight is not None, _count_tokens(columns)
         )
@@ -85,25 +99,24 @@ class ArraySource:
         self._config = config
         self._worker = worker
 
-    def read(self, epoch: int, start: int) -> Iterator[tuple[Any, ...]]:
-        """Yield the tensors of each step of epoch `epoch` (from 0) from step `start` on."""
+    def is_finished(self, position: int) -> bool:
+        """Return whether an epoch has no batch at a position, the number of its samples done."""
+        return self.sampler.is_finished(position)
+
+    def read(self, epoch: int, position: int) -> Iterator[Batch]:
+        """Yield the batches of epoch `epoch` (from 0) from a position on, the number of its samples done."""
         import numpy as np
         from mindspore import Tensor
 
-        config, arrays = self._config, self._columns.arrays
-        samples = self._columns.samples
-        if config.shuffle:
-            order = np.random.default_rng((config.seed, epoch)).permutation(samples)
-        else:
-            order = np.arange(samples)
-        part = self._worker.get_shard(self.batch_size)
-        for step in range(start, self.steps):
-            chosen = order[step * self.batch_size : (step + 1) * self.batch_size][part]
-            batch = [array[chosen] for array in arrays]
-            if config.augment is not None:
-                generator = np.random.default_rng((config.seed, epoch, step, self._worker.rank))
+        config, arrays, rank = self._config, self._columns.arrays, self._worker.rank
+        for indices in self.sampler.read(epoch, position):
+            own = indices[get_part(len(indices), rank, self._worker.size)]
+            batch = [array[own] for array in arrays]
+            if config.augment is not None and len(own):
+                generator = np.random.default_rng((config.seed, epoch, position // self.batch_size, rank))
                 batch[: len(self.layout.inputs)] = self._augment(batch, generator)
-            yield tuple(map(Tensor, batch))
+            yield Batch(tuple(map(Tensor, batch)), len(indices))
+            position += len(indices)
 
     def _augment(self, batch: Sequence[NDArray[Any]], generator: np.random.Generator) -> list[NDArray[Any]]:
         assert self._config.augment is not None
@@ -132,17 +145,23 @@ class PipelineSource:
         self.raw = dataset
         self.batch_size = int(dataset.get_batch_size()) * worker.size
         self.steps = int(dataset.get_dataset_size())
+        self.samples = self.steps * self.batch_size
+        self._size = worker.size
         if self.steps < 1:
             raise UserError(f"{field}: the dataset has no batch")
         names = list(dataset.get_col_names())
         self.layout = _arrange(names, network, has_loss, field)
         self._order = [names.index(name) for name in self.layout.names]
 
-    def read(self, epoch: int, start: int) -> Iterator[tuple[Any, ...]]:
-        """Yield the tensors of each step of epoch `epoch` (from 0) from step `start` on."""
+    def is_finished(self, position: int) -> bool:
+        """Return whether an epoch has no batch at a position, the number of its samples done."""
+        return position > self.samples - self.batch_size
+
+    def read(self, epoch: int, position: int) -> Iterator[Batch]:
+        """Yield the batches of epoch `epoch` (from 0) from a position on, the number of its samples done."""
         for step, batch in enumerate(self.raw.create_tuple_iterator(num_epochs=1, do_copy=False)):
-            if step >= start:
-                yield tuple(batch[index] for index in self._order)
+            if step * self.batch_size >= position:
+                yield Batch(tuple(batch[index] for index in self._order), len(batch[0]) * self._size)
 
 
 Source = ArraySource | PipelineSource
@@ -156,7 +175,8 @@ class Validation:
         raw: The user's data, for callbacks.
         steps: Number of batches.
         layout: Meaning of the tensors.
-        read: Returns the tensors of each batch.
+        read: Returns the batches. A worker without a sample of a batch has its first one, which is not counted.
+        worker: Rank and number of workers that share each batch; rank 0 of 1 if every worker has all samples.
         tasks: Task by target; empty where it is not known.
         labels: Labels of a dataset's target.
     """
@@ -164,7 +184,8 @@ class Validation:
     raw: Any
     steps: int
     layout: Layout
-    read: Callable[[], Iterable[tuple[Any, ...]]]
+    read: Callable[[], Iterable[Batch]]
+    worker: WorkerInfo = dataclasses.field(default_factory=WorkerInfo)
     tasks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     labels: tuple[str, ...] = ()
 
@@ -185,8 +206,13 @@ def resolve_train(data: Any, network: Any, config: TrainingConfig, worker: Worke
     return ArraySource(columns, config, worker, data)
 
 
-def resolve_validation(validation: Any, data: Any, network: Any, *, has_loss: bool) -> Validation | None:
-    """Return the batches for the argument `validation`; None stands for the split of a dataset given for `data`."""
+def resolve_validation(
+    validation: Any, data: Any, network: Any, worker: WorkerInfo, *, has_loss: bool
+) -> Validation | None:
+    """Return the batches for the argument `validation`; None stands for the split of a dataset given for `data`.
+
+    Each worker evaluates its part of every batch of arrays, and all batches of a mindspore.dataset object.
+    """
     if validation is None:
         data = open_data(data, "data")
         if not isinstance(data, Dataset) or not data.splits.get("validation"):
@@ -202,12 +228,16 @@ def resolve_validation(validation: Any, data: Any, network: Any, *, has_loss: bo
     columns = read_columns(validation, "validation", network, split="validation", has_loss=has_loss)
     layout = Layout(tuple(columns.inputs), tuple(columns.targets), columns.weight is not None)
     count = -(-columns.samples // _EVALUATION_BATCH)
-    # At most two different sizes, so at most two compilations.
-    parts = [np.array_split(array, count) for array in columns.arrays]
-    batches = [tuple(map(Tensor, batch)) for batch in zip(*parts, strict=True)]
+    # At most two different sizes of batches and two of a worker's parts, so at most three compilations.
+    batches = []
+    for index in range(count):
+        batch = np.arange(columns.samples)[get_part(columns.samples, index, count)]
+        own = batch[get_part(len(batch), worker.rank, worker.size)]
+        chosen = own if len(own) else batch[:1]
+        batches.append(Batch(tuple(Tensor(array[chosen]) for array in columns.arrays), len(batch)))
     known, labels = (validation.task, validation.labels) if isinstance(validation, Dataset) else ("", ())
     tasks = {name: known or infer_task(target) for name, target in columns.targets.items()}
-    return Validation(validation, count, layout, lambda: batches, tasks, labels)
+    return Validation(validation, count, layout, lambda: batches, worker, tasks, labels)
 
 
 def _arrange(names: Sequence[str], network: Any, has_loss: bool, field: str) -> Layout:

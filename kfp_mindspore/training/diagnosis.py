@@ -10,6 +10,7 @@ from typing import Any
 import mindspore
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.training.distributed import is_lost_peer
 
 # Beginnings or parts of the messages of the graph compiler and of the checks of operators, and of no other error.
 _BEGINNINGS = ("For '", "For primitive[")
@@ -35,6 +36,8 @@ def explain_computation(error: Exception, network: Any, names: Sequence[str], ba
         The error to raise instead, or None for errors other than of the compilation.
     """
     text = str(error)
+    if is_lost_peer(error):
+        return None
     if not text.lstrip().startswith(_BEGINNINGS) and not any(mark in text for mark in _MARKS):
         return None
     reason = text.partition("\n----")[0].strip().strip("'").strip()

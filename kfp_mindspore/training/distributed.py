@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import re
+import statistics
+import sys
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.mindir.environment import import_mindspore
 from kfp_mindspore.settings import (
+    PEER_LOST_EXIT_CODE,
+    REQUESTED_WORKERS_VARIABLE,
     ROLE_VARIABLE,
     SCHEDULER_HOST_VARIABLE,
     SCHEDULER_PORT_VARIABLE,
@@ -19,8 +26,17 @@ from kfp_mindspore.settings import (
     WORKER_COUNT_VARIABLE,
     WORKER_ROLE,
 )
+from kfp_mindspore.training.sampler import get_part
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SERVER_ROLE = "MS_PSERVER"
+_SERVER_COUNT_VARIABLE = "MS_SERVER_NUM"
 _REQUIRED = (SCHEDULER_HOST_VARIABLE, SCHEDULER_PORT_VARIABLE, WORKER_COUNT_VARIABLE)
+# Parameters of BatchNorm that no optimizer trains.
+_STATISTICS = ("moving_mean", "moving_variance")
+_FAILED_COLLECTIVE = re.compile(r"Launch kernel failed.*(AllReduce|AllGather|Broadcast)")
 
 
 @dataclass(frozen=True)
@@ -30,20 +46,23 @@ class WorkerInfo:
     Args:
         rank: 0 to size - 1; rank 0 writes checkpoints and metrics.
         size: Number of workers; 1 without a topology.
+        requested: Number of workers that the job requests, at least `size`. An elastic job with fewer workers computes
+            its batches in more pieces, so that neither the memory of a worker nor the result changes.
     """
 
     rank: int = 0
     size: int = 1
+    requested: int = 1
+
+    @property
+    def pieces(self) -> int:
+        """Pieces that a worker computes its part of a batch in."""
+        return max(-(-self.requested // self.size), 1)
 
     @property
     def is_writer(self) -> bool:
         """Whether this process writes checkpoints, metrics and events."""
         return self.rank == 0
-
-    def get_shard(self, samples: int) -> slice:
-        """Return this worker's part of a batch of `samples`, which `size` divides."""
-        part = samples // self.size
-        return slice(self.rank * part, (self.rank + 1) * part)
 
 
 @lru_cache(maxsize=1)
@@ -62,6 +81,11 @@ def init_distributed() -> WorkerInfo:
     role = os.environ.get(ROLE_VARIABLE)
     if not role:
         return WorkerInfo()
+    if role == _SERVER_ROLE or int(os.environ.get(_SERVER_COUNT_VARIABLE) or 0):
+        raise UserError(
+            "the job has parameter servers, which MindSpore 2.9 cannot train with: it has no Cell.set_param_ps",
+            hint="Train by allreduce: remove the PS replicas from the job; `fit` reduces the gradients of its workers.",
+        )
     if role not in (SCHEDULER_ROLE, WORKER_ROLE):
         raise UserError(f"{ROLE_VARIABLE}: must be {SCHEDULER_ROLE} or {WORKER_ROLE}, got {role!r}")
     missing = [name for name in _REQUIRED if not os.environ.get(name)]
@@ -74,7 +98,67 @@ def init_distributed() -> WorkerInfo:
     if role == SCHEDULER_ROLE:
         # MindSpore 2.9 exits inside init(); a version that returns has finished serving too.
         raise SystemExit(0)
-    return WorkerInfo(rank=communication.get_rank(), size=communication.get_group_size())
+    size = communication.get_group_size()
+    return WorkerInfo(rank=communication.get_rank(), size=size, requested=max(_read_requested(), size))
+
+
+def sum_values(worker: WorkerInfo, values: Any) -> NDArray[Any]:
+    """Return the sums over all workers of float32 values; collective."""
+    import numpy as np
+    from mindspore import Tensor, ops
+
+    # AllReduce of float64 blocks for ever on CPU (MindSpore 2.9).
+    own = np.asarray(values, np.float32)
+    return own if worker.size == 1 else ops.AllReduce()(Tensor(own)).asnumpy()
+
+
+def gather_rows(worker: WorkerInfo, value: Any, samples: int) -> Any:
+    """Return the rows of all workers in the order of the samples; collective.
+
+    Args:
+        worker: Rank and number of workers.
+        value: Tensor with one or more rows per sample of this worker's part, or a tuple, list or dict of them. A tensor
+            without a row per sample is returned unchanged.
+        samples: Samples of all workers.
+    """
+    import numpy as np
+    from mindspore import Tensor, ops
+
+    if isinstance(value, dict):
+        return {name: gather_rows(worker, item, samples) for name, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(gather_rows(worker, item, samples) for item in value)
+    parts = [get_part(samples, rank, worker.size) for rank in range(worker.size)]
+    counts = [part.stop - part.start for part in parts]
+    rows = value.asnumpy()
+    own = max(counts[worker.rank], 1)
+    if not rows.ndim or len(rows) % own:
+        return value
+    factor = len(rows) // own
+    # AllGather needs equal shapes, and has no bool and no integers below 32 bits on CPU (MindSpore 2.9).
+    small = rows.dtype.kind == "b" or (rows.dtype.kind in "iu" and rows.dtype.itemsize < 4)
+    sent = np.zeros((max(counts) * factor, *rows.shape[1:]), np.int32 if small else rows.dtype)
+    sent[: len(rows)] = rows
+    received = ops.AllGather()(Tensor(sent)).asnumpy().reshape(worker.size, *sent.shape)
+    chosen = [block[: count * factor] for block, count in zip(received, counts, strict=True)]
+    return Tensor(np.concatenate(chosen).astype(rows.dtype))
+
+
+def average_statistics(worker: WorkerInfo, network: Any) -> None:
+    """Set the running statistics of BatchNorm to their mean over all workers; collective.
+
+    Each worker updates them from its own samples, and their mean is closer to those of one worker than any.
+    """
+    if worker.size == 1:
+        return
+    from mindspore import Tensor
+
+    for _, cell in network.cells_and_names():
+        for name in _STATISTICS:
+            statistic = getattr(cell, name, None)
+            if statistic is not None:
+                mean = sum_values(worker, statistic.asnumpy()) / worker.size
+                statistic.set_data(Tensor(mean, statistic.dtype))
 
 
 def broadcast_parameters(worker: WorkerInfo, parameters: Iterable[Any]) -> None:
@@ -82,13 +166,13 @@ def broadcast_parameters(worker: WorkerInfo, parameters: Iterable[Any]) -> None:
     if worker.size == 1:
         return
     import numpy as np
-    from mindspore import Tensor, ops
+    from mindspore import Tensor
 
     for parameter in parameters:
         values = parameter.asnumpy()
         if np.issubdtype(values.dtype, np.floating):
             own = values.astype(np.float32) if worker.is_writer else np.zeros(values.shape, np.float32)
-            parameter.set_data(Tensor(ops.AllReduce()(Tensor(own)).asnumpy(), parameter.dtype))
+            parameter.set_data(Tensor(sum_values(worker, own), parameter.dtype))
 
 
 def check_agreement(worker: WorkerInfo, subject: str, value: str) -> None:
@@ -99,14 +183,59 @@ def check_agreement(worker: WorkerInfo, subject: str, value: str) -> None:
     """
     if worker.size == 1:
         return
-    import numpy as np
-    from mindspore import Tensor, ops
-
     # float32 holds integers up to 2^24 exactly.
     own = float(zlib.crc32(value.encode()) % (1 << 24))
     sent = own if worker.is_writer else 0.0
-    if float(ops.AllReduce()(Tensor(np.array([sent], np.float32))).asnumpy()[0]) != own:
+    if float(sum_values(worker, [sent])[0]) != own:
         raise UserError(
             f"worker {worker.rank} of {worker.size}: {subject} is {value!r}, and worker 0 has another",
             hint="All workers need the same directories: mount one shared volume.",
         )
+
+
+def find_straggler(seconds: Sequence[float], factor: float = 1.5, least: float = 0.005) -> int | None:
+    """Return the slowest rank if it exceeds the median of the others, else None.
+
+    Args:
+        seconds: Seconds of a step by rank, without waiting for the others.
+        factor: Ratio that is exceeded.
+        least: Difference in seconds that is exceeded; smaller ones are noise.
+    """
+    slow = max(range(len(seconds)), key=seconds.__getitem__)
+    others = statistics.median([*seconds[:slow], *seconds[slow + 1 :]])
+    return slow if seconds[slow] > max(factor * others, others + least) else None
+
+
+@contextlib.contextmanager
+def exit_if_peer_is_lost(worker: WorkerInfo) -> Iterator[None]:
+    """End the process with the exit code of a lost peer when a collective fails in the block.
+
+    Nothing is saved: some parameters may have been updated by the failed step and others not. os._exit, because the
+    cluster's destructor may wait another 10 s for the peer.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if worker.size == 1 or not is_lost_peer(error):
+            raise
+        print(
+            f"worker {worker.rank} of {worker.size}: a peer is lost, a collective has failed; "
+            f"exiting with code {PEER_LOST_EXIT_CODE}",
+            file=sys.stderr,
+        )
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(PEER_LOST_EXIT_CODE)
+
+
+def is_lost_peer(error: Exception) -> bool:
+    """Return whether an error is that of a collective whose peer has not answered."""
+    return bool(_FAILED_COLLECTIVE.search(str(error)))
+
+
+def _read_requested() -> int:
+    value = os.environ.get(REQUESTED_WORKERS_VARIABLE) or "1"
+    if not value.isdecimal():
+        raise UserError(f"{REQUESTED_WORKERS_VARIABLE}: must be a number of workers, got {value!r}")
+    return int(value)

@@ -14,13 +14,17 @@ from kfp_mindspore.mindir.environment import NETWORK_ERRORS
 from kfp_mindspore.training import watchdog
 from kfp_mindspore.training.data import Validation
 from kfp_mindspore.training.diagnosis import explain_computation
+from kfp_mindspore.training.distributed import gather_rows, sum_values
 from kfp_mindspore.training.losses import NetworkWithLoss
 from kfp_mindspore.training.names import suggest
+from kfp_mindspore.training.sampler import get_part
 from kfp_mindspore.training.task_metrics import TaskMetric, is_task_metric
 
 
 class Evaluator:
-    """Computes metrics over a validation set.
+    """Computes metrics over a validation set, of which each worker computes a part.
+
+    The outputs are gathered, so that every metric is computed from all samples and is the same on all workers.
 
     Args:
         network: The network.
@@ -52,20 +56,25 @@ class Evaluator:
         """
         for metric in self.metrics.values():
             metric.clear()
+        worker = self.validation.worker
         total, count = 0.0, 0
         for batch in self.validation.read():
             watchdog.mark_progress()
             if before is not None:
-                before(batch)
-            outputs = self._compute(batch)
+                before(batch.tensors)
+            outputs = self._compute(batch.tensors)
             if after is not None:
                 after(outputs)
             loss, *rest = outputs if isinstance(outputs, tuple) else (outputs,)
+            if self.metrics and worker.size > 1:
+                rest = [gather_rows(worker, value, batch.samples) for value in rest]
             for name, metric in self.metrics.items():
                 self._update(name, metric, rest)
-            samples = len(batch[0])
-            total += float(np.mean(loss.asnumpy())) * samples
-            count += samples
+            part = get_part(batch.samples, worker.rank, worker.size)
+            total += float(np.mean(loss.asnumpy())) * (part.stop - part.start)
+            count += batch.samples
+        if worker.size > 1:
+            total = float(sum_values(worker, [total])[0])
         return {name: metric.eval() for name, metric in self.metrics.items()}, total / max(count, 1)
 
     def _compute(self, batch: tuple[Any, ...]) -> Any:

@@ -141,14 +141,15 @@ def fit(
             loss=loss,
             optimizer=optimizer,
             source=sources.resolve_train(data, network, config, worker, has_loss=has_loss),
-            validation=sources.resolve_validation(validation, data, network, has_loss=has_loss),
+            validation=sources.resolve_validation(validation, data, network, worker, has_loss=has_loss),
             callbacks=callbacks,
             worker=worker,
             termination=termination,
         )
-        run.start()
-        run.train()
-        final = run.finish()
+        with distributed.exit_if_peer_is_lost(worker):
+            run.start()
+            run.train()
+            final = run.finish()
     return FitResult(
         epochs=run.epoch,
         steps=run.step,

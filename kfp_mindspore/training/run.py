@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -136,10 +137,10 @@ class Run:
         )
         self._context = RunContext(self._params)
         self._callback_states: list[dict[str, Any]] = []
-        # Of the current epoch: steps done, sum of their losses.
+        # Of the current epoch: samples done by all workers, sum of their losses.
         self._position = 0
         self._loss_sum = 0.0
-        self._pending: list[Any] = []
+        self._pending: list[tuple[Any, int]] = []
         self._last_progress = 0.0
         self._progress = ProgressReporter() if worker.is_writer else None
 
@@ -176,16 +177,19 @@ class Run:
             _logger.warning(
                 "%s was trained with seed %d, this run has seed %d", found.path, found.seed, self.config.seed
             )
-        same = (training.get("steps_per_epoch"), training.get("batch_size")) == (
-            self._source.steps,
-            self._source.batch_size,
-        )
-        if same:
-            self._position = int(training.get("position", 0))
-            self._loss_sum = float(training.get("loss_sum", 0.0))
+        # Without `samples` a checkpoint of an earlier version, whose unit is the step.
+        unit = 1 if "samples" in training else self._source.batch_size
+        steps, size = training.get("steps_per_epoch"), training.get("batch_size")
+        if (
+            (training.get("samples") == self._source.samples)
+            if unit == 1
+            else ((steps, size) == (self._source.steps, self._source.batch_size))
+        ):
+            self._position = int(training.get("position", 0)) * unit
+            self._loss_sum = float(training.get("loss_sum", 0.0)) * unit
         elif training.get("position"):
             _logger.warning(
-                "%s has other batches than this run: epoch %d starts at its first step", found.path, self.epoch + 1
+                "%s has other samples than this run: epoch %d starts at its first one", found.path, self.epoch + 1
             )
         if self.config.verbose:
             print(
@@ -216,6 +220,7 @@ class Run:
         begun, first = time.perf_counter(), self._position
         terminated = self._run_steps()
         self._collect_losses()
+        distributed.average_statistics(self._worker, self._network)
         seconds = max(time.perf_counter() - begun, 1e-9)
         loss = self._loss_sum / max(self._position, 1)
         if not math.isfinite(loss):
@@ -223,7 +228,7 @@ class Run:
                 f"the loss of epoch {self.epoch + 1} is {loss}: training cannot continue",
                 hint="Lower the learning rate, or check the values of the data. Earlier checkpoints are intact.",
             )
-        samples = (self._position - first) * self._source.batch_size
+        samples = self._position - first
         record: dict[str, Any] = {
             "epoch": self.epoch + 1,
             "step": self.step,
@@ -233,6 +238,8 @@ class Run:
         }
         if self._source.layout.tokens:
             record["tokens_per_second"] = round(samples * self._source.layout.tokens / seconds, 1)
+        if self._trainer.timed_steps:
+            record["rank_seconds"] = self._report_ranks()
         self.metrics = {"loss": loss}
         last = self.epoch + 1 == self.config.epochs or self._context.get_stop_requested()
         if self._validation is not None and (last or (self.epoch + 1) % self.config.validation_epochs == 0):
@@ -268,6 +275,8 @@ class Run:
         """Run the remaining steps of the epoch; exit if SIGTERM arrives before the last one."""
         params, context, callbacks, seconds = self._params, self._context, self._callbacks, self._profile.seconds
         terminated = False
+        self._trainer.clear_seconds()
+        ready = time.perf_counter()
         batches = iter(self._source.read(self.epoch, self._position))
         while True:
             begun = time.perf_counter()
@@ -276,27 +285,44 @@ class Run:
             if batch is None:
                 break
             params.cur_step_num = self.step + 1
-            params.train_dataset_element = batch
+            params.train_dataset_element = batch.tensors
             self._rates.set(self.step)
             callbacks.call("on_train_step_begin", context)
             watchdog.begin_step()
             begun = time.perf_counter()
-            outputs, terminated = self._trainer.run(batch, self._termination.requested)
-            seconds["step"] += time.perf_counter() - begun
+            outputs, terminated = self._trainer.run(batch, self._termination.requested, ready)
+            ready = time.perf_counter()
+            seconds["step"] += ready - begun
             params.net_outputs = outputs
-            self._pending.append(outputs)
+            self._pending.append((outputs, batch.samples))
             self.step += 1
             watchdog.end_step(self.step)
-            self._position += 1
+            self._position += batch.samples
             callbacks.call("on_train_step_end", context)
             self._show_progress()
             if context.get_stop_requested():
                 break
-            if terminated and self._position < self._source.steps:
+            if terminated and not self._source.is_finished(self._position):
                 self._collect_losses()
+                distributed.average_statistics(self._worker, self._network)
                 self._write_checkpoint()
                 self._exit()
         return terminated
+
+    def _report_ranks(self) -> list[float]:
+        """Return the seconds of a step by rank, without waiting for the others; log a warning about a slow one."""
+        seconds = [round(float(value), 5) for value in self._trainer.rank_seconds / self._trainer.timed_steps]
+        slow = distributed.find_straggler(seconds)
+        if slow is not None and self._worker.is_writer:
+            others = statistics.median(seconds[:slow] + seconds[slow + 1 :])
+            _logger.warning(
+                "epoch %d: worker %d is slow: %.4f s a step without waiting, the median of the others is %.4f s",
+                self.epoch + 1,
+                slow,
+                seconds[slow],
+                others,
+            )
+        return seconds
 
     def _load_average(self) -> None:
         average = self._trainer.read_average()
@@ -306,11 +332,11 @@ class Run:
 
     def _collect_losses(self) -> None:
         begun = time.perf_counter()
-        for outputs in self._pending:
+        for outputs, samples in self._pending:
             loss = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
             if self._params.loss_fn is None and self.config.train_step is None:
                 check_returned_loss(loss, self._network, self._source.raw)
-            self._loss_sum += float(np.mean(loss.asnumpy()))
+            self._loss_sum += float(np.mean(loss.asnumpy())) * samples
         self._pending.clear()
         # The device computes asynchronously: reading a loss waits for its step.
         self._profile.seconds["step"] += time.perf_counter() - begun
@@ -352,6 +378,7 @@ class Run:
             "epochs": self.config.epochs,
             "steps_per_epoch": self._source.steps,
             "batch_size": self._source.batch_size,
+            "samples": self._source.samples,
             "workers": self._worker.size,
             "position": self._position,
             "loss_sum": self._loss_sum,

@@ -155,10 +155,12 @@ def compare(first: Any, second: Any) -> float:
 def accumulation(path: Path) -> Any:
     whole = fit(clip_norm=0.5)[1]
     parts = fit(clip_norm=0.5, accumulate=4)[1]
+    uneven = fit(clip_norm=0.5, accumulate=3)[1]
     result, weighted = fit(data=(X, Y, WEIGHT), accumulate=2)
     reference, plain = fit(data=(X, Y, WEIGHT))
     return {
         "difference": compare(whole, parts),
+        "uneven": compare(whole, uneven),
         "weighted": compare(weighted, plain),
         "loss": abs(result.metrics["loss"] - reference.metrics["loss"]),
         "steps": result.steps,
@@ -543,7 +545,6 @@ def mistakes(path: Path) -> Any:
         "text for a loss": lambda: fit(loss="mse"),
         "config": lambda: training.fit(Small(), optimizer=nn.Adam(other.trainable_params()), config={"epochs": 3}),
         "too few samples": lambda: fit(data=(X[:8], Y[:8])),
-        "accumulate": lambda: fit(accumulate=3),
         "text column": lambda: fit(data=(np.array(["a"] * 64), Y)),
         "large ids": lambda: fit(data=(IDS.astype(np.int64) + 2**40, Y)),
         "no target": lambda: fit(data={"x": X}),

@@ -4,38 +4,19 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kfp_mindspore.data import load_dataset
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.checkpoint import Checkpoint, list_checkpoints
-from kfp_mindspore.training.distributed import WorkerInfo, init_distributed
-from tests.support.mindspore_processes import MindSporeProcess, MindSporeProcesses
+from kfp_mindspore.training.distributed import WorkerInfo, find_straggler, init_distributed
+from tests.support.mindspore_processes import MindSporeProcess, MindSporeProcesses, start_gang
 
 SCRIPT = Path(__file__).with_name("parallel_script.py")
 # MindSpore 2.9 sometimes ends a worker so after its script has finished; files and weights are compared instead.
 CRASH_AT_EXIT = -signal.SIGSEGV
-
-
-def start_cluster(
-    processes: MindSporeProcesses, root: Path, dataset: Path, *arguments: str, workers: int = 2
-) -> list[MindSporeProcess]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = {
-        "KFP_MINDSPORE_DATASET_DIR": str(dataset),
-        "MS_SCHED_HOST": "127.0.0.1",
-        "MS_SCHED_PORT": str(port),
-        "MS_WORKER_NUM": str(workers),
-    }
-    roles = [{"MS_ROLE": "MS_SCHED"}, *({"MS_ROLE": "MS_WORKER", "MS_NODE_ID": str(rank)} for rank in range(workers))]
-    command = [SCRIPT, root, *arguments]
-    return [processes.start(command, root, environment={**common, **role}) for role in roles]
 
 
 def finish(started: list[MindSporeProcess]) -> tuple[list[int], str]:
@@ -43,34 +24,29 @@ def finish(started: list[MindSporeProcess]) -> tuple[list[int], str]:
     return [code for code, _ in results], "---\n".join(output for _, output in results)
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return load_dataset("digits", tmp_path_factory.mktemp("data") / "digits").path
-
-
 @pytest.mark.mindspore
-def test_two_workers_compute_what_one_does_and_resume_after_sigterm_to_one(
-    mindspore_processes: MindSporeProcesses, dataset: Path, tmp_path: Path
+def test_three_workers_resume_in_the_middle_of_the_epoch_of_two(
+    mindspore_processes: MindSporeProcesses, digits_dataset: Path, tmp_path: Path
 ) -> None:
     alone, together = tmp_path / "alone", tmp_path / "together"
 
     # SIGTERM to worker 1 in the middle of epoch 2: worker 0 stops after the same step and has saved it.
-    codes, output = finish(start_cluster(mindspore_processes, together, dataset, "1"))
+    environment = {"KFP_MINDSPORE_DATASET_DIR": str(digits_dataset)}
+    codes, output = finish(start_gang(mindspore_processes, [SCRIPT, together, "1"], together, 2, environment))
     assert set(codes[1:]) <= {143, CRASH_AT_EXIT}, output
     newest = Checkpoint.open(list_checkpoints(together / "checkpoints")[0])
     assert newest.path.name == "00001-46"
     assert newest.training["workers"] == 2
 
-    environment = {"KFP_MINDSPORE_DATASET_DIR": str(dataset)}
     single = mindspore_processes.start([SCRIPT, alone], alone, environment=environment)
-    codes, output = finish([*start_cluster(mindspore_processes, together, dataset), single])
+    codes, output = finish([*start_gang(mindspore_processes, [SCRIPT, together], together, 3, environment), single])
     assert set(codes) <= {0, CRASH_AT_EXIT}, output
     assert "resuming from" in output
 
-    files = (alone / "weights-0.npz", together / "weights-0.npz", together / "weights-1.npz")
+    files = (alone / "weights-0.npz", *(together / f"weights-{rank}.npz" for rank in range(3)))
     weights = [np.load(file)["weights"] for file in files]
     assert np.abs(weights[0] - weights[1]).max() < 1e-5
-    assert np.array_equal(weights[1], weights[2])
+    assert all(np.array_equal(weights[1], other) for other in weights[2:])
     histories = [(root / "output" / "metrics.jsonl").read_text().splitlines() for root in (alone, together)]
     assert len(histories[0]) == len(histories[1]) == 4
     for one, two in zip(*(map(json.loads, lines) for lines in histories), strict=True):
@@ -80,25 +56,33 @@ def test_two_workers_compute_what_one_does_and_resume_after_sigterm_to_one(
 
 
 @pytest.mark.parametrize(
-    ("rank", "size", "samples", "expected"),
-    [(0, 1, 32, (0, 32)), (0, 2, 32, (0, 16)), (1, 2, 32, (16, 32)), (2, 4, 8, (4, 6))],
+    ("size", "requested", "pieces"), [(1, 1, 1), (2, 2, 1), (2, 3, 2), (1, 3, 3), (2, 1, 1), (3, 4, 2)]
 )
-def test_shard_of_a_batch(rank: int, size: int, samples: int, expected: tuple[int, int]) -> None:
-    shard = WorkerInfo(rank, size).get_shard(samples)
-    assert (shard.start, shard.stop) == expected
+def test_fewer_workers_than_requested_compute_in_pieces(size: int, requested: int, pieces: int) -> None:
+    assert WorkerInfo(0, size, requested).pieces == pieces
+
+
+@pytest.mark.parametrize(
+    ("seconds", "slow"),
+    [([0.1, 0.1], None), ([0.1, 0.16], 1), ([0.3, 0.1, 0.12], 0), ([0.001, 0.003], None), ([0.2, 0.2, 0.25], None)],
+)
+def test_straggler_exceeds_the_median_of_the_others(seconds: list[float], slow: int | None) -> None:
+    assert find_straggler(seconds) == slow
 
 
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"MS_ROLE": "MS_PSERVER"}, "MS_ROLE: must be MS_SCHED or MS_WORKER, got 'MS_PSERVER'"),
+        ({"MS_ROLE": "MS_OTHER"}, "MS_ROLE: must be MS_SCHED or MS_WORKER, got 'MS_OTHER'"),
+        ({"MS_ROLE": "MS_PSERVER"}, "the job has parameter servers, which MindSpore 2.9 cannot train with"),
+        ({"MS_ROLE": "MS_WORKER", "MS_SERVER_NUM": "1"}, "the job has parameter servers"),
         ({"MS_ROLE": "MS_WORKER", "MS_WORKER_NUM": "2"}, "MS_SCHED_HOST, MS_SCHED_PORT is not set"),
     ],
 )
 def test_error_names_the_wrong_variable(
     environment: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("MS_ROLE", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_WORKER_NUM"):
+    for name in ("MS_ROLE", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_WORKER_NUM", "MS_SERVER_NUM"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
