@@ -222,7 +222,8 @@ class StatusSummary:
 
     Attributes:
         workers: Workers that run or have succeeded, of all, such as `1/2`.
-        restarts: Number of gang restarts after failures; bounded by backoffLimit.
+        target_workers: Number of workers of the present attempt, while an elastic job runs with fewer than requested.
+        restarts: Number of gang restarts after failures; bounded by backoffLimit, or maxRestarts of an elastic job.
         attempt: Number of the present gang, from 0: restarts, disruptions, suspensions and scalings raise it.
         failure: The first failure of the newest attempt that failed.
         progress: Progress of the training; absent until worker 0 has reported it.
@@ -231,6 +232,7 @@ class StatusSummary:
     """
 
     workers: str | None = None
+    target_workers: int | None = None
     restarts: int | None = None
     attempt: int | None = None
     failure: Failure | None = None

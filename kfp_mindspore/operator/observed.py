@@ -21,6 +21,10 @@ RESTARTS_ANNOTATION = "mindspore.gitee.com/restarts"
 WORKERS_ANNOTATION = "mindspore.gitee.com/workers"
 HOST_ANNOTATION = "mindspore.gitee.com/scheduler-host"
 
+# The replica type of pods that probe for capacity.
+PROBE = "probe"
+# First word of the reason of pods that fit on no node.
+UNSCHEDULABLE = "Unschedulable"
 KILLED = 137
 _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
 _PERMANENT_WAITS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
@@ -76,6 +80,8 @@ class PodView(ObjectView):
         waiting_reason: Why it does not start, such as `ImagePullBackOff: no/such:image`; empty otherwise.
         stopped: Whether all its containers have terminated; the kubelet reports it before the phase.
         addresses: Its IP addresses, of a scheduler only.
+        created: Time of its creation.
+        scheduled_at: Since when it has a node; of a probe only, None before.
     """
 
     phase: str = "Pending"
@@ -91,6 +97,8 @@ class PodView(ObjectView):
     waiting_reason: str = ""
     stopped: bool = False
     addresses: tuple[str, ...] = ()
+    created: datetime.datetime | None = None
+    scheduled_at: datetime.datetime | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -189,6 +197,8 @@ def view_pod(pod: Mapping[str, Any]) -> PodView:
         waiting_reason="" if ended else _get_waiting_reason(status),
         stopped=_is_stopped(pod),
         addresses=_list_addresses(status) if labels.get(REPLICA_TYPE_LABEL) == SCHEDULER.lower() else (),
+        created=parse_time(metadata.get("creationTimestamp")),
+        scheduled_at=_get_schedule_time(status) if labels.get(REPLICA_TYPE_LABEL) == PROBE else None,
     )
 
 
@@ -281,6 +291,13 @@ def _get_disruption(status: Mapping[str, Any]) -> tuple[str, datetime.datetime |
     return "", None
 
 
+def _get_schedule_time(status: Mapping[str, Any]) -> datetime.datetime | None:
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
+            return parse_time(condition.get("lastTransitionTime"))
+    return None
+
+
 def _get_waiting_reason(status: Mapping[str, Any]) -> str:
     containers: Sequence[Mapping[str, Any]] = [
         *(status.get("initContainerStatuses") or []),
@@ -303,7 +320,7 @@ def _describe_unschedulable(message: str) -> str:
     text = re.sub(r"^\d+/\d+ nodes are available: ", "", reasons).partition(". ")[0].rstrip(".")
     # Of Kubernetes 1.34: the removal of all other pods would not help on any node.
     is_permanent = "not helpful" in preemption and "No preemption victims" not in preemption
-    return f"{NO_NODE if is_permanent else 'Unschedulable'}: " + re.sub(r"(^|, )\d+ ", r"\1", text)
+    return f"{NO_NODE if is_permanent else UNSCHEDULABLE}: " + re.sub(r"(^|, )\d+ ", r"\1", text)
 
 
 def _read_identity(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,13 +28,14 @@ OWN_ADDRESS = "status.podIP"
 
 
 def build_pod(
-    job: MSJob, member: Member, *, host: str, attempt: int, restarts: int, options: Options
+    job: MSJob, member: Member, *, workers: int, host: str, attempt: int, restarts: int, options: Options
 ) -> dict[str, Any]:
     """Return the manifest of a member's pod.
 
     Args:
         job: Its job, as read from the API server (with a uid).
         member: The member, of a topology whose scheduler binds `OWN_ADDRESS`.
+        workers: Number of workers of the gang.
         host: The scheduler's address; empty for a job of one worker.
         attempt: The number of the gang.
         restarts: The job's counted restarts.
@@ -46,7 +47,7 @@ def build_pod(
     annotations = {
         **(metadata.get("annotations") or {}),
         RESTARTS_ANNOTATION: str(restarts),
-        WORKERS_ANNOTATION: str(job.workers),
+        WORKERS_ANNOTATION: str(workers),
     }
     if host:
         annotations[HOST_ANNOTATION] = host
@@ -57,7 +58,7 @@ def build_pod(
         labels.setdefault(ISTIO_INJECT, "false")
         annotations.setdefault(ISTIO_INJECT, "false")
     if job.topology_key:
-        _add_affinity(job, spec, job.topology_key)
+        add_affinity(job, spec, job.topology_key)
     _add_to_pod_group(job, member, spec, labels, annotations, options)
     for container in spec["containers"]:
         if container.get("name") == CONTAINER_NAME:
@@ -86,15 +87,16 @@ def build_pod(
     }
 
 
-def list_members(job: MSJob, host: str, port: int) -> tuple[Member, ...]:
+def list_members(job: MSJob, host: str, port: int, workers: int | None = None) -> tuple[Member, ...]:
     """Return a job's members with their addresses on a cluster.
 
     Args:
         job: A valid job.
         host: The Service's cluster IP.
         port: The scheduler's port.
+        workers: Number of workers of the gang; default the requested number.
     """
-    return build_topology(job, Endpoints(host, port, OWN_ADDRESS)).members
+    return build_topology(job, Endpoints(host, port, OWN_ADDRESS), workers).members
 
 
 def make_owner_reference(job: MSJob) -> dict[str, Any]:
@@ -184,7 +186,7 @@ def _uses_worker_template(job: MSJob, member: Member) -> bool:
     return member.replica_type == SCHEDULER and SCHEDULER not in job.ms_replica_specs
 
 
-def _add_affinity(job: MSJob, spec: dict[str, Any], topology_key: str) -> None:
+def add_affinity(job: MSJob, spec: dict[str, Any], topology_key: str) -> None:
     """Require nodes with the same label value for all pods of a job, in addition to the template's affinity."""
     affinity = spec["affinity"] = dict(spec.get("affinity") or {})
     near = affinity["podAffinity"] = dict(affinity.get("podAffinity") or {})

@@ -24,27 +24,35 @@ from typing import Any, NamedTuple
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
-from kfp_mindspore.msjob.manifest import format_time, parse_lease
+from kfp_mindspore.msjob.elastic import get_requested_workers, get_restart_limit
+from kfp_mindspore.msjob.manifest import parse_lease
 from kfp_mindspore.msjob.names import (
-    CLEAN_POD_POLICIES,
     CREATED,
     FAILED,
     LEASE_ANNOTATION,
-    MSJOBS,
+    NO_WARM_SPARES,
     RESTARTING,
     RUNNING,
     SUCCEEDED,
     SUSPENDED,
 )
-from kfp_mindspore.msjob.restart import START_ERROR, compute_restart_delay, decide_job_phase
+from kfp_mindspore.msjob.restart import compute_restart_delay, decide_job_phase
 from kfp_mindspore.msjob.topology import get_scheduler_port, is_standalone
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import list_errors
-from kfp_mindspore.operator.actions import Action, Create, Delete, RequeueAt
+from kfp_mindspore.operator.actions import Action, Create, RequeueAt
+from kfp_mindspore.operator.elastic import (
+    build_probe,
+    decide_growth,
+    decide_shrink,
+    get_workers,
+    list_probes,
+    name_probe,
+)
 from kfp_mindspore.operator.observed import ObjectView, Observed, PodView
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.pods import build_pod, get_memory_limit, list_members, list_replaced_env
-from kfp_mindspore.operator.reconcile_state import ReconcileState
+from kfp_mindspore.operator.reconcile_state import ReconcileState, read_policy
 from kfp_mindspore.operator.services import (
     build_endpoint_slice,
     build_pod_group,
@@ -55,21 +63,15 @@ from kfp_mindspore.operator.services import (
     is_admitted,
     is_stale_endpoint,
 )
-from kfp_mindspore.operator.status import (
-    count_replicas,
-    describe_failure,
-    set_condition,
-    write_status,
-)
+from kfp_mindspore.operator.status import count_replicas, describe_failure, set_condition, write_status
 from kfp_mindspore.operator.terminations import list_terminations
+from kfp_mindspore.settings import PEER_LOST_EXIT_CODE
 
 # No watch reports the deletion of objects without the job's label.
 _RETRY_SECONDS = 15
-# Two intervals of a client that renews a lease.
-_RENEWAL_GRACE = datetime.timedelta(seconds=40)
-# Failures after which the peers have nothing to save.
-LEASE_EXPIRED = "LeaseExpired"
-_ENDED_AT_ONCE = frozenset({"JobFailed", "BackoffLimitExceeded", START_ERROR})
+SCALED_DOWN = "JobScaledDown"
+# Restarts of gangs that have nothing to save: a member has failed, or they have not started.
+_WITHOUT_SAVING = frozenset({"JobRestarting", SCALED_DOWN})
 
 
 class Outcome(NamedTuple):
@@ -101,7 +103,7 @@ def reconcile(observed: Observed, now: datetime.datetime, options: Options | Non
 
 def is_managed(job: Mapping[str, Any], options: Options) -> bool:
     """Return whether `runPolicy.managedBy` names this operator, or is not set."""
-    return (_read_policy(job).get("managedBy") or options.manager) == options.manager
+    return (read_policy(job).get("managedBy") or options.manager) == options.manager
 
 
 class _Reconciliation(ReconcileState):
@@ -115,7 +117,7 @@ class _Reconciliation(ReconcileState):
             self.status.waiting = self.waiting
         self.status.progress = self.observed.progress or self.status.progress
         if self.status.is_finished:
-            self._clean_up()
+            self.clean_up()
         self.status.attempt, self.status.restarts = self.attempt, self.restarts
         return Outcome(tuple(self.actions), write_status(self.status))
 
@@ -130,8 +132,7 @@ class _Reconciliation(ReconcileState):
         self.job = MSJob.from_dict(document, validate=False)
         self.policy = self.job.effective_run_policy
         self.port = get_scheduler_port(self.job)
-        self.host = self.service.cluster_ip if self.service and not is_standalone(self.job) else ""
-        self.members = list_members(self.job, self.host, self.port)
+        self._set_workers(get_workers(self.job, self.status.target_workers))
         if self.status.get_condition(CREATED) is None:
             message = f"MSJob {self.name} is created"
             set_condition(self.status, CREATED, "JobCreated", message, self.now)
@@ -141,7 +142,10 @@ class _Reconciliation(ReconcileState):
             if self.lease is not None and parse_lease(self.lease) is None:
                 sentence = f"{LEASE_ANNOTATION}: must be an RFC 3339 time, got {self.lease!r}; the job has no lease"
                 self.emit("Warning", "InvalidLease", sentence)
-        if self._is_lease_expired():
+        if self.is_lease_expired():
+            return
+        if self.job.warm_spares:
+            self.finish(FAILED, "InvalidSpec", NO_WARM_SPARES)
             return
         if self.policy.suspend:
             self._suspend()
@@ -161,6 +165,13 @@ class _Reconciliation(ReconcileState):
         if not self.status.is_finished:
             self._launch()
 
+    def _set_workers(self, workers: int) -> None:
+        self.workers = workers
+        self.is_standalone = is_standalone(self.job, workers)
+        self.status.target_workers = None if workers == get_requested_workers(self.job) else workers
+        self.host = self.service.cluster_ip if self.service and not self.is_standalone else ""
+        self.members = list_members(self.job, self.host, self.port, workers)
+
     def _current(self) -> dict[str, PodView]:
         names = {member.name for member in self.members}
         return {pod.name: pod for pod in self.pods if pod.attempt == self.attempt and pod.name in names}
@@ -174,26 +185,12 @@ class _Reconciliation(ReconcileState):
             self.actions.append(RequeueAt(end))
         return self.now >= end
 
-    def _is_lease_expired(self) -> bool:
-        """Fail a job whose client no longer renews its lease, also while it is suspended."""
-        end = parse_lease(self.lease)
-        if end is None:
-            return False
-        # After an outage of the API server, its client needs time to renew it.
-        due = max(end, (self.observed.connected_at or self.now) + _RENEWAL_GRACE)
-        if self.now < due:
-            self.actions.append(RequeueAt(due))
-            return False
-        message = f"the lease of MSJob {self.name} expired at {format_time(end)} without renewal by its client"
-        self.finish(FAILED, LEASE_EXPIRED, message)
-        return True
-
     def _decide(self) -> None:
         current = self._current()
-        sizes = {pod.workers for pod in current.values() if pod.workers is not None} - {self.job.workers}
+        sizes = {pod.workers for pod in current.values() if pod.workers is not None} - {self.workers}
         if sizes:
             was = ", ".join(str(size) for size in sorted(sizes))
-            message = f"MSJob {self.name} has {self.job.workers} workers instead of {was}: all members start again"
+            message = f"MSJob {self.name} has {self.workers} workers instead of {was}: all members start again"
             self._restart("JobScaled", message, counted=False)
             return
         endings = list_terminations(self.members, current, launched=self.status.has(RUNNING), host=self.host)
@@ -204,9 +201,10 @@ class _Reconciliation(ReconcileState):
             ],
             success_policy=self.job.success_policy or "",
             restarts=self.restarts,
-            backoff_limit=self.policy.backoff_limit or 0,
+            backoff_limit=get_restart_limit(self.job),
         )
         if decision.action == "continue":
+            self._scale(current)
             return
         message = decision.message
         if decision.action == "succeed":
@@ -220,7 +218,8 @@ class _Reconciliation(ReconcileState):
         ]
         failure = next(item for item in failures if message.startswith(item.message))
         failure.log = list(failure.log)[-self.options.log_lines :]
-        self.status.failure = failure
+        # The exit of a peer is no first failure; the lost member may be on a node that no longer reports.
+        self.status.failure = None if failure.exit_code == PEER_LOST_EXIT_CODE else failure
         if failure.reason == "OOMKilled":
             # The last line was printed before and is not the cause.
             limits = (get_memory_limit(member) for member in self.members if member.name == failure.pod)
@@ -233,6 +232,36 @@ class _Reconciliation(ReconcileState):
         else:
             self._restart(decision.reason, message, counted=decision.counted)
 
+    def _scale(self, current: Mapping[str, PodView]) -> None:
+        """Change the number of workers of an elastic job."""
+        if self.status.has(RUNNING):
+            scaling = decide_growth(self.job, self.probes, self.workers, self.now)
+        else:
+            scaling = decide_shrink(self.job, self.members, current, self.workers, self.now)
+        if scaling.due is not None:
+            self.actions.append(RequeueAt(scaling.due))
+        if scaling.workers == self.workers:
+            return
+        reason = SCALED_DOWN if scaling.workers < self.workers else "JobScaledUp"
+        message = f"{scaling.reason}: the gang of {self.workers} workers starts again with {scaling.workers}"
+        self._restart(reason, message, counted=False)
+        self._set_workers(scaling.workers)
+
+    def _probe(self) -> None:
+        """Create the probes of an elastic job that runs with fewer workers than requested, and delete others."""
+        running = self.status.get_condition(RUNNING)
+        since = (running.last_transition_time if running is not None else None) or self.now
+        indices, due = list_probes(self.job, self.workers, since, self.now)
+        if due is not None:
+            self.actions.append(RequeueAt(due))
+        wanted = {name_probe(self.name, index): index for index in indices}
+        for pod in self.probes:
+            if pod.name not in wanted:
+                self.delete(PODS, pod)
+        for name in wanted.keys() - {pod.name for pod in self.observed.pods}:
+            body = build_probe(self.job, wanted[name], attempt=self.attempt, options=self.options)
+            self.actions.append(Create(PODS, body))
+
     def _launch(self) -> None:
         current = self._current()
         if not self.status.has(RUNNING):
@@ -240,10 +269,11 @@ class _Reconciliation(ReconcileState):
         is_stale = self.endpoint is not None and is_stale_endpoint(self.endpoint, self.pods, self.host, self.port)
         if is_stale:
             self.delete(ENDPOINT_SLICES, self.endpoint)
-        leftovers = [pod for pod in self.pods if current.get(pod.name) is not pod]
+        probes = self.probes
+        leftovers = [pod for pod in self.pods if current.get(pod.name) is not pod and pod not in probes]
         if leftovers:
             restarting = self.status.get_condition(RESTARTING)
-            failed = restarting is not None and restarting.status == "True" and restarting.reason == "JobRestarting"
+            failed = restarting is not None and restarting.status == "True" and restarting.reason in _WITHOUT_SAVING
             for pod in leftovers:
                 self.delete(PODS, pod, self.options.failure_grace_seconds if failed else None)
             return
@@ -263,6 +293,7 @@ class _Reconciliation(ReconcileState):
                 body = build_pod(
                     self.job,
                     member,
+                    workers=self.workers,
                     host=self.host,
                     attempt=self.attempt,
                     restarts=self.restarts,
@@ -280,6 +311,7 @@ class _Reconciliation(ReconcileState):
                 self.waiting = self.status.waiting if self.status.waiting in reasons else reasons[0]
         if self.status.has(RUNNING):
             count_replicas(self.status, self.job, self.members, current)
+            self._probe()
 
     def _must_pause(self) -> bool:
         condition = self.status.get_condition(RESTARTING)
@@ -297,7 +329,7 @@ class _Reconciliation(ReconcileState):
         taken: list[tuple[str, ObjectView]] = [
             ("pod", pod) for pod in self.observed.pods if pod.name in names and pod.owner != self.uid
         ]
-        if not is_standalone(self.job):
+        if not self.is_standalone:
             taken += self.foreign
         group = self.observed.pod_group
         if group is not None and group.owner != self.uid and self.options.gang_scheduler != "none":
@@ -329,7 +361,7 @@ class _Reconciliation(ReconcileState):
         return bool(self._current()) or is_admitted(group, self.options)
 
     def _has_service(self) -> bool:
-        if is_standalone(self.job):
+        if self.is_standalone:
             return True
         if self.service is None:
             self.actions.append(Create(SERVICES, build_service(self.job, self.port)))
@@ -364,33 +396,3 @@ class _Reconciliation(ReconcileState):
         self.delete(ENDPOINT_SLICES, self.endpoint)
         self.delete(SERVICES, self.service)
         self.delete(self.pod_groups, self.observed.pod_group)
-
-    def _clean_up(self) -> None:
-        raw = _read_policy(self.document)
-        # The policy of an invalid job may have any value.
-        policy = raw.get("cleanPodPolicy") if raw.get("cleanPodPolicy") in CLEAN_POD_POLICIES else "Running"
-        failed = self.status.get_condition(FAILED)
-        reason = failed.reason if failed is not None and failed.status == "True" else ""
-        at_once = reason in _ENDED_AT_ONCE
-        if reason == LEASE_EXPIRED and policy == "None":
-            # Pods without a client must not hold devices.
-            policy = "Running"
-        for pod in self.pods:
-            if pod.attempt < self.attempt or policy == "All" or (policy == "Running" and not pod.is_finished):
-                self.delete(PODS, pod, self.options.failure_grace_seconds if at_once else None)
-        if policy != "None":
-            self.delete(ENDPOINT_SLICES, self.endpoint)
-            self.delete(SERVICES, self.service)
-        elif self.endpoint is not None and is_stale_endpoint(self.endpoint, self.pods):
-            self.delete(ENDPOINT_SLICES, self.endpoint)
-        self.delete(self.pod_groups, self.observed.pod_group)
-        seconds, end = raw.get("ttlSecondsAfterFinished"), self.status.completion_time
-        if isinstance(seconds, int) and not isinstance(seconds, bool) and end is not None:
-            end += datetime.timedelta(seconds=seconds)
-            self.actions.append(RequeueAt(end) if self.now < end else Delete(MSJOBS, self.name, self.uid))
-
-
-def _read_policy(job: Mapping[str, Any]) -> Mapping[str, Any]:
-    spec = job.get("spec")
-    policy = spec.get("runPolicy") if isinstance(spec, Mapping) else None
-    return policy if isinstance(policy, Mapping) else {}

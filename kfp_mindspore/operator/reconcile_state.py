@@ -6,14 +6,22 @@ import datetime
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from kfp_mindspore.kube.resources import Resource
-from kfp_mindspore.msjob.names import FAILED, LEASE_ANNOTATION, RESTARTING, SUCCEEDED
-from kfp_mindspore.operator.actions import Action, Delete, EmitEvent
-from kfp_mindspore.operator.observed import ObjectView, Observed
+from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Resource
+from kfp_mindspore.msjob.manifest import format_time, parse_lease
+from kfp_mindspore.msjob.names import CLEAN_POD_POLICIES, FAILED, LEASE_ANNOTATION, MSJOBS, RESTARTING, SUCCEEDED
+from kfp_mindspore.msjob.restart import START_ERROR
+from kfp_mindspore.operator.actions import Action, Delete, EmitEvent, RequeueAt
+from kfp_mindspore.operator.observed import PROBE, ObjectView, Observed
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.resources import get_pod_groups
-from kfp_mindspore.operator.services import get_service_name
+from kfp_mindspore.operator.services import get_service_name, is_stale_endpoint
 from kfp_mindspore.operator.status import finish_replica_counts, read_status, set_condition
+
+# Two intervals of a client that renews a lease.
+_RENEWAL_GRACE = datetime.timedelta(seconds=40)
+# Failures after which the peers have nothing to save.
+LEASE_EXPIRED = "LeaseExpired"
+_ENDED_AT_ONCE = frozenset({"JobFailed", "BackoffLimitExceeded", START_ERROR})
 
 
 class ReconcileState:
@@ -50,6 +58,10 @@ class ReconcileState:
         ]
         self.attempt = max([self.status.attempt or 0, *(pod.attempt for pod in self.pods)])
         self.restarts = max([self.status.restarts or 0, *(pod.restarts for pod in self.pods)])
+        # Probes of an elastic job are no members of its gang.
+        self.probes = tuple(
+            pod for pod in self.pods if pod.attempt == self.attempt and pod.name.startswith(f"{self.name}-{PROBE}-")
+        )
         self.actions: list[Action] = []
         self.waiting: str | None = None
 
@@ -72,3 +84,50 @@ class ReconcileState:
     def emit(self, kind: Literal["Normal", "Warning"], reason: str, message: str) -> None:
         """Emit an event of the job."""
         self.actions.append(EmitEvent(kind, reason, message))
+
+    def is_lease_expired(self) -> bool:
+        """Fail a job whose client no longer renews its lease, also while it is suspended."""
+        end = parse_lease(self.lease)
+        if end is None:
+            return False
+        # After an outage of the API server, its client needs time to renew it.
+        due = max(end, (self.observed.connected_at or self.now) + _RENEWAL_GRACE)
+        if self.now < due:
+            self.actions.append(RequeueAt(due))
+            return False
+        message = f"the lease of MSJob {self.name} expired at {format_time(end)} without renewal by its client"
+        self.finish(FAILED, LEASE_EXPIRED, message)
+        return True
+
+    def clean_up(self) -> None:
+        """Delete the objects of a finished job by its cleanPodPolicy, and the job after its TTL."""
+        raw = read_policy(self.document)
+        # The policy of an invalid job may have any value.
+        policy = raw.get("cleanPodPolicy") if raw.get("cleanPodPolicy") in CLEAN_POD_POLICIES else "Running"
+        failed = self.status.get_condition(FAILED)
+        reason = failed.reason if failed is not None and failed.status == "True" else ""
+        at_once = reason in _ENDED_AT_ONCE
+        if reason == LEASE_EXPIRED and policy == "None":
+            # Pods without a client must not hold devices.
+            policy = "Running"
+        for pod in self.pods:
+            is_kept = policy == "None" or (policy == "Running" and pod.is_finished)
+            if pod.attempt < self.attempt or pod in self.probes or not is_kept:
+                self.delete(PODS, pod, self.options.failure_grace_seconds if at_once else None)
+        if policy != "None":
+            self.delete(ENDPOINT_SLICES, self.endpoint)
+            self.delete(SERVICES, self.service)
+        elif self.endpoint is not None and is_stale_endpoint(self.endpoint, self.pods):
+            self.delete(ENDPOINT_SLICES, self.endpoint)
+        self.delete(self.pod_groups, self.observed.pod_group)
+        seconds, end = raw.get("ttlSecondsAfterFinished"), self.status.completion_time
+        if isinstance(seconds, int) and not isinstance(seconds, bool) and end is not None:
+            end += datetime.timedelta(seconds=seconds)
+            self.actions.append(RequeueAt(end) if self.now < end else Delete(MSJOBS, self.name, self.uid))
+
+
+def read_policy(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the run policy of a job that may be invalid."""
+    spec = job.get("spec")
+    policy = spec.get("runPolicy") if isinstance(spec, Mapping) else None
+    return policy if isinstance(policy, Mapping) else {}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from ipaddress import ip_address
 from typing import Any
 
+from kfp_mindspore.msjob.elastic import get_minimum_workers, get_requested_workers
 from kfp_mindspore.msjob.names import OPERATOR_LABEL, PORT_NAME, SCHEDULER
 from kfp_mindspore.msjob.spec import SchedulingPolicy
 from kfp_mindspore.msjob.topology import Member, make_labels
@@ -156,8 +157,12 @@ def _compute_min_resources(job: MSJob, members: Sequence[Member], options: Optio
 
 
 def get_min_members(job: MSJob, members: int) -> int:
-    """Return the PodGroup's minMember: `schedulingPolicy.minAvailable`, at most and by default all members."""
-    return min(_get_scheduling_policy(job).min_available or members, members)
+    """Return the PodGroup's minMember: `schedulingPolicy.minAvailable`, at most and by default all members.
+
+    An elastic job needs minReplicas of its workers only.
+    """
+    optional = get_requested_workers(job) - get_minimum_workers(job)
+    return min(_get_scheduling_policy(job).min_available or max(1, members - optional), members)
 
 
 def is_admitted(group: PodGroupView, options: Options) -> bool:

@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kfp_mindspore.msjob.elastic import get_requested_workers
 from kfp_mindspore.msjob.manifest import deserialize
 from kfp_mindspore.msjob.names import JOB_LABEL, REPLICA_TYPE_LABEL, RUNNING, WORKER
 from kfp_mindspore.msjob.restart import ContainerTermination, describe
@@ -70,7 +71,7 @@ def count_replicas(status: DetailedStatus, job: MSJob, members: Iterable[Member]
             count.active = (count.active or 0) + 1
     status.replica_statuses = counts
     workers = counts[WORKER]
-    status.workers = f"{(workers.active or 0) + (workers.succeeded or 0)}/{job.workers}"
+    status.workers = f"{(workers.active or 0) + (workers.succeeded or 0)}/{get_requested_workers(job)}"
 
 
 def finish_replica_counts(status: DetailedStatus, *, succeeded: bool) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from kfp_mindspore.msjob.restart import START_ERROR, ContainerTermination
 from kfp_mindspore.msjob.topology import Member
 from kfp_mindspore.operator.observed import KILLED, PodView
+from kfp_mindspore.settings import PEER_LOST_EXIT_CODE
 
 _LATEST = datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
 
@@ -18,7 +19,8 @@ def list_terminations(
 ) -> list[ContainerTermination]:
     """Return the members' terminations; of several failures only the first counts, the others as running.
 
-    One failure causes the others, whose exit codes mean nothing. So an operator that was down meanwhile decides like
+    A lost peer (exit code 75) is never the first while there is another failure. One failure causes the others, whose
+    exit codes mean nothing. So an operator that was down meanwhile decides like
     one that was not.
 
     Args:
@@ -28,14 +30,17 @@ def list_terminations(
         host: The scheduler's present address; empty for none.
     """
     endings = [_get_termination(member, pods.get(member.name), launched=launched, host=host) for member in members]
-    times = {
-        ending.name: (pods[ending.name].finish_time if ending.name in pods else None) or _LATEST
+    failures = {
+        ending.name: (
+            ending.exit_code == PEER_LOST_EXIT_CODE and ending.reason == "Error",
+            (pods[ending.name].finish_time if ending.name in pods else None) or _LATEST,
+        )
         for ending in endings
         if ending.exit_code and ending.reason != START_ERROR
     }
-    first = min(times.values(), default=_LATEST)
+    first = min(failures.values(), default=(True, _LATEST))
     return [
-        dataclasses.replace(ending, exit_code=None) if times.get(ending.name, first) > first else ending
+        dataclasses.replace(ending, exit_code=None) if failures.get(ending.name, first) > first else ending
         for ending in endings
     ]
 

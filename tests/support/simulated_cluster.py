@@ -267,7 +267,7 @@ class Cluster:
 
     def _make(self, body: dict[str, Any]) -> dict[str, Any]:
         made = copy.deepcopy(body)
-        made["metadata"]["uid"] = f"uid-{next(self._numbers)}"
+        made["metadata"] |= {"uid": f"uid-{next(self._numbers)}", "creationTimestamp": format_time(self.now)}
         return made
 
     def _mark_deleted(self, pod: dict[str, Any]) -> None:

@@ -39,7 +39,9 @@ def make_pods(document: dict[str, Any], options: Options | None = None) -> dict[
     job = MSJob.from_dict(document)
     host = HOST if job.workers > 1 else ""
     return {
-        member.name: build_pod(job, member, host=host, attempt=2, restarts=1, options=options or Options())
+        member.name: build_pod(
+            job, member, workers=job.workers, host=host, attempt=2, restarts=1, options=options or Options()
+        )
         for member in list_members(job, host, PORT)
     }
 

@@ -78,6 +78,7 @@ def test_pods_wait_for_the_service_address() -> None:
         ("OnFailure", "scheduler-0", (139, ""), "Restarting", "JobRestarting", 1),
         ("Always", "worker-0", (1, ""), "Restarting", "JobRestarting", 1),
         ("ExitCode", "worker-1", (143, ""), "Restarting", "JobRestarting", 1),
+        ("ExitCode", "worker-1", (76, ""), "Restarting", "JobRestarting", 1),
         ("ExitCode", "worker-1", (1, ""), "Failed", "JobFailed", 0),
         ("Never", "worker-1", (143, ""), "Failed", "JobFailed", 0),
         ("OnFailure", "worker-0", (128, "StartError"), "Failed", "StartError", 0),
@@ -196,6 +197,28 @@ def test_out_of_memory_names_the_limit_and_not_the_last_line() -> None:
     list_actions(cluster)
     (event,) = (event for event in cluster.events if event.reason == "JobFailed")
     assert event.message == "digits-worker-0 ended with exit code 137 (OOMKilled); its memory limit is 300Mi"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(137, "OOMKilled"), (1, "Error"), (76, "Error"), (143, "Evicted"), (128, "StartError")]
+)
+def test_exit_of_a_peer_is_never_the_first_failure(code: int, reason: str) -> None:
+    cluster = Cluster(make_job(3, restart_policy="ExitCode")).start()
+    cluster.exit("digits-worker-0", 75)
+    cluster.exit("digits-worker-2", code, reason=reason, at=cluster.now + datetime.timedelta(seconds=2))
+    cluster.settle()
+    failure = cluster.status["failure"]
+    assert (failure["pod"], failure["exitCode"], failure["reason"]) == ("digits-worker-2", code, reason)
+    assert cluster.get_condition("Failed" if reason == "StartError" or code == 1 else "Restarting")
+
+
+def test_gang_restarts_when_the_lost_member_does_not_report() -> None:
+    cluster = Cluster(make_job(2, restart_policy="ExitCode")).start()
+    cluster.exit("digits-worker-0", 75)
+    cluster.settle()
+    assert "failure" not in cluster.status
+    message = "digits-worker-0 ended with exit code 75 (a peer is lost); restart 1 of 3"
+    assert cluster.get_condition("Restarting")["message"] == message
 
 
 def test_first_failure_decides() -> None:

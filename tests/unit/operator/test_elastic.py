@@ -1,0 +1,237 @@
+"""Elastic jobs: the gang shrinks when members get no node, and grows when probes get one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kfp_mindspore.msjob.types import MSJob
+from kfp_mindspore.operator import Options
+from kfp_mindspore.operator.actions import RequeueAt
+from kfp_mindspore.operator.elastic import build_probe
+from tests.support.simulated_cluster import Cluster, make_job
+
+GRACE = 30
+
+
+def make_cluster(workers: int = 4, *, options: Options | None = None, **policy: int) -> Cluster:
+    job = make_job(workers)
+    job["spec"]["elasticPolicy"] = {"minReplicas": 2, **policy}
+    return Cluster(job, options)
+
+
+def set_scheduled(cluster: Cluster, name: str, is_scheduled: bool) -> None:
+    condition: dict[str, Any] = {"type": "PodScheduled", "status": "True" if is_scheduled else "False"}
+    condition["lastTransitionTime"] = cluster.now.isoformat()
+    if not is_scheduled:
+        condition |= {"reason": "Unschedulable", "message": "0/3 nodes are available: 3 Insufficient cpu."}
+    cluster.pods[name]["status"]["conditions"] = [condition]
+
+
+def start_without(cluster: Cluster, *unscheduled: str) -> Cluster:
+    """Let the gang start but for these members, which get no node for longer than the grace time."""
+    cluster.settle()
+    for name in list(cluster.pods):
+        if name.removeprefix("digits-") in unscheduled:
+            set_scheduled(cluster, name, False)
+        else:
+            cluster.run_pod(name)
+    cluster.settle()
+    cluster.wait(GRACE)
+    cluster.settle()
+    return cluster
+
+
+def list_workers(cluster: Cluster) -> list[str]:
+    return sorted(name for name in cluster.pods if "worker" in name)
+
+
+def list_probes(cluster: Cluster) -> list[str]:
+    return sorted(name for name in cluster.pods if "probe" in name)
+
+
+@pytest.mark.parametrize(
+    ("unscheduled", "workers"),
+    [
+        (["worker-3"], 3),
+        (["worker-1"], 3),
+        (["worker-1", "worker-2"], 2),
+        # The scheduler gets the node of a worker.
+        (["scheduler-0"], 3),
+        # Fewer than minReplicas: the gang waits.
+        (["worker-1", "worker-2", "worker-3"], 4),
+        (["scheduler-0", "worker-2", "worker-3"], 4),
+    ],
+)
+def test_members_without_a_node_shrink_the_gang_after_the_grace_time(unscheduled: list[str], workers: int) -> None:
+    cluster = start_without(make_cluster(), *unscheduled)
+    if workers == 4:
+        assert not cluster.has("Restarting")
+        assert cluster.status["waiting"].endswith("Unschedulable: Insufficient cpu")
+        return
+    condition = cluster.get_condition("Restarting")
+    assert (condition["status"], condition["reason"]) == ("True", "JobScaledDown")
+    names = ", ".join(f"digits-{name}" for name in unscheduled)
+    assert condition["message"] == (
+        f"{names} got no node within 30 s: the gang of 4 workers starts again with {workers}"
+    )
+    cluster.run_pods()
+    cluster.start()
+    assert list_workers(cluster) == [f"digits-worker-{index}" for index in range(workers)]
+    assert cluster.has("Running")
+    assert (cluster.status["targetWorkers"], cluster.status["workers"]) == (workers, f"{workers}/4")
+    assert (cluster.status["restarts"], cluster.status["attempt"]) == (0, 1)
+    env = {item["name"]: item.get("value") for item in cluster.pods["digits-worker-0"]["spec"]["containers"][0]["env"]}
+    assert (env["MS_WORKER_NUM"], env["KFP_MINDSPORE_REQUESTED_WORKERS"]) == (str(workers), "4")
+
+
+def test_nothing_changes_before_the_grace_time() -> None:
+    cluster = make_cluster()
+    cluster.settle()
+    set_scheduled(cluster, "digits-worker-3", False)
+    outcome = cluster.reconcile()
+    due = [action.time for action in outcome.actions if isinstance(action, RequeueAt)]
+    assert [(time - cluster.now).total_seconds() for time in due] == [GRACE]
+    assert not cluster.has("Restarting")
+
+
+def test_a_slow_image_is_no_missing_worker() -> None:
+    cluster = make_cluster()
+    cluster.settle()
+    set_scheduled(cluster, "digits-worker-3", True)
+    cluster.wait(10 * GRACE)
+    cluster.settle()
+    assert not cluster.has("Restarting")
+
+
+def test_jobs_without_elastic_policy_wait() -> None:
+    cluster = start_without(Cluster(make_job(4)), "worker-3")
+    assert not cluster.has("Restarting")
+
+
+def test_failures_of_a_smaller_gang_restart_it_as_small() -> None:
+    cluster = start_without(make_cluster(maxRestarts=1, minReplicas=1), "worker-1", "worker-2", "worker-3")
+    cluster.run_pods()
+    cluster.start()
+    # One worker needs no scheduler.
+    assert sorted(cluster.pods) == ["digits-worker-0"]
+    cluster.exit("digits-worker-0", 1)
+    cluster.settle()
+    assert cluster.get_condition("Restarting")["message"].endswith("restart 1 of 1")
+    cluster.run_pods()
+    cluster.start()
+    assert sorted(cluster.pods) == ["digits-worker-0"]
+    cluster.exit("digits-worker-0", 1)
+    cluster.settle()
+    assert cluster.get_condition("Failed")["reason"] == "BackoffLimitExceeded"
+
+
+def grow(cluster: Cluster) -> None:
+    """Bring a smaller gang to the time of its probes."""
+    cluster.run_pods()
+    cluster.start()
+    assert list_probes(cluster) == []
+    cluster.wait(10 * GRACE)
+    cluster.settle()
+
+
+def test_probes_that_all_get_a_node_grow_the_gang_at_once() -> None:
+    cluster = start_without(make_cluster(), "worker-2", "worker-3")
+    grow(cluster)
+    assert list_probes(cluster) == ["digits-probe-2", "digits-probe-3"]
+    for name in list_probes(cluster):
+        set_scheduled(cluster, name, True)
+    cluster.settle()
+    condition = cluster.get_condition("Restarting")
+    assert condition["reason"] == "JobScaledUp"
+    assert condition["message"] == "there are nodes for 2 more: the gang of 2 workers starts again with 4"
+    # SIGTERM with the template's own grace period: fit writes a checkpoint.
+    assert all("deletionTimestamp" in pod["metadata"] for pod in cluster.pods.values())
+    cluster.run_pods()
+    cluster.start()
+    assert len(list_workers(cluster)) == 4
+    assert list_probes(cluster) == []
+    assert "targetWorkers" not in cluster.status
+    assert cluster.status["restarts"] == 0
+
+
+def test_a_probe_without_a_node_is_waited_for_the_grace_time() -> None:
+    cluster = start_without(make_cluster(), "worker-2", "worker-3")
+    grow(cluster)
+    set_scheduled(cluster, "digits-probe-3", True)
+    set_scheduled(cluster, "digits-probe-2", False)
+    cluster.settle()
+    assert cluster.has("Running")
+    cluster.wait(GRACE)
+    cluster.settle()
+    assert cluster.has("Restarting")
+    cluster.run_pods()
+    cluster.start()
+    assert len(list_workers(cluster)) == 3
+    assert cluster.status["targetWorkers"] == 3
+
+
+def test_probes_end_with_the_job() -> None:
+    job = make_cluster()
+    assert job.job is not None
+    job.job["spec"]["runPolicy"]["cleanPodPolicy"] = "None"
+    cluster = start_without(job, "worker-3")
+    grow(cluster)
+    cluster.exit("digits-worker-0", 0)
+    cluster.settle()
+    assert cluster.has("Succeeded")
+    deleted = [name for name, pod in cluster.pods.items() if "deletionTimestamp" in pod["metadata"]]
+    assert deleted == ["digits-probe-3"]
+
+
+@pytest.mark.parametrize(("workers", "expected"), [(2, 2), (3, 3), (6, 6)])
+def test_a_new_number_of_replicas_restarts_the_gang(workers: int, expected: int) -> None:
+    cluster = make_cluster().start()
+    cluster.change_spec(workers=workers)
+    cluster.settle()
+    cluster.run_pods()
+    cluster.start()
+    assert len(list_workers(cluster)) == expected
+
+
+def test_a_probe_has_the_constraints_of_a_worker_and_does_nothing() -> None:
+    options = Options(gang_scheduler="volcano")
+    document = make_job(2)
+    spec = document["spec"]["msReplicaSpecs"]["Worker"]["template"]["spec"]
+    spec |= {"nodeSelector": {"npu": "910"}, "initContainers": [{"name": "fetch", "image": "x"}]}
+    spec["containers"][0] |= {
+        "resources": {"limits": {"huawei.com/Ascend910": "1"}},
+        "env": [{"name": "A", "value": "1"}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        "livenessProbe": {"exec": {"command": ["false"]}},
+    }
+    document["spec"]["topologyKey"] = "zone"
+    probe = build_probe(MSJob.from_dict(document), 1, attempt=3, options=options)
+    metadata, spec = probe["metadata"], probe["spec"]
+    assert metadata["name"] == "digits-probe-1"
+    assert metadata["labels"]["training.kubeflow.org/replica-type"] == "probe"
+    assert metadata["labels"]["training.kubeflow.org/attempt"] == "3"
+    assert (spec["nodeSelector"], spec["schedulerName"], spec["restartPolicy"]) == ({"npu": "910"}, "volcano", "Never")
+    assert spec["affinity"]["podAffinity"]
+    assert "initContainers" not in spec
+    (container,) = spec["containers"]
+    assert set(container) == {"name", "image", "resources", "command", "securityContext"}
+    assert container["command"] == ["true"]
+
+
+@pytest.mark.parametrize(("policy", "minimum"), [({}, 3), ({"minReplicas": 4}, 5), ({"minReplicas": 1}, 2)])
+def test_a_gang_scheduler_admits_the_minimum(policy: dict[str, int], minimum: int) -> None:
+    cluster = make_cluster(options=Options(gang_scheduler="scheduler-plugins"), **policy)
+    cluster.settle()
+    assert cluster.pod_group is not None
+    assert cluster.pod_group["spec"]["minMember"] == minimum
+
+
+def test_warm_spares_are_refused() -> None:
+    job = make_job(2)
+    job["spec"]["warmSpares"] = 1
+    cluster = Cluster(job)
+    cluster.settle()
+    assert cluster.get_condition("Failed")["reason"] == "InvalidSpec"
+    assert cluster.get_condition("Failed")["message"].startswith("spec.warmSpares: must be 0 on a cluster")
