@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
@@ -33,10 +33,10 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
 }
 
 
-def check_job_kind(job_kind: str | None) -> None:
-    """Raise a ValidationError for another kind than MSJob."""
-    if job_kind not in (None, KIND):
-        raise ValidationError([f"job_kind: must be {KIND!r}, got {job_kind!r}"])
+def check_job_kind(job_kind: str | None, others: Iterable[str] = ()) -> None:
+    """Raise a ValidationError for another kind than MSJob and the given others."""
+    if job_kind not in (None, KIND, *others):
+        raise ValidationError([f"job_kind: must be {' or '.join(map(repr, (KIND, *others)))}, got {job_kind!r}"])
 
 
 def check_processes(num_procs_per_worker: int | str | None) -> None:

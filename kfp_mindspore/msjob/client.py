@@ -11,10 +11,12 @@ from kfp_mindspore.msjob import names
 from kfp_mindspore.msjob.arguments import build_function_job, check_job_kind, check_processes, check_types, read_job
 from kfp_mindspore.msjob.backends.base import JobBackend, Pod
 from kfp_mindspore.msjob.backends.default_backend import create_backend
+from kfp_mindspore.msjob.backends.foreign import create_as_kind
 from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
 from kfp_mindspore.msjob.build import build_msjob, to_env_vars
 from kfp_mindspore.msjob.commands import build_directory_variables, build_training_command
 from kfp_mindspore.msjob.conditions import JobConditions
+from kfp_mindspore.msjob.kinds import KINDS
 from kfp_mindspore.msjob.manifest import serialize
 from kfp_mindspore.msjob.pod_filter import build_pod_filter
 from kfp_mindspore.msjob.types import MSJob
@@ -166,7 +168,8 @@ class MSJobClient(JobConditions):
             namespace: Namespace of the job; default its own, or the client's.
             labels: Labels to add.
             annotations: Annotations to add.
-            job_kind: `MSJob`.
+            job_kind: `MSJob`, or another kind that the cluster runs: `MPIJob`, `TrainJob`, `AscendJob`, `volcano`,
+                `legacy` or `first-generation`; the other methods are for MSJobs.
             base_image: Image of the workers.
             train_func: The function, of no or one argument; it imports what it needs itself. None runs the image. The
                 job is restarted when it is killed or preempted, and fails when the function raises.
@@ -186,7 +189,7 @@ class MSJobClient(JobConditions):
             ValidationError: The job is invalid, or arguments contradict each other; the message names the fields.
             AlreadyExistsError: A job of this name exists.
         """
-        check_job_kind(job_kind)
+        check_job_kind(job_kind, KINDS)
         check_processes(num_procs_per_worker)
         check_types(
             name=name,
@@ -241,7 +244,10 @@ class MSJobClient(JobConditions):
         for key, entries in (("labels", {**(labels or {}), **queue}), ("annotations", annotations or {})):
             if entries:
                 new.metadata[key] = {**(new.metadata.get(key) or {}), **entries}
-        self.backend.create(new, dry_run=dry_run)
+        if job_kind in (None, names.KIND):
+            self.backend.create(new, dry_run=dry_run)
+        else:
+            create_as_kind(self.backend, new, job_kind, dry_run=dry_run)
 
     def get_job(
         self, name: str, namespace: str | None = None, job_kind: str | None = None, timeout: float | None = None

@@ -1,55 +1,21 @@
-"""Conversion of MSJobs of the first generation (kubeflow.org/v1), with a list of changes and their reasons.
-
-The first generation had a list of replica specs, MASTER and WORKER, whose master trained as the first worker, a
-`backend`, a `masterPort` and containers of any name. Here all that trains is of one type, Worker.
-"""
+"""Conversion of jobs of other kinds and generations to MSJobs, and of MSJobs to other kinds, file by file."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.msjob.names import (
-    API_VERSION,
-    CONTAINER_NAME,
-    DEFAULT_PORT,
-    FIRST_API_VERSION,
-    KIND,
-    MAXIMUM_PORT,
-    MINIMUM_PORT,
-    PORT_NAME,
-    WORKER,
-)
+from kfp_mindspore.msjob.changes import Change
+from kfp_mindspore.msjob.first_generation import convert_first_generation, name_job, show
+from kfp_mindspore.msjob.kinds import KINDS, export_job, find_kind, read_job
+from kfp_mindspore.msjob.names import API_VERSION, FIRST_API_VERSION, KIND
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.msjob.validation import suggest
+from kfp_mindspore.msjob.yaml_document import parse_yaml_documents
 
-_MASTER, _WORKER = "MASTER", "WORKER"
-_REPLICA_FIELDS = ("masterPort", "replicaType", "replicas", "template")
-# Fields of both generations, with the same meaning.
-_COMMON_FIELDS = ("runPolicy", "successPolicy")
-_SPEC_FIELDS = ("backend", "masterPort", "replicaSpecs", *_COMMON_FIELDS)
-_SHOWN = 60
-
-
-@dataclass(frozen=True)
-class Change:
-    """One change of a conversion.
-
-    Attributes:
-        field: Path in the converted document.
-        change: The change.
-        reason: Its reason.
-    """
-
-    field: str
-    change: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.change}: {self.reason}"
+# Objects that a file may hold beside its jobs; other kinds of jobs have groups of their own.
+_KEPT_GROUPS = ("", "rbac.authorization.k8s.io", "storage.k8s.io", "networking.k8s.io", "scheduling.k8s.io")
 
 
 @dataclass(frozen=True)
@@ -65,278 +31,80 @@ class Conversion:
     changes: tuple[Change, ...]
 
 
-def convert_msjob(document: Mapping[str, Any]) -> Conversion:
-    """Convert a job of the first generation; one of the current generation is only validated.
+@dataclass(frozen=True)
+class FileConversion:
+    """A converted file.
+
+    Attributes:
+        documents: Its documents; those that are no jobs are unchanged.
+        jobs: The jobs, as MSJobs.
+        changes: Changes in the order of the file; empty when every document is as it was.
+    """
+
+    documents: tuple[dict[str, Any], ...]
+    jobs: tuple[MSJob, ...]
+    changes: tuple[Change, ...]
+
+
+def convert_msjob(document: Mapping[str, Any], others: list[dict[str, Any]] | None = None) -> Conversion:
+    """Convert a job of the first generation or another kind; one of the current generation is only validated.
 
     Args:
         document: As parsed from YAML; it is not modified.
+        others: The other documents of its file; those that the job refers to are removed.
 
     Raises:
-        ValidationError: It is neither, or cannot be converted; the message names the fields.
+        ValidationError: It is no job, or cannot be converted; the message names the fields.
     """
-    if document.get("apiVersion") == API_VERSION:
+    names = document.get("apiVersion"), document.get("kind")
+    if names == (API_VERSION, KIND):
         return Conversion(MSJob.from_dict(document), ())
-    errors = []
-    if document.get("apiVersion") != FIRST_API_VERSION:
-        found = document.get("apiVersion")
-        errors.append(f"apiVersion: must be '{FIRST_API_VERSION}' or '{API_VERSION}', got {_show(found)}")
-    if document.get("kind") != KIND:
-        errors.append(f"kind: must be '{KIND}', got {_show(document.get('kind'))}")
-    if not isinstance(document.get("spec"), Mapping):
-        errors.append("spec: must be a mapping" if "spec" in document else "spec: is required")
-    if errors:
-        raise ValidationError(errors, subject=_name(document))
-    reader = _Reader(copy.deepcopy(dict(document)))
-    converted = reader.convert()
-    if reader.errors:
-        raise ValidationError(
-            reader.errors,
-            subject=_name(document),
-            hint="Change it in the file and convert it again.",
-        )
+    if names == (FIRST_API_VERSION, KIND):
+        converted, changes = convert_first_generation(document)
+    elif find_kind(document) is not None:
+        converted, changes = read_job(dict(document), [] if others is None else others)
+    else:
+        known = ", ".join(dict.fromkeys(f"{kind.kind} of {kind.api_version}" for kind in KINDS.values()))
+        found = f"{show(names[1])} of {show(names[0])}"
+        raise ValidationError([f"apiVersion, kind: must be one of {known}, got {found}"], subject=name_job(document))
     try:
-        return Conversion(MSJob.from_dict(converted), tuple(reader.changes))
+        return Conversion(MSJob.from_dict(converted), changes)
     except ValidationError as error:
-        raise ValidationError(error.errors, subject=f"{_name(document)}, once converted,") from None
+        raise ValidationError(error.errors, subject=f"{name_job(document)}, once converted,") from None
 
 
-class _Reader:
-    """Converts one document and collects errors and changes."""
+def convert_file(text: str, *, source: str = "", to: str | None = None) -> FileConversion:
+    """Convert the jobs of a YAML file; its other documents are kept.
 
-    def __init__(self, document: dict[str, Any]) -> None:
-        self.document = document
-        self.spec: dict[str, Any] = document["spec"]
-        self.errors: list[str] = []
-        self.changes: list[Change] = []
+    Args:
+        text: The YAML, of one or more documents.
+        source: Name of the file, for messages.
+        to: Kind of the result, of `kfp_mindspore.msjob.kinds.KINDS`; None for MSJob.
 
-    def convert(self) -> dict[str, Any]:
-        """Return the converted document; invalid when there are errors."""
-        self.note("apiVersion", f"now {API_VERSION}", "the second generation of MSJob has a group of its own")
-        self._check_fields(self.spec, "spec", _SPEC_FIELDS)
-        if "backend" in self.spec:
-            self.note(
-                "spec.backend",
-                f"{_show(self.spec['backend'])} left out",
-                "MindSpore chooses its means of communication by itself",
-            )
-        spec: dict[str, Any] = {"msReplicaSpecs": {}}
-        worker = self._merge_replicas()
-        if worker is not None:
-            spec["msReplicaSpecs"][WORKER] = worker
-        spec.update({name: self.spec[name] for name in _COMMON_FIELDS if name in self.spec})
-        if "status" in self.document:
-            self.note("status", "left out", "a new job has none")
-        metadata = self.document.get("metadata")
-        return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
-
-    def note(self, field: str, change: str, reason: str) -> None:
-        """Record a change."""
-        self.changes.append(Change(field, change, reason))
-
-    def _merge_replicas(self) -> dict[str, Any] | None:
-        replicas = self._read_replicas()
-        if self.errors or not replicas:
-            return None
-        master, workers = replicas.get(_MASTER), replicas.get(_WORKER)
-        if master is not None and master["replicas"] != 1:
-            self.errors.append(f"{master['path']}.replicas: must be 1 for a {_MASTER}, got {master['replicas']}")
-        for replica in replicas.values():
-            self._convert_template(replica)
-        if self.errors:
-            return None
-        first = master or workers
-        assert first is not None
-        if master is not None and workers is not None:
-            self._compare(master, workers)
-            self.note(
-                "spec.replicaSpecs",
-                f"{_MASTER} and {workers['replicas']} {_WORKER} are now {workers['replicas'] + 1} of {WORKER}",
-                "the master trains as worker 0; a scheduler is added by whatever runs the job",
-            )
+    Raises:
+        ValidationError: Not YAML, no job in it, or a job that cannot be converted.
+    """
+    repeated: list[str] = []
+    documents = parse_yaml_documents(text, source=source, repeated=repeated)
+    others = [item for item in documents if not _is_job(item)]
+    changes = [Change(key, "given twice, the last is used", "as Kubernetes does") for key in repeated]
+    jobs: list[MSJob] = []
+    exported: list[dict[str, Any]] = []
+    for document in (item for item in documents if _is_job(item)):
+        conversion = convert_msjob(document, others)
+        jobs.append(conversion.job)
+        changes += conversion.changes
+        if to is None:
+            exported.append(conversion.job.to_dict())
         else:
-            kind = _MASTER if master is not None else _WORKER
-            self.note(
-                f"{first['path']}.replicaType",
-                f"{kind} is now msReplicaSpecs.{WORKER}",
-                "all that trains is of one type, given as a mapping in place of a list",
-            )
-        count = sum(replica["replicas"] for replica in replicas.values())
-        self._place_port(replicas, first["template"], count)
-        worker: dict[str, Any] = {"replicas": count, "template": first["template"]}
-        if first["restartPolicy"] is not None:
-            worker["restartPolicy"] = first["restartPolicy"]
-        return worker
-
-    def _read_replicas(self) -> dict[str, dict[str, Any]]:
-        items = self.spec.get("replicaSpecs")
-        if not isinstance(items, list) or not items:
-            found = "nothing" if "replicaSpecs" not in self.spec else _show(items)
-            self.errors.append(f"spec.replicaSpecs: must be a list of {_MASTER} and {_WORKER}, got {found}")
-            return {}
-        replicas: dict[str, dict[str, Any]] = {}
-        for index, item in enumerate(items):
-            path = f"spec.replicaSpecs[{index}]"
-            if not isinstance(item, Mapping):
-                self.errors.append(f"{path}: must be a mapping, got {_show(item)}")
-                continue
-            self._check_fields(item, path, _REPLICA_FIELDS)
-            kind = self._read_type(item, path, alone=len(items) == 1)
-            if kind is None:
-                continue
-            if kind in replicas:
-                self.errors.append(f"{path}.replicaType: {kind} is given twice, see {replicas[kind]['path']}")
-                continue
-            template = item.get("template")
-            if not isinstance(template, Mapping) or not isinstance(template.get("spec"), Mapping):
-                self.errors.append(f"{path}.template: must have a spec, got {_show(template)}")
-                continue
-            count = self._read_number(item.get("replicas"), f"{path}.replicas", low=1)
-            replicas[kind] = {
-                "path": path,
-                "replicas": 1 if count is None else count,
-                # Copied: both may be the same object by a YAML alias.
-                "template": copy.deepcopy(template),
-                "masterPort": self._read_port(item.get("masterPort"), f"{path}.masterPort"),
-                "restartPolicy": None,
-            }
-        return replicas
-
-    def _read_type(self, item: Mapping[str, Any], path: str, *, alone: bool) -> str | None:
-        kind = item.get("replicaType")
-        if kind is None and alone:
-            return _MASTER
-        folded = str(kind).upper()
-        if folded in (_MASTER, _WORKER):
-            return folded
-        self.errors.append(f"{path}.replicaType: must be {_MASTER} or {_WORKER}, got {_show(kind)}")
-        return None
-
-    def _read_number(self, value: Any, path: str, *, low: int, high: int | None = None) -> int | None:
-        bounds = f"≥ {low}" if high is None else f"from {low} to {high}"
-        if value is None:
-            return None
-        number = value
-        if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
-            number = int(value)
-            self.note(path, f"{_show(value)} is now {number}", "it is a number")
-        if not isinstance(number, int) or isinstance(number, bool) or number < low or (high and number > high):
-            self.errors.append(f"{path}: must be a whole number {bounds}, got {_show(value)}")
-            return None
-        return number
-
-    def _read_port(self, value: Any, path: str) -> int | None:
-        return self._read_number(value, path, low=MINIMUM_PORT, high=MAXIMUM_PORT)
-
-    def _convert_template(self, replica: dict[str, Any]) -> None:
-        """Rename the training container to `mindspore`, and extract the pod's restart policy."""
-        path, pod = f"{replica['path']}.template.spec", replica["template"]["spec"]
-        containers = pod.get("containers")
-        if not isinstance(containers, list) or not all(isinstance(item, Mapping) for item in containers):
-            self.errors.append(f"{path}.containers: must be a list of containers, got {_show(containers)}")
-            return
-        names = [str(item.get("name")) for item in containers]
-        if CONTAINER_NAME not in names:
-            if len(names) != 1:
-                self.errors.append(
-                    f"{path}.containers: must have one named '{CONTAINER_NAME}' where there are several, "
-                    f"got {', '.join(names) or 'none'}"
-                )
-                return
-            containers[0]["name"] = CONTAINER_NAME
-            _rename_references(pod, names[0])
-            self.note(
-                f"{path}.containers[0].name",
-                f"{_show(names[0])} is now '{CONTAINER_NAME}'",
-                "by this name the container that trains is found",
-            )
-        if "restartPolicy" in pod:
-            replica["restartPolicy"] = pod.pop("restartPolicy")
-            self.note(
-                f"{path}.restartPolicy",
-                f"{_show(replica['restartPolicy'])} is now that of msReplicaSpecs.{WORKER}",
-                "a process cannot rejoin a MindSpore cluster alone, so the whole job is restarted, or nothing",
-            )
-
-    def _compare(self, master: dict[str, Any], workers: dict[str, Any]) -> None:
-        """Refuse different templates, with the paths of the fields that differ."""
-        old = f"{_MASTER} ({master['path']}) and {_WORKER} ({workers['path']})"
-        pairs = [
-            *_list_differences(master["template"], workers["template"], "template"),
-            *_list_differences(master["restartPolicy"], workers["restartPolicy"], "template.spec.restartPolicy"),
-        ]
-        for path, left, right in pairs:
-            self.errors.append(
-                f"{path}: must be the same in {old}, which become one {WORKER}: got {_show(left)} and {_show(right)}"
-            )
-
-    def _place_port(self, replicas: Mapping[str, dict[str, Any]], template: dict[str, Any], count: int) -> None:
-        """Write the master's port into the container port of the scheduler."""
-        given = {replica["path"] + ".masterPort": replica["masterPort"] for replica in replicas.values()}
-        given["spec.masterPort"] = self._read_port(self.spec.get("masterPort"), "spec.masterPort")
-        given = {path: port for path, port in given.items() if port is not None}
-        if len(set(given.values())) > 1:
-            told = ", ".join(f"{path} {port}" for path, port in given.items())
-            self.errors.append(f"spec.masterPort: must be the same wherever it is given, got {told}")
-            return
-        if not given:
-            return
-        path, port = next(iter(given.items()))
-        if count == 1:
-            self.note(path, "left out", "one worker runs without a scheduler, and needs no port")
-            return
-        container = next(item for item in template["spec"]["containers"] if item.get("name") == CONTAINER_NAME)
-        ports = [item for item in container.get("ports") or [] if isinstance(item, Mapping)]
-        named = next((item for item in ports if item.get("name") == PORT_NAME), None)
-        if named is not None and named.get("containerPort") != port:
-            found = _show(named.get("containerPort"))
-            self.errors.append(f"{path}: must be that of the container port '{PORT_NAME}' ({found}), got {port}")
-        replaced = [item for item in ports if item.get("containerPort") == port and item.get("name") != PORT_NAME]
-        if named is None:
-            others = [item for item in ports if item not in replaced]
-            container["ports"] = [*others, {"name": PORT_NAME, "containerPort": port}]
-        names = "".join(f", in place of '{item['name']}'" for item in replaced if named is None and "name" in item)
-        self.note(
-            path,
-            f"{port} is now the port '{PORT_NAME}' of the container '{CONTAINER_NAME}'{names}",
-            f"there the scheduler's port is looked for; without one it is {DEFAULT_PORT}",
-        )
-
-    def _check_fields(self, document: Mapping[str, Any], path: str, known: tuple[str, ...]) -> None:
-        self.errors += [
-            f"{path}.{name}: unknown field{suggest(str(name), known)}" for name in document if name not in known
-        ]
+            export = export_job(conversion.job, to)
+            exported += export.manifests
+            changes += export.changes
+    if not jobs:
+        raise ValidationError([f"{source or 'file'}: must hold a job"], subject="YAML")
+    return FileConversion((*others, *exported), tuple(jobs), tuple(changes))
 
 
-def _rename_references(value: Any, old: str) -> None:
-    """Rename the container in references of variables and volumes to its resources."""
-    if isinstance(value, list):
-        for item in value:
-            _rename_references(item, old)
-    elif isinstance(value, dict):
-        reference = value.get("resourceFieldRef")
-        if isinstance(reference, dict) and reference.get("containerName") == old:
-            reference["containerName"] = CONTAINER_NAME
-        for item in value.values():
-            _rename_references(item, old)
-
-
-def _list_differences(left: Any, right: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(left, Mapping) and isinstance(right, Mapping):
-        for key in [*left, *(key for key in right if key not in left)]:
-            yield from _list_differences(left.get(key), right.get(key), f"{path}.{key}")
-    elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
-        for index, (one, other) in enumerate(zip(left, right, strict=True)):
-            yield from _list_differences(one, other, f"{path}[{index}]")
-    elif left != right:
-        yield path, left, right
-
-
-def _name(document: Mapping[str, Any]) -> str:
-    metadata = document.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, Mapping) else None
-    return f"MSJob {name}" if name else "MSJob"
-
-
-def _show(value: Any) -> str:
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+def _is_job(document: Mapping[str, Any]) -> bool:
+    group = str(document.get("apiVersion", "?")).rpartition("/")[0]
+    return group not in _KEPT_GROUPS and document.get("kind") not in ("ClusterTrainingRuntime", "TrainingRuntime")

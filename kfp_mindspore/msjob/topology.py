@@ -22,6 +22,7 @@ from kfp_mindspore.msjob.spec import ReplicaSpec
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.settings import (
     NODE_ID_VARIABLE,
+    PARAMETER_SERVER_ROLE,
     REQUESTED_WORKERS_VARIABLE,
     ROLE_VARIABLE,
     SCHEDULER_HOST_VARIABLE,
@@ -33,7 +34,7 @@ from kfp_mindspore.settings import (
 )
 
 SERVER_COUNT_VARIABLE = "MS_SERVER_NUM"
-ROLES = {SCHEDULER: SCHEDULER_ROLE, PARAMETER_SERVER: "MS_PSERVER", WORKER: WORKER_ROLE}
+ROLES = {SCHEDULER: SCHEDULER_ROLE, PARAMETER_SERVER: PARAMETER_SERVER_ROLE, WORKER: WORKER_ROLE}
 # Variables of a topology that a template cannot set; those of TOPOLOGY_DEFAULTS it can.
 VARIABLES = (
     ROLE_VARIABLE,

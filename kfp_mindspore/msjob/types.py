@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kfp_mindspore.msjob.kinds import export_job
 from kfp_mindspore.msjob.spec import JobManifest
 from kfp_mindspore.msjob.validation import validate_msjob
 from kfp_mindspore.msjob.yaml_document import parse_msjob_yaml
@@ -77,3 +78,14 @@ class MSJob(JobManifest):
 
         text: str = yaml.safe_dump(self.to_dict(), sort_keys=False)
         return text
+
+    def to(self, kind: str) -> list[dict[str, Any]]:
+        """Return the manifests of the job as another kind, in the order in which they are created.
+
+        Args:
+            kind: `MPIJob`, `TrainJob`, `AscendJob`, `volcano`, `legacy` (ms-operator) or `first-generation`.
+
+        Raises:
+            ValidationError: The kind is unknown, or cannot express the job; the message names the fields.
+        """
+        return export_job(self, kind).manifests

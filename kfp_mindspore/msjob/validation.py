@@ -62,12 +62,18 @@ def validate_msjob(job: Any) -> None:
     """
     document = job if isinstance(job, Mapping) or not hasattr(job, "to_dict") else job.to_dict()
     if errors := list_errors(document):
-        name, first = None, False
+        name, convertible = None, False
         if isinstance(document, Mapping):
-            first = document.get("apiVersion") == FIRST_API_VERSION
+            from kfp_mindspore.msjob.kinds import find_kind
+
+            first = (document.get("apiVersion"), document.get("kind")) == (FIRST_API_VERSION, KIND)
+            convertible = first or find_kind(document) is not None
             metadata = document.get("metadata")
             name = metadata.get("name") if isinstance(metadata, Mapping) else None
-        hint = "It is of the first generation; convert it with: kfp-mindspore job convert FILE" if first else ""
+        hint = ""
+        if convertible:
+            what = "of the first generation" if first else f"a job of {document['apiVersion']}"
+            hint = f"It is {what}; convert it with: kfp-mindspore job convert FILE"
         raise ValidationError(errors, subject=f"MSJob {name}" if name else "MSJob", hint=hint)
 
 
@@ -143,8 +149,14 @@ def _list_pod_errors(pod: Mapping[str, Any], path: str) -> Iterator[tuple[str, s
     names = [_mapping(container).get("name") for container in containers]
     if CONTAINER_NAME not in names and all(isinstance(name, str) for name in names):
         yield f"{path}.containers", f"must have one named '{CONTAINER_NAME}', got {', '.join(map(str, names))}"
+    volumes = [_mapping(volume).get("name") for volume in _list(pod.get("volumes"))]
     for index, container in enumerate(containers):
         yield from _list_container_errors(_mapping(container), f"{path}.containers[{index}]")
+        for number, mount in enumerate(_list(_mapping(container).get("volumeMounts"))):
+            name = _mapping(mount).get("name")
+            if isinstance(name, str) and name not in volumes:
+                known = f"one of the pod's volumes ({', '.join(map(str, volumes)) or 'none'})"
+                yield f"{path}.containers[{index}].volumeMounts[{number}].name", f"must be {known}, got {name!r}"
 
 
 def _list_container_errors(container: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""YAML of one MSJob to a document: duplicate keys and excessive nesting are refused, dates stay text."""
+"""YAML to documents: duplicate keys and excessive nesting are refused, dates stay text."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ _MAX_DEPTH = 100
 _SHOWN = 80
 
 
-def parse_msjob_yaml(text: str, *, source: str = "") -> dict[str, Any]:
-    """Parse the YAML of one job without validating it. Dates stay text, as in Kubernetes.
+def parse_yaml_documents(text: str, *, source: str = "", repeated: list[str] | None = None) -> list[dict[str, Any]]:
+    """Parse YAML of one or more mappings. Dates stay text, as in Kubernetes.
 
     Args:
         text: The YAML.
         source: Name of its file, for messages.
+        repeated: Receives `line N, column M: KEY` of keys that are given twice, of which the last counts; None refuses
+            them.
 
     Raises:
-        ValidationError: Not YAML (with line and column), a duplicate key, or not exactly one mapping.
+        ValidationError: Not YAML (with line and column), a duplicate key, or a document that is no mapping.
     """
     import yaml
 
@@ -49,7 +51,10 @@ def parse_msjob_yaml(text: str, *, source: str = "") -> dict[str, Any]:
                 name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else None
                 if name is None or key.tag == "tag:yaml.org,2002:merge":
                     continue
-                if name in seen:
+                if name in seen and repeated is not None:
+                    mark = key.start_mark
+                    repeated.append(f"line {mark.line + 1}, column {mark.column + 1}: {key.value}")
+                elif name in seen:
                     raise yaml.MarkedYAMLError(problem=f"{key.value!r} is given twice", problem_mark=key.start_mark)
                 seen.add(name)
             return node
@@ -63,14 +68,25 @@ def parse_msjob_yaml(text: str, *, source: str = "") -> dict[str, Any]:
         raise ValidationError([f"{where}{place}{error.problem or error.context}"], subject="YAML") from None
     except (yaml.YAMLError, ValueError) as error:
         raise ValidationError([f"{where}{error}"], subject="YAML") from None
-    if len(documents) != 1 or not isinstance(documents[0], dict):
-        found = (
-            f"{len(documents)} documents"
-            if len(documents) != 1
-            else "a list"
-            if isinstance(documents[0], list)
-            else repr(documents[0])[:_SHOWN]
-        )
-        raise ValidationError([f"{where}must hold one MSJob, got {found}"], subject="YAML")
-    document: dict[str, Any] = documents[0]
-    return document
+    for document in documents:
+        if not isinstance(document, dict):
+            found = "a list" if isinstance(document, list) else repr(document)[:_SHOWN]
+            raise ValidationError([f"{where}must hold one MSJob, got {found}"], subject="YAML")
+    return documents
+
+
+def parse_msjob_yaml(text: str, *, source: str = "") -> dict[str, Any]:
+    """Parse the YAML of one job without validating it.
+
+    Args:
+        text: The YAML.
+        source: Name of its file, for messages.
+
+    Raises:
+        ValidationError: Not YAML (with line and column), a duplicate key, or not exactly one mapping.
+    """
+    documents = parse_yaml_documents(text, source=source)
+    if len(documents) != 1:
+        where = f"{source}: " if source else ""
+        raise ValidationError([f"{where}must hold one MSJob, got {len(documents)} documents"], subject="YAML")
+    return documents[0]

@@ -14,6 +14,7 @@ from tests.golden.readme import render_readme, render_reference
 
 ROOT = Path(__file__).parents[2]
 DSL = Path(__file__).parent / "dsl"
+KINDS = Path(__file__).parent / "kinds"
 
 
 def list_components() -> list[Path]:
@@ -53,9 +54,22 @@ def list_goldens() -> dict[Path, Callable[[], str]]:
     goldens[ROOT / "serving" / "runtime.yaml"] = partial(render_runtime, None)
     goldens[ROOT / "serving" / "servingruntime.yaml"] = partial(render_runtime, "default")
     goldens[ROOT / "config" / "operator" / "base" / "crd.yaml"] = render_definition
+    for kind in ("MPIJob", "TrainJob", "AscendJob", "volcano", "legacy", "first-generation"):
+        goldens[KINDS / f"{kind.lower()}.yaml"] = partial(render_kind, kind)
     for file in sorted(DSL.glob("*.py")):
         goldens[file.with_suffix(".yaml")] = partial(compile_file, file)
     return goldens
+
+
+def render_kind(kind: str) -> str:
+    """Return `job.yaml` as another kind."""
+    import yaml
+
+    from kfp_mindspore.msjob import MSJob
+
+    manifests = MSJob.from_yaml((KINDS / "job.yaml").read_text()).to(kind)
+    text: str = yaml.safe_dump_all(manifests, sort_keys=False)
+    return text
 
 
 def compile_text(pipeline: Any) -> str:

@@ -22,7 +22,7 @@ TICK_SECONDS = 0.02
 _COLLECTIONS = frozenset(
     {
         *("msjobs", "pods", "services", "endpointslices", "events", "leases", "customresourcedefinitions", "things"),
-        *("configmaps", "secrets", "persistentvolumeclaims", "workflows"),
+        *("configmaps", "secrets", "persistentvolumeclaims", "workflows", "trainjobs"),
     }
 )
 
@@ -54,6 +54,7 @@ class FakeApiServer:
         faults: Functions that may respond to a request in its place, and return whether they did; tried in order.
         token: The accepted bearer token; empty for any.
         logs: Logs by pod; pods without one are waiting to start.
+        kinds: Resources of API discovery by the path of their group and version.
     """
 
     def __init__(self) -> None:
@@ -61,6 +62,7 @@ class FakeApiServer:
         self.faults: list[Callable[[RecordedRequest, BaseHTTPRequestHandler], bool]] = []
         self.token = ""
         self.logs: dict[str, Log] = {}
+        self.kinds = {"/apis/example.com/v1": [{"name": "things", "kind": "Thing", "namespaced": True}]}
         self.changed = threading.Condition()
         self.version = 100
         self.oldest = 100
@@ -302,10 +304,10 @@ class _Handler(BaseHTTPRequestHandler):
         head, _, name = request.path.rpartition("/")
         if request.path.endswith("/log"):
             self._send_log(request, head.rpartition("/")[2])
-        elif request.path == "/apis/example.com/v1":
-            things = {"name": "things", "kind": "Thing", "namespaced": True}
-            send_json(self, 200, {"kind": "APIResourceList", "resources": [things]})
-        elif request.path.rpartition("/")[2] in _COLLECTIONS:
+        elif request.path in self.server_state.kinds:
+            resources = self.server_state.kinds[request.path]
+            send_json(self, 200, {"kind": "APIResourceList", "resources": resources})
+        elif name in _COLLECTIONS:
             if request.method == "POST":
                 self._create(request)
             elif request.query.get("watch"):

@@ -94,7 +94,7 @@ class KubernetesBackend(JobBackend):
     def create(self, job: MSJob, *, dry_run: bool = False) -> MSJob:
         """Submit a job; see `JobBackend.create`. The API server validates it too, unknown fields included."""
         validate_msjob(job)
-        _check_images(job)
+        check_images(job)
         document = job.to_dict()
         document.pop("status", None)
         namespace = document["metadata"].setdefault("namespace", self.default_namespace)
@@ -290,8 +290,12 @@ class KubernetesBackend(JobBackend):
                         )
 
 
-def _check_images(job: MSJob) -> None:
-    """Refuse a job without an image, which only the local backend can run."""
+def check_images(job: MSJob) -> None:
+    """Refuse a job without an image, which only the local backend can run.
+
+    Raises:
+        ValidationError: A container `mindspore` has no image.
+    """
     errors = [
         f"spec.msReplicaSpecs.{kind}.template.spec.containers: '{CONTAINER_NAME}' must have an image on a cluster"
         for kind, spec in job.ms_replica_specs.items()

@@ -186,8 +186,14 @@ def test_a_job_of_the_first_generation_is_converted(run: Run, tmp_path: Path) ->
     assert (tmp_path / "new.yaml").read_text() == result.output
     assert yaml.safe_load(result.output) == written.json["job"]
     assert {change["field"] for change in written.json["changes"]} >= {"apiVersion", "spec.backend"}
+    commented = f"# My job\n{result.output}"
+    (tmp_path / "new.yaml").write_text(commented)
     again = run("convert", "new.yaml")
-    assert (again.output, "unchanged" in again.errors) == (result.output, True)
+    assert (again.output, "unchanged" in again.errors) == (commented, True)
+    mpi = run("convert", "new.yaml", "--to", "volcano")
+    (tmp_path / "volcano.yaml").write_text(mpi.output)
+    assert yaml.safe_load(mpi.output)["kind"] == "Job"
+    assert yaml.safe_load(run("convert", "volcano.yaml").output)["kind"] == "MSJob"
 
 
 @pytest.mark.parametrize(
@@ -199,6 +205,8 @@ def test_a_job_of_the_first_generation_is_converted(run: Run, tmp_path: Path) ->
         (["convert", "unknown.yaml"], "Boss"),
         (["convert", "old.yaml", "--output", "."], "--output: . is a directory, expected a file"),
         (["submit"], "expected one file"),
+        (["submit", "good.yaml", "--kind", "MPIJob"], "kind: must be MSJob on this machine, got 'MPIJob'"),
+        (["submit", "good.yaml", "--kind", "MPIJob", "--wait"], "--wait: is for MSJobs, got --kind MPIJob"),
         (["submit", "."], ".: is a directory, expected a YAML file"),
         (["submit", "latin.yaml"], "latin.yaml: must be UTF-8 text, got byte 0xe9 at 5"),
         (

@@ -7,7 +7,7 @@ import pytest
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import MSJob
-from kfp_mindspore.msjob.convert import Conversion, convert_msjob
+from kfp_mindspore.msjob.convert import Conversion, convert_file, convert_msjob
 from kfp_mindspore.msjob.topology import Endpoints, build_topology
 from kfp_mindspore.msjob.yaml_document import parse_msjob_yaml
 from tests.support.msjob_cases import DELETED, VALID, put
@@ -95,6 +95,7 @@ def test_the_published_sample_with_its_indentation_mended_is_converted() -> None
         "spec.replicaSpecs[0].template.spec.restartPolicy": "'OnFailure' is now that of msReplicaSpecs.Worker",
         "spec.replicaSpecs[0].replicaType": "MASTER is now msReplicaSpecs.Worker",
         "spec.masterPort": "left out",
+        "spec.replicaSpecs[0].template.spec.containers[0].env": "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT added",
     }
     assert all(change.reason for change in conversion.changes)
 
@@ -163,7 +164,7 @@ def test_references_to_the_containers_resources_are_renamed() -> None:
     master = replica(env=[{"name": "CORES", "valueFrom": reference}])
     master["template"]["spec"]["volumes"] = [{"name": "info", "downwardAPI": {"items": [{"path": "cpu", **reference}]}}]
     template = convert_msjob(first_job(master)).job.ms_replica_specs["Worker"].template
-    source = template["spec"]["containers"][0]["env"][0]["valueFrom"]
+    source = template["spec"]["containers"][0]["env"][-1]["valueFrom"]
     assert source["resourceFieldRef"]["containerName"] == "mindspore"
     assert template["spec"]["volumes"][0]["downwardAPI"]["items"][0]["resourceFieldRef"]["containerName"] == "mindspore"
 
@@ -199,12 +200,18 @@ def test_a_job_of_todays_form_is_left_as_it_is(document: dict[str, Any]) -> None
     assert conversion.job == MSJob.from_dict(document)
 
 
+KNOWN = (
+    "apiVersion, kind: must be one of MPIJob of kubeflow.org/v2beta1, TrainJob of trainer.kubeflow.org/v1alpha1, "
+    "AscendJob of mindxdl.gitee.com/v1, Job of batch.volcano.sh/v1alpha1, MSJob of mindspore.gitee.com/v1, "
+    "MSJob of kubeflow.org/v1"
+)
 MASTER, WORKER = replica(), replica("WORKER", 2)
 SPECS = "spec.replicaSpecs"
 BOTH = "must be the same in MASTER (spec.replicaSpecs[0]) and WORKER (spec.replicaSpecs[1]), which become one Worker"
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    (put(first_job(MASTER), "apiVersion", "v1"), "apiVersion: must be 'kubeflow.org/v1' or 'mindspore.gitee.com/v1', got 'v1'"),  # noqa: E501
-    (put(first_job(MASTER), "kind", "PyTorchJob"), "kind: must be 'MSJob', got 'PyTorchJob'"),
+    (put(first_job(MASTER), "apiVersion", "v1"), f"{KNOWN}, got 'MSJob' of 'v1'"),
+    (put(first_job(MASTER), "kind", "PyTorchJob"), f"{KNOWN}, got 'PyTorchJob' of 'kubeflow.org/v1'"),
+    (first_job(MASTER, terminationPolicy={"master": {"replicaName": "WORKER", "replicaRank": 1}}), "spec.terminationPolicy: must be the MASTER of rank 0, got {'master': {'replicaName': 'WORKER', 'replicaRank': 1}}"),  # noqa: E501
     (put(first_job(MASTER), "spec", DELETED), "spec: is required"),
     (put(first_job(MASTER), "spec", []), "spec: must be a mapping"),
     (first_job(), f"{SPECS}: must be a list of MASTER and WORKER, got []"),
@@ -241,6 +248,85 @@ def test_errors_of_both_generations_are_named_as_converted() -> None:
     with pytest.raises(ValidationError) as caught:
         convert_msjob(put(first_job(MASTER), "metadata.name", "a" * 52))
     assert "once converted, is invalid: metadata.name: must have at most 51 characters" in str(caught.value)
+
+
+# The shape of the only distributed sample of the first generation: a key that is given twice, a mount without its
+# volume in MASTER, and a host path in the mount of WORKER.
+DISTRIBUTED = """\
+apiVersion: kubeflow.org/v1
+kind: MSJob
+metadata: {name: old}
+spec:
+  masterPort: "23456"
+  schedulerName: batch
+  msImage: example.com/mindspore:0.1
+  RuntimeId: ab12
+  terminationPolicy: {master: {replicaName: MASTER, replicaRank: 0}}
+  replicaSpecs:
+    - replicaType: MASTER
+      template:
+        spec:
+          restartPolicy: OnFailure
+          containers:
+            - name: mindspore
+              command: [python, /code/train.py, --rank, $(RANK)]
+              volumeMounts: [{name: out, mountPath: /out}, {name: code, mountPath: /code}]
+          volumes: [{name: out, emptyDir: {}}]
+          restartPolicy: OnFailure
+    - replicaType: WORKER
+      replicas: 3
+      template:
+        spec:
+          restartPolicy: OnFailure
+          containers:
+            - name: mindspore
+              command: [python, /code/train.py, --rank, $(RANK)]
+              volumeMounts: [{name: out, mountPath: /out}, {name: code, hostPath: {path: /home/code}}]
+          volumes: [{name: out, emptyDir: {}}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+"""
+
+
+def test_distributed_sample_of_the_first_generation() -> None:
+    conversion = convert_file(DISTRIBUTED, source="old.yaml")
+    config, document = conversion.documents
+    assert config["kind"] == "ConfigMap"
+    worker = document["spec"]["msReplicaSpecs"]["Worker"]
+    assert (worker["replicas"], worker["restartPolicy"]) == (4, "OnFailure")
+    pod = worker["template"]["spec"]
+    assert pod["schedulerName"] == "batch"
+    assert pod["volumes"] == [{"name": "out", "emptyDir": {}}, {"name": "code", "hostPath": {"path": "/home/code"}}]
+    (container,) = pod["containers"]
+    assert container["image"] == "example.com/mindspore:0.1"
+    assert {item["mountPath"] for item in container["volumeMounts"]} == {"/out", "/code"}
+    assert {item["name"]: item["value"] for item in container["env"]} == {
+        "RANK": "$(MS_NODE_ID)",
+        "WORLD_SIZE": "$(MS_WORKER_NUM)",
+        "MASTER_ADDR": "$(MS_SCHED_HOST)",
+        "MASTER_PORT": "$(MS_SCHED_PORT)",
+    }
+    changes = {change.field: change.change for change in conversion.changes}
+    assert changes["line 20, column 11: restartPolicy"] == "given twice, the last is used"
+    assert changes["template.spec.volumes"] == "code added to all workers"
+    assert changes["spec.RuntimeId"] == changes["spec.terminationPolicy"] == "left out"
+    assert changes["spec.schedulerName"] == "'batch' is now schedulerName of the template"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("kind: ConfigMap\napiVersion: v1\n", "old.yaml: must hold a job"),
+        ("- a\n", "old.yaml: must hold one MSJob, got a list"),
+        ("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\n", "got 'PyTorchJob' of 'kubeflow.org/v1'"),
+    ],
+)
+def test_files_without_a_convertible_job_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        convert_file(text, source="old.yaml")
+    assert message in str(caught.value)
 
 
 def test_submitting_the_first_generation_hints_at_convert() -> None:

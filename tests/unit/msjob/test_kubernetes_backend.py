@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, UserError, ValidationError, WaitTimeoutError
-from kfp_mindspore.kube.errors import ConflictError, UnreachableError
+from kfp_mindspore.kube.errors import ConflictError, NotInstalledError, UnreachableError
 from kfp_mindspore.kube.resources import EVENTS, PODS
 from kfp_mindspore.msjob import KubernetesBackend, MSJobClient, build_msjob, run_job
 from kfp_mindspore.msjob.failure import JobFailedError
@@ -91,6 +91,24 @@ def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Town]:
     with FakeApiServer().serve() as server:
         kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig", namespace=NAMESPACE)
         yield Town(server, MSJobClient(KubernetesBackend(kubeconfig=kubeconfig)))
+
+
+RUNTIME_PATH = "/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes"
+TRAIN_PATH = f"/apis/trainer.kubeflow.org/v1alpha1/namespaces/{NAMESPACE}/trainjobs"
+
+
+def test_jobs_are_submitted_as_installed_kinds(town: Town) -> None:
+    town.server.kinds["/apis/trainer.kubeflow.org/v1alpha1"] = [
+        {"name": "trainjobs", "kind": "TrainJob", "namespaced": True},
+        {"name": "clustertrainingruntimes", "kind": "ClusterTrainingRuntime", "namespaced": False},
+    ]
+    town.client.create_job(build(workers=2, namespace=NAMESPACE), job_kind="TrainJob")
+    job, runtime = town.server.find(TRAIN_PATH, "job"), town.server.find(RUNTIME_PATH, "team-job")
+    assert job is not None
+    assert job["spec"]["runtimeRef"]["name"] == "team-job"
+    assert runtime is not None
+    with pytest.raises(NotInstalledError, match="this cluster cannot run MPIJob"):
+        town.client.create_job(build("other"), job_kind="MPIJob")
 
 
 def build(name: str = "job", **options: Any) -> Any:

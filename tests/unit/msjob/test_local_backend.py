@@ -15,6 +15,7 @@ from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, UserError, V
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.msjob import KubernetesBackend, LocalBackend, MSJob, MSJobClient, run_job
 from kfp_mindspore.msjob.failure import JobFailedError
+from kfp_mindspore.msjob.spec import ReplicaSpec
 from kfp_mindspore.msjob.status import Metric, Progress
 
 
@@ -48,6 +49,19 @@ def test_several_workers_get_a_scheduler_and_ranks(desk: Any) -> None:
         f"job-worker-{rank}": f"MS_NODE_ID={rank}\nMS_WORKER_NUM=2\nMS_SCHED_HOST=127.0.0.1\n" for rank in (0, 1)
     }
     assert desk.client.get_job_pod_names("job", is_master=True) == ["job-worker-0"]
+
+
+def test_parameter_servers_have_the_environment_of_their_role(desk: Any) -> None:
+    # `kfp_mindspore.training` refuses them; images with MindSpore before 2.9 use them.
+    job = desk.build("environment", "MS_ROLE", "environment", "MS_SERVER_NUM", workers=2)
+    worker = job.ms_replica_specs["Worker"]
+    job.ms_replica_specs["PS"] = ReplicaSpec(2, worker.restart_policy, worker.template)
+    desk.client.create_job(job)
+    assert desk.wait().status.state == "Succeeded"
+    roles = {"scheduler-0": "MS_SCHED", "ps-0": "MS_PSERVER", "ps-1": "MS_PSERVER"}
+    roles |= {f"worker-{rank}": "MS_WORKER" for rank in (0, 1)}
+    logs, _ = desk.client.get_job_logs("job", is_master=False)
+    assert logs == {f"job-{name}": f"MS_ROLE={role}\nMS_SERVER_NUM=2\n" for name, role in roles.items()}
 
 
 def test_success_policy_selects_the_deciding_workers(desk: Any) -> None:

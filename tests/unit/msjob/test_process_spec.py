@@ -104,7 +104,7 @@ def test_fields_of_the_pod(field: str, value: str) -> None:
         ({"resources": {"limits": {"cpu": "1"}}}, {}, f"{CONTAINER}.resources: ignored"),
         (
             {"volumeMounts": [{"name": "shm", "mountPath": "/tmp"}]},
-            {},
+            {"volumes": [{"name": "shm", "emptyDir": {}}]},
             f"{CONTAINER}.volumeMounts[0].mountPath: this machine's own",
         ),
         ({}, {"containers": [{"name": "sidecar"}]}, f"{PATH}.containers[1]: 'sidecar' does not run"),
@@ -126,7 +126,7 @@ def test_warnings(container: dict[str, Any], pod: dict[str, Any], warning: str) 
         ({"workingDir": "nowhere"}, {}, f"{CONTAINER}.workingDir: must be a directory"),
         (
             {"volumeMounts": [{"name": "data", "mountPath": "/no/such/place"}]},
-            {},
+            {"volumes": [{"name": "data", "emptyDir": {}}]},
             f"{CONTAINER}.volumeMounts[0].mountPath: must exist on this machine",
         ),
         ({}, {"initContainers": [{"name": "init"}]}, f"{PATH}.initContainers: must be absent"),

@@ -151,7 +151,7 @@ CASES: list[tuple[str, Any, str]] = [
     (f"{CONTAINER}.resources", {"limit": {}}, f"{CONTAINER}.resources.limit: unknown field; did you mean 'limits'?"),
     (f"{CONTAINER}.resources", {"limits": {"cpu": 0.5}}, f"{CONTAINER}.resources.limits.cpu: must be a whole number or text (put it in quotes), got 0.5"),  # noqa: E501
     (f"{CONTAINER}.livenessProbe", {"periodSeconds": "5"}, f"{CONTAINER}.livenessProbe.periodSeconds: must be a whole number, got '5'"),  # noqa: E501
-    (f"{CONTAINER}.volumeMounts", [{"name": "a", "mountpath": "/a", "mountPath": "/a"}], f"{CONTAINER}.volumeMounts[0].mountpath: unknown field; did you mean 'mountPath'?"),  # noqa: E501
+    (f"{CONTAINER}.volumeMounts", [{"name": "a", "mountpath": "/a", "mountPath": "/a"}], f"{CONTAINER}.volumeMounts[0].name: must be one of the pod's volumes (none), got 'a'; {CONTAINER}.volumeMounts[0].mountpath: unknown field; did you mean 'mountPath'?"),  # noqa: E501
 ]  # fmt: skip
 
 

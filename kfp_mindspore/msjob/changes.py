@@ -1,0 +1,23 @@
+"""Changes of a conversion between kinds of jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a conversion.
+
+    Attributes:
+        field: Path in the converted document.
+        change: The change.
+        reason: Its reason.
+    """
+
+    field: str
+    change: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.change}: {self.reason}"

@@ -1,0 +1,90 @@
+"""Other kinds of jobs that an MSJob converts to, each with the manifests of its own operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.msjob.changes import Change
+from kfp_mindspore.msjob.kinds import ascendjob, legacy, mpijob, trainjob, volcano
+from kfp_mindspore.msjob.kinds.common import JobKind, Notes
+from kfp_mindspore.msjob.spec import JobManifest
+
+KINDS: dict[str, JobKind] = {
+    kind.name: kind
+    for kind in (
+        *(mpijob.KIND, trainjob.KIND, ascendjob.KIND, volcano.KIND),
+        *(legacy.LEGACY, legacy.FIRST_GENERATION),
+    )
+}
+# Kinds that are read from their manifests; MSJobs of both generations are read by `kfp_mindspore.msjob.convert`.
+_READERS = (mpijob.KIND, trainjob.KIND, ascendjob.KIND, volcano.KIND)
+
+
+@dataclass(frozen=True)
+class Export:
+    """A job in another kind.
+
+    Attributes:
+        manifests: In the order in which they are created.
+        changes: Fields that the kind lacks or has in another form.
+    """
+
+    manifests: list[dict[str, Any]]
+    changes: tuple[Change, ...]
+
+
+def export_job(job: JobManifest, kind: str) -> Export:
+    """Return the manifests of a job in another kind.
+
+    Args:
+        job: A valid job.
+        kind: Of KINDS, case-insensitive.
+
+    Raises:
+        ValidationError: The kind is unknown, or cannot express the job.
+    """
+    found = next((item for name, item in KINDS.items() if name.lower() == kind.lower()), None)
+    if found is None:
+        raise ValidationError([f"kind: must be one of {', '.join(KINDS)}, got {kind!r}"])
+    notes = Notes()
+    manifests = found.export(job, notes)
+    if notes.errors:
+        raise ValidationError(notes.errors, subject=f"MSJob {job.name} as {found.name}")
+    return Export(manifests, tuple(notes.changes))
+
+
+def find_kind(document: Mapping[str, Any]) -> JobKind | None:
+    """Return the kind of a manifest, or None for MSJobs and other objects."""
+    names = (document.get("apiVersion"), document.get("kind"))
+    return next((kind for kind in _READERS if (kind.api_version, kind.kind) == names), None)
+
+
+def read_job(document: dict[str, Any], others: list[dict[str, Any]]) -> tuple[dict[str, Any], tuple[Change, ...]]:
+    """Return the document of an MSJob for a manifest of another kind, and the changes.
+
+    Args:
+        document: The manifest, for which `find_kind` returns a kind.
+        others: The other documents of its file; those that it refers to are removed.
+
+    Raises:
+        ValidationError: It cannot be converted; the message names the fields.
+    """
+    kind = find_kind(document)
+    assert kind is not None
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    subject = f"{kind.kind} {name}" if name else kind.kind
+    notes = Notes()
+    if not isinstance(metadata, Mapping) or not isinstance(document.get("spec"), Mapping):
+        raise ValidationError(["metadata, spec: must be mappings"], subject=subject)
+    try:
+        converted = kind.read(document, others, notes)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise ValidationError([f"spec: is not that of a {kind.kind} ({error!r})"], subject=subject) from None
+    if notes.errors:
+        raise ValidationError(notes.errors, subject=subject, hint="Change it in the file and convert it again.")
+    notes.change("kind", f"{kind.kind} is now MSJob", "the operator of MSJob runs it")
+    return converted, tuple(notes.changes)

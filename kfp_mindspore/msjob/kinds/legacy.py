@@ -1,0 +1,75 @@
+"""MSJobs for ms-operator (mindspore.gitee.com/v1), and for its first generation of 2020 (kubeflow.org/v1)."""
+
+from __future__ import annotations
+
+import copy
+
+from kfp_mindspore.msjob.kinds.common import (
+    JobKind,
+    Manifest,
+    Notes,
+    copy_metadata,
+    copy_template,
+    find_container,
+    get_port,
+    note_dropped,
+    refuse_parameter_servers,
+    wrap_command,
+)
+from kfp_mindspore.msjob.names import API_VERSION, FIRST_API_VERSION, KIND, PARAMETER_SERVER, SCHEDULER, WORKER
+from kfp_mindspore.msjob.spec import JobManifest
+
+_RUN_POLICY = (
+    *("activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "schedulingPolicy"),
+    "ttlSecondsAfterFinished",
+)
+_KEPT = (*_RUN_POLICY, "successPolicy", "enableDynamicWorker")
+
+
+def export(job: JobManifest, notes: Notes) -> list[Manifest]:
+    """Return the MSJob with the fields of ms-operator's definition, and a scheduler, which it does not add itself."""
+    note_dropped(job, "ms-operator", _KEPT, notes)
+    document = job.to_dict()
+    spec = {name: value for name, value in document["spec"].items() if name in (*_KEPT, "msReplicaSpecs")}
+    if run_policy := document["spec"].get("runPolicy"):
+        spec["runPolicy"] = {name: value for name, value in run_policy.items() if name in _RUN_POLICY}
+    replicas = spec["msReplicaSpecs"]
+    if SCHEDULER not in replicas and (job.workers > 1 or PARAMETER_SERVER in replicas):
+        policy = replicas[WORKER].get("restartPolicy", "Never")
+        template = copy_template(job, SCHEDULER)
+        spec["msReplicaSpecs"] = {SCHEDULER: {"replicas": 1, "restartPolicy": policy, "template": template}, **replicas}
+    return [{"apiVersion": API_VERSION, "kind": KIND, "metadata": copy_metadata(job), "spec": spec}]
+
+
+def export_first(job: JobManifest, notes: Notes) -> list[Manifest]:
+    """Return the MSJob of the first generation: worker 0 is its MASTER.
+
+    Its operator sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, from which the entry point sets MS_*.
+    """
+    refuse_parameter_servers(job, "the first generation of MSJob")
+    note_dropped(job, "the first generation of MSJob", (), notes)
+    template = copy_template(job, WORKER)
+    policy = job.ms_replica_specs[WORKER].restart_policy or "Never"
+    template["spec"]["restartPolicy"] = "OnFailure" if policy == "ExitCode" else policy
+    port = get_port(job)
+    if job.workers > 1:
+        wrap_command(find_container(template), f"spec.msReplicaSpecs.{WORKER}.template.spec.containers[0]", notes)
+    replicas = [{"replicaType": "MASTER", "replicas": 1, "masterPort": port, "template": template}]
+    if job.workers > 1:
+        replicas.append({
+            "replicaType": "WORKER", "replicas": job.workers - 1, "masterPort": port,
+            "template": copy.deepcopy(template),
+        })  # fmt: skip
+    spec = {"replicaSpecs": replicas}
+    return [{"apiVersion": FIRST_API_VERSION, "kind": KIND, "metadata": copy_metadata(job), "spec": spec}]
+
+
+def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
+    """Return the document itself: an MSJob of ms-operator is valid here."""
+    return job
+
+
+LEGACY = JobKind("legacy", API_VERSION, KIND, "MSJob for ms-operator", export, read)
+FIRST_GENERATION = JobKind(
+    "first-generation", FIRST_API_VERSION, KIND, "MSJob of 2020 (kubeflow.org/v1)", export_first, read
+)

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.msjob import MSJob, build_msjob
+from kfp_mindspore.msjob.convert import convert_file
+from kfp_mindspore.msjob.kinds import KINDS, export_job
+from tests.support.msjob_cases import VALID, build_job, build_template, put
+
+CRDS = Path(os.environ.get("KFP_MINDSPORE_CRDS", Path(__file__).parents[4] / "shared" / "crds"))
+# AscendJob and the first generation have no published definition.
+DEFINITIONS = {
+    "MPIJob": "mpijobs.kubeflow.org",
+    "TrainJob": "trainjobs.trainer.kubeflow.org",
+    "ClusterTrainingRuntime": "clustertrainingruntimes.trainer.kubeflow.org",
+    "Job": "jobs.batch.volcano.sh",
+    "MSJob": "msjobs.mindspore.gitee.com",
+}
+JOB = (Path(__file__).parents[2] / "golden" / "kinds" / "job.yaml").read_text()
+COMMAND = ["python", "train.py"]
+ENTRYPOINT = ["python", "-m", "kfp_mindspore.msjob.entrypoint", "--"]
+
+
+def get_variables(container: dict[str, Any]) -> dict[str, Any]:
+    return {item["name"]: item.get("value") for item in container.get("env", [])}
+
+
+def list_unknown(schema: dict[str, Any], value: Any, path: str = "") -> Iterator[str]:
+    """Yield the fields that the API server would prune."""
+    if schema.get("x-kubernetes-preserve-unknown-fields"):
+        return
+    if isinstance(value, dict):
+        inner = schema.get("additionalProperties")
+        for name, item in value.items():
+            field = schema.get("properties", {}).get(name, inner)
+            if isinstance(field, dict):
+                yield from list_unknown(field, item, f"{path}.{name}")
+            elif schema.get("properties"):
+                yield f"{path}.{name}"
+    elif isinstance(value, list):
+        for item in value:
+            yield from list_unknown(schema.get("items", {}), item, f"{path}[]")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["golden", *VALID])
+def test_manifests_are_valid_by_the_published_definitions(name: str, kind: str) -> None:
+    job = MSJob.from_yaml(JOB) if name == "golden" else MSJob.from_dict(VALID[name])
+    cannot = "PS" in job.ms_replica_specs or any(
+        "command" not in item.container for item in job.ms_replica_specs.values()
+    )
+    try:
+        manifests = job.to(kind)
+    except ValidationError:
+        # test_refusals has the messages.
+        if not cannot:
+            raise
+        manifests = []
+    for manifest in manifests:
+        file = CRDS / f"{DEFINITIONS.get(manifest['kind'], 'none')}.json"
+        group = manifest["apiVersion"].partition("/")[0]
+        if kind in ("AscendJob", "first-generation"):
+            continue
+        if not file.exists():
+            pytest.skip(f"{file.name} is not there: KFP_MINDSPORE_CRDS names the folder of published definitions")
+        definition = json.loads(file.read_text())["spec"]
+        version = next(item for item in definition["versions"] if manifest["apiVersion"] == f"{group}/{item['name']}")
+        schema = version["schema"]["openAPIV3Schema"]
+        body = {key: value for key, value in manifest.items() if key != "metadata"}
+        jsonschema.validate(body, schema)
+        assert list(list_unknown(schema, body)) == []
+
+
+@pytest.mark.parametrize("kind", ["MPIJob", "TrainJob", "AscendJob", "volcano", "legacy", "first-generation"])
+def test_jobs_survive_a_round_trip(kind: str) -> None:
+    job = MSJob.from_yaml(JOB)
+    text = yaml.safe_dump_all(job.to(kind))
+    back = convert_file(text, to=None).jobs[0]
+    worker, expected = back.ms_replica_specs["Worker"], job.ms_replica_specs["Worker"]
+    assert (back.name, back.namespace, worker.replicas) == (job.name, job.namespace, expected.replicas)
+    assert worker.restart_policy in ("ExitCode", "OnFailure")
+    container = {**worker.container, "command": worker.container["command"] + worker.container.pop("args", [])}
+    expected_container = {**expected.container, "command": [*COMMAND, "--epochs", "5"]}
+    expected_container.pop("args")
+    if kind == "first-generation":
+        container["command"] = container["command"][len(ENTRYPOINT) :]
+    assert get_variables(expected_container).items() <= get_variables(container).items()
+    assert [container[name] for name in ("name", "image", "command", "resources", "volumeMounts")] == [
+        expected_container[name] for name in ("name", "image", "command", "resources", "volumeMounts")
+    ]
+    assert worker.template["spec"]["volumes"] == expected.template["spec"]["volumes"]
+    if kind != "first-generation":
+        assert back.effective_run_policy.backoff_limit == 2
+        assert not {"MS_ROLE", "MS_SCHED_HOST", "MS_WORKER_NUM"} & get_variables(container).keys()
+
+
+def test_mpijob_starts_a_rank_per_device_and_passes_variables_on() -> None:
+    job = MSJob.from_yaml(JOB.replace("gpu: 1", "gpu: 2"))
+    (manifest,) = job.to("MPIJob")
+    replicas = manifest["spec"]["mpiReplicaSpecs"]
+    (launcher,) = replicas["Launcher"]["template"]["spec"]["containers"]
+    assert (manifest["spec"]["slotsPerWorker"], replicas["Worker"]["replicas"]) == (2, 3)
+    words = " ".join(launcher["command"])
+    assert words.startswith("mpirun --allow-run-as-root --bind-to none -np 6 -x PATH -x MS_SCHED_HOST")
+    assert words.endswith("-x KFP_MINDSPORE_OUTPUT_DIR " + " ".join([*ENTRYPOINT, *COMMAND, "--epochs", "5"]))
+    assert get_variables(launcher)["MS_SCHED_HOST"] == "lenet-worker-0.lenet"
+    assert "resources" not in launcher
+    (worker,) = replicas["Worker"]["template"]["spec"]["containers"]
+    assert "command" not in worker
+
+
+def test_trainjob_has_ranks_by_index_and_the_jobsets_name_of_the_scheduler() -> None:
+    runtime, manifest = MSJob.from_yaml(JOB).to("TrainJob")
+    assert runtime["metadata"]["labels"] == {"trainer.kubeflow.org/framework": "mindspore"}
+    assert manifest["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"] == "team-lenet"
+    trainer = manifest["spec"]["trainer"]
+    assert (trainer["numNodes"], trainer["command"]) == (3, [*ENTRYPOINT, *COMMAND])
+    variables = get_variables(trainer)
+    assert variables["MS_SCHED_HOST"] == "lenet-scheduler-0-0.lenet"
+    assert (variables["MS_ROLE"], variables["MS_WORKER_NUM"]) == ("MS_WORKER", "3")
+    scheduler, node = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    assert (scheduler["name"], node["name"]) == ("scheduler", "node")
+    (container,) = scheduler["template"]["spec"]["template"]["spec"]["containers"]
+    assert container["resources"] == {"limits": {"cpu": 2}}
+    assert get_variables(container)["MS_ROLE"] == "MS_SCHED"
+    assert node["template"]["spec"]["completions"] == 3
+
+
+def test_volcano_schedules_the_gang_and_runs_parameter_servers() -> None:
+    replica = {"replicas": 2, "restartPolicy": "Never", "template": build_template(command=COMMAND)}
+    (manifest,) = MSJob.from_dict(build_job(Worker=replica, PS=replica)).to("volcano")
+    spec = manifest["spec"]
+    assert {task["name"]: task["replicas"] for task in spec["tasks"]} == {"scheduler": 1, "ps": 2, "worker": 2}
+    assert (spec["minAvailable"], spec["maxRetry"]) == (5, 0)
+    assert {"event": "PodFailed", "action": "AbortJob"} in spec["policies"]
+    assert set(spec["plugins"]) == {"env", "svc"}
+    roles = [get_variables(task["template"]["spec"]["containers"][0]) for task in spec["tasks"]]
+    assert [role["MS_ROLE"] for role in roles] == ["MS_SCHED", "MS_PSERVER", "MS_WORKER"]
+    assert {(role["MS_SERVER_NUM"], role["MS_SCHED_HOST"]) for role in roles} == {("2", "digits-scheduler-0.digits")}
+
+
+@pytest.mark.parametrize(("cards", "total"), [(None, "3"), (8, "24")])
+def test_ascendjob_counts_cards(cards: int | None, total: str) -> None:
+    resources = {"limits": {"huawei.com/Ascend910": cards}} if cards else {}
+    job = build_msjob("npu", command=COMMAND, image="a", workers=3, resources=resources)
+    (manifest,) = job.to("AscendJob")
+    assert manifest["metadata"]["labels"]["framework"] == "mindspore"
+    assert manifest["spec"]["runPolicy"]["schedulingPolicy"]["minAvailable"] == 4
+    worker = manifest["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]
+    (container,) = worker["containers"]
+    assert container["name"] == "ascend"
+    assert container["resources"]["limits"] == {"huawei.com/Ascend910": cards or 1}
+    variables = get_variables(container)
+    assert (variables["MS_LOCAL_WORKER"], variables["MS_WORKER_NUM"]) == (str(cards or 1), total)
+    assert variables["RANK_TABLE_FILE"] == "/user/serverid/devindex/config/hccl.json"
+    assert worker["volumes"] == [{"name": "ranktable", "hostPath": {"path": "/user/mindx-dl/ranktable/default.npu"}}]
+    (scheduler,) = manifest["spec"]["replicaSpecs"]["Scheduler"]["template"]["spec"]["containers"]
+    assert "huawei.com/Ascend910" not in str(scheduler.get("resources"))
+
+
+def test_first_generation_makes_worker_0_its_master() -> None:
+    (manifest,) = MSJob.from_yaml(JOB).to("first-generation")
+    assert [(item["replicaType"], item["replicas"]) for item in manifest["spec"]["replicaSpecs"]] == [
+        ("MASTER", 1),
+        ("WORKER", 2),
+    ]
+
+
+def test_dropped_fields_are_named() -> None:
+    document = put(yaml.safe_load(JOB), "spec.topologyKey", "topology.kubernetes.io/zone")
+    changes = {change.field for change in export_job(MSJob.from_dict(document), "TrainJob").changes}
+    assert changes == {"spec.topologyKey", "spec.runPolicy.schedulingPolicy"}
+
+
+SERVERS = build_job(
+    Worker={"template": build_template(command=COMMAND)}, PS={"template": build_template(command=COMMAND)}
+)
+IMAGE_ONLY = put(yaml.safe_load(JOB), "spec.msReplicaSpecs.Worker.template.spec.containers[0].command", None)
+
+
+@pytest.mark.parametrize(
+    ("document", "kind", "error"),
+    [
+        (SERVERS, "MPIJob", "spec.msReplicaSpecs.PS: must be absent, MPIJob has no parameter servers"),
+        (SERVERS, "TrainJob", "spec.msReplicaSpecs.PS: must be absent"),
+        (SERVERS, "AscendJob", "spec.msReplicaSpecs.PS: must be absent"),
+        (IMAGE_ONLY, "MPIJob", "containers[0].command: is required: mpirun starts it"),
+        (IMAGE_ONLY, "volcano", "containers[0].command: is required, since the entry point is put before it"),
+        (SERVERS, "RayJob", "kind: must be one of MPIJob, TrainJob, AscendJob, volcano, legacy, first-generation"),
+    ],
+)
+def test_refusals(document: dict[str, Any], kind: str, error: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        MSJob.from_dict(document).to(kind)
+    assert error in str(caught.value)
+
+
+NAMED = "metadata: {name: a}"
+MPI = """\
+apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+metadata: {name: pi}
+spec:
+  slotsPerWorker: 1
+  mpiReplicaSpecs:
+    Launcher:
+      template:
+        spec:
+          containers:
+            - name: launcher
+              image: a
+              command: [mpirun, -n, "2", -x, LEVEL=3, --mca, btl, tcp, python, train.py]
+    Worker:
+      replicas: 2
+      template: {spec: {containers: [{name: worker, image: a, command: [/usr/sbin/sshd, -De]}]}}
+"""
+VOLCANO = """\
+apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {name: pi}
+spec:
+  minAvailable: 2
+  tasks:
+    - {name: scheduler, replicas: 1, template: {spec: {containers: [{name: a, image: a, command: [python]}]}}}
+    - {name: worker, replicas: 1, template: {spec: {restartPolicy: Never, containers: [{name: a, image: a}]}}}
+"""
+
+
+def test_an_mpijob_of_others_is_converted() -> None:
+    job = convert_file(MPI).jobs[0]
+    assert (job.workers, job.ms_replica_specs["Worker"].container["command"]) == (2, COMMAND)
+    assert get_variables(job.ms_replica_specs["Worker"].container) == {"LEVEL": "3"}
+    assert list(convert_file(VOLCANO).jobs[0].ms_replica_specs) == ["Scheduler", "Worker"]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (MPI.replace("mpirun", "bash"), "must start with mpirun or mpiexec, got ['bash']"),
+        (MPI.replace("--mca", "--gpu"), "unknown option of mpirun '--gpu'"),
+        (MPI.replace("    Worker:", "    Slave:"), "spec.mpiReplicaSpecs: must have Launcher and Worker"),
+        (VOLCANO.replace("scheduler", "monitor"), "spec.tasks: 'monitor' must be one of scheduler, ps and worker"),
+        (VOLCANO.replace("  minAvailable: 2", "  networkTopology: {}"), "spec.networkTopology: cannot be converted"),
+        (f"{NAMED}\napiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainJob\nspec: {{runtimeRef: {{name: b}}}}",
+         "spec.runtimeRef.name: the runtime 'b' must be in the same file"),
+        (f"{NAMED}\napiVersion: mindxdl.gitee.com/v1\nkind: AscendJob\nspec: {{replicaSpecs: {{Master: {{}}}}}}",
+         "spec.replicaSpecs.Master: must be Scheduler or Worker"),
+        (MPI.partition("spec:")[0] + "spec: {mpiReplicaSpecs: {Launcher: 1, Worker: 2}}", "is not that of a MPIJob"),
+    ],
+)  # fmt: skip
+def test_foreign_jobs_without_an_equivalent_are_refused(text: str, error: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        convert_file(text)
+    assert error in str(caught.value)
+
+
+def test_submitting_another_kind_hints_at_convert() -> None:
+    with pytest.raises(ValidationError) as caught:
+        MSJob.from_yaml(VOLCANO)
+    assert caught.value.hint == (
+        "It is a job of batch.volcano.sh/v1alpha1; convert it with: kfp-mindspore job convert FILE"
+    )
