@@ -58,7 +58,7 @@ class Checkpoint:
         seed: Seed of the run.
         network: How to build the network.
         metrics: Newest metrics by name, such as {"loss": 0.1, "accuracy": 0.97}.
-        training: Further state for resuming: epochs, steps per epoch, batch size, workers, callbacks.
+        training: Further state for resuming: epochs, steps per epoch, batch size, workers, position, callbacks.
         files: Name to {"sha256": …, "size": bytes}.
         mindspore_version: The version that wrote it.
         preprocessing: Declaration of the steps from raw columns to the network's inputs
@@ -127,6 +127,11 @@ class Checkpoint:
 def name_checkpoint(epoch: int, step: int) -> str:
     """Return the directory name of a checkpoint, `<epochs done, 5 digits>-<steps done>`."""
     return f"{epoch:05d}-{step}"
+
+
+def is_checkpoint_name(name: str) -> bool:
+    """Return whether a name has the form of `name_checkpoint`."""
+    return _NAME.fullmatch(name) is not None
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ NETWORK_PARAMETERS = (
     "accumulate",
     "batch_size",
     "checkpoint_epochs",
+    "checkpoint_steps",
     "class_weights",
     "clip_norm",
     "clip_value",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mindspore import Parameter, Tensor, load_checkpoint, save_checkpoint
+from mindspore import Parameter, Tensor, load_checkpoint
 from mindspore.train import Callback, EarlyStopping, History, LambdaCallback, ReduceLROnPlateau, TimeMonitor
 from mindspore.train import callback as _builtin
 
@@ -169,38 +170,37 @@ def _check_monitor(field: str, monitor: Any, known: Sequence[str]) -> None:
         raise UserError(f"{field}: no metric {monitor!r}{suggest(str(monitor), known)}", hint=hint)
 
 
-def save_callbacks(callbacks: Sequence[Any], directory: Path) -> list[dict[str, Any]]:
-    """Return the state of callbacks; the best weights of EarlyStopping become files in `directory`.
+def copy_callbacks(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
+    """Return the state of callbacks.
 
     The state of a user's callback is saved if it has `state_dict()` and `load_state_dict(state)`; the state is JSON.
 
     Args:
         callbacks: The run's callbacks.
-        directory: The checkpoint being written.
 
     Returns:
-        One JSON object per callback, in their order.
+        One JSON object per callback, in their order; and the best weights of EarlyStopping and keep_best as arguments
+        of `mindspore.save_checkpoint` by file name. Both callbacks replace these weights and do not change them.
     """
     described = []
+    weights: dict[str, list[dict[str, Any]]] = {}
     for index, callback in enumerate(callbacks):
         entry: dict[str, Any] = {"class": type(callback).__name__}
         names = _get_state_attributes(callback)
         if hasattr(callback, "state_dict"):
-            entry["state"] = callback.state_dict()
+            entry["state"] = copy.deepcopy(callback.state_dict())
         elif names:
             entry["state"] = {name: _to_plain(getattr(callback, name)) for name in names}
-        keeps_weights = isinstance(callback, (EarlyStopping, BestWeights))
-        weights = callback.best_weights_param_dict if keeps_weights else None
-        if weights:
+        if isinstance(callback, (EarlyStopping, BestWeights)) and callback.best_weights_param_dict:
             entry["weights"] = f"callback-{index}.ckpt"
-            parameters = [{"name": name, "data": parameter} for name, parameter in weights.items()]
-            save_checkpoint(parameters, str(directory / entry["weights"]))
+            best = callback.best_weights_param_dict.items()
+            weights[entry["weights"]] = [{"name": name, "data": parameter} for name, parameter in best]
         described.append(entry)
-    return described
+    return described, weights
 
 
 def restore_callbacks(callbacks: Sequence[Any], described: Sequence[dict[str, Any]], directory: Path) -> None:
-    """Restore the state of `save_callbacks`; call it after `on_train_begin`, which resets callbacks."""
+    """Restore the state of `copy_callbacks`; call it after `on_train_begin`, which resets callbacks."""
     kinds = [type(callback).__name__ for callback in callbacks]
     recorded = [entry["class"] for entry in described]
     if kinds != recorded:

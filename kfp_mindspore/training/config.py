@@ -24,7 +24,15 @@ PRECISIONS = ("float32", "float16", "bfloat16")
 EARLY_STOPPING = ("monitor", "min_delta", "patience", "mode", "baseline", "restore_best_weights", "verbose")
 REDUCE_ON_PLATEAU = ("monitor", "factor", "patience", "mode", "min_delta", "cooldown", "min_lr", "verbose")
 
-_COUNTS = ("epochs", "batch_size", "accumulate", "validation_epochs", "checkpoint_epochs", "keep_checkpoints")
+_COUNTS = (
+    "epochs",
+    "batch_size",
+    "accumulate",
+    "validation_epochs",
+    "checkpoint_epochs",
+    "checkpoint_steps",
+    "keep_checkpoints",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +51,10 @@ class TrainingConfig:
         metrics: Names of MindSpore metrics, such as ("accuracy",), or mindspore.train metrics by name, over the
             validation set. `output.metric` names the metric of one of several outputs.
         validation_epochs: Epochs between validations; the last epoch is always validated.
-        checkpoint_dir: Directory of checkpoints; default KFP_MINDSPORE_CHECKPOINT_DIR, without which none are written.
+        checkpoint_dir: Directory or URI (s3://, gs://) of checkpoints; default KFP_MINDSPORE_CHECKPOINT_DIR, without
+            which none are written.
         checkpoint_epochs: Epochs between checkpoints; the last epoch always has one.
+        checkpoint_steps: Optimizer steps between further checkpoints within an epoch.
         keep_checkpoints: Number of newest checkpoints to keep.
         output_dir: Directory of metrics.jsonl and the final `checkpoint`; default KFP_MINDSPORE_OUTPUT_DIR.
         schedule: Factor of the optimizer's learning rate by step: a name (constant, cosine, linear, polynomial,
@@ -86,6 +96,7 @@ class TrainingConfig:
     validation_epochs: int = 1
     checkpoint_dir: Path | str | None = None
     checkpoint_epochs: int = 1
+    checkpoint_steps: int | None = None
     keep_checkpoints: int = 3
     output_dir: Path | str | None = None
     schedule: Schedule | Mapping[str, Any] | str = "constant"
@@ -147,6 +158,8 @@ def _check_numbers(config: TrainingConfig) -> list[str]:
     errors = []
     for name in _COUNTS:
         value = getattr(config, name)
+        if value is None and name == "checkpoint_steps":
+            continue
         if not _is_integer(value):
             errors.append(f"{name}: must be an integer, got {value!r} ({type(value).__name__})")
         elif value < 1:

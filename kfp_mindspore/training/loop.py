@@ -33,7 +33,7 @@ class FitResult:
         metrics: Of the final weights: `loss` (training, last epoch), `eval_loss` and the validation metrics.
         history: One record per epoch, as in metrics.jsonl.
         checkpoint: The final checkpoint, `<output_dir>/checkpoint`; None without an output directory.
-        resumed_from: The checkpoint that training was resumed from, or None.
+        resumed_from: Path or URI of the checkpoint that training was resumed from, or None.
         seconds: Wall-clock time of this call.
         best_epoch: Epoch of the final weights with `keep_best`, otherwise None.
     """
@@ -44,7 +44,7 @@ class FitResult:
     metrics: Mapping[str, float]
     history: Sequence[Mapping[str, Any]]
     checkpoint: Path | None
-    resumed_from: Path | None
+    resumed_from: Path | str | None
     seconds: float
     best_epoch: int | None = None
 
@@ -117,6 +117,7 @@ def fit(
     # These modules import mindspore.
     from kfp_mindspore.training import checks, state
     from kfp_mindspore.training import data as sources
+    from kfp_mindspore.training.checkpointing import Checkpointer
     from kfp_mindspore.training.run import Run
 
     checks.check_objects(network, loss, optimizer, config)
@@ -125,17 +126,24 @@ def fit(
         avoid_slow_convolutions()
     set_seed(config.seed)
     config = config.replace(
-        checkpoint_dir=_resolve_directory(config.checkpoint_dir, CHECKPOINT_VARIABLE),
-        output_dir=_resolve_directory(config.output_dir, OUTPUT_VARIABLE),
+        checkpoint_dir=_resolve_location(config.checkpoint_dir, CHECKPOINT_VARIABLE),
+        output_dir=_resolve_location(config.output_dir, OUTPUT_VARIABLE),
         verbose=config.verbose and worker.is_writer,
     )
     description = state.describe_network(network, config.network_factory, config.network_arguments)
     if config.output_dir is not None and not description.factory and worker.is_writer:
         _logger.warning("the network's class cannot be imported by name: set network_factory=… to export it later")
     has_loss = loss is not None
-    with use_graph_mode(), events.span("training.fit"), Termination() as termination:
+    location = None if config.checkpoint_dir is None else str(config.checkpoint_dir)
+    with (
+        use_graph_mode(),
+        events.span("training.fit"),
+        Termination() as termination,
+        Checkpointer(location, config.keep_checkpoints, is_writer=worker.is_writer) as checkpoints,
+    ):
         run = Run(
             config,
+            checkpoints,
             network=network,
             description=description,
             loss=loss,
@@ -163,6 +171,9 @@ def fit(
     )
 
 
-def _resolve_directory(given: Path | str | None, variable: str) -> Path | None:
-    value = given or os.environ.get(variable)
-    return Path(value).expanduser().absolute() if value else None
+def _resolve_location(given: Path | str | None, variable: str) -> str | None:
+    """Return an absolute path, or a URI as it is."""
+    value = str(given or os.environ.get(variable) or "")
+    if "://" in value:
+        return value
+    return str(Path(value).expanduser().absolute()) if value else None

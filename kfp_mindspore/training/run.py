@@ -7,18 +7,15 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import mindspore
 import numpy as np
 from mindspore.train import RunContext
 
 from kfp_mindspore import events
 from kfp_mindspore.errors import KfpMindSporeError, UserError
-from kfp_mindspore.formats import checkpoint as checkpoints
-from kfp_mindspore.formats.checkpoint import Checkpoint, NetworkSpec
+from kfp_mindspore.formats.checkpoint import Checkpoint, NetworkSpec, name_checkpoint
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.training import distributed, watchdog
 from kfp_mindspore.training.callbacks import (
@@ -26,9 +23,10 @@ from kfp_mindspore.training.callbacks import (
     CallbackList,
     CallbackParams,
     build_callbacks,
+    copy_callbacks,
     restore_callbacks,
-    save_callbacks,
 )
+from kfp_mindspore.training.checkpointing import RANDOM_FILE, Checkpointer, Snapshot
 from kfp_mindspore.training.checks import apply_precision, check_returned_loss
 from kfp_mindspore.training.config import TrainingConfig
 from kfp_mindspore.training.data import Source, Validation
@@ -41,7 +39,12 @@ from kfp_mindspore.training.profile import Profile
 from kfp_mindspore.training.progress import ProgressReporter
 from kfp_mindspore.training.rates import RateSetter
 from kfp_mindspore.training.signals import EXIT_CODE, Termination
-from kfp_mindspore.training.state import load_parameters, save_parameters
+from kfp_mindspore.training.state import (
+    copy_parameters,
+    load_parameters,
+    read_random_state,
+    restore_random_state,
+)
 from kfp_mindspore.training.steps import Trainer
 from kfp_mindspore.training.validation import ValidationLoop
 
@@ -58,12 +61,13 @@ class Run:
         stopped: Whether a callback requested a stop.
         metrics: Newest metrics by name.
         history: The epochs' records.
-        resumed_from: The checkpoint that the run was resumed from, or None.
+        resumed_from: Path or URI of the checkpoint that the run was resumed from, or None.
     """
 
     def __init__(
         self,
         config: TrainingConfig,
+        checkpoints: Checkpointer,
         *,
         network: Any,
         description: NetworkSpec,
@@ -76,13 +80,13 @@ class Run:
         termination: Termination,
     ) -> None:
         self.config = config
-        self._checkpoint_dir = None if config.checkpoint_dir is None else Path(config.checkpoint_dir)
+        self._checkpoints = checkpoints
         self._output_dir = None if config.output_dir is None else Path(config.output_dir)
         self.epoch = 0
         self.step = 0
         self.stopped = False
         self.metrics: dict[str, float] = {}
-        self.resumed_from: Path | None = None
+        self.resumed_from: Path | str | None = None
         self.history = History(None)
         self._network = network
         self._description = description
@@ -136,7 +140,7 @@ class Run:
             train_network=None,
         )
         self._context = RunContext(self._params)
-        self._callback_states: list[dict[str, Any]] = []
+        self._resumed: Checkpoint | None = None
         # Of the current epoch: samples done by all workers, sum of their losses.
         self._position = 0
         self._loss_sum = 0.0
@@ -151,10 +155,8 @@ class Run:
 
     def start(self) -> None:
         """Resume from the newest intact checkpoint, if there is one."""
-        root, writes = self._checkpoint_dir, self._worker.is_writer
-        if root is not None and writes:
-            checkpoints.remove_leftovers(root)
-        found = checkpoints.get_latest_checkpoint(root) if root is not None else None
+        writes = self._worker.is_writer
+        found = self._checkpoints.open()
         distributed.check_agreement(self._worker, "the newest checkpoint", found.path.name if found else "none")
         records: list[dict[str, Any]] = []
         if found is not None:
@@ -171,11 +173,11 @@ class Run:
         self.epoch, self.step = found.epoch, found.step
         self.metrics = dict(found.metrics)
         self.stopped = bool(training.get("stopped")) and training.get("epochs") == self.config.epochs
-        self._callback_states = list(training.get("callbacks", ()))
-        self.resumed_from = found.path
+        self._resumed = found
+        self.resumed_from = self._checkpoints.locate(found.path.name)
         if found.seed != self.config.seed:
             _logger.warning(
-                "%s was trained with seed %d, this run has seed %d", found.path, found.seed, self.config.seed
+                "%s was trained with seed %d, this run has seed %d", self.resumed_from, found.seed, self.config.seed
             )
         # Without `samples` a checkpoint of an earlier version, whose unit is the step.
         unit = 1 if "samples" in training else self._source.batch_size
@@ -189,27 +191,36 @@ class Run:
             self._loss_sum = float(training.get("loss_sum", 0.0)) * unit
         elif training.get("position"):
             _logger.warning(
-                "%s has other samples than this run: epoch %d starts at its first one", found.path, self.epoch + 1
+                "%s has other samples than this run: epoch %d starts at its first one",
+                self.resumed_from,
+                self.epoch + 1,
             )
         if self.config.verbose:
             print(
-                f"resuming from {found.path}: epoch {self.epoch} of {self.config.epochs}, step {self.step}", flush=True
+                f"resuming from {self.resumed_from}: epoch {self.epoch} of {self.config.epochs}, step {self.step}",
+                flush=True,
             )
 
     def train(self) -> None:
         """Run the remaining epochs."""
         self._params.cur_step_num = self.step
-        if self.resumed_from is not None:
+        if self._resumed is not None:
             self._params.cur_epoch_num = self.epoch
         self._freeze()
         with self._callbacks:
             self._callbacks.call("on_train_begin", self._context)
-            if self.resumed_from is not None:
-                restore_callbacks(self._callbacks.callbacks, self._callback_states, self.resumed_from)
+            if self._resumed is not None:
+                self._restore_state(self._resumed)
             while self.epoch < self.config.epochs and not self.stopped:
                 self._run_epoch()
             self._load_average()
             self._callbacks.call("on_train_end", self._context)
+
+    def _restore_state(self, found: Checkpoint) -> None:
+        """Restore what `on_train_begin` resets: callbacks and random numbers."""
+        restore_callbacks(self._callbacks.callbacks, found.training.get("callbacks", ()), found.path)
+        if RANDOM_FILE in found.files:
+            restore_random_state((found.path / RANDOM_FILE).read_text(encoding="utf-8"))
 
     def _run_epoch(self) -> None:
         params = self._params
@@ -254,7 +265,7 @@ class Run:
         record["seconds"] = self._profile.round()
         self.history.append(record)
         last = self.stopped or self.epoch == self.config.epochs
-        if last or terminated or self.epoch % self.config.checkpoint_epochs == 0:
+        if last or terminated or self.epoch % self.config.checkpoint_epochs == 0 or self._is_checkpoint_step():
             with self._profile.measure("checkpoint"):
                 self._write_checkpoint()
         record["seconds"] = self._profile.round()
@@ -298,15 +309,19 @@ class Run:
             self.step += 1
             watchdog.end_step(self.step)
             self._position += batch.samples
+            self._poll_checkpoints()
             callbacks.call("on_train_step_end", context)
             self._show_progress()
             if context.get_stop_requested():
                 break
-            if terminated and not self._source.is_finished(self._position):
+            if not self._source.is_finished(self._position) and (terminated or self._is_checkpoint_step()):
                 self._collect_losses()
                 distributed.average_statistics(self._worker, self._network)
+                begun = time.perf_counter()
                 self._write_checkpoint()
-                self._exit()
+                seconds["checkpoint"] += time.perf_counter() - begun
+                if terminated:
+                    self._exit()
         return terminated
 
     def _report_ranks(self) -> list[float]:
@@ -358,51 +373,59 @@ class Run:
             return None
         path = output / "checkpoint"
         if self._worker.is_writer:
-            self._write(path, ())
+            self._checkpoints.wait()
+            self._take_snapshot(is_final=True).write(path)
         return path
 
-    def _write_checkpoint(self) -> None:
-        root = self._checkpoint_dir
-        if root is None or not self._worker.is_writer:
-            return
-        path = root / checkpoints.name_checkpoint(self.epoch, self.step)
-        if path == self.resumed_from:
-            return
-        self._write(path, self._callbacks.callbacks)
-        self._params.update(last_save_ckpt_step=self.step, latest_ckpt_file=str(path))
-        checkpoints.prune_checkpoints(root, self.config.keep_checkpoints)
+    def _is_checkpoint_step(self) -> bool:
+        steps = self.config.checkpoint_steps
+        return steps is not None and self.step % steps == 0
 
-    def _write(self, path: Path, callbacks: Sequence[Any]) -> None:
+    def _write_checkpoint(self) -> None:
+        """Write a checkpoint in the background."""
+        name = name_checkpoint(self.epoch, self.step)
+        if self._checkpoints.is_active and self._checkpoints.locate(name) != self.resumed_from:
+            self._checkpoints.submit(self._take_snapshot())
+
+    def _poll_checkpoints(self) -> None:
+        self._checkpoints.poll()
+        self._params.update(last_save_ckpt_step=self._checkpoints.step, latest_ckpt_file=self._checkpoints.latest)
+
+    def _take_snapshot(self, *, is_final: bool = False) -> Snapshot:
+        """Copy the state; a final checkpoint has none of callbacks and random numbers."""
         watchdog.mark_progress()
-        training: dict[str, Any] = {
-            "epochs": self.config.epochs,
-            "steps_per_epoch": self._source.steps,
-            "batch_size": self._source.batch_size,
-            "samples": self._source.samples,
-            "workers": self._worker.size,
-            "position": self._position,
-            "loss_sum": self._loss_sum,
-            "stopped": self.stopped,
+        callbacks, weights = copy_callbacks(() if is_final else self._callbacks.callbacks)
+        description = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "seed": self.config.seed,
+            "network": self._description,
+            "metrics": dict(self.metrics),
+            "training": {
+                "epochs": self.config.epochs,
+                "steps_per_epoch": self._source.steps,
+                "batch_size": self._source.batch_size,
+                "samples": self._source.samples,
+                "workers": self._worker.size,
+                "position": self._position,
+                "loss_sum": self._loss_sum,
+                "stopped": self.stopped,
+                "callbacks": callbacks,
+            },
+            "preprocessing": self._preprocessing,
         }
-        with checkpoints.write_checkpoint(
-            path,
-            epoch=self.epoch,
-            step=self.step,
-            seed=self.config.seed,
-            network=self._description,
-            metrics=self.metrics,
-            training=training,
-            mindspore_version=mindspore.__version__,
-            preprocessing=self._preprocessing,
-        ) as directory:
-            save_parameters(self._network, self._optimizer, self._trainer.state.parameters, directory)
-            training["callbacks"] = save_callbacks(callbacks, directory)
-            (directory / METRICS_FILE).write_text(self.history.to_text(), encoding="utf-8")
+        texts = {METRICS_FILE: self.history.to_text()}
+        if not is_final:
+            texts[RANDOM_FILE] = read_random_state()
+        parameters = copy_parameters(self._network, self._optimizer, self._trainer.state.parameters)
+        return Snapshot(description, {**parameters, **weights}, texts)
 
     def _exit(self) -> None:
-        root = self._checkpoint_dir
+        """Exit with 143 once the checkpoint is written."""
+        self._checkpoints.wait()
         if self._worker.is_writer:
-            saved = f"saved {root / checkpoints.name_checkpoint(self.epoch, self.step)}" if root else "nothing saved"
+            location = self._checkpoints.locate(name_checkpoint(self.epoch, self.step))
+            saved = f"saved {location}" if location else "nothing saved"
             print(
                 f"SIGTERM after step {self.step}: {saved}; exiting with code {EXIT_CODE}", file=sys.stderr, flush=True
             )

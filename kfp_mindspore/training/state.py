@@ -1,8 +1,9 @@
-"""Parameters and optimizer state in a checkpoint."""
+"""Parameters, optimizer state and random numbers in a checkpoint."""
 
 from __future__ import annotations
 
 import json
+import random
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import mindspore
+import numpy as np
+from mindspore import Tensor
 
 from kfp_mindspore.errors import CorruptBundleError, UserError
 from kfp_mindspore.formats.checkpoint import NETWORK_FILE, OPTIMIZER_FILE, Checkpoint, NetworkSpec
@@ -39,11 +42,42 @@ def describe_network(network: Any, factory: str | None, arguments: Mapping[str, 
     return NetworkSpec(factory, plain)
 
 
-def save_parameters(network: Any, optimizer: Any, further: Sequence[Any], directory: Path) -> None:
-    """Write network.ckpt and optimizer.ckpt, which has the `further` parameters too, into a directory."""
+def copy_parameters(network: Any, optimizer: Any, further: Sequence[Any]) -> dict[str, list[dict[str, Any]]]:
+    """Copy the parameters to host memory.
+
+    Args:
+        network: The network.
+        optimizer: The optimizer.
+        further: Other parameters that are trained or updated.
+
+    Returns:
+        The arguments of `mindspore.save_checkpoint` for network.ckpt and optimizer.ckpt, by file name.
+    """
     own, state = _split_parameters(network, optimizer)
-    _save(own, directory / NETWORK_FILE)
-    _save([*state, *further], directory / OPTIMIZER_FILE)
+    return {NETWORK_FILE: _copy(own), OPTIMIZER_FILE: _copy([*state, *further])}
+
+
+def read_random_state() -> str:
+    """Return the state of the generators of Python, NumPy and MindSpore as JSON."""
+    generator: Any = np.random.get_state()
+    name, key, *rest = generator
+    return json.dumps(
+        {
+            "python": random.getstate(),
+            "numpy": [name, key.tolist(), *rest],
+            "mindspore": mindspore.get_rng_state().asnumpy().tolist(),
+        }
+    )
+
+
+def restore_random_state(text: str) -> None:
+    """Restore `read_random_state`."""
+    state = json.loads(text)
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    name, key, *rest = state["numpy"]
+    np.random.set_state((name, np.asarray(key, np.uint32), *rest))
+    mindspore.set_rng_state(Tensor(np.asarray(state["mindspore"], np.uint8)))
 
 
 def load_parameters(checkpoint: Checkpoint, network: Any, optimizer: Any, further: Sequence[Any]) -> None:
@@ -65,8 +99,8 @@ def _split_parameters(network: Any, optimizer: Any) -> tuple[list[Any], list[Any
     return own, [parameter for parameter in optimizer.get_parameters() if id(parameter) not in known]
 
 
-def _save(parameters: Iterable[Any], path: Path) -> None:
-    mindspore.save_checkpoint([{"name": parameter.name, "data": parameter} for parameter in parameters], str(path))
+def _copy(parameters: Iterable[Any]) -> list[dict[str, Any]]:
+    return [{"name": parameter.name, "data": Tensor(parameter.asnumpy().copy())} for parameter in parameters]
 
 
 def _load(parameters: list[Any], path: Path) -> None:

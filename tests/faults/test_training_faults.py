@@ -13,6 +13,7 @@ import pytest
 
 from kfp_mindspore.data import load_dataset
 from kfp_mindspore.formats.checkpoint import Checkpoint, get_latest_checkpoint, list_checkpoints
+from kfp_mindspore.formats.checkpoint_store import LOCK_FILE
 from kfp_mindspore.training.history import read_history
 from tests.support.mindspore_processes import MindSporeProcess, MindSporeProcesses
 
@@ -46,7 +47,7 @@ def read_weights(root: Path) -> list[np.ndarray]:
 
 
 def list_names(root: Path) -> list[str]:
-    return sorted(path.name for path in root.iterdir())
+    return sorted(path.name for path in root.iterdir() if path.name != LOCK_FILE)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +104,7 @@ def test_sigterm_within_an_epoch_loses_no_completed_step(trainer: Trainer, whole
 
 def test_sigkill_during_a_checkpoint_keeps_the_previous_one(trainer: Trainer, whole: Path, tmp_path: Path) -> None:
     root = tmp_path / "run"
-    process = trainer.start(root, "--hold-checkpoint", "3")
+    process = trainer.start(root, "--hold-checkpoint", "00003-108")
     process.wait_for(root / "in-checkpoint")
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL

@@ -11,35 +11,36 @@ import numpy as np
 
 from kfp_mindspore import training
 
+import mindspore  # isort: skip
 from mindspore import nn  # isort: skip
 from mindspore.train import Callback, EarlyStopping  # isort: skip
 
 
 class Hold(Callback):
-    """Creates a file and waits, in a step or in the middle of writing a checkpoint."""
+    """Creates a file and waits in a step."""
 
-    def __init__(self, root: Path, hold_step: int, hold_checkpoint: int) -> None:
+    def __init__(self, root: Path, hold_step: int) -> None:
         self.root = root
         self.hold_step = hold_step
-        self.hold_checkpoint = hold_checkpoint
-        self.epoch = 0
 
     def on_train_step_begin(self, run_context: Any) -> None:
-        params = run_context.original_args()
-        self.epoch = params.cur_epoch_num
-        if params.cur_step_num == self.hold_step:
+        if run_context.original_args().cur_step_num == self.hold_step:
             # A signal that arrives now is received during a step.
             (self.root / "in-step").touch()
             time.sleep(1)
 
-    def state_dict(self) -> dict[str, Any]:
-        if self.epoch == self.hold_checkpoint:
-            (self.root / "in-checkpoint").touch()
-            time.sleep(60)
-        return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
+def hold_checkpoint(root: Path, name: str) -> None:
+    """Create a file and wait after the first file of the checkpoint `name` was written."""
+    save = mindspore.save_checkpoint
+
+    def save_and_hold(parameters: Any, path: str) -> None:
+        save(parameters, path)
+        if Path(path).parent.name.startswith(f".{name}."):
+            (root / "in-checkpoint").touch()
+            time.sleep(60)
+
+    mindspore.save_checkpoint = save_and_hold
 
 
 def main() -> None:
@@ -47,8 +48,10 @@ def main() -> None:
     parser.add_argument("root", type=Path)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--hold-step", type=int, default=0)
-    parser.add_argument("--hold-checkpoint", type=int, default=0)
+    parser.add_argument("--hold-checkpoint", default="")
     options = parser.parse_args()
+    if options.hold_checkpoint:
+        hold_checkpoint(options.root, options.hold_checkpoint)
     training.set_seed(1)
     network = nn.SequentialCell(nn.Flatten(), nn.Dense(64, 32), nn.ReLU(), nn.Dense(32, 10))
     training.fit(
@@ -57,7 +60,7 @@ def main() -> None:
         optimizer=nn.Adam(network.trainable_params(), 0.01),
         callbacks=[
             EarlyStopping("accuracy", patience=10),
-            Hold(options.root, options.hold_step, options.hold_checkpoint),
+            Hold(options.root, options.hold_step),
         ],
         config=training.TrainingConfig(
             epochs=options.epochs,

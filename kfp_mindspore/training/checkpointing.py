@@ -1,0 +1,146 @@
+"""Checkpoints of a run: a copy of its state between two steps, written by a thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import mindspore
+
+from kfp_mindspore.formats import checkpoint as checkpoints
+from kfp_mindspore.formats.checkpoint import Checkpoint
+from kfp_mindspore.formats.checkpoint_store import open_store
+
+RANDOM_FILE = "random.json"
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of a training between two steps, in host memory.
+
+    Args:
+        description: Arguments of `write_checkpoint`: epoch, step and the further fields of checkpoint.json.
+        parameters: Arguments of `mindspore.save_checkpoint` by file name.
+        texts: Contents of the other files by name.
+    """
+
+    description: Mapping[str, Any]
+    parameters: Mapping[str, list[dict[str, Any]]]
+    texts: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The checkpoint's name."""
+        return checkpoints.name_checkpoint(self.description["epoch"], self.description["step"])
+
+    def write(self, path: Path) -> None:
+        """Write the checkpoint `path`.
+
+        Raises:
+            UserError: The disk is full or the directory cannot be written.
+        """
+        with checkpoints.write_checkpoint(
+            path, mindspore_version=mindspore.__version__, **self.description
+        ) as directory:
+            for name, parameters in self.parameters.items():
+                mindspore.save_checkpoint(parameters, str(directory / name))
+            for name, text in self.texts.items():
+                (directory / name).write_text(text, encoding="utf-8")
+
+
+class Checkpointer:
+    """Reads and writes the checkpoints of a run; as a context manager it awaits the last write.
+
+    One thread writes one checkpoint at a time. Its error is raised by the next call of any method but `locate`.
+
+    Args:
+        location: Directory or URI; None for a run without checkpoints.
+        keep: Number of newest checkpoints to keep.
+        is_writer: Whether this process writes; others only read.
+
+    Attributes:
+        step: Optimizer steps of the newest checkpoint that is written completely; None before the first one.
+        latest: Its path or URI.
+    """
+
+    def __init__(self, location: str | None, keep: int, *, is_writer: bool) -> None:
+        self.step: int | None = None
+        self.latest: str | None = None
+        self._store = None if location is None else open_store(location, keep)
+        self._is_writer = is_writer
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending: Future[Snapshot] | None = None
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.wait()
+        except Exception as failure:
+            if error is None:
+                raise
+            # The training's own error is raised.
+            _logger.error("%s", failure)
+        finally:
+            self._thread.shutdown()
+            if self._store is not None:
+                self._store.close()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this process writes checkpoints."""
+        return self._store is not None and self._is_writer
+
+    def open(self) -> Checkpoint | None:
+        """Lock the directory in the writer, and return the newest intact checkpoint, or None.
+
+        Raises:
+            UserError: Another run writes checkpoints there.
+        """
+        if self._store is None:
+            return None
+        if self._is_writer:
+            self._store.open_for_writing()
+        return self._store.get_latest()
+
+    def locate(self, name: str) -> Path | str | None:
+        """Return the path or URI of a checkpoint; None for a run without checkpoints."""
+        return None if self._store is None else self._store.locate(name)
+
+    def submit(self, snapshot: Snapshot) -> None:
+        """Write a checkpoint in the background, after the previous one."""
+        self.wait()
+        self._pending = self._thread.submit(self._write, snapshot)
+
+    def poll(self) -> None:
+        """Raise the error of a finished write."""
+        if self._pending is not None and self._pending.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait for the pending write and raise its error.
+
+        Raises:
+            UserError: The disk is full, or the directory cannot be written.
+            KfpMindSporeError: The object store cannot be reached.
+        """
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            written = pending.result()
+            self.step, self.latest = written.description["step"], str(self.locate(written.name))
+
+    def _write(self, snapshot: Snapshot) -> Snapshot:
+        assert self._store is not None
+        path = self._store.root / snapshot.name
+        snapshot.write(path)
+        self._store.commit(path)
+        return snapshot
