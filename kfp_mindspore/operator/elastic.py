@@ -25,7 +25,7 @@ from kfp_mindspore.msjob.elastic import (
 from kfp_mindspore.msjob.names import ATTEMPT_LABEL, REPLICA_TYPE_LABEL, ROLE_LABEL, WORKER
 from kfp_mindspore.msjob.topology import Member, make_labels
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.operator.observed import PROBE, UNSCHEDULABLE, PodView
+from kfp_mindspore.operator.observed import PROBE, RESTARTS_ANNOTATION, UNSCHEDULABLE, PodView
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.pods import ISTIO_INJECT, add_affinity, make_owner_reference
 from kfp_mindspore.operator.security import restrict_pod
@@ -128,13 +128,14 @@ def name_probe(job_name: str, index: int) -> str:
     return f"{job_name}-{PROBE}-{index}"
 
 
-def build_probe(job: MSJob, index: int, *, attempt: int, options: Options) -> dict[str, Any]:
+def build_probe(job: MSJob, index: int, *, attempt: int, restarts: int, options: Options) -> dict[str, Any]:
     """Return the manifest of a probe: a pod that a node is chosen for as for a worker, and that ends at once.
 
     Args:
         job: Its job.
         index: Index of the worker.
         attempt: The number of the gang.
+        restarts: The job's counted restarts.
         options: The operator's options.
     """
     template = copy.deepcopy(job.ms_replica_specs[WORKER].template)
@@ -162,7 +163,11 @@ def build_probe(job: MSJob, index: int, *, attempt: int, options: Options) -> di
             "name": name_probe(job.name, index),
             "namespace": job.namespace,
             "labels": {**(metadata.get("labels") or {}), ISTIO_INJECT: "false", **labels},
-            "annotations": {**(metadata.get("annotations") or {}), ISTIO_INJECT: "false"},
+            "annotations": {
+                **(metadata.get("annotations") or {}),
+                ISTIO_INJECT: "false",
+                RESTARTS_ANNOTATION: str(restarts),
+            },
             "ownerReferences": [make_owner_reference(job)],
         },
         "spec": spec,

@@ -259,7 +259,9 @@ class _Reconciliation(ReconcileState):
             if pod.name not in wanted:
                 self.delete(PODS, pod)
         for name in wanted.keys() - {pod.name for pod in self.observed.pods}:
-            body = build_probe(self.job, wanted[name], attempt=self.attempt, options=self.options)
+            body = build_probe(
+                self.job, wanted[name], attempt=self.attempt, restarts=self.restarts, options=self.options
+            )
             self.actions.append(Create(PODS, body))
 
     def _launch(self) -> None:

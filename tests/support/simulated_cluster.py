@@ -196,7 +196,18 @@ class Cluster:
 
     def run_pod(self, name: str) -> None:
         """Let a pod run, at an address of its own."""
+        self.set_scheduled(name, True)
         self.pods[name]["status"] |= {"phase": "Running", "podIP": str(IPv4Address("10.244.0.0") + next(self._numbers))}
+
+    def set_scheduled(self, name: str, is_scheduled: bool) -> None:
+        """Let the scheduler find a node for a pod, or none."""
+        condition: dict[str, Any] = {"type": "PodScheduled", "lastTransitionTime": format_time(self.now)}
+        if is_scheduled:
+            condition["status"] = "True"
+        else:
+            message = "0/3 nodes are available: 3 Insufficient cpu."
+            condition |= {"status": "False", "reason": "Unschedulable", "message": message}
+        self.pods[name]["status"]["conditions"] = [condition]
 
     def start(self) -> Cluster:
         """Bring the job to all pods running."""

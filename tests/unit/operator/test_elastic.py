@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from kfp_mindspore.msjob.types import MSJob
@@ -21,20 +19,12 @@ def make_cluster(workers: int = 4, *, options: Options | None = None, **policy: 
     return Cluster(job, options)
 
 
-def set_scheduled(cluster: Cluster, name: str, is_scheduled: bool) -> None:
-    condition: dict[str, Any] = {"type": "PodScheduled", "status": "True" if is_scheduled else "False"}
-    condition["lastTransitionTime"] = cluster.now.isoformat()
-    if not is_scheduled:
-        condition |= {"reason": "Unschedulable", "message": "0/3 nodes are available: 3 Insufficient cpu."}
-    cluster.pods[name]["status"]["conditions"] = [condition]
-
-
 def start_without(cluster: Cluster, *unscheduled: str) -> Cluster:
     """Let the gang start but for these members, which get no node for longer than the grace time."""
     cluster.settle()
     for name in list(cluster.pods):
         if name.removeprefix("digits-") in unscheduled:
-            set_scheduled(cluster, name, False)
+            cluster.set_scheduled(name, False)
         else:
             cluster.run_pod(name)
     cluster.settle()
@@ -89,7 +79,7 @@ def test_members_without_a_node_shrink_the_gang_after_the_grace_time(unscheduled
 def test_nothing_changes_before_the_grace_time() -> None:
     cluster = make_cluster()
     cluster.settle()
-    set_scheduled(cluster, "digits-worker-3", False)
+    cluster.set_scheduled("digits-worker-3", False)
     outcome = cluster.reconcile()
     due = [action.time for action in outcome.actions if isinstance(action, RequeueAt)]
     assert [(time - cluster.now).total_seconds() for time in due] == [GRACE]
@@ -99,7 +89,7 @@ def test_nothing_changes_before_the_grace_time() -> None:
 def test_a_slow_image_is_no_missing_worker() -> None:
     cluster = make_cluster()
     cluster.settle()
-    set_scheduled(cluster, "digits-worker-3", True)
+    cluster.set_scheduled("digits-worker-3", True)
     cluster.wait(10 * GRACE)
     cluster.settle()
     assert not cluster.has("Restarting")
@@ -141,7 +131,7 @@ def test_probes_that_all_get_a_node_grow_the_gang_at_once() -> None:
     grow(cluster)
     assert list_probes(cluster) == ["digits-probe-2", "digits-probe-3"]
     for name in list_probes(cluster):
-        set_scheduled(cluster, name, True)
+        cluster.set_scheduled(name, True)
     cluster.settle()
     condition = cluster.get_condition("Restarting")
     assert condition["reason"] == "JobScaledUp"
@@ -159,8 +149,8 @@ def test_probes_that_all_get_a_node_grow_the_gang_at_once() -> None:
 def test_a_probe_without_a_node_is_waited_for_the_grace_time() -> None:
     cluster = start_without(make_cluster(), "worker-2", "worker-3")
     grow(cluster)
-    set_scheduled(cluster, "digits-probe-3", True)
-    set_scheduled(cluster, "digits-probe-2", False)
+    cluster.set_scheduled("digits-probe-3", True)
+    cluster.set_scheduled("digits-probe-2", False)
     cluster.settle()
     assert cluster.has("Running")
     cluster.wait(GRACE)
@@ -207,7 +197,7 @@ def test_a_probe_has_the_constraints_of_a_worker_and_does_nothing() -> None:
         "livenessProbe": {"exec": {"command": ["false"]}},
     }
     document["spec"]["topologyKey"] = "zone"
-    probe = build_probe(MSJob.from_dict(document), 1, attempt=3, options=options)
+    probe = build_probe(MSJob.from_dict(document), 1, attempt=3, restarts=0, options=options)
     metadata, spec = probe["metadata"], probe["spec"]
     assert metadata["name"] == "digits-probe-1"
     assert metadata["labels"]["training.kubeflow.org/replica-type"] == "probe"

@@ -29,11 +29,14 @@ class Lives(RuleBasedStateMachine):
         restart_policy=st.sampled_from(["OnFailure", "ExitCode"]),
         clean=st.sampled_from(["Running", "All", "None"]),
         success=st.sampled_from(["", "AllWorkers"]),
+        elastic=st.booleans(),
     )
-    def begin(self, workers: int, gang: Any, restart_policy: str, clean: str, success: str) -> None:
+    def begin(self, workers: int, gang: Any, restart_policy: str, clean: str, success: str, elastic: bool) -> None:
         job = make_job(
             workers, restart_policy=restart_policy, backoffLimit=LIMIT, cleanPodPolicy=clean, success_policy=success
         )
+        if elastic:
+            job["spec"]["elasticPolicy"] = {"graceSeconds": 10}
         self.cluster = Cluster(job, Options(gang_scheduler=gang))
         self.held: tuple[Observed, str] | None = None
         self.late: list[Any] = []
@@ -131,6 +134,26 @@ class Lives(RuleBasedStateMachine):
             self.excused_attempts.add(self._attempt_of(name))
             self.cluster.delete_pod(name)
 
+    @rule(number=anyone, is_scheduled=st.booleans())
+    def schedule(self, number: int, is_scheduled: bool) -> None:
+        if name := self._pick(number, "Pending"):
+            # An elastic job may scale, which is not counted.
+            self.excused_attempts.add(self._attempt_of(name))
+            self.cluster.set_scheduled(name, is_scheduled)
+
+    @rule(number=anyone)
+    def starve(self, number: int) -> None:
+        """All pods but one get a node, for longer than the grace time."""
+        if missing := self._pick(number, "Pending"):
+            self.excused_attempts.add(self._attempt_of(missing))
+            for name in self._list("Pending"):
+                if name == missing:
+                    self.cluster.set_scheduled(name, False)
+                else:
+                    self.cluster.run_pod(name)
+            self.cluster.wait(10)
+            self.cluster.settle(12)
+
     @rule()
     def delete_service(self) -> None:
         self.excused_attempts.add(self.seen_attempt)
@@ -189,6 +212,9 @@ class Lives(RuleBasedStateMachine):
     def gangs_do_not_mix(self) -> None:
         """When a pod is made, none of another attempt is there; only a create that was late may break this."""
         for pod in self.cluster.created[self.checked :]:
+            if self.cluster.pods.get(pod["metadata"]["name"]) is not pod:
+                # A rule with several reconciliations may scale an elastic job more than once.
+                continue
             attempt = pod["metadata"]["labels"][ATTEMPT_LABEL]
             others = {
                 other["metadata"]["labels"][ATTEMPT_LABEL]
@@ -213,6 +239,9 @@ class Lives(RuleBasedStateMachine):
         cluster = getattr(self, "cluster", None)
         if cluster is None:
             return
+        if cluster.job is not None:
+            # Otherwise it would scale once more.
+            cluster.job["spec"].pop("elasticPolicy", None)
         cluster.change_spec(suspend=False)
         for _ in range(12):
             cluster.wait(60)
