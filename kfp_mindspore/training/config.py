@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     Augment = Callable[[Any, np.random.Generator], Any]
 
+DATA_PARALLEL = "data_parallel"
+PARALLEL_MODES = (DATA_PARALLEL, "semi_auto_parallel", "auto_parallel")
 PRECISIONS = ("float32", "float16", "bfloat16")
 # Arguments of mindspore.train.EarlyStopping and ReduceLROnPlateau that a configuration may set.
 EARLY_STOPPING = ("monitor", "min_delta", "patience", "mode", "baseline", "restore_best_weights", "verbose")
@@ -78,6 +80,10 @@ class TrainingConfig:
             returns the loss, such as a subclass of mindspore.nn.TrainOneStepCell. It replaces the options of the step
             (accumulate, clip_norm, clip_value, freeze, ema, float16's loss scaling), and the reduction of gradients of
             several workers.
+        parallel_mode: How several workers share the work: data_parallel, or MindSpore's semi_auto_parallel and
+            auto_parallel, which divide the parameters too and need Ascend or GPU devices. In these the parameters of a
+            worker are slices: `fit` writes no checkpoints and metrics, mindspore.train.ModelCheckpoint does.
+        parallel_options: Further arguments of mindspore.set_auto_parallel_context, such as {"pipeline_stages": 2}.
         network_factory: `module:callable` that builds the network for export; by default its class.
         network_arguments: The callable's keyword arguments, JSON types.
         verbose: Whether to print a line per epoch.
@@ -112,6 +118,8 @@ class TrainingConfig:
     keep_best: str | None = None
     ema: float = 0.0
     train_step: Callable[[Any, Any], Any] | None = None
+    parallel_mode: str = DATA_PARALLEL
+    parallel_options: Mapping[str, Any] = field(default_factory=dict)
     network_factory: str | None = None
     network_arguments: Mapping[str, Any] = field(default_factory=dict)
     verbose: bool = True
@@ -188,6 +196,11 @@ def _check_names(config: TrainingConfig) -> list[str]:
     errors = []
     if config.precision not in PRECISIONS:
         errors.append(f"precision: unknown {config.precision!r}{suggest(str(config.precision), PRECISIONS)}")
+    if config.parallel_mode not in PARALLEL_MODES:
+        found = config.parallel_mode
+        errors.append(f"parallel_mode: unknown {found!r}{suggest(str(found), PARALLEL_MODES)}")
+    if not isinstance(config.parallel_options, Mapping):
+        errors.append(f"parallel_options: must be a dict of arguments, got {config.parallel_options!r}")
     for name, known in (("early_stopping", EARLY_STOPPING), ("reduce_on_plateau", REDUCE_ON_PLATEAU)):
         given = getattr(config, name)
         if given is None:
@@ -223,6 +236,10 @@ def _check_step(config: TrainingConfig) -> list[str]:
             "precision": config.precision == "float16",
         }
         errors += [f"{name}: has no effect on a train_step of your own" for name, is_set in options.items() if is_set]
+    if config.parallel_mode == DATA_PARALLEL and config.parallel_options:
+        errors.append("parallel_options: has no effect on parallel_mode data_parallel")
+    if config.parallel_mode != DATA_PARALLEL and config.accumulate != 1:
+        errors.append(f"accumulate: has no effect on parallel_mode {config.parallel_mode}; use nn.PipelineCell")
     if config.ema and (config.early_stopping or {}).get("restore_best_weights"):
         errors.append("early_stopping.restore_best_weights: restores weights without the average; use keep_best")
     return errors

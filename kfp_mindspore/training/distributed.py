@@ -80,7 +80,7 @@ def init_distributed() -> WorkerInfo:
     """
     role = os.environ.get(ROLE_VARIABLE)
     if not role:
-        return WorkerInfo()
+        return WorkerInfo(requested=_read_requested())
     if role == _SERVER_ROLE or int(os.environ.get(_SERVER_COUNT_VARIABLE) or 0):
         raise UserError(
             "the job has parameter servers, which MindSpore 2.9 cannot train with: it has no Cell.set_param_ps",

@@ -15,8 +15,8 @@ from kfp_mindspore import events
 from kfp_mindspore.compat.onednn import avoid_slow_convolutions, has_convolutions
 from kfp_mindspore.mindir.environment import import_mindspore, use_graph_mode
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, OUTPUT_VARIABLE
-from kfp_mindspore.training import distributed, watchdog
-from kfp_mindspore.training.config import TrainingConfig
+from kfp_mindspore.training import distributed, parallel, watchdog
+from kfp_mindspore.training.config import DATA_PARALLEL, TrainingConfig
 from kfp_mindspore.training.signals import Termination
 
 _logger = logging.getLogger(__name__)
@@ -130,6 +130,11 @@ def fit(
         output_dir=_resolve_location(config.output_dir, OUTPUT_VARIABLE),
         verbose=config.verbose and worker.is_writer,
     )
+    parts = worker
+    if config.parallel_mode != DATA_PARALLEL:
+        parallel.set_context(config, worker)
+        # A worker's parameters are slices, which export cannot use.
+        parts, config = distributed.WorkerInfo(), config.replace(checkpoint_dir=None, output_dir=None)
     description = state.describe_network(network, config.network_factory, config.network_arguments)
     if config.output_dir is not None and not description.factory and worker.is_writer:
         _logger.warning("the network's class cannot be imported by name: set network_factory=… to export it later")
@@ -148,10 +153,11 @@ def fit(
             description=description,
             loss=loss,
             optimizer=optimizer,
-            source=sources.resolve_train(data, network, config, worker, has_loss=has_loss),
-            validation=sources.resolve_validation(validation, data, network, worker, has_loss=has_loss),
+            source=sources.resolve_train(data, network, config, parts, has_loss=has_loss),
+            validation=sources.resolve_validation(validation, data, network, parts, has_loss=has_loss),
             callbacks=callbacks,
             worker=worker,
+            parts=parts,
             termination=termination,
         )
         with distributed.exit_if_peer_is_lost(worker):

@@ -77,6 +77,7 @@ class Run:
         validation: Validation | None,
         callbacks: Any,
         worker: WorkerInfo,
+        parts: WorkerInfo,
         termination: Termination,
     ) -> None:
         self.config = config
@@ -94,11 +95,13 @@ class Run:
         self._optimizer = optimizer
         self._source = source
         self._worker = worker
+        # Of the batches: one part for all workers where MindSpore divides them itself.
+        self._parts = parts
         self._termination = termination
         mixed = apply_precision(network, config.precision)
         function = None if loss is None else build_loss(loss, source.layout)
         with_loss = mixed if loss is None else NetworkWithLoss(mixed, function, len(source.layout.inputs))
-        self._trainer = Trainer(network, with_loss, optimizer, config, worker, source.layout.names)
+        self._trainer = Trainer(network, with_loss, optimizer, config, parts, source.layout.names)
         tasks, labels = ({}, ()) if validation is None else (validation.tasks, validation.labels)
         metrics = resolve_metrics(config.metrics, tasks, labels)
         if loss is None and metrics:
@@ -134,7 +137,7 @@ class Run:
             mode="train",
             network=network,
             optimizer=optimizer,
-            parallel_mode="data_parallel" if worker.size > 1 else "stand_alone",
+            parallel_mode=config.parallel_mode if worker.size > 1 else "stand_alone",
             train_dataset=source.raw,
             train_dataset_element=None,
             train_network=None,
@@ -163,7 +166,7 @@ class Run:
             self._resume(found)
             records = read_history(found.path / METRICS_FILE)
         else:
-            distributed.broadcast_parameters(self._worker, self._network.get_parameters())
+            distributed.broadcast_parameters(self._parts, self._network.get_parameters())
         output = self._output_dir
         self.history = History(output / METRICS_FILE if output is not None and writes else None, records)
 
@@ -231,7 +234,7 @@ class Run:
         begun, first = time.perf_counter(), self._position
         terminated = self._run_steps()
         self._collect_losses()
-        distributed.average_statistics(self._worker, self._network)
+        distributed.average_statistics(self._parts, self._network)
         seconds = max(time.perf_counter() - begun, 1e-9)
         loss = self._loss_sum / max(self._position, 1)
         if not math.isfinite(loss):
@@ -302,6 +305,8 @@ class Run:
             watchdog.begin_step()
             begun = time.perf_counter()
             outputs, terminated = self._trainer.run(batch, self._termination.requested, ready)
+            if self._parts.size != self._worker.size:
+                terminated = bool(distributed.sum_values(self._worker, [terminated])[0] > 0)
             ready = time.perf_counter()
             seconds["step"] += ready - begun
             params.net_outputs = outputs
@@ -316,7 +321,7 @@ class Run:
                 break
             if not self._source.is_finished(self._position) and (terminated or self._is_checkpoint_step()):
                 self._collect_losses()
-                distributed.average_statistics(self._worker, self._network)
+                distributed.average_statistics(self._parts, self._network)
                 begun = time.perf_counter()
                 self._write_checkpoint()
                 seconds["checkpoint"] += time.perf_counter() - begun

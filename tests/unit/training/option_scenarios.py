@@ -20,6 +20,8 @@ from kfp_mindspore import training
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.formats.dataset import Column, write_dataset
 from kfp_mindspore.training import __main__ as command
+from kfp_mindspore.training.distributed import WorkerInfo
+from kfp_mindspore.training.parallel import build_context
 
 import mindspore as ms  # isort: skip
 from mindspore import ParameterTuple, Tensor, nn, ops  # isort: skip
@@ -530,6 +532,20 @@ def precision(path: Path) -> Any:
 
 
 @scenario
+def parallel_context(path: Path) -> Any:
+    """The context of a mode that needs devices, as MindSpore has stored it."""
+    config = training.TrainingConfig(
+        parallel_mode="semi_auto_parallel",
+        parallel_options={"pipeline_stages": 2, "strategy_ckpt_config": {"save_file": str(path / "strategy.ckpt")}},
+    )
+    generated = build_context(config, WorkerInfo(1, 4))
+    ms.set_auto_parallel_context(**generated)
+    stored = {name: ms.get_auto_parallel_context(name) for name in generated}
+    ms.reset_auto_parallel_context()
+    return [generated, stored]
+
+
+@scenario
 def mistakes(path: Path) -> Any:
     """The exceptions by case."""
     other = Small()
@@ -544,6 +560,7 @@ def mistakes(path: Path) -> Any:
         "another network's optimizer": lambda: fit(optimizer=nn.Adam(other.trainable_params())),
         "text for a loss": lambda: fit(loss="mse"),
         "config": lambda: training.fit(Small(), optimizer=nn.Adam(other.trainable_params()), config={"epochs": 3}),
+        "parallel mode on CPU": lambda: fit(parallel_mode="auto_parallel"),
         "too few samples": lambda: fit(data=(X[:8], Y[:8])),
         "text column": lambda: fit(data=(np.array(["a"] * 64), Y)),
         "large ids": lambda: fit(data=(IDS.astype(np.int64) + 2**40, Y)),

@@ -29,6 +29,15 @@ from kfp_mindspore.training.schedules import Schedule
         ({"clip_value": "1"}, "clip_value: must be a number above 0, got '1'"),
         ({"ema": 1}, "ema: must be a number from 0 to below 1, got 1"),
         ({"shuffle": "no"}, "shuffle: must be True or False, got 'no'"),
+        ({"parallel_mode": "auto"}, "parallel_mode: unknown 'auto'"),
+        (
+            {"parallel_options": {"pipeline_stages": 2}},
+            "parallel_options: has no effect on parallel_mode data_parallel",
+        ),
+        (
+            {"parallel_mode": "auto_parallel", "accumulate": 2},
+            "accumulate: has no effect on parallel_mode auto_parallel",
+        ),
         ({"precision": "float61"}, "precision: unknown 'float61'; did you mean 'float16'?"),
         ({"schedule": "cosin"}, "schedule: unknown 'cosin'; did you mean 'cosine'?"),
         ({"schedule": {"name": "step", "evry": 2}}, "schedule.evry: unknown; did you mean 'every'?"),

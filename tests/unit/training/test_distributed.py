@@ -95,3 +95,8 @@ def test_process_without_a_role_is_the_only_worker(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("MS_ROLE", raising=False)
     init_distributed.cache_clear()
     assert init_distributed() == WorkerInfo(rank=0, size=1)
+    # The last worker of an elastic job.
+    monkeypatch.setenv("KFP_MINDSPORE_REQUESTED_WORKERS", "3")
+    init_distributed.cache_clear()
+    assert init_distributed().pieces == 3
+    init_distributed.cache_clear()

@@ -219,6 +219,7 @@ def test_float16_trains_float32_weights_and_warns_on_cpu(results: dict[str, Any]
         ("class weights of numbers", "class_weights: need one target of integer labels"),
         ("weight", "data.weight: must be finite numbers of at least 0"),
         ("sum", "loss: weights of samples need reduction='mean' or 'none', got 'sum'"),
+        ("parallel mode on CPU", "parallel_mode: 'auto_parallel' needs Ascend or GPU devices"),
         ("train step", "train_step: must return a mindspore.nn.Cell, got NoneType"),
     ],
 )
@@ -227,3 +228,12 @@ def test_mistake_is_named(results: dict[str, Any], mistake: str, message: str) -
     assert message in found
     assert exit_code == 2
     assert len(found.splitlines()) <= 3
+
+
+def test_context_of_a_parallel_mode_is_that_of_mindspore(results: dict[str, Any]) -> None:
+    generated, stored = results["parallel_context"]
+    assert generated["parallel_mode"] == "semi_auto_parallel"
+    assert (generated["device_num"], generated["global_rank"], generated["pipeline_stages"]) == (4, 1, 2)
+    # MindSpore adds the defaults of this option.
+    assert generated["strategy_ckpt_config"].items() <= stored["strategy_ckpt_config"].items()
+    assert stored == {**generated, "strategy_ckpt_config": stored["strategy_ckpt_config"]}
