@@ -9,12 +9,12 @@ import re
 import statistics
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.errors import UserError
+from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.mindir.environment import import_mindspore
 from kfp_mindspore.settings import (
     PEER_LOST_EXIT_CODE,
@@ -207,11 +207,15 @@ def find_straggler(seconds: Sequence[float], factor: float = 1.5, least: float =
 
 
 @contextlib.contextmanager
-def exit_if_peer_is_lost(worker: WorkerInfo) -> Iterator[None]:
+def exit_if_peer_is_lost(worker: WorkerInfo, before: Callable[[], None]) -> Iterator[None]:
     """End the process with the exit code of a lost peer when a collective fails in the block.
 
-    Nothing is saved: some parameters may have been updated by the failed step and others not. os._exit, because the
-    cluster's destructor may wait another 10 s for the peer.
+    No checkpoint is begun: some parameters may have been updated by the failed step and others not. os._exit, because
+    the cluster's destructor may wait another 10 s for the peer.
+
+    Args:
+        worker: Rank and number of workers.
+        before: Called before the exit, such as to await the checkpoint that is being written.
     """
     try:
         yield
@@ -223,6 +227,10 @@ def exit_if_peer_is_lost(worker: WorkerInfo) -> Iterator[None]:
             f"exiting with code {PEER_LOST_EXIT_CODE}",
             file=sys.stderr,
         )
+        try:
+            before()
+        except KfpMindSporeError as failure:
+            print(f"Error: {failure}", file=sys.stderr)
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -160,7 +160,7 @@ def fit(
             parts=parts,
             termination=termination,
         )
-        with distributed.exit_if_peer_is_lost(worker):
+        with distributed.exit_if_peer_is_lost(worker, checkpoints.wait):
             run.start()
             run.train()
             final = run.finish()
