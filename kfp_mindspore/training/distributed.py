@@ -36,7 +36,9 @@ _SERVER_COUNT_VARIABLE = "MS_SERVER_NUM"
 _REQUIRED = (SCHEDULER_HOST_VARIABLE, SCHEDULER_PORT_VARIABLE, WORKER_COUNT_VARIABLE)
 # Parameters of BatchNorm that no optimizer trains.
 _STATISTICS = ("moving_mean", "moving_variance")
-_FAILED_COLLECTIVE = re.compile(r"Launch kernel failed.*(AllReduce|AllGather|Broadcast)")
+_LOST_PEER = re.compile(
+    r"Launch kernel failed.*(AllReduce|AllGather|Broadcast)|The state of the cluster is error.*abnormal nodes"
+)
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,7 @@ def exit_if_peer_is_lost(worker: WorkerInfo, before: Callable[[], None]) -> Iter
 
 def is_lost_peer(error: Exception) -> bool:
     """Return whether an error is that of a collective whose peer has not answered."""
-    return bool(_FAILED_COLLECTIVE.search(str(error)))
+    return bool(_LOST_PEER.search(str(error)))
 
 
 def _read_requested() -> int:
