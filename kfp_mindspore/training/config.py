@@ -199,8 +199,9 @@ def _check_names(config: TrainingConfig) -> list[str]:
     if config.parallel_mode not in PARALLEL_MODES:
         found = config.parallel_mode
         errors.append(f"parallel_mode: unknown {found!r}{suggest(str(found), PARALLEL_MODES)}")
-    if not isinstance(config.parallel_options, Mapping):
-        errors.append(f"parallel_options: must be a dict of arguments, got {config.parallel_options!r}")
+    options: Any = config.parallel_options
+    if not isinstance(options, Mapping):
+        errors.append(f"parallel_options: must be a dict of arguments, got {options!r}")
     for name, known in (("early_stopping", EARLY_STOPPING), ("reduce_on_plateau", REDUCE_ON_PLATEAU)):
         given = getattr(config, name)
         if given is None:
