@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.cluster.infrastructure.binaries import BUILDKIT, COSCHEDULING, KSERVE, VOLCANO, build_binaries
+from tests.cluster.infrastructure.binaries import BUILDKIT, COSCHEDULING, KSERVE, MPI, TRAINER, VOLCANO, build_binaries
 from tests.cluster.infrastructure.cluster import Cluster, OwnedCluster
 from tests.cluster.infrastructure.images import build_images
 from tests.cluster.infrastructure.instances import list_persistent, remove_instance, remove_leftovers
 from tests.cluster.infrastructure.packages import install_dependencies
 from tests.cluster.infrastructure.prerequisites import UnavailableError, check_root, install_packages
 from tests.cluster.kserve_images import make_kserve_archives
+from tests.cluster.mpi_image import make_mpi_archive
 
 REQUIRE_VARIABLE = "KFP_MINDSPORE_REQUIRE_CLUSTER"
 
@@ -29,6 +30,9 @@ def main() -> int:
         "--gang", action="store_true", help="also the schedulers of Volcano and scheduler-plugins"
     )
     build_command.add_argument("--kserve", action="store_true", help="also KServe and its images")
+    build_command.add_argument(
+        "--trainers", action="store_true", help="also the MPI operator with its image, and Kubeflow Trainer"
+    )
     commands.add_parser("up", help="start a persistent cluster, unless one is up, and print its KUBECONFIG")
     commands.add_parser("down", help="stop persistent clusters and remove those of dead owners")
     commands.add_parser("sweep", help="remove clusters of dead owners")
@@ -36,7 +40,8 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         if arguments.command == "build":
-            build(control_plane=arguments.control_plane, gang=arguments.gang, kserve=arguments.kserve)
+            options = {name: getattr(arguments, name) for name in ("control_plane", "gang", "kserve", "trainers")}
+            build(**options)
         else:
             {"up": up, "down": down, "sweep": remove_leftovers, "status": status}[arguments.command]()
     except UnavailableError as error:
@@ -45,13 +50,14 @@ def main() -> int:
     return 0
 
 
-def build(*, control_plane: bool = False, gang: bool = False, kserve: bool = False) -> None:
+def build(*, control_plane: bool = False, gang: bool = False, kserve: bool = False, trainers: bool = False) -> None:
     """Build missing parts and print the time that each took.
 
     Args:
         control_plane: Only the programs of an API server without nodes.
         gang: Also the gang schedulers, which `make test-gang` runs.
         kserve: Also KServe and its images, which `make test-kubeflow` runs.
+        trainers: Also the MPI operator with its image, and Kubeflow Trainer, which `make test-kubeflow` runs.
     """
     _time("Kubernetes", build_binaries)
     if control_plane:
@@ -62,11 +68,15 @@ def build(*, control_plane: bool = False, gang: bool = False, kserve: bool = Fal
         _time("gang schedulers", lambda: [build_binaries(tools) for tools in (COSCHEDULING, VOLCANO)])
     if kserve:
         _time("KServe", lambda: build_binaries(KSERVE))
+    if trainers:
+        _time("MPI operator and Kubeflow Trainer", lambda: [build_binaries(tools) for tools in (MPI, TRAINER)])
     _time("packages of the distribution", install_packages)
     _time("images", build_images)
     _time("packages for pods", install_dependencies)
     if kserve:
         _time("images of KServe", make_kserve_archives)
+    if trainers:
+        _time("image of MPI", make_mpi_archive)
 
 
 def up() -> None:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from kfp_mindspore.local.ports import list_free_ports
 
 SUPPORT = Path(__file__).parents[1] / "support"
 ALLREDUCE = """
@@ -51,6 +57,24 @@ def test_two_workers_allreduce(desk: Any, tmp_path: Path, monkeypatch: pytest.Mo
     counts = {kind: vars(status) for kind, status in ended.status.replica_statuses.items()}
     assert counts["Worker"]["succeeded"] == 2
     assert counts["Worker"]["failed"] == 0
+
+
+@pytest.mark.mindspore
+def test_two_ranks_of_mpirun_allreduce(tmp_path: Path) -> None:
+    if shutil.which("mpirun") is None:
+        pytest.skip("mpirun is not installed: apt-get install openmpi-bin")
+    script = tmp_path / "allreduce.py"
+    script.write_text(ALLREDUCE)
+    words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2"]
+    entrypoint = [sys.executable, "-m", "kfp_mindspore.msjob.entrypoint", "--"]
+    environment = {**os.environ, "GLOG_v": "4", "MS_SCHED_PORT": str(list_free_ports(1)[0])}
+    done = subprocess.run(
+        [*words, *entrypoint, sys.executable, str(script)],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for rank in (0, 1):
+        assert f"rank {rank} of 2 node {rank} sum 3.0" in done.stdout
 
 
 @pytest.mark.mindspore

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -28,6 +27,7 @@ from tests.cluster.infrastructure.control_plane import CLUSTER_DOMAIN, is_health
 from tests.cluster.infrastructure.packages import PodPackages
 from tests.cluster.kserve_images import INITIALIZER_IMAGE, ROUTER_IMAGE, SERVER_IMAGE, make_kserve_archives
 from tests.support.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
+from tests.support.webhooks import issue_certificate, locate_webhook
 
 KUBEFLOW_VARIABLE = "KFP_MINDSPORE_TEST_KUBEFLOW"
 VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
@@ -153,11 +153,14 @@ def run_kserve(cluster: NodeCluster, packages: PodPackages) -> Iterator[KServe]:
     kserve = KServe(cluster, packages)
     objects = [*(_read(folder / f"{name}.yaml") for name in _DEFINITIONS), *_list_objects(folder)]
     list(apply_objects(objects, kubeconfig=str(cluster.kubeconfig)))
-    command = ["env", f"TMPDIR={_issue_certificate(cluster)}", f"POD_NAMESPACE={_NAMESPACE}"]
+    command = ["env", f"TMPDIR={issue_certificate(cluster, 'kserve')}", f"POD_NAMESPACE={_NAMESPACE}"]
     flags = ["--metrics-addr=0", f"--webhook-port={_WEBHOOK_PORT}", f"--health-probe-addr=:{_PROBE_PORT}"]
     kubeconfig = cluster.write_kubeconfig(_USER)
     cluster.daemons.start(_MANAGER, [*command, str(folder / _MANAGER), f"--kubeconfig={kubeconfig}", *flags])
-    webhooks = [_locate_webhook(cluster, item) for item in yaml.safe_load_all((folder / "webhooks.yaml").read_text())]
+    webhooks = [
+        locate_webhook(cluster, item, _WEBHOOK_PORT)
+        for item in yaml.safe_load_all((folder / "webhooks.yaml").read_text())
+    ]
     try:
         ready = f"http://{cluster.network.node}:{_PROBE_PORT}/readyz"
         cluster.daemons.wait_ready(_MANAGER, lambda: is_healthy(ready))
@@ -220,31 +223,6 @@ def _list_objects(folder: Path) -> list[dict[str, Any]]:
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": _USER}],
         },
     ]
-
-
-def _issue_certificate(cluster: NodeCluster) -> Path:
-    """Issue the webhooks' certificate; return the directory below which the controller expects it."""
-    directory = cluster.directory / "kserve"
-    certificates = directory / "k8s-webhook-server" / "serving-certs"
-    certificates.mkdir(parents=True, exist_ok=True)
-    for source, name in zip(
-        cluster.authority.issue("kserve-webhooks", "kserve-webhooks", hosts=[cluster.network.node]),
-        ("tls.crt", "tls.key"),
-        strict=True,
-    ):
-        shutil.copy(source, certificates / name)
-    return directory
-
-
-def _locate_webhook(cluster: NodeCluster, configuration: dict[str, Any]) -> dict[str, Any]:
-    """Return a webhook configuration with the controller's address in place of its Service."""
-    authority = base64.b64encode(cluster.authority.certificate.read_bytes()).decode()
-    for webhook in configuration["webhooks"]:
-        path = webhook["clientConfig"]["service"]["path"]
-        url = f"https://{cluster.network.node}:{_WEBHOOK_PORT}{path}"
-        webhook["clientConfig"] = {"url": url, "caBundle": authority}
-    metadata = {"name": configuration["metadata"]["name"]}
-    return {**configuration, "metadata": metadata}
 
 
 def _build_storage_container(folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Go programs of the tests: Kubernetes, BuildKit, gang schedulers and KServe, from modules pinned by go.mod files."""
+"""Go programs of the tests: Kubernetes, BuildKit, gang schedulers and Kubeflow's controllers, from pinned modules."""
 
 from __future__ import annotations
 
@@ -151,6 +151,29 @@ KSERVE = Toolset(
     },
 )
 
+_MPI = "github.com/kubeflow/mpi-operator"
+_TRAINER = "github.com/kubeflow/trainer/v2"
+_JOBSET = "sigs.k8s.io/jobset"
+MPI = Toolset(
+    programs={"mpi-operator": Program("mpi", f"{_MPI}/cmd/mpi-operator")},
+    files={"mpijobs.yaml": SourceFile("mpi", _MPI, "manifests/base/kubeflow.org_mpijobs.yaml")},
+)
+TRAINER = Toolset(
+    programs={
+        "trainer-manager": Program("trainer", f"{_TRAINER}/cmd/trainer-controller-manager"),
+        "jobset-manager": Program("trainer", _JOBSET),
+    },
+    files={
+        **{
+            f"{name}.yaml": SourceFile("trainer", _TRAINER, f"manifests/base/crds/trainer.kubeflow.org_{name}.yaml")
+            for name in ("clustertrainingruntimes", "trainingruntimes", "trainjobs")
+        },
+        "trainer-webhooks.yaml": SourceFile("trainer", _TRAINER, "manifests/base/webhook/manifests.yaml"),
+        "jobsets.yaml": SourceFile("trainer", _JOBSET, "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"),
+        "jobset-webhooks.yaml": SourceFile("trainer", _JOBSET, "config/components/webhook/manifests.yaml"),
+    },
+)
+
 
 def get_binaries(tools: Toolset = KUBERNETES) -> Path:
     """Return the directory of a toolset.
@@ -163,7 +186,8 @@ def get_binaries(tools: Toolset = KUBERNETES) -> Path:
     if missing:
         raise UnavailableError(
             f"{directory}: {', '.join(missing)} not built; run `python -m tests.cluster build` "
-            "(16 minutes the first time; `--gang` adds gang schedulers, `--kserve` KServe)"
+            "(16 minutes the first time; `--gang` adds gang schedulers, `--kserve` KServe, "
+            "`--trainers` the MPI operator and Kubeflow Trainer)"
         )
     return directory
 

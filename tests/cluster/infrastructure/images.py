@@ -26,7 +26,7 @@ COREDNS = "kfp-mindspore.test/coredns:1"
 PYTHON = "kfp-mindspore.test/python:3.11"
 # Its Python version is that of the packages of pods.
 _DEBIAN = "bookworm"
-_PACKAGES = ("python3", "python-is-python3", "ca-certificates", "libgomp1", "procps")
+PYTHON_PACKAGES = ("python3", "python-is-python3", "ca-certificates", "libgomp1", "procps")
 _UNUSED = ("var/cache/apt", "var/lib/apt/lists", "var/log", "usr/share/doc", "usr/share/man", "usr/share/locale")
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -79,7 +79,7 @@ def build_images() -> dict[str, Path]:
                     write_archive(name, root, archives[name], ImageConfig(entrypoint=[f"/{program}"]))
         if not archives[PYTHON].exists():
             with make_root(archives[PYTHON]) as root:
-                bootstrap(root, _PACKAGES)
+                bootstrap(root, PYTHON_PACKAGES)
                 config = ImageConfig(command=["python3"], environment=["LANG=C.UTF-8", "PYTHONUNBUFFERED=1"])
                 write_archive(PYTHON, root, archives[PYTHON], config)
     return archives
@@ -161,7 +161,7 @@ def make_root(archive: Path) -> Iterator[Path]:
 
 
 def _locate() -> dict[str, Path]:
-    recipe = compute_digest([], _DEBIAN, *_PACKAGES, *_UNUSED)
+    recipe = compute_digest([], _DEBIAN, *PYTHON_PACKAGES, *_UNUSED)
     built = get_binaries().name
     root = get_cache() / "images"
     return {

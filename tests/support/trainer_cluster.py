@@ -1,0 +1,155 @@
+"""The MPI operator and Kubeflow Trainer with JobSet, beside a test cluster."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kfp_mindspore.kube.cluster import Cluster
+from kfp_mindspore.kube.resources import SECRETS
+from tests.cluster.conftest import start
+from tests.cluster.infrastructure.binaries import MPI, TRAINER, Toolset, get_binaries
+from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
+from tests.cluster.infrastructure.control_plane import is_healthy
+from tests.cluster.mpi_image import make_mpi_archive
+from tests.support.kserve_cluster import KUBEFLOW_VARIABLE
+from tests.support.operators import wait_for
+from tests.support.webhooks import issue_certificate, locate_webhook
+
+_NAMESPACE = "kubeflow-system"
+_SERVICE, _SECRET = "kubeflow-trainer-controller-manager", "kubeflow-trainer-webhook-cert"
+_JOBSET_PORT, _JOBSET_PROBE = 9543, 8082
+_TRAINER_PORT, _TRAINER_PROBE = 9643, 8083
+# Trainer reads its certificate from a fixed path: in a mount namespace of its own it is a directory of the cluster.
+_WITH_CERTIFICATES = 'mkdir -p /tmp/k8s-webhook-server && mount --bind "$0" /tmp/k8s-webhook-server && exec "$@"'
+
+
+@contextlib.contextmanager
+def run_mpi_operator(cluster: NodeCluster) -> Iterator[None]:
+    """Run the MPI operator with its own definition; the node has the image MPI_IMAGE."""
+    folder = _get_programs(MPI)
+    cluster.import_image(start(make_mpi_archive))
+    _apply(cluster, *_read(folder / "mpijobs.yaml"), _build_namespace("mpi-operator"))
+    with _run(cluster, "mpi-operator", [str(folder / "mpi-operator"), f"-kubeConfig={cluster.kubeconfig}"]):
+        yield
+
+
+@contextlib.contextmanager
+def run_trainer(cluster: NodeCluster) -> Iterator[None]:
+    """Run Kubeflow Trainer and JobSet with their own definitions and webhooks."""
+    folder = _get_programs(TRAINER)
+    names = ("jobsets", "clustertrainingruntimes", "trainingruntimes", "trainjobs")
+    definitions = [item for name in names for item in _read(folder / f"{name}.yaml")]
+    _apply(cluster, *definitions, _build_namespace(_NAMESPACE))
+    api = Cluster(cluster.kubeconfig)
+    hooks: list[dict[str, Any]] = []
+    try:
+        with _run_jobset(cluster, folder, hooks), _run_manager(cluster, folder, hooks):
+            yield
+    finally:
+        for item in hooks:
+            api.delete(api.resolve_resource(item["apiVersion"], item["kind"]), item["metadata"]["name"])
+
+
+@contextlib.contextmanager
+def _run_jobset(cluster: NodeCluster, folder: Path, hooks: list[dict[str, Any]]) -> Iterator[None]:
+    settings = {
+        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+        "kind": "Configuration",
+        "health": {"healthProbeBindAddress": f":{_JOBSET_PROBE}"},
+        "metrics": {"bindAddress": "0"},
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": False},
+        "webhook": {"port": _JOBSET_PORT},
+    }
+    directory = issue_certificate(cluster, "jobset")
+    file = directory / "config.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    command = ["env", f"TMPDIR={directory}", str(folder / "jobset-manager"), f"--config={file}"]
+    with _run(cluster, "jobset", [*command, f"--kubeconfig={cluster.kubeconfig}"], _JOBSET_PROBE):
+        for item in _read(folder / "jobset-webhooks.yaml"):
+            # The webhooks of pods are for exclusive placement only.
+            item["webhooks"] = [hook for hook in item["webhooks"] if "jobsets" in hook["rules"][0]["resources"]]
+            hooks.append(locate_webhook(cluster, item, _JOBSET_PORT, f"jobset-{item['kind'].lower()}"))
+        _apply(cluster, *hooks)
+        yield
+
+
+@contextlib.contextmanager
+def _run_manager(cluster: NodeCluster, folder: Path, hooks: list[dict[str, Any]]) -> Iterator[None]:
+    """Run Trainer, which issues its own certificate, writes it into a Secret and expects that Secret as a volume."""
+    (configuration,) = _read(folder / "trainer-webhooks.yaml")
+    for hook in configuration["webhooks"]:
+        hook["clientConfig"]["service"].update(name=_SERVICE, namespace=_NAMESPACE)
+    configuration["metadata"]["name"] = "validator.trainer.kubeflow.org"
+    hooks.append(configuration)
+    metadata = {"name": _SERVICE, "namespace": _NAMESPACE}
+    port = {"name": "https", "port": _TRAINER_PORT, "protocol": "TCP"}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata}
+    endpoints = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {**metadata, "labels": {"kubernetes.io/service-name": _SERVICE}},
+        "addressType": "IPv4",
+        "ports": [port],
+        "endpoints": [{"addresses": [cluster.network.node]}],
+    }
+    spec = {"ports": [{"name": "https", "port": 443, "targetPort": _TRAINER_PORT}]}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": _SECRET, "namespace": _NAMESPACE}}
+    _apply(cluster, {**service, "spec": spec}, endpoints, secret, configuration)
+    directory = cluster.directory / "trainer"
+    certificates = directory / "serving-certs"
+    certificates.mkdir(parents=True, exist_ok=True)
+    flags = [f"--webhook-server-port={_TRAINER_PORT}", f"--health-probe-bind-address=:{_TRAINER_PROBE}"]
+    program = [str(folder / "trainer-manager"), f"--kubeconfig={cluster.kubeconfig}", *flags]
+    api = Cluster(cluster.kubeconfig)
+
+    def mount_secret() -> bool:
+        data = api.get(SECRETS, _SECRET, _NAMESPACE).get("data") or {}
+        for name, text in data.items():
+            (certificates / name).write_bytes(base64.b64decode(text))
+        return is_healthy(f"http://{cluster.network.node}:{_TRAINER_PROBE}/readyz")
+
+    with _run(cluster, "trainer", ["unshare", "--mount", "sh", "-c", _WITH_CERTIFICATES, str(directory), *program]):
+        wait_for(mount_secret, lambda: cluster.daemons.log("trainer").read_text()[-2000:], 120)
+        yield
+
+
+@contextlib.contextmanager
+def _run(cluster: NodeCluster, name: str, command: list[str], probe: int = 0) -> Iterator[None]:
+    cluster.daemons.start(name, command)
+    try:
+        if probe:
+            cluster.daemons.wait_ready(name, lambda: is_healthy(f"http://{cluster.network.node}:{probe}/readyz"))
+        yield
+        # A controller that exited explains a failure better than the test's own timeout.
+        cluster.daemons.check(name)
+    finally:
+        cluster.daemons.stop(name)
+
+
+def _get_programs(tools: Toolset) -> Path:
+    if not os.environ.get(KUBEFLOW_VARIABLE):
+        pytest.skip(f"the builds are slow: run `make test-kubeflow`, which sets {KUBEFLOW_VARIABLE}")
+    return Path(start(lambda: get_binaries(tools)))
+
+
+def _apply(cluster: NodeCluster, *documents: dict[str, Any]) -> None:
+    api = Cluster(cluster.kubeconfig)
+    for document in documents:
+        api.apply(document)
+
+
+def _build_namespace(name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def _read(file: Path) -> list[dict[str, Any]]:
+    return [document for document in yaml.safe_load_all(file.read_text()) if document]
