@@ -14,6 +14,7 @@ import yaml
 
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import SECRETS
+from kfp_mindspore.operator.install.apply import apply_objects
 from tests.cluster.conftest import start
 from tests.cluster.infrastructure.binaries import MPI, TRAINER, Toolset, get_binaries
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
@@ -112,6 +113,7 @@ def _run_manager(cluster: NodeCluster, folder: Path, hooks: list[dict[str, Any]]
     api = Cluster(cluster.kubeconfig)
 
     def mount_secret() -> bool:
+        cluster.daemons.check("trainer")
         data = api.get(SECRETS, _SECRET, _NAMESPACE).get("data") or {}
         for name, text in data.items():
             (certificates / name).write_bytes(base64.b64decode(text))
@@ -142,9 +144,7 @@ def _get_programs(tools: Toolset) -> Path:
 
 
 def _apply(cluster: NodeCluster, *documents: dict[str, Any]) -> None:
-    api = Cluster(cluster.kubeconfig)
-    for document in documents:
-        api.apply(document)
+    list(apply_objects(documents, kubeconfig=str(cluster.kubeconfig)))
 
 
 def _build_namespace(name: str) -> dict[str, Any]:
