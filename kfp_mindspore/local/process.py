@@ -126,6 +126,7 @@ def spawn_child(
     env: Mapping[str, str] | None = None,
     log: Path,
     own_session: bool = False,
+    stdin: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
     """Start a process in its own process group that does not survive this one (on Linux not even a `kill -9`).
 
@@ -139,6 +140,7 @@ def spawn_child(
         own_session: Whether it also leads a session. Linux's autogroup scheduling divides a busy machine's cores among
             sessions first, so that several workers in one session would get the share of one; but `kill_session`
             of this process does not find the orphans of such a child.
+        stdin: Its standard input, as for subprocess.Popen.
 
     Raises:
         OSError: It could not be started.
@@ -162,7 +164,7 @@ def spawn_child(
             list(argv),
             cwd=cwd,
             env=env,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=output,
             stderr=output,
             preexec_fn=prepare,
@@ -245,16 +247,21 @@ def terminate_groups(pids: Sequence[int], grace_seconds: float) -> bool:
     return False
 
 
-def kill_descendants(pid: int | None = None) -> list[int]:
+def kill_descendants(pid: int | None = None, *, keep: Collection[int] = ()) -> list[int]:
     """Kill all descendants of a process, of any process group and session.
 
     Args:
         pid: The ancestor, which is not killed; default this process.
+        keep: Descendants that are not killed.
 
     Returns:
         The numbers of the processes that were killed.
     """
-    return _kill_repeatedly(lambda: [item.pid for item in _list_children(pid) if not _is_zombie(item)])
+
+    def list_pids() -> list[int]:
+        return [item.pid for item in _list_children(pid) if item.pid not in keep and not _is_zombie(item)]
+
+    return _kill_repeatedly(list_pids)
 
 
 def kill_session(leader: ProcessIdentity) -> list[int]:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -83,27 +83,30 @@ class Supervisor(ABC):
         env: Mapping[str, str],
         log: Path,
         own_session: bool = False,
+        stdin: int = subprocess.DEVNULL,
     ) -> subprocess.Popen[bytes]:
         """Start a child; the arguments are those of `spawn_child`.
 
         Raises:
             OSError: It could not be started.
         """
-        self._children.append(spawn_child(argv, cwd=cwd, env=env, log=log, own_session=own_session))
+        self._children.append(spawn_child(argv, cwd=cwd, env=env, log=log, own_session=own_session, stdin=stdin))
         return self._children[-1]
 
-    def end_children(self, grace_seconds: float) -> None:
+    def end_children(self, grace_seconds: float, *, keep: Collection[int] = ()) -> None:
         """Terminate all children and their descendants.
 
         Args:
             grace_seconds: Seconds between SIGTERM and SIGKILL; 0 kills at once.
+            keep: Process numbers of children that are not terminated.
         """
-        terminate_groups([child.pid for child in self._children if child.poll() is None], grace_seconds)
-        kill_descendants()
-        for child in self._children:
+        ended = [child for child in self._children if child.pid not in keep]
+        terminate_groups([child.pid for child in ended if child.poll() is None], grace_seconds)
+        kill_descendants(keep=keep)
+        for child in ended:
             child.wait()
-        self._children.clear()
-        reap_orphans()
+        self._children = [child for child in self._children if child.pid in keep]
+        reap_orphans(list(keep))
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         self._is_terminated = True

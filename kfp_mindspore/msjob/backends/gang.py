@@ -13,14 +13,26 @@ from kfp_mindspore.local.ports import list_free_ports
 from kfp_mindspore.local.process import ProcessIdentity, kill_group
 from kfp_mindspore.local.supervisor import Supervisor
 from kfp_mindspore.msjob.backends.base import Pod
-from kfp_mindspore.msjob.backends.process_spec import LOCAL_ADDRESS, build_process_spec
+from kfp_mindspore.msjob.backends.heartbeats import Heartbeats, get_hang_seconds
+from kfp_mindspore.msjob.backends.process_spec import LOCAL_ADDRESS, ProcessSpec, build_process_spec
+from kfp_mindspore.msjob.backends.spares import Spares
 from kfp_mindspore.msjob.backends.state import JobDirectory, JobRequest
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import WORKER
 from kfp_mindspore.msjob.restart import START_ERROR, ContainerTermination
 from kfp_mindspore.msjob.topology import Endpoints, Member, build_topology
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.settings import PROGRESS_VARIABLE
+from kfp_mindspore.settings import (
+    HANG_EXIT_CODE,
+    HEARTBEAT_VARIABLE,
+    PROGRESS_VARIABLE,
+    STACKS_SIGNAL,
+    TERMINATED_EXIT_CODE,
+)
+
+HUNG = "Hung"
+# faulthandler writes the stacks of a process in a few milliseconds.
+_STACKS_SECONDS = 0.3
 
 
 @dataclass
@@ -35,19 +47,37 @@ class Gang:
 
     Args:
         job: The job.
+        workers: Number of workers of this attempt.
         restarts: Number of restarts before this attempt.
         supervisor: Owner of the processes.
+        heartbeats: Heartbeats of the workers.
+        spares: Warm spares, which become members.
     """
 
-    def __init__(self, job: MSJob, restarts: int, supervisor: Supervisor) -> None:
+    def __init__(
+        self,
+        job: MSJob,
+        workers: int,
+        restarts: int,
+        supervisor: Supervisor,
+        heartbeats: Heartbeats,
+        spares: Spares,
+    ) -> None:
+        self.workers = workers
         self._job = job
         self._supervisor = supervisor
         self._restarts = restarts
+        self._heartbeats = heartbeats
+        self._spares = spares
         self._members: list[_Running] = []
+        self._hang_seconds: dict[str, float] = {}
+        self.spares_used = 0
+        self.worker_spec: ProcessSpec | None = None
 
     def start(self, directory: JobDirectory, request: JobRequest) -> None:
         """Start every member; the first that cannot be started fails with the reason `StartError`."""
-        topology = build_topology(self._job, Endpoints(LOCAL_ADDRESS, list_free_ports(1)[0]))
+        topology = build_topology(self._job, Endpoints(LOCAL_ADDRESS, list_free_ports(1)[0]), self.workers)
+        self._heartbeats.clear()
         self._members = [
             _Running(member, Pod(member.name, self._job.namespace, member.replica_type, member.index), None)
             for member in topology.members
@@ -59,15 +89,21 @@ class Gang:
             environment = {name: value for name, value in request.environment.items() if name != PROGRESS_VARIABLE}
             if (member.replica_type, member.index) == (WORKER, 0):
                 environment[PROGRESS_VARIABLE] = str(directory.progress_file)
+            if member.replica_type == WORKER:
+                environment[HEARTBEAT_VARIABLE] = str(self._heartbeats.get_file(member.name))
             spec = build_process_spec(self._job, member, environment=environment, cwd=Path(request.cwd))
+            if member.replica_type == WORKER:
+                self.worker_spec = spec
+                self._hang_seconds[member.name] = get_hang_seconds(spec.environment)
+            log = directory.log_file(member.name)
             try:
-                running.process = self._supervisor.spawn(
-                    spec.argv,
-                    cwd=spec.cwd,
-                    env=spec.environment,
-                    log=directory.log_file(member.name),
-                    own_session=True,
-                )
+                running.process = self._spares.assign(spec, log)
+                if running.process is not None:
+                    self.spares_used += 1
+                else:
+                    running.process = self._supervisor.spawn(
+                        spec.argv, cwd=spec.cwd, env=spec.environment, log=log, own_session=True
+                    )
             except OSError as error:
                 pod.phase, pod.reason, pod.message = "Failed", START_ERROR, str(error)
                 pod.exit_code, pod.finish_time = 128, now()
@@ -128,9 +164,58 @@ class Gang:
             pod.finish_time = now()
             pod.phase = "Succeeded" if pod.exit_code == 0 else "Failed"
             pod.reason = "Completed" if pod.exit_code == 0 else "Error"
-            if status < 0:
+            if pod.exit_code == HANG_EXIT_CODE:
+                self._mark_hung(pod)
+            elif pod.exit_code == TERMINATED_EXIT_CODE:
+                # `end` writes another reason for members that it has terminated.
+                pod.reason, pod.message = "Preempted", "terminated by SIGTERM from outside"
+            elif status < 0:
                 pod.message = f"killed by {signal.Signals(-status).name}"
         return changed
+
+    def kill_hung(self, now: float) -> None:
+        """Kill the workers whose heartbeat is too old.
+
+        Args:
+            now: time.monotonic().
+        """
+        running = {item.pod.name: item for item in self._members if item.pod.phase == "Running"}
+        limits = {name: seconds for name, seconds in self._hang_seconds.items() if name in running}
+        stale = self._heartbeats.list_stale(limits, now)
+        if not stale:
+            return
+        self.dump_stacks()
+        for item in (running[name] for name in stale):
+            assert item.process is not None
+            kill_group(item.process.pid)
+            item.process.wait()
+        self.poll()
+        for item in (running[name] for name in stale):
+            self._mark_hung(item.pod, "no heartbeat")
+
+    def dump_stacks(self) -> None:
+        """Have each worker that trains write the stacks of its threads to its log."""
+        for item in self._members:
+            pod = item.pod
+            if item.process is not None and pod.phase == "Running" and self._heartbeats.read(pod.name) is not None:
+                kill_group(item.process.pid, STACKS_SIGNAL)
+        time.sleep(_STACKS_SECONDS)
+
+    @property
+    def is_hung(self) -> bool:
+        """Whether a member was ended because it hung."""
+        return any(running.pod.reason == HUNG for running in self._members)
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether a worker has completed a step."""
+        beats = (self._heartbeats.read(running.pod.name) for running in self._members)
+        return any(beat is not None and beat.step is not None for beat in beats)
+
+    def _mark_hung(self, pod: Pod, what: str = "no step completed") -> None:
+        late = self._heartbeats.describe(item.pod.name for item in self._members)
+        pod.reason = HUNG
+        pod.message = f"{what} for {self._hang_seconds[pod.name]:g} s" + (f"; {late}" if late else "")
 
     def wait(self, seconds: float, is_interrupted: Callable[[], bool]) -> None:
         """Wait until all members have exited, or the time has passed."""
@@ -148,7 +233,7 @@ class Gang:
         """
         self.poll()
         running = [item.pod for item in self._members if item.pod.phase == "Running"]
-        self._supervisor.end_children(grace_seconds)
+        self._supervisor.end_children(grace_seconds, keep=self._spares.pids)
         self.poll()
         for pod in running:
             if pod.exit_code != 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import signal
 import time
@@ -29,13 +30,14 @@ from kfp_mindspore.msjob.backends.base import Event, JobBackend, Pod
 from kfp_mindspore.msjob.backends.process_spec import check_job
 from kfp_mindspore.msjob.backends.state import JobDirectory, JobRequest, JobState, kill_leftovers
 from kfp_mindspore.msjob.manifest import format_time, now
-from kfp_mindspore.msjob.names import CREATED
+from kfp_mindspore.msjob.names import CREATED, WORKER
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import validate_msjob
 from kfp_mindspore.settings import HOME_VARIABLE, LEASE_VARIABLE, LOCAL, get_backend_name
 
 _SUPERVISOR = "kfp_mindspore.msjob.backends.supervisor"
 _PACKAGE_ROOT = str(Path(kfp_mindspore.__file__).absolute().parent.parent)
+_MUTABLE = frozenset({"runPolicy", "elasticPolicy", "warmSpares"})
 _POLL_SECONDS = 0.05
 # Seconds that the supervisor may take beyond the grace period before it is killed.
 _END_SECONDS = 10.0
@@ -140,7 +142,10 @@ class LocalBackend(JobBackend):
         return jobs
 
     def update(self, name: str, namespace: str, patch: dict[str, Any]) -> MSJob:
-        """Apply a merge patch; of the spec only runPolicy is mutable. See `JobBackend.update`."""
+        """Apply a merge patch; of the spec runPolicy, elasticPolicy, warmSpares and the number of workers are mutable.
+
+        See `JobBackend.update`. Another number of workers restarts the gang from its checkpoint.
+        """
         job, state = self._read(name, namespace)
         directory = JobDirectory(self._get_path(name, namespace))
         with directory.lock():
@@ -152,7 +157,7 @@ class LocalBackend(JobBackend):
                 merged["metadata"][key] = old["metadata"][key]
             changed = MSJob.from_dict(merged)
             before, after = job.to_dict()["spec"], changed.to_dict()["spec"]
-            fixed = [key for key in {*before, *after} if key != "runPolicy" and before.get(key) != after.get(key)]
+            fixed = _list_fixed(before, after)
             if fixed:
                 raise ValidationError(
                     [f"spec.{key}: cannot be changed" for key in sorted(fixed)],
@@ -272,6 +277,14 @@ class LocalBackend(JobBackend):
 
     def _refuse(self, name: str, namespace: str) -> NoReturn:
         raise NotFoundError(f"job {name} does not exist in namespace {namespace}: it was deleted")
+
+
+def _list_fixed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Return the immutable fields that differ between two specs."""
+    before, after = copy.deepcopy(before), copy.deepcopy(after)
+    for spec in (before, after):
+        spec["msReplicaSpecs"].get(WORKER, {}).pop("replicas", None)
+    return [key for key in {*before, *after} if key not in _MUTABLE and before.get(key) != after.get(key)]
 
 
 def merge_patch(document: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@
   supervisor.json   the supervisor's identity
   delete.json       request to terminate everything and remove this directory
   reserve           space for the last status when the disk is full
+  heartbeats/       a file of each worker that trains
   progress.json     progress of the training, written by worker 0
   logs/<pod>.log    supervisor.log
 """
@@ -25,8 +26,9 @@ from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.local.state import StateDirectory
 from kfp_mindspore.local.supervisor import kill_leader
 from kfp_mindspore.msjob.backends.base import Event, Pod
+from kfp_mindspore.msjob.elastic import get_requested_workers
 from kfp_mindspore.msjob.manifest import deserialize, format_time, now, parse_time, serialize
-from kfp_mindspore.msjob.names import FAILED
+from kfp_mindspore.msjob.names import FAILED, WORKER
 from kfp_mindspore.msjob.status import DetailedStatus, ReplicaStatus
 from kfp_mindspore.msjob.types import MSJob
 
@@ -56,13 +58,15 @@ class JobState:
         status: The job's status.
         pods: Its members.
         events: Events, oldest first.
-        restarts: How often the gang was restarted.
+        restarts: Number of gang restarts after failures.
+        attempt: Number of the present gang, from 0.
     """
 
     status: DetailedStatus = field(default_factory=DetailedStatus)
     pods: list[Pod] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     restarts: int = 0
+    attempt: int = 0
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> JobState:
@@ -72,6 +76,7 @@ class JobState:
             [Pod.from_dict(item) for item in document["pods"]],
             [Event(**item) for item in document["events"]],
             document["restarts"],
+            document.get("attempt", 0),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,8 +95,12 @@ class JobState:
         self.status.completion_time = now()
         self.add_event(job_name, reason, message)
 
-    def count_replicas(self) -> None:
-        """Write the numbers of active, succeeded and failed replicas into the status."""
+    def count_replicas(self, requested_workers: int) -> None:
+        """Write the numbers of active, succeeded and failed replicas, of restarts and attempts into the status.
+
+        Args:
+            requested_workers: Number of workers that the job requests.
+        """
         counts: dict[str, ReplicaStatus] = {}
         for pod in self.pods:
             count = counts.setdefault(pod.replica_type, ReplicaStatus(0, 0, 0))
@@ -102,6 +111,9 @@ class JobState:
             elif pod.phase == "Failed":
                 count.failed = (count.failed or 0) + 1
         self.status.replica_statuses = counts
+        workers = counts.get(WORKER, ReplicaStatus(0, 0, 0))
+        self.status.workers = f"{(workers.active or 0) + (workers.succeeded or 0)}/{requested_workers}"
+        self.status.restarts, self.status.attempt = self.restarts, self.attempt
 
 
 @dataclass(frozen=True)
@@ -117,6 +129,11 @@ class JobDirectory(StateDirectory):
     def supervisor_log(self) -> Path:
         """Output of the supervisor; empty unless it fails itself."""
         return self.log_file("supervisor")
+
+    @property
+    def heartbeats(self) -> Path:
+        """Directory of the workers' heartbeats."""
+        return self.path / "heartbeats"
 
     @property
     def progress_file(self) -> Path:
@@ -221,7 +238,7 @@ class JobDirectory(StateDirectory):
             for pod in state.pods:
                 if pod.phase in ("Pending", "Running"):
                     pod.phase, pod.reason, pod.finish_time = "Failed", "SupervisorLost", now()
-            state.count_replicas()
+            state.count_replicas(get_requested_workers(job))
             state.fail(job.name, "SupervisorLost", "the job's supervisor was killed; its processes were terminated")
             self.write_state(state)
         return state

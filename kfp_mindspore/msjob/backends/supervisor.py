@@ -5,20 +5,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
 from pathlib import Path
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.local.logs import read_last_lines
 from kfp_mindspore.local.process import ProcessIdentity
 from kfp_mindspore.local.supervisor import Supervisor
+from kfp_mindspore.msjob.backends.capacity import Capacity
 from kfp_mindspore.msjob.backends.gang import Gang
+from kfp_mindspore.msjob.backends.heartbeats import Heartbeats
+from kfp_mindspore.msjob.backends.spares import Spares
 from kfp_mindspore.msjob.backends.state import JobDirectory
+from kfp_mindspore.msjob.elastic import decide_workers, get_requested_workers, get_restart_limit
 from kfp_mindspore.msjob.manifest import now
-from kfp_mindspore.msjob.names import RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
+from kfp_mindspore.msjob.names import RESTARTING, RUNNING, SUCCEEDED, SUSPENDED, WORKER
 from kfp_mindspore.msjob.progress import parse_progress
-from kfp_mindspore.msjob.restart import compute_restart_delay, decide_job_phase
+from kfp_mindspore.msjob.restart import START_ERROR, Decision, compute_restart_delay, decide_job_phase, describe
+from kfp_mindspore.msjob.status import Failure
 
 _POLL_SECONDS = 0.15
 # After the job has succeeded, members that are about to exit may do so before they are terminated.
@@ -27,6 +34,11 @@ _SETTLE_SECONDS = 3.0
 _ORPHANED_GRACE_SECONDS = 2.0
 # Clients that wait for a job with a TTL of 0 still observe its end.
 _LINGER_SECONDS = 1.0
+_FAILURE_LINES = 20
+# Restarts are delayed after attempts that ended sooner without a completed step.
+_QUICK_SECONDS = 60.0
+# Of a script that does not train by `fit`, and so has no heartbeats.
+_SPARE_DELAY_SECONDS = 20.0
 
 
 class JobSupervisor(Supervisor):
@@ -44,6 +56,13 @@ class JobSupervisor(Supervisor):
         self._job = directory.read_job()
         self._version = self._read_version()
         self._gang: Gang | None = None
+        self._heartbeats = Heartbeats(directory.heartbeats)
+        self._spares = Spares(self, directory.log_file("spares"))
+        self._capacity = Capacity()
+        self._workers = get_requested_workers(self._job)
+        self._started = 0.0
+        self._quick_failures = 0
+        self._has_spares = True
         self._start_at = 0.0
         self._is_unsaved = False
         self._is_done = False
@@ -92,6 +111,7 @@ class JobSupervisor(Supervisor):
 
     def _end_interrupted(self) -> None:
         self._is_done = True
+        self._spares.end()
         if not self._directory.exists():
             self._end_gang(0.0, "Deleted")
             return
@@ -141,40 +161,129 @@ class JobSupervisor(Supervisor):
             state.status.set_condition(SUSPENDED, "JobResumed", "the job was resumed", status=False)
         if state.status.start_time is None:
             state.status.start_time = now()
-        self._gang = Gang(self._job, state.restarts, self)
+        self._started = time.monotonic()
+        available = self._capacity.get_available(self._job, self._started)
+        self._workers = decide_workers(
+            self._job, current=self._workers, available=available, missing_seconds=float("inf")
+        )
+        self._capacity.record_start(self._started)
+        self._gang = Gang(self._job, self._workers, state.restarts, self, self._heartbeats, self._spares)
         self._gang.start(self._directory, self._request)
         pods = self._gang.pods
         if self._gang.is_running():
             names = ", ".join(f"{pod.name} (pid {pod.pid})" for pod in pods if pod.pid)
-            state.status.set_condition(RUNNING, "JobRunning", f"started {names}")
-            state.add_event(self._job.name, "Started", f"started {names}")
+            requested = get_requested_workers(self._job)
+            fewer = f"{self._workers} of {requested} workers: " if self._workers < requested else ""
+            warm = f"; {self._gang.spares_used} of them were warm spares" if self._gang.spares_used else ""
+            state.status.set_condition(RUNNING, "JobRunning", f"{fewer}started {names}{warm}")
+            state.add_event(self._job.name, "Started", f"{fewer}started {names}{warm}")
         self._record_pods()
 
     def _decide(self, gang: Gang) -> None:
-        policy = self._job.effective_run_policy
-        decision = decide_job_phase(
+        now = time.monotonic()
+        gang.kill_hung(now)
+        decision = self._make_decision(gang)
+        if decision.action == "continue":
+            available = self._capacity.get_available(self._job, now)
+            workers = decide_workers(self._job, current=gang.workers, available=available)
+            if workers != gang.workers:
+                self._resize(gang, workers)
+            else:
+                self._fill_spares(gang, now)
+        elif decision.action == "succeed":
+            self._finish_succeeded(decision.reason, decision.message)
+        elif decision.reason == START_ERROR and self._can_shrink(gang, now):
+            self._restart(gang, "JobRestarting", f"{decision.message}; the job goes on without it", 0.0)
+        elif decision.action == "fail":
+            self._record_failure(gang, decision)
+            # Peers would block in a collective of the lost member.
+            self._finish_failed(decision.reason, decision.message, grace=0.0)
+        else:
+            self._record_failure(gang, decision)
+            self._state.restarts += decision.counted
+            if decision.counted:
+                self._capacity.record_failure(self._job, now)
+            is_quick = not gang.has_trained and now - self._started < _QUICK_SECONDS
+            self._quick_failures = self._quick_failures + 1 if is_quick else 1
+            delay = compute_restart_delay(self._quick_failures)
+            self._restart(gang, decision.reason, decision.message, 0.0, delay=delay)
+
+    def _make_decision(self, gang: Gang) -> Decision:
+        return decide_job_phase(
             gang.terminations,
             success_policy=self._job.success_policy or "",
             restarts=self._state.restarts,
-            backoff_limit=policy.backoff_limit or 0,
+            backoff_limit=get_restart_limit(self._job),
         )
-        if decision.action == "succeed":
+
+    def _restart(
+        self,
+        gang: Gang,
+        reason: str,
+        message: str,
+        grace: float | None,
+        *,
+        peers: str = "PeerFailed",
+        delay: float = 0.0,
+    ) -> None:
+        if gang.is_hung:
+            gang.dump_stacks()
+        self._end_gang(grace, peers)
+        self._gang = None
+        self._state.attempt += 1
+        self._start_at = time.monotonic() + delay
+        self._state.status.set_condition(RESTARTING, reason, message)
+        self._state.add_event(self._job.name, reason, message)
+        self._record_pods()
+
+    def _record_failure(self, gang: Gang, decision: Decision) -> None:
+        """Write the first failure into the status, with the last lines of its log."""
+        for item, _ in gang.terminations:
+            if item.exit_code is not None and decision.message.startswith(sentence := describe(item)):
+                log: list[str] = []
+                with contextlib.suppress(OSError):
+                    log = read_last_lines(self._directory.log_file(item.name), _FAILURE_LINES)
+                self._state.status.failure = Failure(
+                    item.name, item.exit_code, item.reason, sentence, log, self._state.attempt
+                )
+                return
+
+    def _can_shrink(self, gang: Gang, now: float) -> bool:
+        """Return whether an elastic job can run with the workers that could be started."""
+        started = sum(pod.replica_type == WORKER and pod.pid is not None for pod in gang.pods)
+        self._capacity.record_missing(self._job, started, now)
+        return self._capacity.get_available(self._job, now) == started
+
+    def _resize(self, gang: Gang, workers: int) -> None:
+        """Terminate the gang, which writes a checkpoint after its step, and start another number of workers."""
+        message = f"{workers} workers instead of {gang.workers}: the gang restarts from its checkpoint"
+        self._end_gang(None, "Resized")
+        if (decision := self._make_decision(gang)).action == "succeed":
             self._finish_succeeded(decision.reason, decision.message)
-        elif decision.action == "fail":
-            # Peers would block for 30 s in a collective of the lost member.
-            self._finish_failed(decision.reason, decision.message, grace=0.0)
-        elif decision.action == "restart":
-            self._end_gang(0.0, "PeerFailed")
-            self._state.restarts += decision.counted
-            self._gang = None
-            self._start_at = time.monotonic() + compute_restart_delay(self._state.restarts)
-            self._state.status.set_condition(RESTARTING, decision.reason, decision.message)
-            self._state.add_event(self._job.name, decision.reason, decision.message)
+        else:
+            self._restart(gang, "JobScaled", message, 0.0, peers="Resized")
+
+    def _fill_spares(self, gang: Gang, now: float) -> None:
+        """Start spares, once the gang trains: their imports would delay its start."""
+        count = self._job.warm_spares or 0
+        if not self._has_spares or len(self._spares.pids) >= count or gang.worker_spec is None:
+            return
+        if not gang.has_trained and now - self._started < _SPARE_DELAY_SECONDS:
+            return
+        try:
+            self._has_spares = self._spares.fill(count, gang.worker_spec)
+        except OSError as error:
+            self._has_spares = False
+            print(f"{self._directory.path}: a spare cannot be started: {error}", file=sys.stderr)
+        if not self._has_spares:
+            message = f"warm spares cannot be started: see {self._directory.log_file('spares')}"
+            self._state.add_event(self._job.name, "SpareFailed", message)
             self._is_unsaved = True
 
     def _suspend(self) -> None:
         if self._state.status.has(SUSPENDED) and self._gang is None:
             return
+        self._spares.end()
         self._end_gang(None, "Suspended")
         self._gang = None
         self._state.pods = []
@@ -189,6 +298,7 @@ class JobSupervisor(Supervisor):
         return seconds is not None and start is not None and (now() - start).total_seconds() >= seconds
 
     def _finish_succeeded(self, reason: str, message: str) -> None:
+        self._spares.end()
         if self._gang is not None and self._job.effective_run_policy.clean_pod_policy != "None":
             self._gang.wait(_SETTLE_SECONDS, self._is_interrupted)
             self._end_gang(None, "Cleaned")
@@ -198,6 +308,9 @@ class JobSupervisor(Supervisor):
         self._record_pods()
 
     def _finish_failed(self, reason: str, message: str, *, grace: float | None) -> None:
+        if self._gang is not None and self._gang.is_hung:
+            self._gang.dump_stacks()
+        self._spares.end()
         self._end_gang(grace, "Killed")
         self._state.fail(self._job.name, reason, message)
         self._record_pods()
@@ -227,7 +340,7 @@ class JobSupervisor(Supervisor):
     def _record_pods(self) -> None:
         if self._gang is not None:
             self._state.pods = self._gang.pods
-        self._state.count_replicas()
+        self._state.count_replicas(get_requested_workers(self._job))
         self._is_unsaved = True
 
     def _save(self) -> None:

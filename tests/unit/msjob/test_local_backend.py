@@ -81,20 +81,23 @@ def test_a_failed_job_has_a_reason_and_a_message(desk: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "code", "starts", "state"),
+    ("policy", "code", "starts", "restarts", "state"),
     [
-        ("OnFailure", 1, 2, "Succeeded"),
-        ("Always", 1, 2, "Succeeded"),
-        ("ExitCode", 143, 2, "Succeeded"),
-        ("ExitCode", 1, 1, "Failed"),
-        ("Never", 143, 1, "Failed"),
+        ("OnFailure", 1, 2, 1, "Succeeded"),
+        ("Always", 1, 2, 1, "Succeeded"),
+        ("ExitCode", 137, 2, 1, "Succeeded"),
+        # Terminated from outside: a preemption is not counted.
+        ("ExitCode", 143, 2, 0, "Succeeded"),
+        ("ExitCode", 1, 1, 0, "Failed"),
+        ("Never", 143, 1, 0, "Failed"),
     ],
 )
-def test_restart_policy(desk: Any, policy: str, code: int, starts: int, state: str) -> None:
+def test_restart_policy(desk: Any, policy: str, code: int, starts: int, restarts: int, state: str) -> None:
     job = desk.run("once", code, restart_policy=policy)
     assert job.status.state == state
     assert len((desk.path / "starts").read_text().splitlines()) == starts
-    assert desk.client.get_job_pods("job")[0].restarts == starts - 1
+    assert desk.client.get_job_pods("job")[0].restarts == restarts
+    assert (job.status.restarts, job.status.attempt) == (restarts, starts - 1)
 
 
 def test_a_restart_restarts_the_whole_gang(desk: Any) -> None:
@@ -146,7 +149,7 @@ def test_a_job_can_be_born_suspended(desk: Any) -> None:
 def test_update_refuses_immutable_fields(desk: Any) -> None:
     desk.submit("sleep", 600)
     with pytest.raises(ValidationError, match="msReplicaSpecs: cannot be changed"):
-        desk.client.update_job({"spec": {"msReplicaSpecs": {"Worker": {"replicas": 3}}}}, "job")
+        desk.client.update_job({"spec": {"msReplicaSpecs": {"Worker": {"restartPolicy": "Never"}}}}, "job")
     with pytest.raises(ValidationError, match="backoffLimit: must be ≥ 0"):
         desk.client.update_job({"spec": {"runPolicy": {"backoffLimit": -1}}}, "job")
     desk.client.update_job({"metadata": {"labels": {"team": "vision"}}}, "job")

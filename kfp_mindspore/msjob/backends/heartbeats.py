@@ -1,0 +1,99 @@
+"""Heartbeats of a local job's workers: files that `kfp_mindspore.training.watchdog` writes each second."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kfp_mindspore.settings import DEFAULT_HANG_SECONDS, FIRST_STEP_FACTOR, HANG_SECONDS_VARIABLE
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """The newest heartbeat of a worker.
+
+    Attributes:
+        step: Number of steps done by this process's training; None before its first step.
+        in_step: Whether it computes a step or waits in one for the others.
+    """
+
+    step: int | None
+    in_step: bool
+
+
+class Heartbeats:
+    """The heartbeats of one attempt.
+
+    Ages are measured by the caller's clock from the first sight of a file's version: a step of the machine's clock has
+    no effect.
+
+    Args:
+        directory: Directory of the files.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._seen: dict[str, tuple[int, float]] = {}
+
+    def get_file(self, name: str) -> Path:
+        """Return the file of a worker."""
+        return self._directory / f"{name}.json"
+
+    def clear(self) -> None:
+        """Remove the files of the last attempt."""
+        self._seen.clear()
+        self._directory.mkdir(exist_ok=True)
+        for file in self._directory.iterdir():
+            file.unlink(missing_ok=True)
+
+    def read(self, name: str) -> Heartbeat | None:
+        """Return a worker's newest heartbeat; None before the first, and for a script without `fit`."""
+        try:
+            document = json.loads(self.get_file(name).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+        return Heartbeat(document["step"], document["in_step"])
+
+    def list_stale(self, limits: Mapping[str, float], now: float) -> list[str]:
+        """Return the workers without a heartbeat for their time limit, which is three times as long before a step.
+
+        Args:
+            limits: Seconds by worker; 0 for none.
+            now: time.monotonic().
+        """
+        stale = []
+        for name, limit in limits.items():
+            try:
+                version = self.get_file(name).stat().st_mtime_ns
+            except FileNotFoundError:
+                continue
+            seen, since = self._seen.setdefault(name, (version, now))
+            if seen != version:
+                self._seen[name] = (version, now)
+            elif 0 < limit <= now - since:
+                beat = self.read(name)
+                if beat is not None and (beat.step is not None or now - since >= limit * FIRST_STEP_FACTOR):
+                    stale.append(name)
+        return stale
+
+    def describe(self, names: Iterable[str]) -> str:
+        """Return which workers delay the others, with their last steps; empty without heartbeats."""
+        beats = {name: beat for name in names if (beat := self.read(name)) is not None}
+        if not beats:
+            return ""
+        late = [name for name, beat in beats.items() if not beat.in_step]
+        least = min(beat.step or 0 for beat in beats.values())
+        late = late or [name for name, beat in beats.items() if (beat.step or 0) == least]
+        if len(late) == len(beats):
+            return f"all after step {least}"
+        return ", ".join(f"{name} is outside of a step after step {beats[name].step or 0}" for name in late)
+
+
+def get_hang_seconds(environment: Mapping[str, str]) -> float:
+    """Return the time limit of a process without progress in seconds; the process itself refuses a wrong value."""
+    try:
+        return float(environment.get(HANG_SECONDS_VARIABLE) or DEFAULT_HANG_SECONDS)
+    except ValueError:
+        return DEFAULT_HANG_SECONDS
