@@ -1,16 +1,22 @@
-"""How fast does a local job of two workers start and detect a killed worker, beside MindSpore's launcher, msrun?
+"""How fast does a local job start, detect a killed worker and recover, beside MindSpore's launcher, msrun?
 
-Both run the same script. Start: from the start of the command to the end of rank 0's first optimizer step. Killed
-worker: from `kill -9` of rank 1 to the end of rank 0.
+Both run the same script with two workers. Start: from the start of the command to the end of rank 0's first optimizer
+step. Killed worker: from `kill -9` of rank 1 to the end of rank 0. Recovery: from that kill to the first step of the
+new rank 0; msrun has no restart, so its command is run again as soon as it has ended. Scaling: `fit` of a convolutional
+network with one worker on one core and with two workers on two. Checkpoints: `fit` with a checkpoint every 10 steps and
+without. A gang of 64 workers, fewer when the memory is small, starts once (not with --quick).
+torchrun is not measured: PyPI's torch for Linux needs gigabytes of CUDA packages.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import time
@@ -19,26 +25,31 @@ from functools import partial
 from pathlib import Path
 
 import psutil
-from harness import build_parser, build_target, compute_ratios, print_result, run_in_turn
+from harness import build_parser, build_target, compute_ratios, print_result, run_in_turn, time_command
 
 SCRIPT = Path(__file__).parent / "peers" / "parallel_script.py"
+FIT_SCRIPT = Path(__file__).parent / "peers" / "fit_script.py"
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 ENDLESS = "1000000000"
 LIMIT_SECONDS = 180.0
+GANG_SECONDS = 1200.0
+GANG = 64
+# Of a worker of the large gang: what it does not share with the others.
+WORKER_BYTES = 200 << 20
 # msrun and the job start `python` by name: the interpreter of this environment.
 ENVIRONMENT = {**os.environ, "GLOG_v": "4", "PATH": os.pathsep.join([str(SCRIPTS), os.environ.get("PATH", "")])}
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = LIMIT_SECONDS) -> None:
     """Wait until a condition holds.
 
     Raises:
-        RuntimeError: It does not hold within LIMIT_SECONDS.
+        RuntimeError: It does not hold in time.
     """
-    deadline = time.monotonic() + LIMIT_SECONDS
+    deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{what}: not within {LIMIT_SECONDS:.0f} s")
+            raise RuntimeError(f"{what}: not within {seconds:.0f} s")
         time.sleep(0.005)
 
 
@@ -59,21 +70,36 @@ def call_job(home: str, *arguments: str) -> None:
 
 
 @contextlib.contextmanager
-def run_msjob(directory: str, steps: str) -> Iterator[None]:
+def run_msjob(directory: str, steps: str, workers: int = 2, policy: str = "Never", spares: int = 0) -> Iterator[None]:
     """Run the script as an MSJob until the block ends."""
-    call_job(
-        directory,
-        *("submit", "--name", "bench", "--workers", "2", "--restart-policy", "Never", "--"),
-        *("python", str(SCRIPT), directory, steps),
-    )
-    try:
+    with run_job(directory, ["python", str(SCRIPT), directory, steps], workers, policy, spares):
         yield
-    finally:
-        call_job(directory, "delete", "bench")
 
 
 @contextlib.contextmanager
-def run_msrun(directory: str, steps: str) -> Iterator[None]:
+def run_job(home: str, command: list[str], workers: int, policy: str = "Never", spares: int = 0) -> Iterator[None]:
+    """Run a command as an MSJob until the block ends."""
+    template = {"spec": {"containers": [{"name": "mindspore", "command": command}]}}
+    manifest = {
+        "apiVersion": "mindspore.gitee.com/v1",
+        "kind": "MSJob",
+        "metadata": {"name": "bench"},
+        "spec": {
+            "warmSpares": spares,
+            "msReplicaSpecs": {"Worker": {"replicas": workers, "restartPolicy": policy, "template": template}},
+        },
+    }
+    file = Path(home) / "job.yaml"
+    file.write_text(json.dumps(manifest))
+    call_job(home, "submit", str(file))
+    try:
+        yield
+    finally:
+        call_job(home, "delete", "bench")
+
+
+@contextlib.contextmanager
+def run_msrun(directory: str, steps: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run the script by msrun until the block ends."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -91,14 +117,17 @@ def run_msrun(directory: str, steps: str) -> Iterator[None]:
         start_new_session=True,
     )
     try:
-        yield
+        yield launcher
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(launcher.pid, signal.SIGKILL)
         launcher.wait()
 
 
-LAUNCHERS = {"msjob": run_msjob, "msrun": run_msrun}
+LAUNCHERS: dict[str, Callable[..., contextlib.AbstractContextManager[object]]] = {
+    "msjob": run_msjob,
+    "msrun": run_msrun,
+}
 
 
 def time_first_step(name: str) -> float:
@@ -124,19 +153,117 @@ def time_detection(name: str) -> float:
             return time.perf_counter() - start
 
 
+def kill_worker(folder: Path) -> float:
+    """Kill rank 1 after the first steps and return the time."""
+    wait_for(lambda: all((folder / f"first-step-{rank}").exists() for rank in (0, 1)), "first steps")
+    start = time.time()
+    os.kill(int((folder / "pid-1").read_text()), signal.SIGKILL)
+    return start
+
+
+def wait_for_new_step(folder: Path, start: float) -> float:
+    """Return the seconds from the kill to the end of the next first step of rank 0."""
+    wait_for(lambda: float((folder / "first-step-0").read_text()) > start, "first step after the restart")
+    return float((folder / "first-step-0").read_text()) - start
+
+
+def time_msjob_recovery(spares: int) -> float:
+    """Return the seconds from the death of rank 1 to rank 0's next step."""
+    with tempfile.TemporaryDirectory() as directory, run_msjob(directory, ENDLESS, 2, "OnFailure", spares):
+        log = Path(directory, "jobs", "default", "bench", "logs", "spares.log")
+        if spares:
+            wait_for(lambda: log.exists() and log.read_text().count("ready") == spares, "warm spares")
+        return wait_for_new_step(Path(directory), kill_worker(Path(directory)))
+
+
+def time_msrun_recovery() -> float:
+    """Return the same for msrun, whose command is run again."""
+    with tempfile.TemporaryDirectory() as directory:
+        with run_msrun(directory, ENDLESS) as launcher:
+            start = kill_worker(Path(directory))
+            launcher.wait()
+        with run_msrun(directory, ENDLESS):
+            return wait_for_new_step(Path(directory), start)
+
+
+def time_import_and_init() -> float:
+    """Return the seconds of a process start with the import of MindSpore, and of init() with two workers."""
+    imports = time_command([sys.executable, "-c", "import mindspore.communication, mindspore.train"], ENVIRONMENT)
+    with tempfile.TemporaryDirectory() as directory, run_msjob(directory, "20"):
+        wait_for(lambda: (Path(directory) / "first-step-0").exists(), "first step")
+        return imports + float((Path(directory) / "init-0").read_text())
+
+
+def measure_rate(workers: int, *options: str) -> float:
+    """Return the samples per second of a training by `fit`, with a core for each worker."""
+    with tempfile.TemporaryDirectory() as directory:
+        command = ["taskset", "--cpu-list", f"0-{workers - 1}", "env", "OMP_NUM_THREADS=1", sys.executable]
+        with run_job(directory, [*command, str(FIT_SCRIPT), directory, *options], workers):
+            rate = Path(directory) / "rate"
+            wait_for(rate.exists, f"training with {workers} workers")
+            return float(rate.read_text())
+
+
+def time_large_gang(workers: int) -> float:
+    """Return the seconds from the start of the command to the first step of a gang."""
+    with tempfile.TemporaryDirectory() as directory:
+        start = time.time()
+        with run_msjob(directory, "3", workers):
+            wait_for((Path(directory) / "first-step-0").exists, f"first step of {workers} workers", GANG_SECONDS)
+            return float((Path(directory) / "first-step-0").read_text()) - start
+
+
 def main() -> None:
     arguments = build_parser(__doc__ or "").parse_args()
     rounds = 1 if arguments.quick else 5
     starts = run_in_turn({name: partial(time_first_step, name) for name in LAUNCHERS}, rounds)
     detections = run_in_turn({name: partial(time_detection, name) for name in LAUNCHERS}, min(rounds, 3))
+    recovered = run_in_turn(
+        {
+            "msjob": partial(time_msjob_recovery, 0),
+            "msjob, warm spares": partial(time_msjob_recovery, 3),
+            "msrun, run again": time_msrun_recovery,
+        },
+        min(rounds, 3),
+    )
+    base = time_import_and_init()
+    rates = run_in_turn({"1": partial(measure_rate, 1), "2": partial(measure_rate, 2)}, min(rounds, 3))
+    saving = run_in_turn(
+        {"plain": partial(measure_rate, 1), "saving": partial(measure_rate, 1, "--checkpoints")}, min(rounds, 3)
+    )
+    further = {}
+    if not arguments.quick:
+        size = min(GANG, psutil.virtual_memory().available // WORKER_BYTES)
+        further[f"seconds to the first step of a gang of {size}"] = time_large_gang(size)
     print_result(
         "distributed",
         [
+            build_target("seconds to recover, msjob", recovered["msjob"], round(base + 2, 2)),
+            build_target("seconds to recover, msjob with warm spares", recovered["msjob, warm spares"], 4.0),
+            build_target("seconds to recover, msrun run again", recovered["msrun, run again"]),
+            build_target(
+                "scaling of two workers, rate / (2 * rate of one)",
+                [ratio / 2 for ratio in compute_ratios(rates["2"], rates["1"])],
+                0.85,
+                at_least=True,
+            ),
+            build_target(
+                "step time with a checkpoint every 10 steps / without",
+                compute_ratios(saving["plain"], saving["saving"]),
+                1.02,
+            ),
+            *(build_target(name, [seconds]) for name, seconds in further.items()),
             build_target("start to first step, msjob / msrun", compute_ratios(starts["msjob"], starts["msrun"]), 1.0),
             build_target("seconds to detect a killed worker, msjob", detections["msjob"], 1.0),
             build_target("seconds to detect a killed worker, msrun", detections["msrun"]),
         ],
-        {"bars": {"seconds to the first step": starts, "seconds to detect a killed worker": detections}},
+        {
+            "bars": {
+                "seconds to the first step": starts,
+                "seconds to detect a killed worker": detections,
+                "seconds to recover": recovered,
+            }
+        },
     )
 
 

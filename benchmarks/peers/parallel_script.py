@@ -1,7 +1,7 @@
 """A data-parallel training script after MindSpore's documentation, for msrun and for an MSJob.
 
-`python parallel_script.py DIRECTORY STEPS`: each worker writes `pid-<rank>` before its first optimizer step and the
-time at the end of that step into `first-step-<rank>`. See https://www.mindspore.cn/tutorials/en/stable/parallel/msrun_launcher.html
+`python parallel_script.py DIRECTORY STEPS`: each worker writes `pid-<rank>` and the seconds of `init()` (`init-<rank>`)
+before its first optimizer step, and the time at the end of that step into `first-step-<rank>`. See https://www.mindspore.cn/tutorials/en/stable/parallel/msrun_launcher.html
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ def main() -> None:
     """Train a small network on random data."""
     directory, steps = Path(sys.argv[1]), int(sys.argv[2])
     ms.set_context(mode=ms.GRAPH_MODE, device_target="CPU")
+    begun = time.time()
     init()
     rank, size = get_rank(), get_group_size()
     (directory / f"pid-{rank}").write_text(str(os.getpid()))
+    (directory / f"init-{rank}").write_text(repr(time.time() - begun))
     ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True, device_num=size)
     ms.set_seed(1)
     network = nn.SequentialCell(nn.Dense(64, 32), nn.ReLU(), nn.Dense(32, 10))

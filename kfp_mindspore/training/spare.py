@@ -25,6 +25,7 @@ def main() -> None:
     """Import MindSpore, wait for an assignment and run it."""
     for name in _MODULES:
         importlib.import_module(name)
+    print("ready", flush=True)
     line = sys.stdin.readline()
     if line:
         become(json.loads(line))

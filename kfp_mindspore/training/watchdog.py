@@ -78,8 +78,12 @@ class Watchdog:
         Args:
             step: Number of steps done.
         """
+        is_first = self._step is None
         self._step, self._in_step = step, False
         self.progressed = time.monotonic()
+        if is_first:
+            # A supervisor restarts without delay after an attempt that has trained.
+            self._beat()
 
     def mark_progress(self) -> None:
         """Record progress other than a step, such as a batch of the evaluation."""
