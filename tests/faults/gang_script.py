@@ -2,8 +2,8 @@
 
 DIRECTORY/plan.json has `epochs` and `faults`, each with the number of its attempt, the `rank` that executes it, its
 `phase` (`rendezvous`, `compile`, `step` with a number, `checkpoint` with an epoch) and what it does (`do`): `kill`,
-`kill-scheduler`, `raise`, `hang`, `stop` (SIGSTOP) or `sleep`. Each rank appends `attempt step` to
-DIRECTORY/steps-<rank>; rank 0 writes DIRECTORY/weights.npz at the end.
+`kill-scheduler`, `raise`, `hang`, `stop` (SIGSTOP) or `sleep`; each step takes `pause` seconds more. Each rank appends
+`attempt step` to DIRECTORY/steps-<rank>; rank 0 writes DIRECTORY/weights.npz at the end.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ BATCH = 32
 class Faults(Callback):
     """Executes the faults of this attempt and records the steps."""
 
-    def __init__(self, faults: list[dict[str, Any]]) -> None:
+    def __init__(self, faults: list[dict[str, Any]], pause: float) -> None:
+        self.pause = pause
         self.faults = [] if IS_SCHEDULER else faults
         self.epoch = 0
 
@@ -84,6 +85,7 @@ class Faults(Callback):
         self.execute("step", params.cur_step_num)
 
     def on_train_step_end(self, run_context: Any) -> None:
+        time.sleep(self.pause)
         with (ROOT / f"steps-{RANK}").open("a") as file:
             file.write(f"{ATTEMPT} {run_context.original_args().cur_step_num}\n")
 
@@ -97,7 +99,7 @@ class Faults(Callback):
 
 def main() -> None:
     plan = json.loads((ROOT / "plan.json").read_text())
-    faults = Faults(plan["faults"])
+    faults = Faults(plan["faults"], plan["pause"])
     faults.execute("rendezvous")
     images, labels = load_digits(return_X_y=True)
     training.set_seed(1)

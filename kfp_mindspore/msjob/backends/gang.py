@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kfp_mindspore.local.ports import list_free_ports
+from kfp_mindspore.local.ports import is_port_free, list_free_ports
 from kfp_mindspore.local.process import ProcessIdentity, kill_group
 from kfp_mindspore.local.supervisor import Supervisor
 from kfp_mindspore.msjob.backends.base import Pod
@@ -18,7 +18,7 @@ from kfp_mindspore.msjob.backends.process_spec import LOCAL_ADDRESS, ProcessSpec
 from kfp_mindspore.msjob.backends.spares import Spares
 from kfp_mindspore.msjob.backends.state import JobDirectory, JobRequest
 from kfp_mindspore.msjob.manifest import now
-from kfp_mindspore.msjob.names import WORKER
+from kfp_mindspore.msjob.names import SCHEDULER, WORKER
 from kfp_mindspore.msjob.restart import START_ERROR, ContainerTermination
 from kfp_mindspore.msjob.topology import Endpoints, Member, build_topology
 from kfp_mindspore.msjob.types import MSJob
@@ -71,12 +71,14 @@ class Gang:
         self._spares = spares
         self._members: list[_Running] = []
         self._hang_seconds: dict[str, float] = {}
+        self._port: int | None = None
         self.spares_used = 0
         self.worker_spec: ProcessSpec | None = None
 
     def start(self, directory: JobDirectory, request: JobRequest) -> None:
         """Start every member; the first that cannot be started fails with the reason `StartError`."""
         topology = build_topology(self._job, Endpoints(LOCAL_ADDRESS, list_free_ports(1)[0]), self.workers)
+        self._port = topology.scheduler_port
         self._heartbeats.clear()
         self._members = [
             _Running(member, Pod(member.name, self._job.namespace, member.replica_type, member.index), None)
@@ -205,6 +207,12 @@ class Gang:
     def is_hung(self) -> bool:
         """Whether a member was ended because it hung."""
         return any(running.pod.reason == HUNG for running in self._members)
+
+    @property
+    def is_port_taken(self) -> bool:
+        """Whether the scheduler failed because another process had taken its port since it was chosen."""
+        schedulers = [item.pod for item in self._members if item.pod.replica_type == SCHEDULER]
+        return any(pod.exit_code for pod in schedulers) and self._port is not None and not is_port_free(self._port)
 
     @property
     def has_trained(self) -> bool:

@@ -192,6 +192,10 @@ class JobSupervisor(Supervisor):
                 self._fill_spares(gang, now)
         elif decision.action == "succeed":
             self._finish_succeeded(decision.reason, decision.message)
+        elif gang.is_port_taken:
+            self._restart(
+                gang, "PortTaken", f"{decision.message}: another process has its port; a new one is used", 0.0
+            )
         elif decision.reason == START_ERROR and self._can_shrink(gang, now):
             self._restart(gang, "JobRestarting", f"{decision.message}; the job goes on without it", 0.0)
         elif decision.action == "fail":

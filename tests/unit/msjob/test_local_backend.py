@@ -18,6 +18,22 @@ from kfp_mindspore.msjob.failure import JobFailedError
 from kfp_mindspore.msjob.spec import ReplicaSpec
 from kfp_mindspore.msjob.status import Metric, Progress
 
+TAKE_PORT = """
+import os, pathlib, socket, sys, time
+taken = pathlib.Path(sys.argv[1], "taken")
+if os.environ["MS_ROLE"] == "MS_SCHED" and not pathlib.Path(sys.argv[1], "failed").exists():
+    while not taken.exists():
+        time.sleep(0.01)
+    pathlib.Path(sys.argv[1], "failed").touch()
+    sys.exit(1)
+if os.environ["MS_NODE_ID"] == "0" and not taken.exists():
+    server = socket.create_server(("127.0.0.1", int(os.environ["MS_SCHED_PORT"])))
+    taken.touch()
+    time.sleep(60)
+if os.environ["MS_NODE_ID"] != "0":
+    time.sleep(60)
+"""
+
 
 def find_conditions(job: MSJob) -> dict[str, str]:
     """Return the conditions that a job is in, with their reasons."""
@@ -104,6 +120,32 @@ def test_a_restart_restarts_the_whole_gang(desk: Any) -> None:
     desk.run("sleep", 0.7, "once-worker", 1, 137, "sleep", 0.5, workers=2, restart_policy="ExitCode")
     members = [line.split()[0] for line in (desk.path / "starts").read_text().splitlines()]
     assert sorted(members) == sorted(["MS_SCHED-scheduler-0", "MS_WORKER-0", "MS_WORKER-1"] * 2)
+
+
+def test_a_port_taken_in_the_meantime_is_replaced(desk: Any) -> None:
+    script = desk.path / "script.py"
+    script.write_text(TAKE_PORT)
+    job = desk.build("exit", 0, workers=2, restart_policy="Never")
+    job.ms_replica_specs["Worker"].container["command"] = ["python", str(script), str(desk.path)]
+    desk.client.create_job(job)
+    status = desk.wait().status
+    assert (status.state, status.restarts, status.attempt) == ("Succeeded", 0, 1)
+    assert "PortTaken" in [event.reason for event in desk.client.backend.list_events("job", "default")]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1)])
+def test_scale_restarts_with_another_number_of_workers(desk: Any, eventually: Any, before: int, after: int) -> None:
+    desk.submit("environment", "MS_WORKER_NUM", "save-on-term", "sleep", 600, workers=before)
+    for rank in range(before):
+        desk.read_pid(f"pid-MS_WORKER-{rank}")
+    eventually((desk.path / "ready").exists)
+    patch = {"spec": {"msReplicaSpecs": {"Worker": {"replicas": after}}}}
+    desk.client.update_job(patch, "job")
+    eventually(lambda: len(desk.client.get_job_pods("job")) == after + (after > 1))
+    eventually(lambda: desk.client.get_job("job").status.workers == f"{after}/{after}")
+    assert (desk.path / "saved").exists(), "terminated by SIGTERM"
+    status = desk.client.get_job("job").status
+    assert (status.restarts, status.attempt) == (0, 1)
 
 
 def test_backoff_limit(desk: Any) -> None:
