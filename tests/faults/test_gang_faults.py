@@ -79,7 +79,7 @@ class Gang:
         return [int(line.split()[0]) for line in (self.root / "starts-worker-0").read_text().splitlines()]
 
     def read_log(self, pod: str) -> str:
-        return str(self.desk.client.get_job_logs("job")[0][pod])
+        return str(self.desk.client.backend.read_log("job", "default", pod))
 
     def wait_for_start(self, member: str, count: int) -> None:
         """Wait until a member has been started a number of times."""
