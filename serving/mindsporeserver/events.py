@@ -41,6 +41,9 @@ class Event:
 
         texts = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
         self._is_binary = "ce-id" in texts
+        # The library reads the keys of any JSON value.
+        if texts.get("content-type", "").startswith(STRUCTURED) and not isinstance(parse_json(body), dict):
+            raise InvalidRequestError("body: not a valid CloudEvent: must be a JSON object")
         try:
             event = from_http(texts, body, data_unmarshaller=parse_json if self._is_binary else None)
         except (GenericException, ValueError, TypeError) as error:

@@ -644,6 +644,7 @@ def test_cloud_events(world: World) -> None:
     assert is_same(json.loads(found.content)["data"], expected)
     for value in (b"{", b'{"instances": 3}', b"[]"):
         assert world.ask(world.ours, (path, value, {**headers, **CLOUD})).status_code == 400
+        assert world.ask(world.ours, (path, value, structured | CLOUD)).status_code == 400
 
 
 @pytest.mark.parametrize(
