@@ -11,9 +11,18 @@ import pytest
 from kfp_mindspore.kube.errors import Request
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, NAMESPACES, PODS, SERVICES, Resource
 from kfp_mindspore.msjob.manifest import format_time
-from kfp_mindspore.msjob.names import JOB_LABEL, LEASE_ANNOTATION
+from kfp_mindspore.msjob.names import JOB_LABEL, LEASE_ANNOTATION, MSJOBS
 from tests.cluster.infrastructure.api_server import ControlPlane
-from tests.support.operators import Jobs, OperatorProcess, find, has, install_definition, is_deleting, wait_for
+from tests.support.operators import (
+    Jobs,
+    OperatorProcess,
+    find,
+    has,
+    install_definition,
+    is_deleting,
+    make_job,
+    wait_for,
+)
 
 ATTEMPT = "training.kubeflow.org/attempt"
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
@@ -163,6 +172,42 @@ def test_disruptions_are_not_counted_and_deletions_are(jobs: Jobs, reason: str, 
     jobs.wait_pods(name, lambda pods: all(map(is_deleting, pods.values())))
     jobs.reap(name)
     jobs.launch(name, 3)
+
+
+def test_exit_of_a_peer_is_not_the_first_failure(jobs: Jobs) -> None:
+    jobs.create("hung", workers=2, restart_policy="ExitCode")
+    jobs.launch("hung", 3)
+    jobs.end("hung-worker-1", 76, message="Thread 0x1 (most recent call first):")
+    jobs.end("hung-worker-0", 75)
+    job = jobs.wait("hung", "Restarting")
+    assert (job["status"]["failure"]["pod"], job["status"]["failure"]["exitCode"]) == ("hung-worker-1", 76)
+    assert "no step was completed in time" in find(job, "Restarting")["message"]
+
+
+def test_elastic_job_shrinks_and_grows(jobs: Jobs) -> None:
+    document = make_job("elastic", 3)
+    document["spec"]["elasticPolicy"] = {"minReplicas": 1, "graceSeconds": 1}
+    jobs.cluster.create(MSJOBS, document, jobs.namespace)
+    for name in jobs.wait_pods("elastic", lambda pods: len(pods) == 4):
+        if name == "elastic-worker-1":
+            jobs.set_unschedulable(name)
+        else:
+            jobs.set_running(name)
+    job = jobs.wait("elastic", "Restarting")
+    assert find(job, "Restarting")["reason"] == "JobScaledDown"
+    assert (job["status"]["targetWorkers"], job["status"]["restarts"]) == (2, 0)
+    jobs.launch("elastic", 3)
+    # After ten times the grace time.
+    pods = jobs.wait_pods("elastic", lambda pods: "elastic-probe-2" in pods)
+    assert pods["elastic-probe-2"]["spec"]["containers"][0]["command"] == ["true"]
+    jobs.set_running("elastic-probe-2")
+    job = jobs.wait("elastic", "Restarting")
+    assert find(job, "Restarting")["reason"] == "JobScaledUp"
+    jobs.wait_pods("elastic", lambda pods: all(map(is_deleting, pods.values())))
+    jobs.reap("elastic")
+    jobs.launch("elastic", 4)
+    status = jobs.get("elastic")["status"]
+    assert (status["workers"], status["restarts"], status.get("targetWorkers")) == ("3/3", 0, None)
 
 
 def test_oom_kill_is_reported(jobs: Jobs) -> None:

@@ -255,6 +255,12 @@ class Jobs:
             },
         )
 
+    def set_unschedulable(self, pod: str) -> None:
+        """Set the condition of a pod that fits on no node."""
+        message = "0/1 nodes are available: 1 Insufficient cpu."
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        self._set_status(pod, {"conditions": [{**condition, "lastTransitionTime": _now()}]})
+
     def end(self, pod: str, code: int, *, reason: str = "", message: str = "") -> None:
         """Set a pod terminated."""
         state = {
