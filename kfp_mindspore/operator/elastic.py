@@ -4,14 +4,14 @@
   graceSeconds, it starts again with the workers that have a node, at least minReplicas. A member other than a worker
   that has no node counts as a missing worker, whose node it gets.
 - **Grow**: a gang that has run with fewer workers than requested for ten times graceSeconds gets a probe for each
-  missing worker: a pod with the worker's resources and constraints that does nothing. When all probes have a node, or
+  missing member: a pod with the member's resources and constraints that does nothing. When all probes have a node, or
   graceSeconds after the first has one, the gang starts again with as many more workers. The delay bounds the cost of a
   growth that fails, and the pending probes make an autoscaler add nodes.
 """
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,13 +22,12 @@ from kfp_mindspore.msjob.elastic import (
     get_minimum_workers,
     get_requested_workers,
 )
-from kfp_mindspore.msjob.names import ATTEMPT_LABEL, REPLICA_TYPE_LABEL, ROLE_LABEL, WORKER
-from kfp_mindspore.msjob.topology import Member, make_labels
+from kfp_mindspore.msjob.names import REPLICA_TYPE_LABEL, ROLE_LABEL, WORKER
+from kfp_mindspore.msjob.topology import Member
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.operator.observed import PROBE, RESTARTS_ANNOTATION, UNSCHEDULABLE, PodView
+from kfp_mindspore.operator.observed import PROBE, UNSCHEDULABLE, PodView
 from kfp_mindspore.operator.options import Options
-from kfp_mindspore.operator.pods import ISTIO_INJECT, add_affinity, make_owner_reference
-from kfp_mindspore.operator.security import restrict_pod
+from kfp_mindspore.operator.pods import build_pod, list_members
 
 # Of graceSeconds: the least time that a gang runs before it probes for capacity.
 _STABLE_GRACES = 10
@@ -86,92 +85,87 @@ def decide_shrink(
     return Scaling(decided, None, f"{', '.join(missing)} got no node within {grace:g} s")
 
 
-def decide_growth(job: MSJob, probes: Iterable[PodView], workers: int, now: datetime.datetime) -> Scaling:
+def decide_growth(
+    job: MSJob, missing: Sequence[Member], probes: Iterable[PodView], workers: int, now: datetime.datetime
+) -> Scaling:
     """Decide the number of workers of a gang that runs.
 
     Args:
         job: A valid job.
+        missing: The members that it lacks, from `list_missing`.
         probes: Its probes.
         workers: Number of workers of the present attempt.
         now: The present time.
     """
-    scheduled = [probe.scheduled_at for probe in probes if probe.scheduled_at is not None and not probe.deleting]
-    if not scheduled:
+    times = {probe.name: probe.scheduled_at for probe in probes if probe.scheduled_at is not None}
+    found = [member for member in missing if name_probe(job, member) in times]
+    if not found:
         return Scaling(workers)
-    settled = min(scheduled) + datetime.timedelta(seconds=get_elastic_grace_seconds(job))
-    if workers + len(scheduled) < get_requested_workers(job) and now < settled:
+    settled = min(times.values()) + datetime.timedelta(seconds=get_elastic_grace_seconds(job))
+    if len(found) < len(missing) and now < settled:
         return Scaling(workers, settled)
-    decided = decide_workers(job, current=workers, available=workers + len(scheduled))
+    more = [member for member in found if member.replica_type == WORKER]
+    if len(found) - len(more) < sum(member.replica_type != WORKER for member in missing):
+        # A gang of one worker has no scheduler: it cannot grow without a node for one.
+        return Scaling(workers)
+    decided = decide_workers(job, current=workers, available=workers + len(more))
     return Scaling(decided, None, f"there are nodes for {decided - workers} more")
 
 
-def list_probes(
-    job: MSJob, workers: int, running_since: datetime.datetime, now: datetime.datetime
-) -> tuple[list[int], datetime.datetime | None]:
-    """Return the indices of the workers to probe for, and when they become due if they are not yet.
+def list_missing(job: MSJob, members: Iterable[Member], host: str, port: int) -> list[Member]:
+    """Return the members that a gang lacks, compared to one with the requested number of workers.
 
     Args:
         job: A valid job.
-        workers: Number of workers of the present attempt.
-        running_since: When its gang has started to run.
-        now: The present time.
+        members: The members of the present attempt.
+        host: The Service's cluster IP.
+        port: The scheduler's port.
     """
-    missing = list(range(workers, get_requested_workers(job)))
-    due = running_since + datetime.timedelta(seconds=_STABLE_GRACES * get_elastic_grace_seconds(job))
-    if not missing or now >= due:
-        return missing, None
-    return [], due
+    names = {member.name for member in members}
+    return [member for member in list_members(job, host, port) if member.name not in names]
 
 
-def name_probe(job_name: str, index: int) -> str:
-    """Return the name of the probe for a worker."""
-    return f"{job_name}-{PROBE}-{index}"
+def get_probe_time(job: MSJob, running_since: datetime.datetime) -> datetime.datetime:
+    """Return when a gang that lacks workers probes for capacity.
+
+    Args:
+        job: A valid job.
+        running_since: When its gang has started to run.
+    """
+    return running_since + datetime.timedelta(seconds=_STABLE_GRACES * get_elastic_grace_seconds(job))
 
 
-def build_probe(job: MSJob, index: int, *, attempt: int, restarts: int, options: Options) -> dict[str, Any]:
-    """Return the manifest of a probe: a pod that a node is chosen for as for a worker, and that ends at once.
+def name_probe(job: MSJob, member: Member) -> str:
+    """Return the name of the probe for a member."""
+    return f"{job.name}-{PROBE}-{member.replica_type.lower()}-{member.index}"
+
+
+def build_probe(job: MSJob, member: Member, *, attempt: int, restarts: int, options: Options) -> dict[str, Any]:
+    """Return the manifest of a probe: a pod that a node is chosen for as for a member, and that ends at once.
 
     Args:
         job: Its job.
-        index: Index of the worker.
+        member: The member.
         attempt: The number of the gang.
         restarts: The job's counted restarts.
         options: The operator's options.
     """
-    template = copy.deepcopy(job.ms_replica_specs[WORKER].template)
-    metadata: dict[str, Any] = dict(template.get("metadata") or {})
-    spec: dict[str, Any] = template["spec"]
+    # Without a PodGroup: a probe is not part of the gang.
+    ungrouped = dataclasses.replace(options, gang_scheduler="none", scheduler_name="")
+    pod = build_pod(job, member, workers=0, host="", attempt=attempt, restarts=restarts, options=ungrouped)
+    metadata, spec = pod["metadata"], pod["spec"]
+    metadata["name"] = name_probe(job, member)
+    metadata["labels"][REPLICA_TYPE_LABEL] = PROBE
+    metadata["labels"].pop(ROLE_LABEL, None)
     spec.pop("initContainers", None)
-    spec |= {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0}
+    spec["terminationGracePeriodSeconds"] = 0
+    if options.scheduler_name:
+        spec.setdefault("schedulerName", options.scheduler_name)
     spec["containers"] = [
         {**{name: item[name] for name in _PROBE_FIELDS if name in item}, "command": ["true"]}
         for item in spec["containers"]
     ]
-    if job.topology_key:
-        add_affinity(job, spec, job.topology_key)
-    if options.gang_scheduler != "none":
-        # Without a PodGroup: a probe is not part of the gang.
-        spec["schedulerName"] = spec.get("schedulerName") or options.scheduler_name
-    if options.pod_security == "restricted":
-        restrict_pod(spec)
-    labels = {**make_labels(job.name, WORKER, index), REPLICA_TYPE_LABEL: PROBE, ATTEMPT_LABEL: str(attempt)}
-    labels.pop(ROLE_LABEL, None)
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name_probe(job.name, index),
-            "namespace": job.namespace,
-            "labels": {**(metadata.get("labels") or {}), ISTIO_INJECT: "false", **labels},
-            "annotations": {
-                **(metadata.get("annotations") or {}),
-                ISTIO_INJECT: "false",
-                RESTARTS_ANNOTATION: str(restarts),
-            },
-            "ownerReferences": [make_owner_reference(job)],
-        },
-        "spec": spec,
-    }
+    return pod
 
 
 def _is_missing(pod: PodView | None) -> bool:

@@ -45,8 +45,9 @@ from kfp_mindspore.operator.elastic import (
     build_probe,
     decide_growth,
     decide_shrink,
+    get_probe_time,
     get_workers,
-    list_probes,
+    list_missing,
     name_probe,
 )
 from kfp_mindspore.operator.observed import ObjectView, Observed, PodView
@@ -235,7 +236,8 @@ class _Reconciliation(ReconcileState):
     def _scale(self, current: Mapping[str, PodView]) -> None:
         """Change the number of workers of an elastic job."""
         if self.status.has(RUNNING):
-            scaling = decide_growth(self.job, self.probes, self.workers, self.now)
+            missing = list_missing(self.job, self.members, self.host, self.port)
+            scaling = decide_growth(self.job, missing, self.probes, self.workers, self.now)
         else:
             scaling = decide_shrink(self.job, self.members, current, self.workers, self.now)
         if scaling.due is not None:
@@ -249,12 +251,13 @@ class _Reconciliation(ReconcileState):
 
     def _probe(self) -> None:
         """Create the probes of an elastic job that runs with fewer workers than requested, and delete others."""
+        missing = list_missing(self.job, self.members, self.host, self.port)
         running = self.status.get_condition(RUNNING)
-        since = (running.last_transition_time if running is not None else None) or self.now
-        indices, due = list_probes(self.job, self.workers, since, self.now)
-        if due is not None:
+        due = get_probe_time(self.job, (running and running.last_transition_time) or self.now)
+        if missing and self.now < due:
             self.actions.append(RequeueAt(due))
-        wanted = {name_probe(self.name, index): index for index in indices}
+            missing = []
+        wanted = {name_probe(self.job, member): member for member in missing}
         for pod in self.probes:
             if pod.name not in wanted:
                 self.delete(PODS, pod)

@@ -198,9 +198,9 @@ def test_elastic_job_shrinks_and_grows(jobs: Jobs) -> None:
     assert (job["status"]["targetWorkers"], job["status"]["restarts"]) == (2, 0)
     jobs.launch("elastic", 3)
     # After ten times the grace time.
-    pods = jobs.wait_pods("elastic", lambda pods: "elastic-probe-2" in pods)
-    assert pods["elastic-probe-2"]["spec"]["containers"][0]["command"] == ["true"]
-    jobs.set_running("elastic-probe-2")
+    pods = jobs.wait_pods("elastic", lambda pods: "elastic-probe-worker-2" in pods)
+    assert pods["elastic-probe-worker-2"]["spec"]["containers"][0]["command"] == ["true"]
+    jobs.set_running("elastic-probe-worker-2")
     job = jobs.wait("elastic", "Restarting")
     assert find(job, "Restarting")["reason"] == "JobScaledUp"
     jobs.wait_pods("elastic", lambda pods: all(map(is_deleting, pods.values())))

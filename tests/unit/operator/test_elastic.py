@@ -8,6 +8,7 @@ from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.operator import Options
 from kfp_mindspore.operator.actions import RequeueAt
 from kfp_mindspore.operator.elastic import build_probe
+from kfp_mindspore.operator.pods import list_members
 from tests.support.simulated_cluster import Cluster, make_job
 
 GRACE = 30
@@ -34,7 +35,7 @@ def start_without(cluster: Cluster, *unscheduled: str) -> Cluster:
 
 
 def list_workers(cluster: Cluster) -> list[str]:
-    return sorted(name for name in cluster.pods if "worker" in name)
+    return sorted(name for name in cluster.pods if name.startswith("digits-worker"))
 
 
 def list_probes(cluster: Cluster) -> list[str]:
@@ -129,7 +130,7 @@ def grow(cluster: Cluster) -> None:
 def test_probes_that_all_get_a_node_grow_the_gang_at_once() -> None:
     cluster = start_without(make_cluster(), "worker-2", "worker-3")
     grow(cluster)
-    assert list_probes(cluster) == ["digits-probe-2", "digits-probe-3"]
+    assert list_probes(cluster) == ["digits-probe-worker-2", "digits-probe-worker-3"]
     for name in list_probes(cluster):
         cluster.set_scheduled(name, True)
     cluster.settle()
@@ -149,8 +150,8 @@ def test_probes_that_all_get_a_node_grow_the_gang_at_once() -> None:
 def test_a_probe_without_a_node_is_waited_for_the_grace_time() -> None:
     cluster = start_without(make_cluster(), "worker-2", "worker-3")
     grow(cluster)
-    cluster.set_scheduled("digits-probe-3", True)
-    cluster.set_scheduled("digits-probe-2", False)
+    cluster.set_scheduled("digits-probe-worker-3", True)
+    cluster.set_scheduled("digits-probe-worker-2", False)
     cluster.settle()
     assert cluster.has("Running")
     cluster.wait(GRACE)
@@ -160,6 +161,22 @@ def test_a_probe_without_a_node_is_waited_for_the_grace_time() -> None:
     cluster.start()
     assert len(list_workers(cluster)) == 3
     assert cluster.status["targetWorkers"] == 3
+
+
+def test_one_worker_grows_only_with_a_node_for_a_scheduler() -> None:
+    cluster = start_without(make_cluster(2, minReplicas=1), "worker-1")
+    grow(cluster)
+    assert sorted(cluster.pods) == ["digits-probe-scheduler-0", "digits-probe-worker-1", "digits-worker-0"]
+    cluster.set_scheduled("digits-probe-worker-1", True)
+    cluster.set_scheduled("digits-probe-scheduler-0", False)
+    cluster.wait(10 * GRACE)
+    cluster.settle()
+    assert cluster.has("Running")
+    cluster.set_scheduled("digits-probe-scheduler-0", True)
+    cluster.settle()
+    cluster.run_pods()
+    cluster.start()
+    assert sorted(cluster.pods) == ["digits-scheduler-0", "digits-worker-0", "digits-worker-1"]
 
 
 def test_probes_end_with_the_job() -> None:
@@ -172,7 +189,7 @@ def test_probes_end_with_the_job() -> None:
     cluster.settle()
     assert cluster.has("Succeeded")
     deleted = [name for name, pod in cluster.pods.items() if "deletionTimestamp" in pod["metadata"]]
-    assert deleted == ["digits-probe-3"]
+    assert deleted == ["digits-probe-worker-3"]
 
 
 @pytest.mark.parametrize(("workers", "expected"), [(2, 2), (3, 3), (6, 6)])
@@ -190,6 +207,7 @@ def test_a_probe_has_the_constraints_of_a_worker_and_does_nothing() -> None:
     document = make_job(2)
     spec = document["spec"]["msReplicaSpecs"]["Worker"]["template"]["spec"]
     spec |= {"nodeSelector": {"npu": "910"}, "initContainers": [{"name": "fetch", "image": "x"}]}
+    spec["volumes"] = [{"name": "data", "emptyDir": {}}]
     spec["containers"][0] |= {
         "resources": {"limits": {"huawei.com/Ascend910": "1"}},
         "env": [{"name": "A", "value": "1"}],
@@ -197,9 +215,11 @@ def test_a_probe_has_the_constraints_of_a_worker_and_does_nothing() -> None:
         "livenessProbe": {"exec": {"command": ["false"]}},
     }
     document["spec"]["topologyKey"] = "zone"
-    probe = build_probe(MSJob.from_dict(document), 1, attempt=3, restarts=0, options=options)
+    job = MSJob.from_dict(document)
+    scheduler, *_, worker = list_members(job, "10.96.0.7", 2222)
+    probe = build_probe(job, worker, attempt=3, restarts=0, options=options)
     metadata, spec = probe["metadata"], probe["spec"]
-    assert metadata["name"] == "digits-probe-1"
+    assert metadata["name"] == "digits-probe-worker-1"
     assert metadata["labels"]["training.kubeflow.org/replica-type"] == "probe"
     assert metadata["labels"]["training.kubeflow.org/attempt"] == "3"
     assert (spec["nodeSelector"], spec["schedulerName"], spec["restartPolicy"]) == ({"npu": "910"}, "volcano", "Never")
@@ -208,6 +228,10 @@ def test_a_probe_has_the_constraints_of_a_worker_and_does_nothing() -> None:
     (container,) = spec["containers"]
     assert set(container) == {"name", "image", "resources", "command", "securityContext"}
     assert container["command"] == ["true"]
+    probe = build_probe(job, scheduler, attempt=3, restarts=0, options=options)
+    assert probe["metadata"]["name"] == "digits-probe-scheduler-0"
+    # A scheduler with the workers' template needs no devices.
+    assert probe["spec"]["containers"][0]["resources"] == {"limits": {}}
 
 
 @pytest.mark.parametrize(("policy", "minimum"), [({}, 3), ({"minReplicas": 4}, 5), ({"minReplicas": 1}, 2)])
