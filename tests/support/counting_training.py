@@ -108,6 +108,8 @@ class Training:
         partial = checkpoint.with_suffix(".partial")
         partial.write_text(json.dumps({"step": step}))
         partial.replace(checkpoint)
+        if os.environ.get("KFP_MINDSPORE_PROGRESS") == "-":
+            print(f'KFP_MINDSPORE_PROGRESS {{"step": {step}}}', flush=True)
 
 
 def main() -> int:
