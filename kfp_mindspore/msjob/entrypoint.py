@@ -139,18 +139,15 @@ def resolve_address(
 def run_beside_scheduler(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run rank 0 and the scheduler, both with the same command; return the exit code of rank 0.
 
-    SIGTERM and SIGINT terminate both. A scheduler that fails terminates rank 0.
+    SIGTERM and SIGINT go to rank 0, which may write a checkpoint while the scheduler lives. A scheduler that fails
+    terminates rank 0.
     """
     scheduler_id = {ROLE_VARIABLE: SCHEDULER_ROLE, NODE_ID_VARIABLE: "scheduler"}
-    processes = [
-        subprocess.Popen(command, env={**environment, **scheduler_id}),
-        subprocess.Popen(command, env=dict(environment)),
-    ]
-    scheduler, worker = processes
+    scheduler = subprocess.Popen(command, env={**environment, **scheduler_id})
+    worker = subprocess.Popen(command, env=dict(environment))
 
     def forward(number: int, _: object) -> None:
-        for process in processes:
-            process.send_signal(number)
+        worker.send_signal(number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, forward)

@@ -266,15 +266,14 @@ class _Reader:
         """Move volume sources such as `hostPath` from volumeMounts, where no operator reads them, to the volumes."""
         pod = replica["template"]["spec"]
         sources = list_fields("Volume") - list_fields("VolumeMount")
-        for index, container in enumerate(pod.get("containers") or []):
-            mounts = container.get("volumeMounts") if isinstance(container, Mapping) else None
-            for number, mount in enumerate(mounts if isinstance(mounts, list) else []):
-                source = {name: mount.pop(name) for name in sources & set(mount)} if isinstance(mount, dict) else {}
-                if source:
+        for index, container in enumerate(_list_mappings(pod, "containers")):
+            mounts = _list_mappings(container, "volumeMounts")
+            for number, mount in enumerate(mounts):
+                if source := {name: mount.pop(name) for name in sources & set(mount)}:
                     path = f"{replica['path']}.template.spec.containers[{index}].volumeMounts[{number}]"
-                    pod.setdefault("volumes", []).append({"name": mount.get("name"), **source})
+                    pod["volumes"] = [*_list_mappings(pod, "volumes"), {"name": mount.get("name"), **source}]
                     self.note(f"{path}.{'.'.join(source)}", "moved to spec.volumes", "it is a field of a volume")
-            if isinstance(mounts, list):
+            if mounts:
                 # Without a path; the other replica may have it.
                 container["volumeMounts"] = [item for item in mounts if set(item) != {"name"}]
 
@@ -282,19 +281,19 @@ class _Reader:
         """Give both templates the volumes and mounts of either; equal names with different content still differ."""
         pods = master["template"]["spec"], workers["template"]["spec"]
         owners = [("template.spec", "volumes", "name", *pods)]
-        pairs = zip(pods[0].get("containers") or [], pods[1].get("containers") or [], strict=False)
+        pairs = zip(*(_list_mappings(pod, "containers") for pod in pods), strict=False)
         for index, (left, right) in enumerate(pairs):
             owners.append((f"template.spec.containers[{index}]", "volumeMounts", "mountPath", left, right))
         for path, name, key, left, right in owners:
-            first, second = ({item.get(key): item for item in owner.get(name) or []} for owner in (left, right))
-            if first.keys() ^ second.keys():
-                left[name] = list({**second, **first}.values())
-                right[name] = list(
-                    {**second, **{other: first[other] for other in first if other not in second}}.values()
-                )
-                added = ", ".join(sorted(map(str, first.keys() ^ second.keys())))
+            first, second = (
+                {str(item.get(key)): item for item in _list_mappings(owner, name)} for owner in (left, right)
+            )
+            if added := first.keys() ^ second.keys():
+                left[name], right[name] = list({**second, **first}.values()), list({**first, **second}.values())
+                left[name].sort(key=lambda item, key=key: str(item.get(key)))
+                right[name].sort(key=lambda item, key=key: str(item.get(key)))
                 reason = f"{_MASTER} and {_WORKER} become one {WORKER}"
-                self.note(f"{path}.{name}", f"{added} added to all workers", reason)
+                self.note(f"{path}.{name}", f"{', '.join(sorted(added))} added to all workers", reason)
 
     def _set_pod_fields(self, replica: dict[str, Any], count: int) -> None:
         """Set the scheduler, the image and the variables that the first generation's operator set."""
@@ -306,11 +305,11 @@ class _Reader:
                 used = owner.setdefault(field, value) == value
                 change = f"{show(value)} is now {field} of the template" if used else f"{show(value)} left out"
                 self.note(f"spec.{name}", change, "it applies to pods" if used else f"the template has its own {field}")
-        own = {item.get("name") for item in container.get("env") or []}
+        own = {str(item.get("name")) for item in _list_mappings(container, "env")}
         variables = {name: f"$({source})" for name, source in _VARIABLES.items()} if count > 1 else _ALONE
         added = [{"name": name, "value": value} for name, value in variables.items() if name not in own]
-        if added:
-            container["env"] = [*added, *(container.get("env") or [])]
+        if added and isinstance(container.get("env", []), list):
+            container["env"] = [*added, *container.get("env", [])]
             names = ", ".join(item["name"] for item in added)
             self.note(f"{path}.containers[0].env", f"{names} added", "the operator of the first generation set them")
 
@@ -362,6 +361,12 @@ class _Reader:
         self.errors += [
             f"{path}.{name}: unknown field{suggest(str(name), known)}" for name in document if name not in known
         ]
+
+
+def _list_mappings(owner: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
+    """Return a field's list of mappings; empty for anything else, which validation refuses later."""
+    items = owner.get(field)
+    return items if isinstance(items, list) and all(isinstance(item, dict) for item in items) else []
 
 
 def _rename_references(value: Any, old: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +30,8 @@ from kfp_mindspore.settings import (
 )
 
 Manifest = dict[str, Any]
-ENTRYPOINT = ["python", "-m", "kfp_mindspore.msjob.entrypoint", "--"]
+_ENTRYPOINT = ["-m", "kfp_mindspore.msjob.entrypoint", "--"]
+_PYTHON = re.compile(r"(.*/)?python[0-9.]*")
 SERVER_COUNT_VARIABLE = "MS_SERVER_NUM"
 _CLUSTER_VARIABLES = (
     *(ROLE_VARIABLE, SCHEDULER_HOST_VARIABLE, SCHEDULER_PORT_VARIABLE, WORKER_COUNT_VARIABLE),
@@ -119,13 +121,20 @@ def wrap_command(container: Manifest, path: str, notes: Notes) -> None:
     if not container.get("command"):
         notes.errors.append(f"{path}.command: is required, since the entry point is put before it")
         return
-    container["command"] = [*ENTRYPOINT, *container["command"]]
+    container["command"] = add_entrypoint(container["command"])
+
+
+def add_entrypoint(command: Iterable[Any]) -> list[Any]:
+    """Return a command with the entry point before it, run by the command's own Python where it has one."""
+    words = list(command)
+    python = words[0] if _PYTHON.fullmatch(str(words[0])) else "python"
+    return [python, *_ENTRYPOINT, *words]
 
 
 def unwrap_command(command: Iterable[Any]) -> list[Any]:
     """Return a command without the entry point."""
     words = list(command)
-    return words[len(ENTRYPOINT) :] if words[: len(ENTRYPOINT)] == ENTRYPOINT else words
+    return words[4:] if words[1:4] == _ENTRYPOINT else words
 
 
 def set_variables(container: Manifest, variables: Mapping[str, str]) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 from kfp_mindspore.msjob.entrypoint import DEFAULT_SCHEDULER_PORT
 from kfp_mindspore.msjob.kinds.common import (
-    ENTRYPOINT,
     JobKind,
     Manifest,
     Notes,
+    add_entrypoint,
     build_job_document,
     check_fields,
     copy_metadata,
@@ -82,7 +82,11 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
     words = ["mpirun", "--allow-run-as-root", "--bind-to", "none", "-np", str(job.workers * slots)]
     if directory := container.pop("workingDir", None):
         words += ["--wdir", directory]
-    launcher_container["command"] = [*words, *(word for name in names for word in ("-x", name)), *ENTRYPOINT, *command]
+    launcher_container["command"] = [
+        *words,
+        *(word for name in names for word in ("-x", name)),
+        *add_entrypoint(command),
+    ]
     pod = {name: copy.deepcopy(worker["spec"][name]) for name in _LAUNCHER_POD if name in worker["spec"]}
     launcher = {"spec": {**pod, "containers": [launcher_container]}}
     policy = job.effective_run_policy

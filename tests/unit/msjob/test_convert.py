@@ -298,7 +298,7 @@ def test_distributed_sample_of_the_first_generation() -> None:
     assert (worker["replicas"], worker["restartPolicy"]) == (4, "OnFailure")
     pod = worker["template"]["spec"]
     assert pod["schedulerName"] == "batch"
-    assert pod["volumes"] == [{"name": "out", "emptyDir": {}}, {"name": "code", "hostPath": {"path": "/home/code"}}]
+    assert pod["volumes"] == [{"name": "code", "hostPath": {"path": "/home/code"}}, {"name": "out", "emptyDir": {}}]
     (container,) = pod["containers"]
     assert container["image"] == "example.com/mindspore:0.1"
     assert {item["mountPath"] for item in container["volumeMounts"]} == {"/out", "/code"}
@@ -327,6 +327,14 @@ def test_files_without_a_convertible_job_are_refused(text: str, message: str) ->
     with pytest.raises(ValidationError) as caught:
         convert_file(text, source="old.yaml")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["", ".containers", ".containers[0]", ".containers[0].volumeMounts", ".volumes"])
+@pytest.mark.parametrize("value", [0, "x", [0]])
+def test_malformed_templates_are_refused(path: str, value: Any) -> None:
+    job = first_job(*(put(replica, f"template.spec{path}", value) for replica in (MASTER, WORKER)))
+    with pytest.raises(ValidationError):
+        convert_msjob(job)
 
 
 def test_submitting_the_first_generation_hints_at_convert() -> None:

@@ -12,6 +12,7 @@ import pytest
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.msjob.entrypoint import Rendezvous, build_environment, read_rendezvous, resolve_address
 from kfp_mindspore.settings import TOPOLOGY_DEFAULTS
+from tests.support.jobs import eventually, is_alive
 
 MODULE = "kfp_mindspore.msjob.entrypoint"
 # Writes the MS_* of a process into the directory of its argument.
@@ -122,6 +123,28 @@ def test_rank_0_ends_with_the_code_of_its_worker(program: str, code: int) -> Non
     environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
     done = subprocess.run([sys.executable, "-m", MODULE, "--", sys.executable, "-c", program], env=environ, check=False)
     assert done.returncode == code
+
+
+def test_sigterm_terminates_rank_0_before_the_scheduler(tmp_path: Path) -> None:
+    # The worker exits with 143 only while the scheduler lives, as for a checkpoint.
+    program = """
+import os, pathlib, signal, sys, time
+role, home = os.environ["MS_ROLE"], pathlib.Path(sys.argv[1])
+def stop(*_):
+    os.kill(int((home / "MS_SCHED").read_text()), 0)
+    sys.exit(143)
+signal.signal(signal.SIGTERM, stop)
+(home / role).write_text(str(os.getpid()))
+while True:
+    time.sleep(0.1)
+"""
+    environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+    command = [sys.executable, "-m", MODULE, "--", sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, env=environ) as process:
+        eventually(lambda: len([file for file in tmp_path.iterdir() if file.read_text()]) == 2)
+        process.terminate()
+        assert process.wait(30) == 143
+    assert not is_alive(int((tmp_path / "MS_SCHED").read_text()))
 
 
 def test_a_command_is_required() -> None:
