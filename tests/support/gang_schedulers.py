@@ -19,6 +19,7 @@ from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 GANG_VARIABLE = "KFP_MINDSPORE_TEST_GANG"
 _PROFILE = "scheduler-plugins-scheduler"
 _SECONDS = 5
+_CONTROLLERS = "job-controller,pg-controller,queue-controller"
 
 
 @contextlib.contextmanager
@@ -52,12 +53,12 @@ def run_scheduler_plugins(cluster: NodeCluster) -> Iterator[None]:
 
 @contextlib.contextmanager
 def run_volcano(cluster: NodeCluster) -> Iterator[None]:
-    """Run Volcano's scheduler with its defaults, and its controllers of queues and PodGroups."""
+    """Run Volcano's scheduler with its defaults, and its controllers of Jobs, queues and PodGroups."""
     folder = _get_programs(VOLCANO)
     for definition in VOLCANO.files:
         _define(cluster, folder / definition)
     flags = [f"--kubeconfig={cluster.kubeconfig}", "--leader-elect=false"]
-    controllers = [str(folder / "vc-controller-manager"), *flags, "--controllers=queue-controller,pg-controller"]
+    controllers = [str(folder / "vc-controller-manager"), *flags, f"--controllers={_CONTROLLERS}"]
     scheduler = [str(folder / "vc-scheduler"), *flags, "--cache-dumper=false"]
     commands = {"volcano-controllers": controllers, "volcano-scheduler": scheduler}
     with _run(cluster, commands):

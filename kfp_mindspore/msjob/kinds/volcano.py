@@ -48,6 +48,7 @@ from kfp_mindspore.settings import (
 )
 
 _NAME = "volcano"
+_QUEUE = "default"
 _KEPT = ("backoffLimit", "schedulingPolicy", "ttlSecondsAfterFinished")
 _ROLES = {SCHEDULER: SCHEDULER_ROLE, PARAMETER_SERVER: PARAMETER_SERVER_ROLE, WORKER: WORKER_ROLE}
 
@@ -64,7 +65,8 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
     spec: dict[str, Any] = {
         "schedulerName": "volcano",
         "minAvailable": (scheduling and scheduling.min_available) or total,
-        "queue": scheduling.queue if scheduling else None,
+        # Set by Volcano's webhook, where it is installed.
+        "queue": (scheduling and scheduling.queue) or _QUEUE,
         "priorityClassName": scheduling.priority_class if scheduling else None,
         "maxRetry": policy.backoff_limit if restarts(job) else 0,
         "ttlSecondsAfterFinished": policy.ttl_seconds_after_finished,
@@ -135,7 +137,7 @@ def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
     available = spec.get("minAvailable")
     scheduling = {
         "minAvailable": available if available != total else None,
-        "queue": spec.get("queue"),
+        "queue": None if spec.get("queue") == _QUEUE else spec.get("queue"),
         "priorityClass": spec.get("priorityClassName"),
     }
     run_policy = {

@@ -111,6 +111,8 @@ VOLCANO = Toolset(
     files={
         f"{name}.yaml": SourceFile("volcano", _VOLCANO, f"config/crd/volcano/bases/{name}.yaml")
         for name in (
+            "batch.volcano.sh_jobs",
+            "bus.volcano.sh_commands",
             "scheduling.volcano.sh_podgroups",
             "scheduling.volcano.sh_queues",
             "nodeinfo.volcano.sh_numatopologies",

@@ -1,4 +1,4 @@
-"""MSJobs as MPIJobs of the MPI operator and as TrainJobs of Kubeflow Trainer, trained with MindSpore on two workers."""
+"""MSJobs as jobs of the MPI operator, Kubeflow Trainer and Volcano, trained with MindSpore on two workers."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
 from tests.cluster.infrastructure.images import PYTHON
 from tests.cluster.infrastructure.packages import PodPackages
 from tests.cluster.mpi_image import MPI_IMAGE
+from tests.support.gang_schedulers import run_volcano
 from tests.support.operators import wait_for
 from tests.support.trainer_cluster import run_mpi_operator, run_trainer
 
@@ -56,8 +57,10 @@ class KindCase:
 
         def has_condition() -> bool:
             status = self.api.get(resource, "digits", self.namespace).get("status") or {}
-            found = {item["type"] for item in status.get("conditions") or [] if item["status"] == "True"}
-            assert "Failed" not in found, self.explain()
+            found = {item.get("type") for item in status.get("conditions") or [] if item.get("status") == "True"}
+            # Volcano's Job has a state of its own.
+            found.add((status.get("state") or {}).get("phase"))
+            assert not {"Failed", "Aborted"} & found, self.explain()
             return condition in found
 
         wait_for(has_condition, self.explain, SECONDS)
@@ -95,6 +98,7 @@ def case(own_cluster: NodeCluster, pod_packages: PodPackages) -> Iterator[KindCa
     [
         (run_mpi_operator, "MPIJob", MPI_IMAGE, ("kubeflow.org/v2beta1", "MPIJob"), "Succeeded"),
         (run_trainer, "TrainJob", PYTHON, ("trainer.kubeflow.org/v1alpha1", "TrainJob"), "Complete"),
+        (run_volcano, "volcano", PYTHON, ("batch.volcano.sh/v1alpha1", "Job"), "Completed"),
     ],
 )
 def test_a_kind_trains_under_its_own_operator(
