@@ -24,7 +24,7 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,12 @@ def check_job(job: MSJob, *, environment: Mapping[str, str], cwd: Path) -> list[
         before = len(errors)
         _check_container(containers[index], where, errors, warnings)
         if len(errors) == before:
-            errors += _check_command(build_process_spec(job, member, environment=environment, cwd=cwd), where)
+            spec = build_process_spec(job, member, environment=environment, cwd=cwd)
+            errors += _check_command(spec, where)
+            if job.warm_spares and not is_python_program(spec.argv):
+                warnings.append(
+                    f"{where}.command: starts without warm spares, which run `python SCRIPT` or `python -m`"
+                )
     if errors:
         raise ValidationError(errors, subject=f"MSJob {job.name} on this machine")
     return warnings
@@ -148,6 +153,14 @@ def find_script(argv: tuple[str, ...]) -> str | None:
             # Combined flags, such as `-um package.module`.
             return None
     return None
+
+
+def is_python_program(argv: Sequence[str]) -> bool:
+    """Return whether a command line is a script or a module of this interpreter, without options but -u."""
+    words = list(argv[1:]) if argv and argv[0] == sys.executable else []
+    while words and words[0] == "-u":
+        del words[0]
+    return bool(words) and (not words[0].startswith("-") or (words[0] == "-m" and len(words) > 1))
 
 
 def _check_pod(spec: Mapping[str, Any], path: str, errors: list[str], warnings: list[str]) -> None:

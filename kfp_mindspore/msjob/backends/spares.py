@@ -11,14 +11,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import kfp_mindspore
 from kfp_mindspore.local.process import kill_group
 from kfp_mindspore.local.supervisor import Supervisor
-from kfp_mindspore.msjob.backends.process_spec import ProcessSpec
+from kfp_mindspore.msjob.backends.process_spec import ProcessSpec, is_python_program
 from kfp_mindspore.msjob.topology import VARIABLES
 from kfp_mindspore.settings import ROLE_VARIABLE, SCHEDULER_ROLE, TOPOLOGY_DEFAULTS
 
@@ -131,11 +130,3 @@ def get_import_environment(spec: ProcessSpec) -> dict[str, str]:
         for name, value in spec.environment.items()
         if name.startswith(_IMPORT_PREFIXES) and name not in VARIABLES and name not in TOPOLOGY_DEFAULTS
     }
-
-
-def is_python_program(argv: Sequence[str]) -> bool:
-    """Return whether a command line is a script or a module of this interpreter, without options but -u."""
-    words = list(argv[1:]) if argv and argv[0] == sys.executable else []
-    while words and words[0] == "-u":
-        del words[0]
-    return bool(words) and (not words[0].startswith("-") or (words[0] == "-m" and len(words) > 1))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kfp_mindspore.msjob.backends.process_spec import ProcessSpec
-from kfp_mindspore.msjob.backends.spares import get_import_environment, is_python_program
+from kfp_mindspore.msjob.backends.process_spec import ProcessSpec, is_python_program
+from kfp_mindspore.msjob.backends.spares import get_import_environment
 
 PROGRAM = """
 import json, sys
