@@ -201,7 +201,7 @@ def test_elastic(gang: Gang, expected: list[np.ndarray]) -> None:
     gang.start(
         fault(0, 1, "step", "kill", STEPS + 2),
         fault(1, 1, "rendezvous", "kill"),
-        fault(2, 0, "step", "sleep30", 2 * STEPS + 5),
+        fault(2, 0, "step", "sleep10", 2 * STEPS + 5),
         elastic=ElasticPolicy(min_replicas=1, max_replicas=2, grace_seconds=300),
         spares=1,
     )
