@@ -27,6 +27,11 @@ def get_home() -> Path:
     return Path(os.environ.get(HOME_VARIABLE) or Path.home() / ".kfp-mindspore").expanduser().absolute()
 
 
+def resolve_location(location: Path | str) -> str:
+    """Return an absolute path, or a URI as it is."""
+    return str(location) if "://" in str(location) else str(Path(location).expanduser().absolute())
+
+
 def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write a file atomically, by a temporary sibling and a rename.
 

@@ -113,7 +113,7 @@ class MSJobClient(JobConditions):
                 `metrics`, and the options of TrainingConfig that have a JSON form, such as `epochs` and `schedule`
                 (`python -m kfp_mindspore.training --help`); of a script: its command-line options by name.
             output_dir: Directory for metrics.jsonl and the final checkpoint; required with a network.
-            checkpoint_dir: Directory for checkpoints; default `checkpoints` in `output_dir`.
+            checkpoint_dir: Directory or URI (s3://, gs://) for checkpoints; default `checkpoints` in `output_dir`.
             env_vars: Variables by name, or Kubernetes EnvVars.
             queue_name: Kueue queue of the job; ignored on this machine.
             base_image: Image of the workers.

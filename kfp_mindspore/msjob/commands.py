@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kfp_mindspore import files
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE
 
@@ -150,9 +151,9 @@ def build_directory_variables(
 ) -> dict[str, str]:
     """Return the variables that name a training process's directories; checkpoints are in the output by default."""
     if output_dir is not None and checkpoint_dir is None:
-        checkpoint_dir = Path(output_dir) / "checkpoints"
+        checkpoint_dir = f"{str(output_dir).rstrip('/')}/checkpoints"
     directories = {DATASET_VARIABLE: dataset, OUTPUT_VARIABLE: output_dir, CHECKPOINT_VARIABLE: checkpoint_dir}
-    return {name: str(Path(path).absolute()) for name, path in directories.items() if path is not None}
+    return {name: files.resolve_location(path) for name, path in directories.items() if path is not None}
 
 
 def build_network_command(network: str, arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> list[str]:

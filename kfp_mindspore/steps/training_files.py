@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
+from kfp_mindspore import files
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint
 from kfp_mindspore.settings import (
@@ -60,11 +61,12 @@ class LocalTrainingFiles:
         self._output = Path(output_dir).absolute()
         self._output.mkdir(parents=True, exist_ok=True)
         beside = self._output.parent / f"{self._output.name}.checkpoints"
-        checkpoints = Path(checkpoint_dir or beside).absolute()
-        checkpoints.mkdir(parents=True, exist_ok=True)
+        checkpoints = files.resolve_location(checkpoint_dir or beside)
+        if "://" not in checkpoints:
+            Path(checkpoints).mkdir(parents=True, exist_ok=True)
         self._temporary = None if checkpoint_dir else checkpoints
         self.patch = PodPatch()
-        self.directories = {OUTPUT_VARIABLE: str(self._output), CHECKPOINT_VARIABLE: str(checkpoints)}
+        self.directories = {OUTPUT_VARIABLE: str(self._output), CHECKPOINT_VARIABLE: checkpoints}
         if dataset_dir:
             self.directories[DATASET_VARIABLE] = str(Path(dataset_dir).absolute())
 

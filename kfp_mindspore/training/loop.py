@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore import events
+from kfp_mindspore import events, files
 from kfp_mindspore.compat.onednn import avoid_slow_convolutions, has_convolutions
 from kfp_mindspore.mindir.environment import import_mindspore, use_graph_mode
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, OUTPUT_VARIABLE
@@ -178,8 +178,5 @@ def fit(
 
 
 def _resolve_location(given: Path | str | None, variable: str) -> str | None:
-    """Return an absolute path, or a URI as it is."""
-    value = str(given or os.environ.get(variable) or "")
-    if "://" in value:
-        return value
-    return str(Path(value).expanduser().absolute()) if value else None
+    value = given or os.environ.get(variable)
+    return files.resolve_location(value) if value else None
