@@ -31,6 +31,7 @@ from kfp_mindspore.training.checks import apply_precision, check_returned_loss
 from kfp_mindspore.training.config import TrainingConfig
 from kfp_mindspore.training.data import Source, Validation
 from kfp_mindspore.training.distributed import WorkerInfo
+from kfp_mindspore.training.dropout import count_dropout
 from kfp_mindspore.training.evaluator import Evaluator, resolve_metrics
 from kfp_mindspore.training.freezing import disable_weight_decay, list_frozen
 from kfp_mindspore.training.history import METRICS_FILE, History, describe_epoch, read_history
@@ -98,10 +99,12 @@ class Run:
         # Of the batches: one part for all workers where MindSpore divides them itself.
         self._parts = parts
         self._termination = termination
+        counters = count_dropout(network, config.seed, worker.rank)
         mixed = apply_precision(network, config.precision)
         function = None if loss is None else build_loss(loss, source.layout)
         with_loss = mixed if loss is None else NetworkWithLoss(mixed, function, len(source.layout.inputs))
         self._trainer = Trainer(network, with_loss, optimizer, config, parts, source.layout.names)
+        self._further = [*self._trainer.state.parameters, *counters]
         tasks, labels = ({}, ()) if validation is None else (validation.tasks, validation.labels)
         metrics = resolve_metrics(config.metrics, tasks, labels)
         if loss is None and metrics:
@@ -171,7 +174,7 @@ class Run:
         self.history = History(output / METRICS_FILE if output is not None and writes else None, records)
 
     def _resume(self, found: Checkpoint) -> None:
-        load_parameters(found, self._network, self._optimizer, self._trainer.state.parameters)
+        load_parameters(found, self._network, self._optimizer, self._further)
         training = found.training
         self.epoch, self.step = found.epoch, found.step
         self.metrics = dict(found.metrics)
@@ -422,7 +425,7 @@ class Run:
         texts = {METRICS_FILE: self.history.to_text()}
         if not is_final:
             texts[RANDOM_FILE] = read_random_state()
-        parameters = copy_parameters(self._network, self._optimizer, self._trainer.state.parameters)
+        parameters = copy_parameters(self._network, self._optimizer, self._further)
         return Snapshot(description, {**parameters, **weights}, texts)
 
     def _exit(self) -> None:

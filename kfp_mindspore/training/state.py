@@ -16,6 +16,7 @@ from mindspore import Tensor
 
 from kfp_mindspore.errors import CorruptBundleError, UserError
 from kfp_mindspore.formats.checkpoint import NETWORK_FILE, OPTIMIZER_FILE, Checkpoint, NetworkSpec
+from kfp_mindspore.training.dropout import COUNTER_PREFIX
 
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -109,6 +110,8 @@ def _load(parameters: list[Any], path: Path) -> None:
     except (ValueError, TypeError, RuntimeError) as error:
         raise CorruptBundleError(f"{path}: MindSpore cannot read it ({str(error).splitlines()[0]})") from error
     hint = "Resume needs the same network and optimizer; use another checkpoint directory for a new run."
+    # Checkpoints of earlier versions have no counters of Dropout.
+    parameters = [item for item in parameters if item.name in loaded or not item.name.startswith(COUNTER_PREFIX)]
     for parameter in parameters:
         if parameter.name not in loaded:
             raise UserError(f"{path}: has no parameter {parameter.name!r}", hint=hint)

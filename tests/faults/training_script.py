@@ -53,7 +53,7 @@ def main() -> None:
     if options.hold_checkpoint:
         hold_checkpoint(options.root, options.hold_checkpoint)
     training.set_seed(1)
-    network = nn.SequentialCell(nn.Flatten(), nn.Dense(64, 32), nn.ReLU(), nn.Dense(32, 10))
+    network = nn.SequentialCell(nn.Flatten(), nn.Dense(64, 32), nn.ReLU(), nn.Dropout(p=0.2), nn.Dense(32, 10))
     training.fit(
         network,
         loss=nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"),
