@@ -81,9 +81,10 @@ def fit(
     """Train a network as mindspore.train.Model.fit does, in GRAPH mode.
 
     When the checkpoint directory holds an intact checkpoint, training resumes from it with the result of an
-    uninterrupted run (except for operators that draw random numbers inside the network, such as Dropout). On SIGTERM
-    the current step is finished, a checkpoint is written and the process exits with code 143. When MS_ROLE is set, the
-    workers train in data parallel: each step's batch is divided among them, so that N workers compute what one does.
+    uninterrupted run (except for operators other than nn.Dropout that draw random numbers inside the network). On
+    SIGTERM the current step is finished, a checkpoint is written and the process exits with code 143. When MS_ROLE is
+    set, the workers train in data parallel: each step's batch is divided among them, so that N workers compute what
+    one does.
 
     Args:
         network: The network, a mindspore.nn.Cell; call `set_seed` before it is built to fix its initial weights. It
