@@ -241,7 +241,8 @@ class Trainer:
         self._pieces = config.accumulate * worker.pieces
         self._shares: dict[float, Any] = {}
         self._apply: Any = None
-        self._is_compiled = False
+        # Sizes of batches for which the step is compiled; equal on all workers.
+        self._compiled: set[int] = set()
         self._frozen: frozenset[str] | None = None
         self.cell: Any = None
         average = optimizer.parameters.clone(prefix="ema", init="same") if config.ema else None
@@ -270,7 +271,7 @@ class Trainer:
         )
         gradients = Gradients(self._with_loss, weights, self.state.scaler)
         update = Update(optimizer, trained, self._config, self.state)
-        self._is_compiled = False
+        self._compiled.clear()
         if self._worker.size == 1 and self._pieces == 1:
             self.cell = TrainStep(gradients, update)
         else:
@@ -379,8 +380,8 @@ class Trainer:
         status[:2] = 0.0 if loss is None else float(np.mean(loss.asnumpy())), stop
         status[2 + worker.rank] = time.perf_counter() - begun
         sums = self._apply(flat, Tensor(status)).asnumpy()
-        if self._is_compiled:
+        if batch.samples in self._compiled:
             self.rank_seconds += sums[2:]
             self.timed_steps += 1
-        self._is_compiled = True
+        self._compiled.add(batch.samples)
         return Tensor(sums[0]), bool(sums[1] > 0)
