@@ -12,10 +12,10 @@ from kfp_mindspore.cli.job_document import (
     fill_images,
     mount_claims,
     read_job,
-    read_text,
     refuse_description,
     set_namespace,
 )
+from kfp_mindspore.cli.job_kinds import KINDS, convert, submit_as
 from kfp_mindspore.cli.job_report import (
     WaitingReport,
     get_state,
@@ -33,12 +33,9 @@ from kfp_mindspore.msjob.missing_operator import report_missing_operator
 from kfp_mindspore.settings import IMAGE_VARIABLE
 
 if TYPE_CHECKING:
-    from kfp_mindspore.msjob import MSJob, MSJobClient
     from kfp_mindspore.msjob.backends.base import Pod
 
 REPLICA_TYPES = {"scheduler": "Scheduler", "ps": "PS", "worker": "Worker"}
-# Of kfp_mindspore.msjob.kinds, whose import would delay every command.
-KINDS = ("MPIJob", "TrainJob", "AscendJob", "volcano", "legacy", "first-generation")
 CONDITIONS = ("Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed")
 
 
@@ -147,7 +144,7 @@ def submit(
     if kind != "MSJob":
         if wait:
             raise UserError(f"--wait: is for MSJobs, got --kind {kind}", hint="Follow it with kubectl.")
-        _submit_as(client, document, kind, dry_run=dry_run, as_json=as_json)
+        submit_as(client, document, kind, dry_run=dry_run, as_json=as_json)
         return
     if dry_run:
         validated = client.backend.create(document, dry_run=True)
@@ -321,66 +318,7 @@ def delete(name: str, grace_seconds: float | None, target: Target, as_json: bool
         click.echo(f"job {name} deleted")
 
 
-@job.command(
-    epilog="Examples: kfp-mindspore job convert old.yaml --output job.yaml; "
-    "kfp-mindspore job convert job.yaml --to MPIJob | kubectl apply -f -"
-)
-@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--to", type=click.Choice([*KINDS], case_sensitive=False), help="Kind of the result. [default: MSJob]")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it there. [default: standard output]")
-@add_json_option
-def convert(file: Path, to: str | None, output: Path | None, as_json: bool) -> None:
-    """Convert the jobs in FILE, or - for standard input, to MSJobs, or MSJobs to another kind.
-
-    FILE has MSJobs of any generation, MPIJobs, TrainJobs with their runtimes, AscendJobs or Volcano Jobs; other objects
-    in it are kept. Changes and their reasons are listed on standard error.
-    """
-    import yaml
-
-    from kfp_mindspore.files import write_text
-    from kfp_mindspore.msjob.convert import convert_file
-
-    name = "standard input" if str(file) == "-" else str(file)
-    if output is not None and output.is_dir():
-        raise UserError(f"--output: {output} is a directory, expected a file", hint=f"Name one: {output / 'job.yaml'}")
-    text = read_text(file)
-    conversion = convert_file(text, source=name, to=to)
-    is_unchanged = to is None and not conversion.changes
-    # Comments and the order of keys survive only without changes.
-    result = text if is_unchanged else yaml.safe_dump_all(conversion.documents, sort_keys=False)
-    if output is not None:
-        write_text(output, result)
-    if as_json:
-        changes = [vars(change) for change in conversion.changes]
-        print_json({"job": conversion.jobs[0].to_dict(), "documents": conversion.documents, "changes": changes})
-        return
-    for change in conversion.changes:
-        click.echo(str(change), err=True)
-    if is_unchanged:
-        click.echo(f"{name}: is of the current generation, unchanged", err=True)
-    else:
-        click.echo(f"{name}: comments and the order of keys are not kept", err=True)
-    if output is None:
-        click.echo(result, nl=False)
-    else:
-        click.echo(f"{output} written", err=True)
-
-
-def _submit_as(client: MSJobClient, document: MSJob, kind: str, *, dry_run: bool, as_json: bool) -> None:
-    """Submit a job as another kind, and print its objects."""
-    import yaml
-
-    from kfp_mindspore.msjob.backends.foreign import create_as_kind
-
-    stored = create_as_kind(client.backend, document, kind, dry_run=dry_run)
-    if as_json:
-        print_json(stored)
-    elif dry_run:
-        click.echo(yaml.safe_dump_all(stored, sort_keys=False), nl=False)
-    else:
-        for item in stored:
-            name, namespace = item["metadata"]["name"], item["metadata"].get("namespace")
-            click.echo(f"{item['kind']} {name} created" + (f" in namespace {namespace}" if namespace else ""))
+job.add_command(convert)
 
 
 def _update(name: str, patch: dict[str, Any], what: str, target: Target, as_json: bool) -> None:

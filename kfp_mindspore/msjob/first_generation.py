@@ -22,7 +22,7 @@ from kfp_mindspore.msjob.names import (
     PORT_NAME,
     WORKER,
 )
-from kfp_mindspore.msjob.pod_schema import list_fields
+from kfp_mindspore.msjob.template_volumes import list_mappings, merge_volumes, move_volume_sources
 from kfp_mindspore.msjob.validation import suggest
 from kfp_mindspore.settings import (
     NODE_ID_VARIABLE,
@@ -130,14 +130,16 @@ class _Reader:
         if master is not None and master["replicas"] != 1:
             self.errors.append(f"{master['path']}.replicas: must be 1 for a {_MASTER}, got {master['replicas']}")
         for replica in replicas.values():
-            self._move_volume_sources(replica)
+            for path in move_volume_sources(replica["template"]):
+                self.note(f"{replica['path']}.{path}", "moved to spec.volumes", "it is a field of a volume")
             self._convert_template(replica)
         if self.errors:
             return None
         first = master or workers
         assert first is not None
         if master is not None and workers is not None:
-            self._merge_volumes(master, workers)
+            for path, added in merge_volumes(master["template"], workers["template"]):
+                self.note(path, f"{added} added to all workers", f"{_MASTER} and {_WORKER} become one {WORKER}")
             self._compare(master, workers)
             self.note(
                 "spec.replicaSpecs",
@@ -262,39 +264,6 @@ class _Reader:
         else:
             self.errors.append(f"spec.terminationPolicy: must be the {_MASTER} of rank 0, got {show(policy)}")
 
-    def _move_volume_sources(self, replica: dict[str, Any]) -> None:
-        """Move volume sources such as `hostPath` from volumeMounts, where no operator reads them, to the volumes."""
-        pod = replica["template"]["spec"]
-        sources = list_fields("Volume") - list_fields("VolumeMount")
-        for index, container in enumerate(_list_mappings(pod, "containers")):
-            mounts = _list_mappings(container, "volumeMounts")
-            for number, mount in enumerate(mounts):
-                if source := {name: mount.pop(name) for name in sources & set(mount)}:
-                    path = f"{replica['path']}.template.spec.containers[{index}].volumeMounts[{number}]"
-                    pod["volumes"] = [*_list_mappings(pod, "volumes"), {"name": mount.get("name"), **source}]
-                    self.note(f"{path}.{'.'.join(source)}", "moved to spec.volumes", "it is a field of a volume")
-            if mounts:
-                # Without a path; the other replica may have it.
-                container["volumeMounts"] = [item for item in mounts if set(item) != {"name"}]
-
-    def _merge_volumes(self, master: dict[str, Any], workers: dict[str, Any]) -> None:
-        """Give both templates the volumes and mounts of either; equal names with different content still differ."""
-        pods = master["template"]["spec"], workers["template"]["spec"]
-        owners = [("template.spec", "volumes", "name", *pods)]
-        pairs = zip(*(_list_mappings(pod, "containers") for pod in pods), strict=False)
-        for index, (left, right) in enumerate(pairs):
-            owners.append((f"template.spec.containers[{index}]", "volumeMounts", "mountPath", left, right))
-        for path, name, key, left, right in owners:
-            first, second = (
-                {str(item.get(key)): item for item in _list_mappings(owner, name)} for owner in (left, right)
-            )
-            if added := first.keys() ^ second.keys():
-                left[name], right[name] = list({**second, **first}.values()), list({**first, **second}.values())
-                left[name].sort(key=lambda item, key=key: str(item.get(key)))
-                right[name].sort(key=lambda item, key=key: str(item.get(key)))
-                reason = f"{_MASTER} and {_WORKER} become one {WORKER}"
-                self.note(f"{path}.{name}", f"{', '.join(sorted(added))} added to all workers", reason)
-
     def _set_pod_fields(self, replica: dict[str, Any], count: int) -> None:
         """Set the scheduler, the image and the variables that the first generation's operator set."""
         pod = replica["template"]["spec"]
@@ -305,7 +274,7 @@ class _Reader:
                 used = owner.setdefault(field, value) == value
                 change = f"{show(value)} is now {field} of the template" if used else f"{show(value)} left out"
                 self.note(f"spec.{name}", change, "it applies to pods" if used else f"the template has its own {field}")
-        own = {str(item.get("name")) for item in _list_mappings(container, "env")}
+        own = {str(item.get("name")) for item in list_mappings(container, "env")}
         variables = {name: f"$({source})" for name, source in _VARIABLES.items()} if count > 1 else _ALONE
         added = [{"name": name, "value": value} for name, value in variables.items() if name not in own]
         if added and isinstance(container.get("env", []), list):
@@ -361,12 +330,6 @@ class _Reader:
         self.errors += [
             f"{path}.{name}: unknown field{suggest(str(name), known)}" for name in document if name not in known
         ]
-
-
-def _list_mappings(owner: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
-    """Return a field's list of mappings; empty for anything else, which validation refuses later."""
-    items = owner.get(field)
-    return items if isinstance(items, list) and all(isinstance(item, dict) for item in items) else []
 
 
 def _rename_references(value: Any, old: str) -> None:

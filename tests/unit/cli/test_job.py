@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from kfp_mindspore.cli import job_kinds
 from kfp_mindspore.msjob import build_msjob
+from kfp_mindspore.msjob.kinds import KINDS
 from tests.support.fake_api_server import FakeApiServer
 
 LIMIT_SECONDS = 60
@@ -175,6 +177,25 @@ spec:
     - replicaType: MASTER
       template: {spec: {containers: [{name: train, image: example.com/train:1}]}}
 """
+
+
+def test_a_job_is_submitted_as_another_kind(run: Run, tmp_path: Path) -> None:
+    assert tuple(KINDS) == job_kinds.KINDS
+    with FakeApiServer().serve() as server:
+        kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig", namespace="team")
+        server.kinds["/apis/trainer.kubeflow.org/v1alpha1"] = [
+            {"name": "trainjobs", "kind": "TrainJob", "namespaced": True},
+            {"name": "clustertrainingruntimes", "kind": "ClusterTrainingRuntime", "namespaced": False},
+        ]
+        words = ("--backend", "kubernetes", "--kubeconfig", str(kubeconfig), "--image", "a", "--workers", "2")
+        created = run("submit", "--name", "lenet", *words, "--kind", "TrainJob", "--", "python", "train.py")
+        refused = run("submit", "--name", "lenet", *words, "--kind", "MPIJob", "--", "python", "train.py")
+    assert created.output.splitlines() == [
+        "ClusterTrainingRuntime team-lenet created",
+        "TrainJob lenet created in namespace team",
+    ]
+    assert refused.code == 2
+    assert "this cluster cannot run MPIJob" in refused.errors
 
 
 def test_a_job_of_the_first_generation_is_converted(run: Run, tmp_path: Path) -> None:
