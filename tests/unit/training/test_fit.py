@@ -129,7 +129,8 @@ def test_progress_events(results: dict[str, Any]) -> None:
     progress = [event for event in events if event["kind"] == "progress"]
     assert {event["name"] for event in events} == {"training.fit"}
     assert {(event["epochs"], event["steps"]) for event in progress} == {(5, 180)}
-    assert [event["epoch"] for event in progress if event["step"] % 36 == 0] == [1, 2, 3, 4, 5]
+    # The last step of an epoch may also be reported when it is due.
+    assert list(dict.fromkeys(event["epoch"] for event in progress if event["step"] % 36 == 0)) == [1, 2, 3, 4, 5]
     assert set(progress[-1]["metrics"]) == {"loss", "eval_loss", "accuracy"}
 
 
