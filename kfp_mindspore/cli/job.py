@@ -294,7 +294,7 @@ def resume(name: str, target: Target, as_json: bool) -> None:
 @add_target_options
 @add_json_option
 def scale(name: str, workers: int, target: Target, as_json: bool) -> None:
-    """Change a job's number of workers on a cluster: it restarts from the last checkpoint."""
+    """Change a job's number of workers: it restarts from the last checkpoint."""
     patch = {"spec": {"msReplicaSpecs": {"Worker": {"replicas": workers}}}}
     _update(name, patch, f"is being scaled to {workers} workers", target, as_json)
 
