@@ -188,14 +188,6 @@ def test_each_phase(gang: Gang, expected: list[np.ndarray]) -> None:
     )
 
 
-def test_endless_failures_end_at_the_limit(gang: Gang) -> None:
-    job = gang.run(*[fault(attempt, 0, "rendezvous", "raise") for attempt in range(9)], backoff_limit=1, workers=1)
-    failed = job.status.get_condition("Failed")
-    assert (failed.reason, job.status.restarts) == ("BackoffLimitExceeded", 1)
-    assert "job-worker-0 ended with exit code 1; restarted 1 of 1 times" in failed.message
-    assert job.status.failure.log[-1] == "ValueError: a fault of the script"
-
-
 def test_elastic(gang: Gang, expected: list[np.ndarray]) -> None:
     """A worker that fails again shortly after its return is left out; the gang grows when the job is scaled."""
     gang.start(

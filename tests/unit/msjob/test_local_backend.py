@@ -149,9 +149,11 @@ def test_scale_restarts_with_another_number_of_workers(desk: Any, eventually: An
 
 
 def test_backoff_limit(desk: Any) -> None:
-    job = desk.run("exit", 1, restart_policy="OnFailure", backoff_limit=1)
+    job = desk.run("print", "why", "exit", 1, restart_policy="OnFailure", backoff_limit=1)
     assert find_conditions(job)["Failed"] == "BackoffLimitExceeded"
     assert "restarted 1 of 1 times" in job.status.get_condition("Failed").message
+    failure = job.status.failure
+    assert (failure.pod, failure.exit_code, failure.log[-1], failure.attempt) == ("job-worker-0", 1, "why", 1)
     assert len((desk.path / "starts").read_text().splitlines()) == 2
 
 
