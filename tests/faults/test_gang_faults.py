@@ -182,7 +182,8 @@ def test_each_phase(gang: Gang, expected: list[np.ndarray]) -> None:
         "job-worker-1 ended with exit code 137",
         "job-worker-0 ended with exit code 137",
         "job-worker-1 ended with exit code 1",
-        "job-worker-0 is outside of a step after step 25",
+        # Its last heartbeat is up to a second old.
+        "job-worker-0 is outside of a step after step",
         "job-worker-0 ended with exit code 137 (no heartbeat for 20 s",
         "job-worker-0 ended with exit code 137",
     )
