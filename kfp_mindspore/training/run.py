@@ -429,8 +429,9 @@ class Run:
         return Snapshot(description, {**parameters, **weights}, texts)
 
     def _exit(self) -> None:
-        """Exit with 143 once the checkpoint is written."""
+        """Exit with 143 once the checkpoint is written, with all workers: a job ends the peers of one that exited."""
         self._checkpoints.wait()
+        distributed.sum_values(self._worker, [0])
         if self._worker.is_writer:
             location = self._checkpoints.locate(name_checkpoint(self.epoch, self.step))
             saved = f"saved {location}" if location else "nothing saved"

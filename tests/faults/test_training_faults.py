@@ -121,6 +121,35 @@ def test_sigkill_during_a_checkpoint_keeps_the_previous_one(trainer: Trainer, wh
     assert list_names(root / "checkpoints") == ["00002-72", "00003-108", "00004-144"]
 
 
+def test_sigkill_within_an_epoch_loses_one_interval_at_most(trainer: Trainer, whole: Path, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    process = trainer.start(root, "--checkpoint-steps", "10", "--hold-step", str(2 * STEPS + 25))
+    process.wait_for(root / "in-step")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+    newest = get_latest_checkpoint(root / "checkpoints")
+    assert newest is not None
+    assert newest.epoch == 2
+    assert newest.step in (80, 90), "the last one, or the one before if it was being written"
+
+    # The network has Dropout: its masks are those of the uninterrupted run too.
+    trainer.run(root)
+    assert_same_end(root, whole)
+
+
+def test_second_run_in_the_checkpoint_directory_is_refused(trainer: Trainer, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    process = trainer.start(root, "--hold-checkpoint", "00001-36")
+    process.wait_for(root / "in-checkpoint")
+
+    output = trainer.run(root, code=1)
+
+    assert f"checkpoint_dir: {root / 'checkpoints'} is in use by process {process.pid} on" in output
+    process.kill()
+    process.wait()
+
+
 def test_truncated_checkpoint_is_skipped_with_a_warning(trainer: Trainer, whole: Path, copied: Path) -> None:
     newest = list_checkpoints(copied / "checkpoints")[0]
     file = newest / "network.ckpt"

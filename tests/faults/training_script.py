@@ -47,6 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("root", type=Path)
     parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--checkpoint-steps", type=int)
     parser.add_argument("--hold-step", type=int, default=0)
     parser.add_argument("--hold-checkpoint", default="")
     options = parser.parse_args()
@@ -66,6 +67,7 @@ def main() -> None:
             epochs=options.epochs,
             metrics=["accuracy"],
             checkpoint_dir=options.root / "checkpoints",
+            checkpoint_steps=options.checkpoint_steps,
             output_dir=options.root / "output",
             network_factory="training_script:build",
         ),

@@ -9,10 +9,12 @@ import logging
 import os
 import signal
 import sys
+import unittest.mock
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 from scenario_runner import run_scenarios
 
@@ -20,6 +22,7 @@ from kfp_mindspore import training
 from kfp_mindspore.data import load_dataset, read_samples
 from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.formats import checkpoint
+from kfp_mindspore.training.dropout import count_dropout
 
 import mindspore as ms  # isort: skip
 from mindspore import Tensor, nn  # isort: skip
@@ -312,6 +315,76 @@ def resume(path: Path) -> Any:
         "again": describe(again),
         "interruptions": [first, second, at_end],
         "kept": [entry.name for entry in checkpoint.list_checkpoints(path / "whole" / "checkpoints")],
+    }
+
+
+@scenario
+def checkpoints_below_a_uri(path: Path) -> Any:
+    """Checkpoints every four steps of ten, killed after step 18 and resumed from an object store."""
+
+    class Kill(Callback):
+        def on_train_step_end(self, run_context: Any) -> None:
+            if run_context.original_args().cur_step_num == 18:
+                raise KeyboardInterrupt
+
+    root = "memory://bucket/run"
+    arguments: dict[str, Any] = {"epochs": 4, "checkpoint_steps": 4, "checkpoint_epochs": 9}
+    _, whole, _ = train(**arguments)
+    with contextlib.suppress(KeyboardInterrupt):
+        train(**arguments, checkpoint_dir=root, callbacks=Kill())
+    filesystem, remote = fsspec.url_to_fs(root)
+    names = sorted({name.removeprefix(remote).split("/")[1] for name in filesystem.find(remote)})
+    result, network, _ = train(**arguments, checkpoint_dir=root, callbacks=LambdaCallback())
+    return {"names": names, "resumed_from": result.resumed_from, "difference": compare(network, whole)}
+
+
+@scenario
+def failed_background_checkpoint(path: Path) -> Any:
+    def fail(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    steps = []
+    seen = LambdaCallback(on_train_step_end=lambda context: steps.append(context.original_args().cur_step_num))
+    with unittest.mock.patch("mindspore.save_checkpoint", fail):
+        try:
+            train(epochs=5, callbacks=seen, checkpoint_dir=path)
+        except KfpMindSporeError as error:
+            return {"message": error.message, "steps": len(steps)}
+    return {}
+
+
+@scenario
+def dropout(path: Path) -> Any:
+    """Share of zeros, correlation of neighbours, of two cells and of two steps, and the gradient of a kept element."""
+
+    class Drop(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Dropout(p=0.3), nn.Dropout(p=0.3)
+
+        def construct(self, values: Any) -> Any:
+            return self.first(values), self.second(values)
+
+    network, ones = Drop(), Tensor(np.ones((200, 300), np.float32))
+    counters = count_dropout(network, 42, 0)
+    network.set_train()
+    masks = [np.stack([part.asnumpy().ravel() for part in network(ones)]) for _ in range(2)]
+    kept = [(mask > 0) - 0.7 for mask in masks]
+    correlate = lambda one, other: float((one * other).mean() / 0.21)  # noqa: E731
+    gradient = ms.grad(lambda values: network(values)[0].sum())(ones).asnumpy()
+    network.set_train(False)
+    return {
+        "shares": [float((mask == 0).mean()) for mask in masks],
+        "scale": sorted({round(float(value), 4) for value in masks[0].ravel()}),
+        "correlations": [
+            *(correlate(kept[0][0][:-lag], kept[0][0][lag:]) for lag in (1, 2, 64, 300)),
+            correlate(kept[0][0], kept[0][1]),
+            correlate(kept[0][0], kept[1][0]),
+        ],
+        "gradient": sorted({round(float(value), 4) for value in gradient.ravel()}),
+        "evaluation": float(network(ones)[0].asnumpy().min()),
+        "counters": [int(counter.asnumpy()[0]) for counter in counters],
+        "parameters": len(list(network.get_parameters())),
     }
 
 

@@ -51,6 +51,31 @@ def test_resumed_run_equals_an_uninterrupted_one(results: dict[str, Any], way: s
     assert whole["rates"][-1] < whole["rates"][0], "ReduceLROnPlateau was active"
 
 
+def test_killed_run_resumes_within_an_epoch_from_an_object_store(results: dict[str, Any]) -> None:
+    found = results["checkpoints_below_a_uri"]
+    assert found["names"] == ["00000-4", "00000-8", "00001-12", "00001-16"][-3:], "one for every four steps"
+    assert found["resumed_from"] == "memory://bucket/run/00001-16"
+    assert found["difference"] == 0
+
+
+def test_failed_background_checkpoint_ends_the_run(results: dict[str, Any]) -> None:
+    found = results["failed_background_checkpoint"]
+    assert "00001-10: the checkpoint cannot be written (No space left on device)" in found["message"]
+    assert 10 <= found["steps"] <= 20, "before the next checkpoint"
+
+
+def test_masks_of_dropout_are_random(results: dict[str, Any]) -> None:
+    found = results["dropout"]
+    for share in found["shares"]:
+        assert share == pytest.approx(0.3, abs=0.01)
+    assert found["scale"] == found["gradient"] == [0, round(1 / 0.7, 4)]
+    # Five standard deviations of a sample of 60,000.
+    assert all(abs(value) < 5 / 60000**0.5 for value in found["correlations"])
+    assert found["evaluation"] == 1
+    assert found["counters"][0] >= 3
+    assert found["parameters"] == 0
+
+
 def test_run_resumes_from_the_newest_checkpoint(results: dict[str, Any]) -> None:
     found = results["resume"]
     assert found["whole"]["resumed_from"] is None
