@@ -194,6 +194,23 @@ def build_loss(loss: Any, layout: Layout) -> Any:
     return MeanOfWeighted(combined) if layout.weighted else combined
 
 
+def check_mean(loss: Any) -> None:
+    """Check that MindSpore's losses are means over samples, which several workers and `accumulate` weight by part.
+
+    Args:
+        loss: The argument `loss` of `fit`.
+
+    Raises:
+        UserError: A loss has another reduction.
+    """
+    for name, function in (loss if isinstance(loss, Mapping) else {"": loss}).items():
+        if isinstance(function, nn.LossBase) and not (function.reduce and function.average):
+            subject = f"loss.{name}" if name else "loss"
+            raise UserError(
+                f"{subject}: several workers or accumulate need reduction='mean' of {type(function).__name__}"
+            )
+
+
 class _ValuesPerSample(nn.Cell):  # type: ignore[misc]
     """A loss of one value per sample, shape (N,)."""
 

@@ -35,7 +35,7 @@ from kfp_mindspore.training.dropout import count_dropout
 from kfp_mindspore.training.evaluator import Evaluator, resolve_metrics
 from kfp_mindspore.training.freezing import disable_weight_decay, list_frozen
 from kfp_mindspore.training.history import METRICS_FILE, History, describe_epoch, read_history
-from kfp_mindspore.training.losses import NetworkWithLoss, build_loss
+from kfp_mindspore.training.losses import NetworkWithLoss, build_loss, check_mean
 from kfp_mindspore.training.profile import Profile
 from kfp_mindspore.training.progress import ProgressReporter
 from kfp_mindspore.training.rates import RateSetter
@@ -103,6 +103,9 @@ class Run:
         mixed = apply_precision(network, config.precision)
         function = None if loss is None else build_loss(loss, source.layout)
         with_loss = mixed if loss is None else NetworkWithLoss(mixed, function, len(source.layout.inputs))
+        # Weights of samples replace the reduction by their own mean.
+        if parts.size * parts.pieces * config.accumulate > 1 and not source.layout.weighted:
+            check_mean(loss)
         self._trainer = Trainer(network, with_loss, optimizer, config, parts, source.layout.names)
         self._further = [*self._trainer.state.parameters, *counters]
         tasks, labels = ({}, ()) if validation is None else (validation.tasks, validation.labels)

@@ -561,6 +561,7 @@ def mistakes(path: Path) -> Any:
         "text for a loss": lambda: fit(loss="mse"),
         "config": lambda: training.fit(Small(), optimizer=nn.Adam(other.trainable_params()), config={"epochs": 3}),
         "parallel mode on CPU": lambda: fit(parallel_mode="auto_parallel"),
+        "parts of a sum": lambda: fit(loss=nn.CrossEntropyLoss(reduction="sum"), accumulate=2),
         "too few samples": lambda: fit(data=(X[:8], Y[:8])),
         "text column": lambda: fit(data=(np.array(["a"] * 64), Y)),
         "large ids": lambda: fit(data=(IDS.astype(np.int64) + 2**40, Y)),

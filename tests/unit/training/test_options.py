@@ -220,6 +220,7 @@ def test_float16_trains_float32_weights_and_warns_on_cpu(results: dict[str, Any]
         ("weight", "data.weight: must be finite numbers of at least 0"),
         ("sum", "loss: weights of samples need reduction='mean' or 'none', got 'sum'"),
         ("parallel mode on CPU", "parallel_mode: 'auto_parallel' needs Ascend or GPU devices"),
+        ("parts of a sum", "loss: several workers or accumulate need reduction='mean' of CrossEntropyLoss"),
         ("train step", "train_step: must return a mindspore.nn.Cell, got NoneType"),
     ],
 )
