@@ -184,7 +184,7 @@ def test_each_phase(gang: Gang, expected: list[np.ndarray]) -> None:
         "job-worker-1 ended with exit code 1",
         # Its last heartbeat is up to a second old.
         "job-worker-0 is outside of a step after step",
-        "job-worker-0 ended with exit code 137 (no heartbeat for 20 s",
+        "job-worker-0 ended with exit code 137 (no heartbeat for 20 s; job-worker-1 has not started to train)",
         "job-worker-0 ended with exit code 137",
     )
 

@@ -221,7 +221,7 @@ class Gang:
         return any(beat is not None and beat.step is not None for beat in beats)
 
     def _mark_hung(self, pod: Pod, what: str = "no step completed") -> None:
-        late = self._heartbeats.describe(item.pod.name for item in self._members)
+        late = self._heartbeats.describe(self._hang_seconds)
         pod.reason = HUNG
         pod.message = f"{what} for {self._hang_seconds[pod.name]:g} s" + (f"; {late}" if late else "")
 

@@ -79,10 +79,17 @@ class Heartbeats:
         return stale
 
     def describe(self, names: Iterable[str]) -> str:
-        """Return which workers delay the others, with their last steps; empty without heartbeats."""
-        beats = {name: beat for name in names if (beat := self.read(name)) is not None}
+        """Return which workers delay the others, with their last steps; empty without heartbeats.
+
+        Args:
+            names: All workers.
+        """
+        found = {name: self.read(name) for name in names}
+        beats = {name: beat for name, beat in found.items() if beat is not None}
         if not beats:
             return ""
+        if len(beats) < len(found):
+            return ", ".join(f"{name} has not started to train" for name, beat in found.items() if beat is None)
         late = [name for name, beat in beats.items() if not beat.in_step]
         least = min(beat.step or 0 for beat in beats.values())
         late = late or [name for name, beat in beats.items() if (beat.step or 0) == least]

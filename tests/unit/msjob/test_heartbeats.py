@@ -50,6 +50,7 @@ def test_a_clock_jump_is_no_hang(heartbeats: Heartbeats, version: int) -> None:
         ({"a": (5, True), "b": (5, False)}, "b is outside of a step after step 5"),
         ({"a": (5, True), "b": (4, True)}, "b is outside of a step after step 4"),
         ({"a": (5, True), "b": (5, True)}, "all after step 5"),
+        ({"a": (None, False)}, "b has not started to train"),
         ({"a": (5, True), "b": (None, False)}, "b is outside of a step after step 0"),
     ],
 )
