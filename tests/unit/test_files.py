@@ -23,6 +23,12 @@ def test_home_is_the_variable_or_below_the_user_home(monkeypatch: pytest.MonkeyP
     assert files.get_home() == tmp_path / ".kfp-mindspore"
 
 
+def test_location_is_an_absolute_path_or_a_uri(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert files.resolve_location("run/checkpoints") == str(tmp_path / "run" / "checkpoints")
+    assert files.resolve_location("s3://bucket/run") == "s3://bucket/run"
+
+
 def test_write_creates_directories_and_leaves_no_sibling(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b.json"
     files.write_json(path, {"b": 1, "a": [1, 2]})
