@@ -132,11 +132,12 @@ def test_scale_subresource(cluster: Cluster, namespace: str) -> None:
 
 def test_printer_columns(api_server: Api, cluster: Cluster, namespace: str) -> None:
     cluster.create(MSJOBS, build_job("table"), namespace)
-    status = {"state": "Running", "workers": "1/1", "restarts": 2}
+    status = {"state": "Running", "workers": "1/1", "restarts": 2, "progress": {"percentage": 45}}
     cluster.patch(MSJOBS, "table", namespace, {"status": status}, subresource="status")
     table = ask(api_server, MSJOBS.get_path(namespace, "table"), "application/json;as=Table;v=v1;g=meta.k8s.io")
-    assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "State", "Workers", "Restarts", "Age"]
-    assert table["rows"][0]["cells"][:4] == ["table", "Running", "1/1", 2]
+    columns = [column["name"] for column in table["columnDefinitions"]]
+    assert columns == ["Name", "State", "Workers", "Restarts", "Progress", "Age"]
+    assert table["rows"][0]["cells"][:5] == ["table", "Running", "1/1", 2, 45]
 
 
 def test_every_field_has_a_description(api_server: Api, cluster: Cluster) -> None:
