@@ -12,7 +12,7 @@ PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 CLUSTERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-pythons lint format types contracts unit local suite test-workloads test-docker test-cluster test-gang test-kubeflow cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
+.PHONY: help install demo test test-pythons lint format types contracts unit local suite test-workloads test-endurance test-docker test-cluster test-gang test-kubeflow cluster-build cluster-up cluster-down docs bench fuzz golden pod-schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -61,6 +61,9 @@ suite: $(STAMP)
 
 test-workloads: $(STAMP) ## The bundled workloads: each trained, compared with its baseline and served
 	$(PYTEST) $(PARALLEL) --durations 10 -m workload tests/workloads
+
+test-endurance: $(STAMP) ## Training jobs killed at each phase, and 20 times at random: 20 minutes
+	KFP_MINDSPORE_ENDURANCE=1 $(PYTEST) tests/faults/test_gang_faults.py
 
 DOCKER_PACKAGES := busybox-static debootstrap docker.io docker-registry skopeo
 
