@@ -13,6 +13,7 @@ from typing import Any
 
 import boto3
 from moto.server import ThreadedMotoServer
+from s3fs import S3FileSystem
 
 ACCESS_KEY, SECRET_KEY = "artifact-reader", "artifact-secret"
 BUCKET = "mlpipeline"
@@ -43,6 +44,8 @@ class ObjectStore:
     def close(self) -> None:
         """Stop the server."""
         self._server.stop()
+        # fsspec keeps clients with the server's address.
+        S3FileSystem.clear_instance_cache()
 
     def put(self, key: str, content: bytes | str) -> None:
         """Write an object."""
