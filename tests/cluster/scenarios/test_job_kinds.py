@@ -42,12 +42,12 @@ class KindCase:
         """Return a job of two workers."""
         load_dataset("digits", self.volume / "data")
         command = ["python", "-m", "kfp_mindspore.digits.train", "--epochs", str(EPOCHS)]
-        env = {DATASET_VARIABLE: "/work/data", OUTPUT_VARIABLE: "/work/out"}
+        env = {DATASET_VARIABLE: "/mnt/data", OUTPUT_VARIABLE: "/mnt/out"}
         job = build_msjob("digits", command=command, image=image, workers=2, namespace=self.namespace, env=env)
         template = job.ms_replica_specs["Worker"].template
         pod = self.packages.add_to(template["spec"])
-        pod["volumes"].append({"name": "work", "hostPath": {"path": str(self.volume), "type": "Directory"}})
-        pod["containers"][0]["volumeMounts"].append({"name": "work", "mountPath": "/work"})
+        pod["volumes"].append({"name": "data", "hostPath": {"path": str(self.volume), "type": "Directory"}})
+        pod["containers"][0]["volumeMounts"].append({"name": "data", "mountPath": "/mnt"})
         template["spec"] = pod
         return job
 
