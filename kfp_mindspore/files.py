@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,3 +136,11 @@ def digest_tree(path: Path, pattern: str = "*") -> str:
             if file.match(pattern) and file.is_file():
                 digest.update(f"{file.relative_to(path)}\0{digest_file(file)}\n".encode())
     return digest.hexdigest()
+
+
+def read_boot_id() -> str:
+    """Return the ID of the running kernel, which all containers of a node share; the host's name where it has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return socket.gethostname()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import KfpMindSporeError, UserError
+from kfp_mindspore.files import read_boot_id
 from kfp_mindspore.formats import checkpoint as checkpoints
 from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint
 
@@ -213,7 +214,7 @@ def _lock_file(path: Path) -> int | None:
     dead node. The file's content identifies the process for the message.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    own = {"host": socket.gethostname(), "pid": os.getpid(), "boot": _read_boot_id()}
+    own = {"host": socket.gethostname(), "pid": os.getpid(), "boot": read_boot_id()}
     deadline = time.monotonic() + _LEASE_SECONDS
     is_announced = False
     try:
@@ -256,8 +257,3 @@ def _read_holder(descriptor: int) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _read_boot_id() -> str:
-    """Return the ID of the running kernel, which all containers of a node share."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

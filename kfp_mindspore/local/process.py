@@ -16,6 +16,8 @@ from typing import Any
 
 import psutil
 
+from kfp_mindspore.files import read_boot_id
+
 _LINUX = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -333,11 +335,4 @@ def _wait_until(is_true: Callable[[], bool], timeout: float) -> bool:
     return True
 
 
-def _read_boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
-    except OSError:
-        return "boot"
-
-
-_BOOT = _read_boot() if _LINUX else ""
+_BOOT = read_boot_id()[:8] if _LINUX else ""

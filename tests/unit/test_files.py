@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,11 @@ def test_tree_digest_depends_on_names_and_contents_only(
     assert files.digest_tree(first) == files.digest_tree(second)
     (second / "zzzzzzzzz").touch()
     assert files.digest_tree(first) != files.digest_tree(second)
+
+
+def test_boot_id_without_proc_is_the_hosts_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert files.read_boot_id() == socket.gethostname()

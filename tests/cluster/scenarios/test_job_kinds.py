@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kfp_mindspore.data import load_dataset
+from kfp_mindspore.errors import KfpMindSporeError
 from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.errors import NotInstalledError
@@ -73,7 +74,7 @@ class KindCase:
             lines.append(f"{name}: {json.dumps(pod['status'].get('containerStatuses'))[:600]}")
             try:
                 lines.append(self.api.read_log(name, self.namespace, last=30))
-            except Exception as error:  # noqa: BLE001 - a pod that has not started
+            except KfpMindSporeError as error:  # a pod that has not started
                 lines.append(str(error))
         return "\n".join(lines)
 
