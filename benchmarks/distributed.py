@@ -1,11 +1,11 @@
-"""How fast does a local job start, detect a killed worker and recover, beside MindSpore's launcher, msrun?
+"""How fast does a local job start, detect a killed worker and recover, beside msrun and torchrun?
 
-Both run the same script with two workers. Start: from the start of the command to the end of rank 0's first optimizer
-step. Killed worker: from `kill -9` of rank 1 to the end of rank 0. Recovery: from that kill to the first step of the
-new rank 0; msrun has no restart, so its command is run again as soon as it has ended. Scaling: `fit` of a convolutional
-network with one worker on one core and with two workers on two. Checkpoints: `fit` with a checkpoint every 10 steps and
-without. A gang of 64 workers, fewer when the memory is small, starts once (not with --quick).
-torchrun is not measured: PyPI's torch for Linux needs gigabytes of CUDA packages.
+All run two workers, the job and msrun the same script, torchrun an equal one of PyTorch. Start: from the start of the
+command to the end of rank 0's first optimizer step. Killed worker: from `kill -9` of rank 1 to the end of rank 0.
+Recovery: from that kill to the first step of the new rank 0; msrun has no restart, so its command is run again as soon
+as it has ended. Scaling: `fit` of a convolutional network with one worker on one core and with two workers on two.
+Checkpoints: `fit` with a checkpoint every 10 steps and without. A gang of 64 workers, fewer when the memory is small,
+starts once (not with --quick). PyTorch is installed into benchmarks/.environments, with its CUDA packages: 7 GB.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -25,10 +24,12 @@ from functools import partial
 from pathlib import Path
 
 import psutil
-from harness import build_parser, build_target, compute_ratios, print_result, run_in_turn, time_command
+from environments import prepare_environment
+from harness import build_parser, build_target, compute_ratios, pick_port, print_result, run_in_turn, time_command
 
-SCRIPT = Path(__file__).parent / "peers" / "parallel_script.py"
-FIT_SCRIPT = Path(__file__).parent / "peers" / "fit_script.py"
+PEERS = Path(__file__).parent / "peers"
+SCRIPT = PEERS / "parallel_script.py"
+FIT_SCRIPT = PEERS / "fit_script.py"
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 ENDLESS = "1000000000"
 LIMIT_SECONDS = 180.0
@@ -61,12 +62,11 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def call_job(home: str, *arguments: str) -> None:
+def call_job(home: str, *arguments: str, prefix: tuple[str, ...] = ()) -> None:
     """Run `kfp-mindspore job …` to its end."""
     environment = {**ENVIRONMENT, "KFP_MINDSPORE_HOME": home, "KFP_MINDSPORE_BACKEND": "local"}
-    subprocess.run(
-        [str(SCRIPTS / "kfp-mindspore"), "job", *arguments], env=environment, check=True, capture_output=True
-    )
+    command = [*prefix, str(SCRIPTS / "kfp-mindspore"), "job", *arguments]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
 
 
 @contextlib.contextmanager
@@ -77,8 +77,15 @@ def run_msjob(directory: str, steps: str, workers: int = 2, policy: str = "Never
 
 
 @contextlib.contextmanager
-def run_job(home: str, command: list[str], workers: int, policy: str = "Never", spares: int = 0) -> Iterator[None]:
-    """Run a command as an MSJob until the block ends."""
+def run_job(
+    home: str,
+    command: list[str],
+    workers: int,
+    policy: str = "Never",
+    spares: int = 0,
+    cores: int | None = None,
+) -> Iterator[None]:
+    """Run a command as an MSJob until the block ends, on the first `cores` cores or on all."""
     template = {"spec": {"containers": [{"name": "mindspore", "command": command}]}}
     manifest = {
         "apiVersion": "mindspore.gitee.com/v1",
@@ -91,42 +98,58 @@ def run_job(home: str, command: list[str], workers: int, policy: str = "Never", 
     }
     file = Path(home) / "job.yaml"
     file.write_text(json.dumps(manifest))
-    call_job(home, "submit", str(file))
+    prefix = ("taskset", "--cpu-list", f"0-{cores - 1}") if cores else ()
+    call_job(home, "submit", str(file), prefix=prefix)
     try:
         yield
     finally:
         call_job(home, "delete", "bench")
 
 
-@contextlib.contextmanager
-def run_msrun(directory: str, steps: str) -> Iterator[subprocess.Popen[bytes]]:
+def run_msrun(directory: str, steps: str) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
     """Run the script by msrun until the block ends."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    options = ("--worker_num=2", "--local_worker_num=2", "--join=True", "--master_addr=127.0.0.1")
+    port = f"--master_port={pick_port()}"
+    return run_launcher(
+        [str(SCRIPTS / "msrun"), *options, port, f"--log_dir={directory}/log"], SCRIPT, directory, steps
+    )
+
+
+def run_torchrun(directory: str, steps: str) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
+    """Run the equal script of PyTorch by torchrun until the block ends."""
+    program = prepare_environment(PEERS / "torch.txt") / "torchrun"
+    options = ("--nnodes=1", "--nproc-per-node=2", "--max-restarts=3", "--rdzv-backend=c10d")
+    endpoint = f"--rdzv-endpoint=127.0.0.1:{pick_port()}"
+    return run_launcher([str(program), *options, endpoint], PEERS / "torch_script.py", directory, steps)
+
+
+@contextlib.contextmanager
+def run_launcher(command: list[str], script: Path, directory: str, steps: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a script by a launcher until the block ends."""
     launcher = subprocess.Popen(
-        [
-            *(str(SCRIPTS / "msrun"), "--worker_num=2", "--local_worker_num=2", "--join=True"),
-            *("--master_addr=127.0.0.1", f"--master_port={port}", f"--log_dir={directory}/log"),
-            *(str(SCRIPT), directory, steps),
-        ],
+        [*command, str(script), directory, steps],
         env=ENVIRONMENT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd=directory,
         start_new_session=True,
     )
+    workers = psutil.Process(launcher.pid)
     try:
         yield launcher
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(launcher.pid, signal.SIGKILL)
+        # torchrun's workers have sessions of their own.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for process in (*workers.children(recursive=True), workers):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
         launcher.wait()
 
 
 LAUNCHERS: dict[str, Callable[..., contextlib.AbstractContextManager[object]]] = {
     "msjob": run_msjob,
     "msrun": run_msrun,
+    "torchrun": run_torchrun,
 }
 
 
@@ -176,6 +199,12 @@ def time_msjob_recovery(spares: int) -> float:
         return wait_for_new_step(Path(directory), kill_worker(Path(directory)))
 
 
+def time_torchrun_recovery() -> float:
+    """Return the same for torchrun."""
+    with tempfile.TemporaryDirectory() as directory, run_torchrun(directory, ENDLESS):
+        return wait_for_new_step(Path(directory), kill_worker(Path(directory)))
+
+
 def time_msrun_recovery() -> float:
     """Return the same for msrun, whose command is run again."""
     with tempfile.TemporaryDirectory() as directory:
@@ -197,9 +226,8 @@ def time_import_and_init() -> float:
 def measure_rate(workers: int, *options: str) -> float:
     """Return the samples per second of a training by `fit`, with a core for each worker."""
     with tempfile.TemporaryDirectory() as directory:
-        command = ["taskset", "--cpu-list", f"0-{workers - 1}", "env", "OMP_NUM_THREADS=1", sys.executable]
-        with run_job(directory, [*command, str(FIT_SCRIPT), directory, *options], workers):
-            rate = Path(directory) / "rate"
+        rate = Path(directory) / "rate"
+        with run_job(directory, ["python", str(FIT_SCRIPT), directory, *options], workers, cores=workers):
             wait_for(rate.exists, f"training with {workers} workers")
             return float(rate.read_text())
 
@@ -215,6 +243,7 @@ def time_large_gang(workers: int) -> float:
 
 def main() -> None:
     arguments = build_parser(__doc__ or "").parse_args()
+    prepare_environment(PEERS / "torch.txt")
     rounds = 1 if arguments.quick else 5
     starts = run_in_turn({name: partial(time_first_step, name) for name in LAUNCHERS}, rounds)
     detections = run_in_turn({name: partial(time_detection, name) for name in LAUNCHERS}, min(rounds, 3))
@@ -223,6 +252,7 @@ def main() -> None:
             "msjob": partial(time_msjob_recovery, 0),
             "msjob, warm spares": partial(time_msjob_recovery, 3),
             "msrun, run again": time_msrun_recovery,
+            "torchrun": time_torchrun_recovery,
         },
         min(rounds, 3),
     )
@@ -241,6 +271,7 @@ def main() -> None:
             build_target("seconds to recover, msjob", recovered["msjob"], round(base + 2, 2)),
             build_target("seconds to recover, msjob with warm spares", recovered["msjob, warm spares"], 4.0),
             build_target("seconds to recover, msrun run again", recovered["msrun, run again"]),
+            build_target("seconds to recover, torchrun", recovered["torchrun"]),
             build_target(
                 "scaling of two workers, rate / (2 * rate of one)",
                 [ratio / 2 for ratio in compute_ratios(rates["2"], rates["1"])],
@@ -256,6 +287,7 @@ def main() -> None:
             build_target("start to first step, msjob / msrun", compute_ratios(starts["msjob"], starts["msrun"]), 1.0),
             build_target("seconds to detect a killed worker, msjob", detections["msjob"], 1.0),
             build_target("seconds to detect a killed worker, msrun", detections["msrun"]),
+            build_target("seconds to detect a killed worker, torchrun", detections["torchrun"]),
         ],
         {
             "bars": {

@@ -11,6 +11,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import socket
 import statistics
 import subprocess
 import sys
@@ -88,6 +89,13 @@ def time_command(argv: Sequence[str], env: Mapping[str, str] | None = None) -> f
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
         raise RuntimeError(f"{' '.join(argv)} exited with {done.returncode}:\n{tail}")
     return seconds
+
+
+def pick_port() -> int:
+    """Return a port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def build_parser(description: str) -> argparse.ArgumentParser:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from environments import ENVIRONMENTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "peers" / "serving" / "post.lua"
-ENVIRONMENTS = HERE / ".environments"
 MODEL = "model"
 
 

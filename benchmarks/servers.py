@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
-import shutil
-import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -20,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from load import ENVIRONMENTS, MODEL, Request
+from environments import prepare_environment
+from harness import pick_port
+from load import MODEL, Request
 
 PEERS = Path(__file__).parent / "peers" / "serving"
 MARK = "KFP_MINDSPORE_BENCHMARK"
@@ -105,58 +103,6 @@ SERVERS = {
 }
 
 
-def prepare_environment(requirements: str, *, shared_library: bool = False) -> Path:
-    """Return the `bin` directory of an environment, created again when its requirements file changed.
-
-    Args:
-        requirements: Name of a file in peers/serving; empty for the environment of this process.
-        shared_library: Whether its interpreter must have a shared libpython.
-
-    Raises:
-        RuntimeError: It cannot be installed, or there is no such interpreter.
-    """
-    if not requirements:
-        return Path(sys.executable).parent
-    file = PEERS / f"{requirements}.txt"
-    directory = ENVIRONMENTS / requirements
-    stamp = directory / "installed"
-    python = _resolve_shared_python() if shared_library else sys.executable
-    digest = hashlib.sha256(file.read_bytes() + f"{python} {sys.version}".encode()).hexdigest()
-    if not stamp.is_file() or stamp.read_text() != digest:
-        print(f"installing {file.name} into {directory} …", file=sys.stderr, flush=True)
-        shutil.rmtree(directory, ignore_errors=True)
-        uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
-        for argv in (
-            ["venv", "--quiet", "--python", python, str(directory)],
-            ["pip", "install", "--quiet", "--python", str(directory / "bin" / "python"), "-r", str(file)],
-        ):
-            done = subprocess.run([uv or "uv", *argv], capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                raise RuntimeError(f"uv {' '.join(argv)} exited with {done.returncode}:\n{done.stderr[-2000:]}")
-        stamp.write_text(digest)
-    return directory / "bin"
-
-
-def _resolve_shared_python() -> str:
-    check = "import sys, sysconfig; sys.exit(not sysconfig.get_config_var('Py_ENABLE_SHARED') or sys.prefix != '/usr')"
-    for version in ("3.10", "3.11", "3.12"):
-        for folder in os.environ["PATH"].split(os.pathsep):
-            python = Path(folder) / f"python{version}"
-            if (
-                python.is_file()
-                and subprocess.run([python, "-c", check], capture_output=True, check=False).returncode == 0
-            ):
-                return str(python)
-    raise RuntimeError("Triton's Python backend needs the system's Python 3.10 to 3.12: apt-get install python3-dev")
-
-
-def pick_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class ProcessTree:
     """A command and all its descendants, identified by a variable in their environment.
 
@@ -234,7 +180,9 @@ class Server:
         self.peer = peer
         self.http, self.grpc = pick_port(), pick_port()
         values = {"http": self.http, "grpc": self.grpc, "metrics": pick_port(), "model": model, "scratch": scratch}
-        programs = prepare_environment(peer.requirements, shared_library=peer.shared_library)
+        programs = prepare_environment(
+            PEERS / f"{peer.requirements}.txt" if peer.requirements else None, shared_library=peer.shared_library
+        )
         program, *arguments = (word.format(**values) for word in peer.command)
         variables = {name: value.format(**values) for name, value in peer.environment.items()}
         scratch.mkdir(parents=True)
@@ -281,7 +229,13 @@ class Server:
 
 def measure_graph(model: Path, rows: int, seconds: float) -> dict[str, float]:
     """Return the figures of the graph without a server, called with `rows` images, and `warm_up_seconds`."""
-    argv = [str(prepare_environment("graph") / "python"), str(PEERS / "graph.py"), str(model), str(rows), str(seconds)]
+    argv = [
+        str(prepare_environment(PEERS / "graph.txt") / "python"),
+        str(PEERS / "graph.py"),
+        str(model),
+        str(rows),
+        str(seconds),
+    ]
     output = subprocess.check_output(argv, env={**os.environ, "GLOG_v": "3", **FAST_KERNELS}, text=True)
     figures: dict[str, float] = json.loads(output)
     return figures

@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from environments import ENVIRONMENTS
 from harness import Target, build_parser, build_target, compute_ratios, log, print_result, time_command
-from load import ENVIRONMENTS, Load, check_tools, make_request, read_response, run_ghz, run_wrk
+from load import Load, check_tools, make_request, read_response, run_ghz, run_wrk
 from servers import PEERS, SERVERS, Server, measure_graph
 
 from kfp_mindspore.formats.bundle import ModelBundle

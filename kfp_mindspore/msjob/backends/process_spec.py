@@ -4,7 +4,7 @@
 |---|---|
 | command, args, `$(NAME)` in them | honoured; `python` and `python3` run this interpreter; a command is required |
 | env value | honoured, overrides MS_*, which override the submitting process's environment |
-| (with several workers) | OMP_NUM_THREADS is a worker's share of the cores, unless it is set |
+| (with several workers) | unless OMP_NUM_THREADS is set: a worker's share of the cores, to which it is bound (Linux) |
 | env valueFrom.fieldRef | honoured: name, namespace, uid, a label, an annotation, podIP, hostIP, nodeName |
 | env valueFrom other, envFrom | refused, unless optional: then left out |
 | workingDir | honoured, from the submitting process's directory; it must exist |
@@ -38,6 +38,7 @@ from kfp_mindspore.settings import PLACEHOLDER_IMAGE, WORKER_COUNT_VARIABLE
 
 PYTHON_WORDS = frozenset({"python", "python3"})
 LOCAL_ADDRESS = "127.0.0.1"
+THREADS_VARIABLE = "OMP_NUM_THREADS"
 # Placeholder port of a topology that is only checked.
 _ANY_PORT = 1024
 
@@ -54,11 +55,13 @@ class ProcessSpec:
         argv: Program and arguments.
         cwd: Working directory.
         environment: The whole environment.
+        cores: Numbers of the cores that it is bound to; empty for any.
     """
 
     argv: tuple[str, ...]
     cwd: Path
     environment: dict[str, str]
+    cores: tuple[int, ...] = ()
 
 
 def build_process_spec(job: MSJob, member: Member, *, environment: Mapping[str, str], cwd: Path) -> ProcessSpec:
@@ -79,14 +82,20 @@ def build_process_spec(job: MSJob, member: Member, *, environment: Mapping[str, 
     # A job submitted by a worker of another job must not inherit its topology.
     base = {name: value for name, value in environment.items() if name not in VARIABLES}
     base.setdefault("PYTHONUNBUFFERED", "1")
-    if WORKER_COUNT_VARIABLE in member.environment:
-        # By default each process runs one OpenMP thread per core; with several processes they starve each other.
-        share = count_cores() // int(member.environment[WORKER_COUNT_VARIABLE]) if member.replica_type == WORKER else 1
-        base.setdefault("OMP_NUM_THREADS", str(max(1, share)))
+    own: tuple[int, ...] = ()
+    if WORKER_COUNT_VARIABLE in member.environment and THREADS_VARIABLE not in {**base, **variables}:
+        # By default each process runs one OpenMP thread per core, and MindSpore's threads wait in loops: several
+        # processes on the same cores starve each other.
+        if member.replica_type == WORKER:
+            cores = list_cores()
+            share = len(cores) // int(member.environment[WORKER_COUNT_VARIABLE])
+            own = tuple(cores[member.index * share : (member.index + 1) * share])
+        base[THREADS_VARIABLE] = str(max(1, len(own)))
     words = [_expand(word, variables) for word in (*container.get("command", ()), *container.get("args", ()))]
     if words and words[0] in PYTHON_WORDS:
         words[0] = sys.executable
-    return ProcessSpec(tuple(words), cwd / container.get("workingDir", ""), add_recorder({**base, **variables}))
+    directory = cwd / container.get("workingDir", "")
+    return ProcessSpec(tuple(words), directory, add_recorder({**base, **variables}), own)
 
 
 def check_job(job: MSJob, *, environment: Mapping[str, str], cwd: Path) -> list[str]:
@@ -130,11 +139,11 @@ def check_job(job: MSJob, *, environment: Mapping[str, str], cwd: Path) -> list[
     return warnings
 
 
-def count_cores() -> int:
-    """Return the number of cores available to this process."""
+def list_cores() -> list[int]:
+    """Return the numbers of the cores available to this process."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 def find_script(argv: tuple[str, ...]) -> str | None:

@@ -17,11 +17,10 @@ from pathlib import Path
 import kfp_mindspore
 from kfp_mindspore.local.process import kill_group
 from kfp_mindspore.local.supervisor import Supervisor
-from kfp_mindspore.msjob.backends.process_spec import ProcessSpec, is_python_program
+from kfp_mindspore.msjob.backends.process_spec import THREADS_VARIABLE, ProcessSpec, is_python_program
 from kfp_mindspore.msjob.topology import VARIABLES
 from kfp_mindspore.settings import ROLE_VARIABLE, SCHEDULER_ROLE, TOPOLOGY_DEFAULTS
 
-_THREADS_VARIABLE = "OMP_NUM_THREADS"
 _IMPORT_PREFIXES = ("ASCEND", "DEVICE_", "GLOG_", "LD_", "MS_", "OMP_", "PYTHON")
 _MODULE = "kfp_mindspore.training.spare"
 _PACKAGE_ROOT = str(Path(kfp_mindspore.__file__).absolute().parent.parent)
@@ -94,7 +93,7 @@ class Spares:
             return None
         wanted = get_import_environment(spec)
         # A scheduler computes nothing.
-        ignored = {_THREADS_VARIABLE} if spec.environment.get(ROLE_VARIABLE) == SCHEDULER_ROLE else set()
+        ignored = {THREADS_VARIABLE} if spec.environment.get(ROLE_VARIABLE) == SCHEDULER_ROLE else set()
         document = {
             "argv": spec.argv[1:],
             "cwd": str(spec.cwd),
