@@ -25,6 +25,8 @@ LOCK_FILE = ".lock"
 # A file server drops the locks of a dead node when its lease ends: after 90 s with NFSv4.
 _LEASE_SECONDS = 120.0
 _POLL_SECONDS = 1.0
+# A POSIX lock does not exclude its own process: the stores that it writes to, by process, device and inode.
+_writers: dict[tuple[int, int, int], DirectoryStore] = {}
 _logger = logging.getLogger(__name__)
 
 
@@ -40,19 +42,33 @@ class DirectoryStore:
         self.root = root
         self._keep = keep
         self._lock: int | None = None
+        self._key: tuple[int, int, int] | None = None
 
     def open_for_writing(self) -> None:
         """Lock the directory against a second writer, and remove temporary directories of killed writers.
 
         Raises:
-            UserError: Another process writes checkpoints there, or the directory cannot be written.
+            UserError: Another run writes checkpoints there, or the directory cannot be written.
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True)
+            self._register()
             self._lock = _lock_file(self.root / LOCK_FILE)
         except OSError as error:
             raise UserError(f"{self.root}: cannot be used as a checkpoint directory ({error.strerror})") from error
         checkpoints.remove_leftovers(self.root)
+
+    def _register(self) -> None:
+        """Refuse a second run of this process: to close the lock file there would release the lock of the first one."""
+        stat = self.root.stat()
+        # A forked process is another one.
+        key = (os.getpid(), stat.st_dev, stat.st_ino)
+        if _writers.setdefault(key, self) is not self:
+            raise UserError(
+                f"checkpoint_dir: {self.root} is in use by another run of this process",
+                hint="Use another checkpoint directory for each run.",
+            )
+        self._key = key
 
     def get_latest(self) -> Checkpoint | None:
         """Return the newest intact checkpoint, or None; a broken one is skipped with a warning."""
@@ -68,6 +84,9 @@ class DirectoryStore:
 
     def close(self) -> None:
         """Release the lock."""
+        if self._key is not None:
+            del _writers[self._key]
+            self._key = None
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

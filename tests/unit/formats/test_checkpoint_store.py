@@ -222,6 +222,23 @@ def test_second_run_in_one_directory_is_refused_until_the_first_is_killed(
     store.close()
 
 
+def test_second_run_of_the_same_process_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    first, second = DirectoryStore(tmp_path / "run", 3), DirectoryStore(tmp_path / "link", 3)
+    first.open_for_writing()
+    for _ in range(2):
+        with pytest.raises(UserError, match="is in use by another run of this process"):
+            second.open_for_writing()
+        second.close()
+    # The first one's lock holds: another process is refused.
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / "run")]
+    refused = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert f"is in use by process {os.getpid()} on" in refused.stderr
+    first.close()
+    second.open_for_writing()
+    second.close()
+
+
 def test_lock_of_another_node_is_waited_for(
     holder: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
