@@ -78,7 +78,7 @@ TOPOLOGY_DEFAULTS = {
 # Number of workers that an elastic job requested; fewer run as long as capacity is missing.
 REQUESTED_WORKERS_VARIABLE = "KFP_MINDSPORE_REQUESTED_WORKERS"
 
-# Exit codes of a training process. A restart after the first is not counted if the process was terminated from outside.
+# Exit codes of a training process. A restart after the first is not counted if the process received SIGTERM.
 TERMINATED_EXIT_CODE = 143  # SIGTERM; a checkpoint was written after the current step
 PEER_LOST_EXIT_CODE = 75  # EX_TEMPFAIL: a collective failed, so another worker is lost
 HANG_EXIT_CODE = 76  # no step was completed for the time of HANG_SECONDS_VARIABLE
@@ -86,7 +86,7 @@ HANG_EXIT_CODE = 76  # no step was completed for the time of HANG_SECONDS_VARIAB
 # Seconds without a completed step until a training process writes its stacks and exits; 0 disables it.
 HANG_SECONDS_VARIABLE = "KFP_MINDSPORE_HANG_SECONDS"
 DEFAULT_HANG_SECONDS = 600.0
-# File that a training process writes each second while it lives: {"rank", "step", "time", "in_step"}.
+# File that a training process writes each second while it lives: {"rank", "step", "time", "in_step", "ended"}.
 HEARTBEAT_VARIABLE = "KFP_MINDSPORE_HEARTBEAT_FILE"
 # Of HANG_SECONDS, before the first step: it waits for the other workers, for the data and for the compiler.
 FIRST_STEP_FACTOR = 3.0

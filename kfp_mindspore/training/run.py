@@ -433,6 +433,7 @@ class Run:
 
     def _exit(self) -> None:
         """Exit with 143 once the checkpoint is written, with all workers: a job ends the peers of one that exited."""
+        watchdog.mark_terminated()
         self._checkpoints.wait()
         distributed.sum_values(self._worker, [0])
         if self._worker.is_writer:

@@ -53,6 +53,7 @@ class Watchdog:
         self._file = heartbeat_file
         self._step: int | None = None
         self._in_step = False
+        self._ended = ""
         self.progressed = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watchdog of fit", daemon=True)
@@ -63,9 +64,11 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread."""
+        """Stop the thread and write the last heartbeat: from now on none is expected."""
         self._stop.set()
         self._thread.join()
+        self._ended = self._ended or "done"
+        self._beat()
 
     def begin_step(self) -> None:
         """Record that a step begins: a worker outside of a step delays the others."""
@@ -89,6 +92,10 @@ class Watchdog:
         """Record progress other than a step, such as a batch of the evaluation."""
         self.progressed = time.monotonic()
 
+    def mark_terminated(self) -> None:
+        """Record that the process exits because of a SIGTERM to a worker."""
+        self._ended = "terminated"
+
     def is_hung(self, now: float) -> bool:
         """Return whether the last progress is too long ago.
 
@@ -107,7 +114,13 @@ class Watchdog:
     def _beat(self) -> None:
         if self._file is None:
             return
-        beat = {"rank": self._rank, "step": self._step, "time": time.time(), "in_step": self._in_step}
+        beat = {
+            "rank": self._rank,
+            "step": self._step,
+            "time": time.time(),
+            "in_step": self._in_step,
+            "ended": self._ended,
+        }
         temporary = self._file.with_name(f"{self._file.name}.{os.getpid()}.tmp")
         # A full disk, or the directory of a deleted job: the supervisor sees the process itself.
         with contextlib.suppress(OSError):
@@ -194,3 +207,9 @@ def mark_progress() -> None:
     """Record progress other than a step, such as a batch of the evaluation or a checkpoint."""
     if _current is not None:
         _current.mark_progress()
+
+
+def mark_terminated() -> None:
+    """Record that the process exits because of a SIGTERM to a worker: the supervisor does not count that restart."""
+    if _current is not None:
+        _current.mark_terminated()

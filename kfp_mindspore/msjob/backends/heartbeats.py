@@ -17,10 +17,12 @@ class Heartbeat:
     Attributes:
         step: Number of steps done by this process's training; None before its first step.
         in_step: Whether it computes a step or waits in one for the others.
+        ended: `done` once its training has ended, `terminated` if by a SIGTERM to a worker, else empty.
     """
 
     step: int | None
     in_step: bool
+    ended: str = ""
 
 
 class Heartbeats:
@@ -54,10 +56,12 @@ class Heartbeats:
             document = json.loads(self.get_file(name).read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return None
-        return Heartbeat(document["step"], document["in_step"])
+        return Heartbeat(document["step"], document["in_step"], document["ended"])
 
     def list_stale(self, limits: Mapping[str, float], now: float) -> list[str]:
         """Return the workers without a heartbeat for their time limit, which is three times as long before a step.
+
+        Workers whose training has ended are none of them: they may export or evaluate for longer.
 
         Args:
             limits: Seconds by worker; 0 for none.
@@ -74,7 +78,11 @@ class Heartbeats:
                 self._seen[name] = (version, now)
             elif 0 < limit <= now - since:
                 beat = self.read(name)
-                if beat is not None and (beat.step is not None or now - since >= limit * FIRST_STEP_FACTOR):
+                if (
+                    beat is not None
+                    and not beat.ended
+                    and (beat.step is not None or now - since >= limit * FIRST_STEP_FACTOR)
+                ):
                     stale.append(name)
         return stale
 

@@ -9,9 +9,11 @@ import pytest
 from kfp_mindspore.msjob.backends.heartbeats import Heartbeats, get_hang_seconds
 
 
-def beat(heartbeats: Heartbeats, name: str, step: int | None, *, in_step: bool = True, version: int = 0) -> None:
+def beat(
+    heartbeats: Heartbeats, name: str, step: int | None, *, in_step: bool = True, version: int = 0, ended: str = ""
+) -> None:
     file = heartbeats.get_file(name)
-    file.write_text(json.dumps({"rank": 0, "step": step, "time": 0.0, "in_step": in_step}))
+    file.write_text(json.dumps({"rank": 0, "step": step, "time": 0.0, "in_step": in_step, "ended": ended}))
     os.utime(file, ns=(version, version))
 
 
@@ -31,6 +33,11 @@ def test_age(heartbeats: Heartbeats, step: int | None, limit: float, seconds: fl
     limits = {"worker": limit, "not-started": 1.0}
     assert heartbeats.list_stale(limits, 100.0) == []
     assert heartbeats.list_stale(limits, 100.0 + seconds) == ["worker"] * is_stale
+
+
+def test_worker_that_exports_after_its_training_is_not_hung(heartbeats: Heartbeats) -> None:
+    beat(heartbeats, "worker", 7, ended="done")
+    assert heartbeats.list_stale({"worker": 10}, 0.0) == heartbeats.list_stale({"worker": 10}, 1e9) == []
 
 
 @pytest.mark.parametrize("version", [-(10**18), 10**18], ids=["back", "ahead"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.training import watchdog
 from kfp_mindspore.training.watchdog import Watchdog, build_watchdog
 
 PROGRAM = """
@@ -57,10 +58,20 @@ def test_hang_seconds_are_checked(text: str) -> None:
     ],
 )
 def test_limits(hang_seconds: float, step: int | None, seconds: float, is_hung: bool) -> None:
-    watchdog = Watchdog(0, hang_seconds, None)
+    made = Watchdog(0, hang_seconds, None)
     if step is not None:
-        watchdog.end_step(step)
-    assert watchdog.is_hung(watchdog.progressed + seconds) == is_hung
+        made.end_step(step)
+    assert made.is_hung(made.progressed + seconds) == is_hung
+
+
+@pytest.mark.parametrize(("is_terminated", "ended"), [(False, "done"), (True, "terminated")])
+def test_last_heartbeat_has_the_reason_of_the_end(tmp_path: Path, is_terminated: bool, ended: str) -> None:
+    beat = tmp_path / "beat.json"
+    with watchdog.watch({"KFP_MINDSPORE_HEARTBEAT_FILE": str(beat)}):
+        assert json.loads(beat.read_text())["ended"] == ""
+        if is_terminated:
+            watchdog.mark_terminated()
+    assert json.loads(beat.read_text())["ended"] == ended
 
 
 def test_a_hung_process_writes_its_stacks_and_ends(tmp_path: Path) -> None:
