@@ -36,6 +36,7 @@ RETRYABLE_EXIT_CODES = frozenset({PEER_LOST_EXIT_CODE, HANG_EXIT_CODE, 130, 137,
 DISRUPTIONS = frozenset({"Evicted", "NodeLost", "Preempted"})
 EXTERNAL_REASONS = DISRUPTIONS | {"Deleted"}
 START_ERROR = "StartError"
+OOM_KILLED = "OOMKilled"
 _MAXIMUM_BACKOFF_SECONDS = 30.0
 _MEANINGS = {PEER_LOST_EXIT_CODE: "a peer is lost", HANG_EXIT_CODE: "no step was completed in time: see its stacks"}
 

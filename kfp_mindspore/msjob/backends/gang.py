@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from kfp_mindspore.local.out_of_memory import OomKills
 from kfp_mindspore.local.ports import is_port_free, list_free_ports
 from kfp_mindspore.local.process import ProcessIdentity, bind_to_cores, kill_group
 from kfp_mindspore.local.supervisor import Supervisor
@@ -19,7 +20,7 @@ from kfp_mindspore.msjob.backends.spares import Spares
 from kfp_mindspore.msjob.backends.state import JobDirectory, JobRequest
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import SCHEDULER, WORKER
-from kfp_mindspore.msjob.restart import START_ERROR, ContainerTermination
+from kfp_mindspore.msjob.restart import OOM_KILLED, START_ERROR, ContainerTermination
 from kfp_mindspore.msjob.topology import Endpoints, Member, build_topology
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.settings import (
@@ -72,6 +73,7 @@ class Gang:
         self._members: list[_Running] = []
         self._hang_seconds: dict[str, float] = {}
         self._port: int | None = None
+        self._oom_kills = OomKills()
         self.spares_used = 0
         self.worker_spec: ProcessSpec | None = None
 
@@ -154,6 +156,7 @@ class Gang:
             Whether any exited.
         """
         changed = False
+        is_out_of_memory = self._oom_kills.is_recent(time.monotonic())
         for running in self._members:
             if running.process is None or running.pod.exit_code is not None:
                 continue
@@ -169,9 +172,11 @@ class Gang:
             pod.reason = "Completed" if pod.exit_code == 0 else "Error"
             if pod.exit_code == HANG_EXIT_CODE:
                 self._mark_hung(pod)
-            elif pod.exit_code == TERMINATED_EXIT_CODE:
+            elif self._is_preempted(pod, status):
                 # `end` writes another reason for members that it has terminated.
                 pod.reason, pod.message = "Preempted", "terminated by SIGTERM from outside"
+            elif status == -signal.SIGKILL and is_out_of_memory:
+                pod.reason, pod.message = OOM_KILLED, "out of memory: killed by the kernel's OOM killer"
             elif status < 0:
                 pod.message = f"killed by {signal.Signals(-status).name}"
         return changed
@@ -220,6 +225,12 @@ class Gang:
         """Whether a worker has completed a step."""
         beats = (self._heartbeats.read(running.pod.name) for running in self._members)
         return any(beat is not None and beat.step is not None for beat in beats)
+
+    def _is_preempted(self, pod: Pod, status: int) -> bool:
+        """Return whether a member exited because of SIGTERM; any script may exit with its code."""
+        beat = self._heartbeats.read(pod.name)
+        is_handled = beat is not None and beat.ended == "terminated"
+        return status == -signal.SIGTERM or (status == TERMINATED_EXIT_CODE and is_handled)
 
     def _mark_hung(self, pod: Pod, what: str = "no step completed") -> None:
         late = self._heartbeats.describe(self._hang_seconds)

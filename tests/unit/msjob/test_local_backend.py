@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +105,7 @@ def test_a_failed_job_has_a_reason_and_a_message(desk: Any) -> None:
         ("OnFailure", 1, 2, 1, "Succeeded"),
         ("Always", 1, 2, 1, "Succeeded"),
         ("ExitCode", 137, 2, 1, "Succeeded"),
-        # Terminated from outside: a preemption is not counted.
-        ("ExitCode", 143, 2, 0, "Succeeded"),
+        ("ExitCode", 143, 2, 1, "Succeeded"),
         ("ExitCode", 1, 1, 0, "Failed"),
         ("Never", 143, 1, 0, "Failed"),
     ],
@@ -131,6 +133,51 @@ def test_a_port_taken_in_the_meantime_is_replaced(desk: Any) -> None:
     status = desk.wait().status
     assert (status.state, status.restarts, status.attempt) == ("Succeeded", 0, 1)
     assert "PortTaken" in [event.reason for event in desk.client.backend.list_events("job", "default")]
+
+
+def test_preemption_is_not_counted(desk: Any, eventually: Any) -> None:
+    desk.submit("sleep", 600, restart_policy="ExitCode", backoff_limit=0)
+    first = desk.read_pid()
+    os.kill(first, signal.SIGTERM)
+    assert eventually(lambda: desk.read_pid() != first)
+    status = desk.wait("job", "Running").status
+    assert (status.restarts, status.attempt) == (0, 1)
+    assert status.failure.message == "job-worker-0 ended with exit code 143 (terminated by SIGTERM from outside)"
+
+
+def test_script_that_exits_with_143_by_itself_is_limited(desk: Any) -> None:
+    job = desk.run("print", "why", "exit", 143, restart_policy="ExitCode", backoff_limit=1)
+    assert find_conditions(job)["Failed"] == "BackoffLimitExceeded"
+    assert (job.status.restarts, job.status.failure.log[-1]) == (1, "why")
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group with 32 MB of memory."""
+    roots = [path for path in (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")) if os.access(path, os.W_OK)]
+    if not roots:
+        pytest.skip("control groups can only be made by root")
+    group = roots[0] / f"kfp-mindspore-test-{os.getpid()}"
+    group.mkdir()
+    limits = [group / name for name in ("memory.limit_in_bytes", "memory.max") if (group / name).exists()]
+    try:
+        if not limits:
+            pytest.skip(f"{roots[0]} has no memory controller")
+        limits[0].write_text(str(2**25))
+        yield group
+    finally:
+        group.rmdir()
+
+
+def test_out_of_memory_is_named(desk: Any, small_group: Path) -> None:
+    # Not bytearray(size), whose pages of zeros are allocated when they are written.
+    script = f"echo 0 > {small_group}/cgroup.procs; exec python -c 'b\"1\" * 2**27'"
+    job = desk.build("exit", 0, restart_policy="Never")
+    job.ms_replica_specs["Worker"].container["command"] = ["sh", "-c", script]
+    desk.client.create_job(job)
+    failure = desk.wait().status.failure
+    assert (failure.exit_code, failure.reason) == (137, "OOMKilled")
+    assert "(out of memory: killed by the kernel's OOM killer)" in failure.message
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1)])

@@ -88,6 +88,8 @@ JOB_TABLE = [
     ("worker-0:137/Deleted", "Never", "", 0, 3, "fail", "JobFailed"),
     ("worker-0:137/Deleted", "OnFailure", "", 3, 3, "fail", "BackoffLimitExceeded"),
     ("worker-0:137/OOMKilled", "OnFailure", "", 3, 3, "fail", "BackoffLimitExceeded"),
+    # A script may exit with 143 by itself.
+    ("worker-0:143", "ExitCode", "", 3, 3, "fail", "BackoffLimitExceeded"),
     # A disruption is not counted, so that no limit ends it.
     ("worker-0:137/Evicted", "OnFailure", "", 3, 3, "restart", "JobDisrupted"),
     ("worker-0:1/NodeLost", "ExitCode", "", 0, 0, "restart", "JobDisrupted"),
