@@ -1,15 +1,17 @@
 """A data-parallel training with faults: `gang_script.py DIRECTORY`.
 
 DIRECTORY/plan.json has `epochs` and `faults`, each with the number of its attempt, the `rank` that executes it, its
-`phase` (`rendezvous`, `compile`, `step` with a number, `checkpoint` with an epoch) and what it does (`do`): `kill`,
-`kill-scheduler`, `raise`, `hang`, `stop` (SIGSTOP) or `sleep`; each step takes `pause` seconds more. Each rank appends
-`attempt step` to DIRECTORY/steps-<rank>; rank 0 writes DIRECTORY/weights.npz at the end.
+`phase` (`rendezvous`, `compile`, `step` with a number, `checkpoint` with an epoch, of rank 0 when the first file of the
+checkpoint is written) and what it does (`do`): `kill-<member>`, `raise`, `hang`, `terminate` (SIGTERM), `stop`
+(SIGSTOP) or `sleep`; each step takes `pause` seconds more. Each rank appends `attempt step` to DIRECTORY/steps-<rank>;
+rank 0 writes DIRECTORY/weights.npz at the end.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -39,9 +41,11 @@ from sklearn.datasets import load_digits  # noqa: E402
 
 from kfp_mindspore import training  # noqa: E402
 
+import mindspore  # noqa: E402 # isort: skip
 from mindspore import nn  # noqa: E402 # isort: skip
 from mindspore.train import Callback  # noqa: E402 # isort: skip
 
+SAVE = mindspore.save_checkpoint
 SAMPLES = 256
 BATCH = 32
 
@@ -52,7 +56,6 @@ class Faults(Callback):
     def __init__(self, faults: list[dict[str, Any]], pause: float) -> None:
         self.pause = pause
         self.faults = [] if IS_SCHEDULER else faults
-        self.epoch = 0
 
     def execute(self, phase: str, number: int = 0) -> None:
         for fault in self.faults:
@@ -62,15 +65,15 @@ class Faults(Callback):
                 self.do(fault["do"])
 
     def do(self, what: str) -> None:
-        if what == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif what == "kill-scheduler":
-            os.kill(int((ROOT / "pid-scheduler").read_text()), signal.SIGKILL)
+        if what.startswith("kill-"):
+            os.kill(int((ROOT / what.replace("kill", "pid")).read_text()), signal.SIGKILL)
             time.sleep(60)
         elif what == "raise":
             raise ValueError("a fault of the script")
         elif what == "hang":
             time.sleep(600)
+        elif what == "terminate":
+            os.kill(os.getpid(), signal.SIGTERM)
         elif what == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         elif what.startswith("sleep"):
@@ -80,26 +83,23 @@ class Faults(Callback):
         self.execute("compile")
 
     def on_train_step_begin(self, run_context: Any) -> None:
-        params = run_context.original_args()
-        self.epoch = params.cur_epoch_num
-        self.execute("step", params.cur_step_num)
+        self.execute("step", run_context.original_args().cur_step_num)
 
     def on_train_step_end(self, run_context: Any) -> None:
         time.sleep(self.pause)
         with (ROOT / f"steps-{RANK}").open("a") as file:
             file.write(f"{ATTEMPT} {run_context.original_args().cur_step_num}\n")
 
-    def state_dict(self) -> dict[str, Any]:
-        self.execute("checkpoint", self.epoch)
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
+    def save_checkpoint(self, parameters: Any, path: str) -> None:
+        SAVE(parameters, path)
+        if found := re.match(r"\.(\d+)-", Path(path).parent.name):
+            self.execute("checkpoint", int(found[1]))
 
 
 def main() -> None:
     plan = json.loads((ROOT / "plan.json").read_text())
     faults = Faults(plan["faults"], plan["pause"])
+    mindspore.save_checkpoint = faults.save_checkpoint
     faults.execute("rendezvous")
     images, labels = load_digits(return_X_y=True)
     training.set_seed(1)

@@ -18,7 +18,7 @@ import pytest
 from kfp_mindspore.msjob import MSJob
 from kfp_mindspore.msjob.spec import ElasticPolicy
 from tests.support.jobs import eventually
-from tests.support.mindspore_processes import MindSporeProcesses
+from tests.support.mindspore_processes import MindSporeProcesses, start_gang
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.timeout(900)]
 
@@ -50,8 +50,7 @@ class Gang:
         pause: float = 0.0,
         **options: Any,
     ) -> None:
-        plan = {"epochs": epochs, "faults": faults, "pause": pause}
-        (self.root / "plan.json").write_text(json.dumps(plan))
+        write_plan(self.root, epochs, *faults, pause=pause)
         job = self.desk.build("exit", 0, **{"workers": 2, "restart_policy": "OnFailure", "backoff_limit": 9, **options})
         job.elastic_policy, job.warm_spares = elastic, spares
         job.ms_replica_specs["Worker"].container["command"] = ["python", str(SCRIPT), str(self.root)]
@@ -69,11 +68,7 @@ class Gang:
 
     def list_steps(self, rank: int = 0) -> dict[int, list[int]]:
         """Return the steps of each attempt."""
-        steps: dict[int, list[int]] = {}
-        for line in (self.root / f"steps-{rank}").read_text().splitlines():
-            attempt, step = map(int, line.split())
-            steps.setdefault(attempt, []).append(step)
-        return steps
+        return read_steps(self.root, rank)
 
     def list_sizes(self) -> list[int]:
         """Return the number of workers of each attempt."""
@@ -104,9 +99,7 @@ class Gang:
             assert 0 <= before[-1] + 1 - after[0] <= interval
 
     def assert_result(self, expected: list[np.ndarray]) -> None:
-        with np.load(self.root / "weights.npz") as archive:
-            for name, value in zip(archive, expected, strict=True):
-                np.testing.assert_allclose(archive[name], value, atol=1e-5)
+        assert_weights(self.root, expected)
 
 
 @pytest.fixture
@@ -124,11 +117,30 @@ def expected(mindspore_processes: MindSporeProcesses, tmp_path_factory: pytest.T
 
 
 def train_alone(processes: MindSporeProcesses, root: Path, epochs: int) -> list[np.ndarray]:
-    (root / "plan.json").write_text(json.dumps({"epochs": epochs, "faults": [], "pause": 0}))
+    write_plan(root, epochs)
     code, output = processes.run([SCRIPT, root], root)
     assert code == 0, output
     with np.load(root / "weights.npz") as archive:
         return [archive[name] for name in archive]
+
+
+def write_plan(root: Path, epochs: int, *faults: dict[str, Any], pause: float = 0.0) -> None:
+    (root / "plan.json").write_text(json.dumps({"epochs": epochs, "faults": faults, "pause": pause}))
+
+
+def read_steps(root: Path, rank: int = 0) -> dict[int, list[int]]:
+    """Return the steps of each attempt."""
+    steps: dict[int, list[int]] = {}
+    for line in (root / f"steps-{rank}").read_text().splitlines():
+        attempt, step = map(int, line.split())
+        steps.setdefault(attempt, []).append(step)
+    return steps
+
+
+def assert_weights(root: Path, expected: list[np.ndarray]) -> None:
+    with np.load(root / "weights.npz") as archive:
+        for name, value in zip(archive, expected, strict=True):
+            np.testing.assert_allclose(archive[name], value, atol=1e-5)
 
 
 def fault(attempt: int, rank: int, phase: str, do: str, number: int = 0) -> dict[str, Any]:
@@ -138,7 +150,7 @@ def fault(attempt: int, rank: int, phase: str, do: str, number: int = 0) -> dict
 def test_killed_worker_lost_scheduler_and_hang(gang: Gang, expected: list[np.ndarray]) -> None:
     """The gang restarts after each fault, loses at most one checkpoint interval, and ends with the same weights."""
     job = gang.run(
-        fault(0, 1, "step", "kill", STEPS + 4),
+        fault(0, 1, "step", "kill-worker-1", STEPS + 4),
         fault(1, 0, "step", "kill-scheduler", 2 * STEPS + 1),
         # A slow but living peer, then a hung one.
         fault(2, 0, "step", "sleep8", 3 * STEPS - 1),
@@ -159,41 +171,80 @@ def test_killed_worker_lost_scheduler_and_hang(gang: Gang, expected: list[np.nda
     assert "in do\n" in gang.read_log("job-worker-1"), "the line that hangs"
 
 
+@pytest.mark.parametrize("victim", ["worker-0", "worker-1", "scheduler"])
 @endurance
-def test_each_phase(gang: Gang, expected: list[np.ndarray]) -> None:
+def test_each_member_killed_at_each_phase(gang: Gang, expected: list[np.ndarray], victim: str) -> None:
+    rank = 1 if victim == "worker-1" else 0
     job = gang.run(
-        fault(0, 1, "rendezvous", "kill"),
-        fault(1, 0, "compile", "kill-scheduler"),
-        fault(2, 1, "compile", "kill"),
-        fault(3, 0, "checkpoint", "kill", 2),
-        fault(4, 1, "step", "raise", 2 * STEPS + 3),
-        # A stopped process writes no heartbeat, and one that never joins keeps the others in init().
-        fault(5, 0, "step", "stop", 3 * STEPS + 2),
-        fault(6, 1, "rendezvous", "hang"),
-        fault(7, 0, "step", "kill", EPOCHS * STEPS),
+        fault(0, rank, "rendezvous", f"kill-{victim}"),
+        fault(1, rank, "compile", f"kill-{victim}"),
+        fault(2, rank, "step", f"kill-{victim}", STEPS + 4),
+        fault(3, 0, "checkpoint", f"kill-{victim}", 3),
+        fault(4, rank, "step", f"kill-{victim}", EPOCHS * STEPS),
+        # The checkpoint of an epoch is complete four steps later.
+        pause=0.1,
     )
     assert job.status.state == "Succeeded", job.status
-    assert (job.status.restarts, job.status.attempt) == (8, 8)
+    assert (job.status.restarts, job.status.attempt) == (5, 5)
+    pod = f"job-{victim}" if victim != "scheduler" else "job-scheduler-0"
+    gang.assert_restarts(*[f"{pod} ended with exit code 137; restart {number} of 9" for number in range(1, 6)])
+    gang.assert_result(expected)
+    steps = gang.list_steps()
+    assert sorted(steps) == [2, 3, 4, 5], "no step before the first two"
+    assert [steps[attempt][0] for attempt in steps] == [1, STEPS + 1, 2 * STEPS + 1, (EPOCHS - 1) * STEPS + 1]
+    # The third checkpoint was being written: the second one was the newest.
+    assert [steps[2][-1], steps[4][-1]] == [STEPS + 3, EPOCHS * STEPS - 1]
+    assert 3 * STEPS <= steps[3][-1] < 4 * STEPS
+
+
+@endurance
+def test_exception_preemption_stopped_worker_and_missing_worker(gang: Gang, expected: list[np.ndarray]) -> None:
+    job = gang.run(
+        fault(0, 1, "step", "raise", 2 * STEPS + 3),
+        fault(1, 1, "step", "terminate", 2 * STEPS + 6),
+        # A stopped process writes no heartbeat, and one that never joins keeps the others in init().
+        fault(2, 0, "step", "stop", 3 * STEPS + 2),
+        fault(3, 1, "rendezvous", "hang"),
+    )
+    assert job.status.state == "Succeeded", job.status
+    assert (job.status.restarts, job.status.attempt) == (3, 4), "the preemption is not counted"
     gang.assert_result(expected)
     gang.assert_lost_at_most(STEPS)
+    assert gang.list_steps()[2][0] == 2 * STEPS + 7, "the preemption lost no step"
     gang.assert_restarts(
-        "job-worker-1 ended with exit code 137",
-        "job-scheduler-0 ended with exit code 137",
-        "job-worker-1 ended with exit code 137",
-        "job-worker-0 ended with exit code 137",
         "job-worker-1 ended with exit code 1",
         # Its last heartbeat is up to a second old.
         "job-worker-0 is outside of a step after step",
         "job-worker-0 ended with exit code 137 (no heartbeat for 20 s; job-worker-1 has not started to train)",
-        "job-worker-0 ended with exit code 137",
     )
+
+
+def test_killed_gang_continues_as_without_the_kill(
+    mindspore_processes: MindSporeProcesses, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """10 epochs of two workers are 4, a kill of all processes, and 6."""
+    epochs, environment = 10, {"MS_NODE_TIMEOUT": "300"}
+    expected = train_alone(mindspore_processes, tmp_path_factory.mktemp("alone"), epochs)
+    # The first step of the fifth epoch is held until the fourth checkpoint is complete.
+    write_plan(tmp_path, epochs, fault(0, 0, "step", "hang", 4 * STEPS + 1))
+    killed = start_gang(mindspore_processes, [SCRIPT, tmp_path], tmp_path, 2, environment)
+    killed[1].wait_for(tmp_path / "checkpoints" / f"00004-{4 * STEPS}")
+    for process in killed:
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+
+    _, *workers = start_gang(mindspore_processes, [SCRIPT, tmp_path], tmp_path, 2, environment)
+    code, output = workers[0].finish()
+    assert code == 0, output
+    assert read_steps(tmp_path) == {0: list(range(1, 4 * STEPS + 1)), 1: list(range(4 * STEPS + 1, 10 * STEPS + 1))}
+    assert_weights(tmp_path, expected)
 
 
 def test_elastic(gang: Gang, expected: list[np.ndarray]) -> None:
     """A worker that fails again shortly after its return is left out; the gang grows when the job is scaled."""
     gang.start(
-        fault(0, 1, "step", "kill", STEPS + 2),
-        fault(1, 1, "rendezvous", "kill"),
+        fault(0, 1, "step", "kill-worker-1", STEPS + 2),
+        fault(1, 1, "rendezvous", "kill-worker-1"),
         fault(2, 0, "step", "sleep10", 2 * STEPS + 5),
         elastic=ElasticPolicy(min_replicas=1, max_replicas=2, grace_seconds=300),
         spares=1,

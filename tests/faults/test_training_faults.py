@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 import shutil
 import signal
 import time
@@ -16,6 +16,7 @@ from kfp_mindspore.formats.checkpoint import Checkpoint, get_latest_checkpoint, 
 from kfp_mindspore.formats.checkpoint_store import LOCK_FILE
 from kfp_mindspore.training.history import read_history
 from tests.support.mindspore_processes import MindSporeProcess, MindSporeProcesses
+from tests.support.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, start_object_store
 
 pytestmark = pytest.mark.mindspore
 
@@ -28,15 +29,15 @@ class Trainer:
 
     def __init__(self, processes: MindSporeProcesses, dataset: Path) -> None:
         self._processes = processes
-        self._environment = {"KFP_MINDSPORE_DATASET_DIR": str(dataset)}
+        self.environment = {"KFP_MINDSPORE_DATASET_DIR": str(dataset)}
 
     def start(self, root: Path, *arguments: str, largest_file: int | None = None) -> MindSporeProcess:
         return self._processes.start(
-            [SCRIPT, root, *arguments], root, environment=self._environment, largest_file=largest_file
+            [SCRIPT, root, *arguments], root, environment=self.environment, largest_file=largest_file
         )
 
-    def run(self, root: Path, *, largest_file: int | None = None, code: int = 0) -> str:
-        found, output = self.start(root, largest_file=largest_file).finish()
+    def run(self, root: Path, *arguments: str, largest_file: int | None = None, code: int = 0) -> str:
+        found, output = self.start(root, *arguments, largest_file=largest_file).finish()
         assert found == code, output
         return output
 
@@ -138,6 +139,31 @@ def test_sigkill_within_an_epoch_loses_one_interval_at_most(trainer: Trainer, wh
     assert_same_end(root, whole)
 
 
+def test_killed_run_continues_on_another_node_from_s3(
+    trainer: Trainer, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start_object_store() as store:
+        credentials = {
+            "AWS_ENDPOINT_URL": store.url,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        }
+        monkeypatch.setattr(trainer, "environment", trainer.environment | credentials)
+        arguments = ("--checkpoints", f"s3://{BUCKET}/run", "--checkpoint-steps", "10")
+        process = trainer.start(tmp_path / "first", *arguments, "--hold-step", str(2 * STEPS + 25))
+        process.wait_for(tmp_path / "first" / "in-step")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not list(tmp_path.rglob("*.ckpt")), "no checkpoint on this node"
+
+        output = trainer.run(tmp_path / "second", *arguments)
+
+    found = re.search(rf"resuming from s3://{BUCKET}/run/00002-(\d+): epoch 2 of 4", output)
+    assert found, output
+    assert int(found[1]) in (80, 90), "the last one, or the one before if it was being written"
+    assert_same_end(tmp_path / "second", whole)
+
+
 def test_second_run_in_the_checkpoint_directory_is_refused(trainer: Trainer, tmp_path: Path) -> None:
     root = tmp_path / "run"
     process = trainer.start(root, "--hold-checkpoint", "00001-36")
@@ -150,14 +176,23 @@ def test_second_run_in_the_checkpoint_directory_is_refused(trainer: Trainer, tmp
     process.wait()
 
 
-def test_truncated_checkpoint_is_skipped_with_a_warning(trainer: Trainer, whole: Path, copied: Path) -> None:
+@pytest.mark.parametrize(("damage", "message"), [("truncate", "must have"), ("flip", "sha256 must be")])
+def test_damaged_checkpoint_costs_one_interval(
+    trainer: Trainer, whole: Path, copied: Path, damage: str, message: str
+) -> None:
     newest = list_checkpoints(copied / "checkpoints")[0]
     file = newest / "network.ckpt"
-    os.truncate(file, file.stat().st_size // 2)
+    content = bytearray(file.read_bytes())
+    if damage == "truncate":
+        del content[len(content) // 2 :]
+    else:
+        content[len(content) // 2] ^= 1
+    file.chmod(0o600)
+    file.write_bytes(content)
 
     output = trainer.run(copied)
 
-    assert f"skipping a broken checkpoint: {file}: must have" in output
+    assert f"skipping a broken checkpoint: {file}: {message}" in output
     assert f"resuming from {copied / 'checkpoints' / '00003-108'}" in output
     assert_same_end(copied, whole)
     assert Checkpoint.open(newest).step == 4 * STEPS, "written anew"

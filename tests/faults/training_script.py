@@ -46,6 +46,7 @@ def hold_checkpoint(root: Path, name: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("root", type=Path)
+    parser.add_argument("--checkpoints")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--checkpoint-steps", type=int)
     parser.add_argument("--hold-step", type=int, default=0)
@@ -66,7 +67,7 @@ def main() -> None:
         config=training.TrainingConfig(
             epochs=options.epochs,
             metrics=["accuracy"],
-            checkpoint_dir=options.root / "checkpoints",
+            checkpoint_dir=options.checkpoints or options.root / "checkpoints",
             checkpoint_steps=options.checkpoint_steps,
             output_dir=options.root / "output",
             network_factory="training_script:build",
