@@ -77,6 +77,8 @@ TOPOLOGY_DEFAULTS = {
 }
 # Number of workers that an elastic job requested; fewer run as long as capacity is missing.
 REQUESTED_WORKERS_VARIABLE = "KFP_MINDSPORE_REQUESTED_WORKERS"
+# Numbers of the cores that a local worker binds itself to, separated by commas.
+CORES_VARIABLE = "KFP_MINDSPORE_CORES"
 
 # Exit codes of a training process. A restart after the first is not counted if the process received SIGTERM.
 TERMINATED_EXIT_CODE = 143  # SIGTERM; a checkpoint was written after the current step

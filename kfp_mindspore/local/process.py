@@ -121,20 +121,6 @@ def spawn_detached(
     return ProcessIdentity.of(child.pid) or ProcessIdentity(child.pid, "ended")
 
 
-def bind_to_cores(pid: int, cores: Collection[int]) -> None:
-    """Bind all threads of a process, and what they start later, to some cores; only on Linux.
-
-    Args:
-        pid: Process number; a process that is gone is ignored.
-        cores: Their numbers; empty changes nothing.
-    """
-    if not _LINUX or not cores:
-        return
-    with contextlib.suppress(ProcessLookupError, FileNotFoundError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            os.sched_setaffinity(int(thread.name), cores)
-
-
 def spawn_child(
     argv: Sequence[str],
     *,

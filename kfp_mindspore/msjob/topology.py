@@ -21,6 +21,7 @@ from kfp_mindspore.msjob.names import (
 from kfp_mindspore.msjob.spec import ReplicaSpec
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.settings import (
+    CORES_VARIABLE,
     NODE_ID_VARIABLE,
     PARAMETER_SERVER_ROLE,
     REQUESTED_WORKERS_VARIABLE,
@@ -44,6 +45,7 @@ VARIABLES = (
     SERVER_COUNT_VARIABLE,
     NODE_ID_VARIABLE,
     REQUESTED_WORKERS_VARIABLE,
+    CORES_VARIABLE,
 )
 
 

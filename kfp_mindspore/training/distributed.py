@@ -12,11 +12,13 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.mindir.environment import import_mindspore
 from kfp_mindspore.settings import (
+    CORES_VARIABLE,
     PEER_LOST_EXIT_CODE,
     REQUESTED_WORKERS_VARIABLE,
     ROLE_VARIABLE,
@@ -97,11 +99,24 @@ def init_distributed() -> WorkerInfo:
     from mindspore import communication
 
     communication.init()
+    bind_to_cores()
     if role == SCHEDULER_ROLE:
         # MindSpore 2.9 exits inside init(); a version that returns has finished serving too.
         raise SystemExit(0)
     size = communication.get_group_size()
     return WorkerInfo(rank=communication.get_rank(), size=size, requested=max(_read_requested(), size))
+
+
+def bind_to_cores() -> None:
+    """Bind all threads of this process to the cores that the local backend chose for it, if it chose any.
+
+    MindSpore's threads wait in loops: workers on the same cores starve each other. Called after init(), whose threads
+    register faster on all cores.
+    """
+    cores = os.environ.get(CORES_VARIABLE)
+    if cores and sys.platform == "linux":
+        for thread in Path("/proc/self/task").iterdir():
+            os.sched_setaffinity(int(thread.name), {int(core) for core in cores.split(",")})
 
 
 def sum_values(worker: WorkerInfo, values: Any) -> NDArray[Any]:

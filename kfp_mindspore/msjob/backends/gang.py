@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kfp_mindspore.local.out_of_memory import OomKills
 from kfp_mindspore.local.ports import is_port_free, list_free_ports
-from kfp_mindspore.local.process import ProcessIdentity, bind_to_cores, kill_group
+from kfp_mindspore.local.process import ProcessIdentity, kill_group
 from kfp_mindspore.local.supervisor import Supervisor
 from kfp_mindspore.msjob.backends.base import Pod
 from kfp_mindspore.msjob.backends.heartbeats import Heartbeats, get_hang_seconds
@@ -108,7 +108,6 @@ class Gang:
                     running.process = self._supervisor.spawn(
                         spec.argv, cwd=spec.cwd, env=spec.environment, log=log, own_session=True
                     )
-                bind_to_cores(running.process.pid, spec.cores)
             except OSError as error:
                 pod.phase, pod.reason, pod.message = "Failed", START_ERROR, str(error)
                 pod.exit_code, pod.finish_time = 128, now()

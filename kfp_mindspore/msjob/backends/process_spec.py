@@ -4,7 +4,7 @@
 |---|---|
 | command, args, `$(NAME)` in them | honoured; `python` and `python3` run this interpreter; a command is required |
 | env value | honoured, overrides MS_*, which override the submitting process's environment |
-| (with several workers) | unless OMP_NUM_THREADS is set: a worker's share of the cores, to which it is bound (Linux) |
+| (with several workers) | unless OMP_NUM_THREADS is set: a worker's share of the cores, to which `fit` binds it |
 | env valueFrom.fieldRef | honoured: name, namespace, uid, a label, an annotation, podIP, hostIP, nodeName |
 | env valueFrom other, envFrom | refused, unless optional: then left out |
 | workingDir | honoured, from the submitting process's directory; it must exist |
@@ -34,7 +34,7 @@ from kfp_mindspore.local.reads import add_recorder
 from kfp_mindspore.msjob.names import CONTAINER_NAME, WORKER
 from kfp_mindspore.msjob.topology import VARIABLES, Endpoints, Member, build_topology
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.settings import PLACEHOLDER_IMAGE, WORKER_COUNT_VARIABLE
+from kfp_mindspore.settings import CORES_VARIABLE, PLACEHOLDER_IMAGE, WORKER_COUNT_VARIABLE
 
 PYTHON_WORDS = frozenset({"python", "python3"})
 LOCAL_ADDRESS = "127.0.0.1"
@@ -55,13 +55,11 @@ class ProcessSpec:
         argv: Program and arguments.
         cwd: Working directory.
         environment: The whole environment.
-        cores: Numbers of the cores that it is bound to; empty for any.
     """
 
     argv: tuple[str, ...]
     cwd: Path
     environment: dict[str, str]
-    cores: tuple[int, ...] = ()
 
 
 def build_process_spec(job: MSJob, member: Member, *, environment: Mapping[str, str], cwd: Path) -> ProcessSpec:
@@ -82,20 +80,20 @@ def build_process_spec(job: MSJob, member: Member, *, environment: Mapping[str, 
     # A job submitted by a worker of another job must not inherit its topology.
     base = {name: value for name, value in environment.items() if name not in VARIABLES}
     base.setdefault("PYTHONUNBUFFERED", "1")
-    own: tuple[int, ...] = ()
     if WORKER_COUNT_VARIABLE in member.environment and THREADS_VARIABLE not in {**base, **variables}:
         # By default each process runs one OpenMP thread per core, and MindSpore's threads wait in loops: several
         # processes on the same cores starve each other.
-        if member.replica_type == WORKER:
-            cores = list_cores()
-            share = len(cores) // int(member.environment[WORKER_COUNT_VARIABLE])
-            own = tuple(cores[member.index * share : (member.index + 1) * share])
-        base[THREADS_VARIABLE] = str(max(1, len(own)))
+        cores = list_cores() if member.replica_type == WORKER else []
+        share = len(cores) // int(member.environment[WORKER_COUNT_VARIABLE])
+        base[THREADS_VARIABLE] = str(max(1, share))
+        if share:
+            own = cores[member.index * share : (member.index + 1) * share]
+            base[CORES_VARIABLE] = ",".join(map(str, own))
     words = [_expand(word, variables) for word in (*container.get("command", ()), *container.get("args", ()))]
     if words and words[0] in PYTHON_WORDS:
         words[0] = sys.executable
     directory = cwd / container.get("workingDir", "")
-    return ProcessSpec(tuple(words), directory, add_recorder({**base, **variables}), own)
+    return ProcessSpec(tuple(words), directory, add_recorder({**base, **variables}))
 
 
 def check_job(job: MSJob, *, environment: Mapping[str, str], cwd: Path) -> list[str]:

@@ -17,7 +17,6 @@ import pytest
 from kfp_mindspore.local.logs import read_last_lines
 from kfp_mindspore.local.process import (
     ProcessIdentity,
-    bind_to_cores,
     is_group_alive,
     kill_descendants,
     kill_session,
@@ -268,32 +267,6 @@ class TestTerminateGroup:
         child = spawn_child(["true"], log=tmp_path / "log")
         child.wait(60)
         assert terminate_group(child.pid, 10)
-
-
-@linux_only
-def test_all_threads_of_a_process_are_bound(start: Callable[..., subprocess.Popen[str]]) -> None:
-    core = min(os.sched_getaffinity(0))
-    program = start(
-        "import threading\n"
-        "event, reads = threading.Event(), []\n"
-        "old = threading.Thread(target=lambda: (event.wait(), reads.append(os.sched_getaffinity(0))))\n"
-        "old.start()\n"
-        "bind_to_cores(os.getpid(), [int(sys.argv[1])])\n"
-        "event.set()\n"
-        "new = threading.Thread(target=lambda: reads.append(os.sched_getaffinity(0)))\n"
-        "new.start()\n"
-        "old.join(), new.join()\n"
-        "tell(cores=[sorted(cores) for cores in reads])\n",
-        str(core),
-    )
-    assert hear(program)["cores"] == [[core], [core]]
-
-
-@linux_only
-def test_a_process_that_is_gone_is_not_bound(tmp_path: Path) -> None:
-    child = spawn_child(["true"], log=tmp_path / "log")
-    child.wait(60)
-    bind_to_cores(child.pid, [0])
 
 
 class TestDescendants:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -100,3 +103,22 @@ def test_process_without_a_role_is_the_only_worker(monkeypatch: pytest.MonkeyPat
     init_distributed.cache_clear()
     assert init_distributed().pieces == 3
     init_distributed.cache_clear()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are bound on Linux only")
+def test_all_threads_are_bound_to_the_worker_s_cores() -> None:
+    core = min(os.sched_getaffinity(0))
+    script = (
+        "import os, threading\n"
+        "from kfp_mindspore.training.distributed import bind_to_cores\n"
+        "event, cores = threading.Event(), []\n"
+        "old = threading.Thread(target=lambda: (event.wait(), cores.append(os.sched_getaffinity(0))))\n"
+        "old.start()\n"
+        "bind_to_cores()\n"
+        "event.set()\n"
+        "old.join()\n"
+        "print([*cores[0]], [*os.sched_getaffinity(0)])\n"
+    )
+    environment = {**os.environ, "KFP_MINDSPORE_CORES": str(core)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == f"[{core}] [{core}]"
