@@ -18,10 +18,6 @@ PORT_NAME = "msjob-port"
 DEFAULT_PORT = 2222
 DEFAULT_BACKOFF_LIMIT = 3
 DEFAULT_GRACE_SECONDS = 30
-NO_WARM_SPARES = (
-    "spec.warmSpares: must be 0 on a cluster, since a running pod cannot take over the rank of another; "
-    "the local backend has warm spares"
-)
 DEFAULT_ELASTIC_GRACE_SECONDS = 30
 DEFAULT_RESTART_POLICY = "Never"
 DEFAULT_CLEAN_POD_POLICY = "Running"

@@ -38,7 +38,7 @@ EXTERNAL_REASONS = DISRUPTIONS | {"Deleted"}
 START_ERROR = "StartError"
 OOM_KILLED = "OOMKilled"
 _MAXIMUM_BACKOFF_SECONDS = 30.0
-_MEANINGS = {PEER_LOST_EXIT_CODE: "a peer is lost", HANG_EXIT_CODE: "no step was completed in time: see its stacks"}
+_MEANINGS = {PEER_LOST_EXIT_CODE: "a peer is lost", HANG_EXIT_CODE: "no progress in time: see its log"}
 
 Verdict = Literal["done", "restart", "fail"]
 Action = Literal["continue", "succeed", "restart", "fail"]

@@ -134,7 +134,7 @@ class JobManifest:
         enable_dynamic_worker: Stored for ms-operator.
         elastic_policy: Bounds of the number of workers.
         warm_spares: Number of spare processes that have imported MindSpore and become members at the next restart;
-            default 0. On this machine only: a cluster refuses more than 0.
+            default 0.
         topology_key: Label of nodes, such as `topology.kubernetes.io/zone`: all pods of the job are scheduled to nodes
             with the same value; the local backend ignores it.
         status: Observed state, written by the backend.

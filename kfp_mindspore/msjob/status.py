@@ -227,6 +227,7 @@ class StatusSummary:
         attempt: Number of the present gang, from 0: restarts, disruptions, suspensions and scalings raise it.
         failure: The first failure of the newest attempt that failed.
         progress: Progress of the training; absent until worker 0 has reported it.
+        warm_spares: Warm spares that run, of all, such as `1/2`, and what keeps others from running.
         waiting: Reason why the present attempt does not run, in a sentence; absent when nothing is wrong.
         observed_generation: Generation of the spec that the status describes.
     """
@@ -237,6 +238,7 @@ class StatusSummary:
     attempt: int | None = None
     failure: Failure | None = None
     progress: Progress | None = None
+    warm_spares: str | None = None
     waiting: str | None = None
     observed_generation: int | None = field(default=None, metadata={"format": "int64"})
 

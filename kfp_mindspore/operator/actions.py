@@ -16,10 +16,12 @@ class Create:
     Attributes:
         resource: Its resource.
         body: Its manifest.
+        is_optional: Whether the job runs without it: a refusal is logged only.
     """
 
     resource: Resource
     body: dict[str, Any] = field(hash=False)
+    is_optional: bool = False
 
     @property
     def name(self) -> str:
@@ -45,6 +47,21 @@ class Delete:
 
 
 @dataclass(frozen=True)
+class Assign:
+    """Turn a spare pod into a member. A pod whose patch is refused is deleted: the member then gets a new pod.
+
+    Attributes:
+        name: The pod's name.
+        uid: Precondition: another pod of that name stays as it is.
+        metadata: Its labels and annotations, as a merge patch.
+    """
+
+    name: str
+    uid: str
+    metadata: dict[str, Any] = field(hash=False)
+
+
+@dataclass(frozen=True)
 class EmitEvent:
     """Emit a Kubernetes event of the job.
 
@@ -66,4 +83,4 @@ class RequeueAt:
     time: datetime.datetime
 
 
-Action = Create | Delete | EmitEvent | RequeueAt
+Action = Create | Delete | Assign | EmitEvent | RequeueAt

@@ -15,7 +15,7 @@ from kfp_mindspore.kube.errors import ConflictError, ForbiddenError
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, Resource
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import FAILED, MSJOBS, RESTARTING, SUCCEEDED
-from kfp_mindspore.operator.actions import Action, Create, Delete, EmitEvent, RequeueAt
+from kfp_mindspore.operator.actions import Action, Assign, Create, Delete, EmitEvent, RequeueAt
 from kfp_mindspore.operator.metrics import Metrics
 from kfp_mindspore.operator.observed import Refusal
 from kfp_mindspore.operator.options import Options
@@ -149,6 +149,7 @@ class Controller:
         results = await asyncio.gather(
             *(self._create(key, action) for action in creates),
             *(self._delete(key, action) for action in deletes),
+            *(self._assign(key, action) for action in actions if isinstance(action, Assign)),
             return_exceptions=True,
         )
         for result in results:
@@ -175,6 +176,11 @@ class Controller:
             created = await self._client.create(action.resource, action.body, key.namespace, strict=False)
         except AlreadyExistsError:
             return await self._fetch(key, action.resource, action.name)
+        except _REFUSALS as error:
+            if not action.is_optional:
+                raise
+            self._logger.warning("%s", error.message, extra={"job": str(key)})
+            return False
         self._store.put(action.resource, created)
         return action.resource not in (PODS, ENDPOINT_SLICES)
 
@@ -196,6 +202,21 @@ class Controller:
             self._store.mark_deleting(action.resource, key, action.name, action.uid, version)
             return False
         self._store.drop(action.resource, key, action.name, action.uid)
+        return True
+
+    async def _assign(self, key: Key, action: Assign) -> bool:
+        """Turn a spare into a member; a spare that cannot be patched is deleted."""
+        patch = {"metadata": {"uid": action.uid, **action.metadata}}
+        try:
+            patched = await self._client.patch(PODS, action.name, key.namespace, patch)
+        except (NotFoundError, ConflictError):
+            # Gone, or another pod of that name.
+            self._store.drop(PODS, key, action.name, action.uid)
+        except _REFUSALS as error:
+            self._logger.warning("%s", error.message, extra={"job": str(key)})
+            await self._delete(key, Delete(PODS, action.name, action.uid))
+        else:
+            self._store.put(PODS, patched)
         return True
 
     async def _fetch(self, key: Key, resource: Resource, name: str) -> bool:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import datetime
+import itertools
+from collections.abc import Mapping, Sequence
 
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
 from kfp_mindspore.msjob.elastic import get_requested_workers
-from kfp_mindspore.msjob.names import RESTARTING, RUNNING
+from kfp_mindspore.msjob.names import RESTARTING, RUNNING, WORKER
 from kfp_mindspore.msjob.restart import compute_restart_delay
 from kfp_mindspore.msjob.spec import RunPolicy
 from kfp_mindspore.msjob.topology import Member, is_standalone
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.operator.actions import Create, RequeueAt
+from kfp_mindspore.operator.actions import Action, Create, RequeueAt
 from kfp_mindspore.operator.elastic import build_probe, get_probe_time, list_missing, name_probe
-from kfp_mindspore.operator.observed import ObjectView, PodView
+from kfp_mindspore.operator.observed import UNSCHEDULABLE, ObjectView, PodView
 from kfp_mindspore.operator.pods import build_pod, list_members
 from kfp_mindspore.operator.reconcile_state import ReconcileState
 from kfp_mindspore.operator.services import (
@@ -26,10 +28,21 @@ from kfp_mindspore.operator.services import (
     is_admitted,
     is_stale_endpoint,
 )
+from kfp_mindspore.operator.spares import (
+    SPARE_DELAY_SECONDS,
+    build_assignment,
+    build_spare,
+    can_take,
+    describe_spares,
+    explain_no_spares,
+    is_usable,
+    name_spare,
+)
 from kfp_mindspore.operator.status import count_replicas
 
 # No watch reports the deletion of objects without the job's label.
 _RETRY_SECONDS = 15
+_SPARE_RETRY_SECONDS = 60
 SCALED_DOWN = "JobScaledDown"
 # Restarts of gangs that have nothing to save: a member has failed, or they have not started.
 _WITHOUT_SAVING = frozenset({"JobRestarting", SCALED_DOWN})
@@ -67,7 +80,7 @@ class GangLaunch(ReconcileState):
     def get_current(self) -> dict[str, PodView]:
         """Return the present attempt's pods by member."""
         names = {member.name for member in self.members}
-        return {pod.name: pod for pod in self.pods if pod.attempt == self.attempt and pod.name in names}
+        return {pod.member: pod for pod in self.pods if pod.attempt == self.attempt and pod.member in names}
 
     def launch(self) -> None:
         """Delete the objects of earlier attempts, then create those of the present one."""
@@ -77,8 +90,10 @@ class GangLaunch(ReconcileState):
         is_stale = self.endpoint is not None and is_stale_endpoint(self.endpoint, self.pods, self.host, self.port)
         if is_stale:
             self.delete(ENDPOINT_SLICES, self.endpoint)
-        probes = self.probes
-        leftovers = [pod for pod in self.pods if current.get(pod.name) is not pod and pod not in probes]
+        kept = {pod.uid for pod in (*current.values(), *self.probes, *self.spares)}
+        leftovers = [pod for pod in self.pods if pod.uid not in kept]
+        if not self.status.has(RUNNING):
+            self._release_spares(current)
         if leftovers:
             restarting = self.status.get_condition(RESTARTING)
             failed = restarting is not None and restarting.status == "True" and restarting.reason in _WITHOUT_SAVING
@@ -96,18 +111,7 @@ class GangLaunch(ReconcileState):
             return
         if scheduler is not None:
             self._ensure_endpoint_slice(scheduler)
-        for member in self.members:
-            if member.name not in current:
-                body = build_pod(
-                    self.job,
-                    member,
-                    workers=self.workers,
-                    host=self.host,
-                    attempt=self.attempt,
-                    restarts=self.restarts,
-                    options=self.options,
-                )
-                self.actions.append(Create(PODS, body))
+        self._add_members([member for member in self.members if member.name not in current])
         if not self.status.has(RUNNING):
             pods = [current[member.name] for member in self.members if member.name in current]
             started = [pod for pod in pods if pod.phase == "Running" or pod.exit_code is not None]
@@ -120,6 +124,77 @@ class GangLaunch(ReconcileState):
         if self.status.has(RUNNING):
             count_replicas(self.status, self.job, self.members, current)
             self._probe()
+            self._add_spares()
+
+    def _add_members(self, missing: Sequence[Member]) -> None:
+        """Assign the usable spares, to workers first, and create the other pods."""
+        spares = sorted(filter(is_usable, self.spares), key=lambda pod: pod.name)
+        takers = [member for member in missing if can_take(self.job, member)]
+        takers.sort(key=lambda member: member.replica_type != WORKER)
+        assigned = {member.name: spare for member, spare in zip(takers, spares, strict=False)}
+        for member in missing:
+            if spare := assigned.get(member.name):
+                action: Action = build_assignment(
+                    spare,
+                    member,
+                    workers=self.workers,
+                    host=self.host,
+                    attempt=self.attempt,
+                    restarts=self.restarts,
+                )
+            else:
+                body = build_pod(
+                    self.job,
+                    member,
+                    workers=self.workers,
+                    host=self.host,
+                    attempt=self.attempt,
+                    restarts=self.restarts,
+                    options=self.options,
+                )
+                action = Create(PODS, body)
+            self.actions.append(action)
+
+    def _release_spares(self, current: Mapping[str, PodView]) -> None:
+        """Delete the spares of a gang that starts which it cannot use, or whose nodes its members need."""
+        is_blocked = any(pod.waiting_reason.startswith(UNSCHEDULABLE) for pod in current.values())
+        for pod in self.spares:
+            if is_blocked or not is_usable(pod):
+                self.delete(PODS, pod)
+
+    def _add_spares(self) -> None:
+        """Create the spares of a gang that runs, once it has had time to import MindSpore itself."""
+        wanted = self.job.warm_spares or 0
+        is_whole = not list_missing(self.job, self.members, self.host, self.port)
+        spares = [pod for pod in self.spares if not pod.deleting]
+        # An elastic gang needs the nodes to grow.
+        for pod in spares[wanted if is_whole else 0 :]:
+            self.delete(PODS, pod)
+        before, self.status.warm_spares = self.status.warm_spares, None
+        if not wanted or not is_whole:
+            return
+        problem = explain_no_spares(self.job, self.options)
+        self.status.warm_spares = f"0/{wanted}; {problem}" if problem else describe_spares(spares, wanted)
+        if (problem or any(pod.exit_code is not None for pod in spares)) and self.status.warm_spares != before:
+            self.emit("Warning", "NoWarmSpares", self.status.warm_spares)
+        running = self.status.get_condition(RUNNING)
+        due = (running and running.last_transition_time) or self.now
+        due += datetime.timedelta(seconds=SPARE_DELAY_SECONDS)
+        if problem or len(spares) >= wanted or any(pod.exit_code is not None for pod in spares):
+            return
+        if self.now < due:
+            self.actions.append(RequeueAt(due))
+            return
+        # A quota may refuse them.
+        self.actions.append(RequeueAt(self.now + datetime.timedelta(seconds=_SPARE_RETRY_SECONDS)))
+        worker = next(member for member in self.members if member.replica_type == WORKER)
+        names = {pod.name for pod in self.observed.pods}
+        free = (number for number in itertools.count() if name_spare(self.job, self.attempt, number) not in names)
+        for number in itertools.islice(free, wanted - len(spares)):
+            body = build_spare(
+                self.job, worker, number, attempt=self.attempt, restarts=self.restarts, options=self.options
+            )
+            self.actions.append(Create(PODS, body, is_optional=True))
 
     def _must_pause(self) -> bool:
         condition = self.status.get_condition(RESTARTING)

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.msjob.manifest import parse_time
-from kfp_mindspore.msjob.names import ATTEMPT_LABEL, CONTAINER_NAME, REPLICA_TYPE_LABEL, SCHEDULER
+from kfp_mindspore.msjob.names import (
+    ATTEMPT_LABEL,
+    CONTAINER_NAME,
+    JOB_LABEL,
+    REPLICA_INDEX_LABEL,
+    REPLICA_TYPE_LABEL,
+    SCHEDULER,
+)
 from kfp_mindspore.msjob.restart import START_ERROR
 from kfp_mindspore.msjob.start_limit import NO_NODE
 from kfp_mindspore.msjob.status import Progress
@@ -23,9 +30,13 @@ HOST_ANNOTATION = "mindspore.gitee.com/scheduler-host"
 
 # The replica type of pods that probe for capacity.
 PROBE = "probe"
+# The replica type of warm spares before they become members.
+SPARE = "spare"
 # First word of the reason of pods that fit on no node.
 UNSCHEDULABLE = "Unschedulable"
 KILLED = 137
+NODE_LOST = "NodeLost"
+_ADDRESSED = (SCHEDULER.lower(), SPARE)
 _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
 _PERMANENT_WAITS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 _RETRIED_WAITS = {
@@ -38,10 +49,10 @@ _DISRUPTIONS = {
     "PreemptionByScheduler": "Preempted",
     "EvictionByEvictionAPI": "Evicted",
     "TerminationByKubelet": "Evicted",
-    "DeletionByTaintManager": "NodeLost",
-    "DeletionByPodGC": "NodeLost",
+    "DeletionByTaintManager": NODE_LOST,
+    "DeletionByPodGC": NODE_LOST,
 }
-_KUBELET_REASONS = {"Evicted": "Evicted", "Preempting": "Preempted", "Terminated": "Evicted", "NodeLost": "NodeLost"}
+_KUBELET_REASONS = {"Evicted": "Evicted", "Preempting": "Preempted", "Terminated": "Evicted", "NodeLost": NODE_LOST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +77,7 @@ class PodView(ObjectView):
     """A pod.
 
     Attributes:
+        member: Name of the member that it is by its labels: its own, except of a warm spare that became a member.
         phase: `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
         attempt: Number of its job's attempt, from 0.
         restarts: Its job's counted restarts when it was created.
@@ -78,12 +90,14 @@ class PodView(ObjectView):
         finish_time: Time of termination or disruption.
         log: Its last lines, oldest first, from the termination message.
         waiting_reason: Why it does not start, such as `ImagePullBackOff: no/such:image`; empty otherwise.
+        lost: Whether its node no longer reports.
         stopped: Whether all its containers have terminated; the kubelet reports it before the phase.
-        addresses: Its IP addresses, of a scheduler only.
+        addresses: Its IP addresses, of a scheduler or spare only.
         created: Time of its creation.
         scheduled_at: Since when it has a node; of a probe only, None before.
     """
 
+    member: str = ""
     phase: str = "Pending"
     attempt: int = 0
     restarts: int = 0
@@ -95,6 +109,7 @@ class PodView(ObjectView):
     finish_time: datetime.datetime | None = None
     log: tuple[str, ...] = ()
     waiting_reason: str = ""
+    lost: bool = False
     stopped: bool = False
     addresses: tuple[str, ...] = ()
     created: datetime.datetime | None = None
@@ -184,6 +199,7 @@ def view_pod(pod: Mapping[str, Any]) -> PodView:
         reason = "Deleted"
     return PodView(
         **_read_identity(metadata),
+        member=_read_member(metadata["name"], labels),
         phase=phase,
         attempt=_read_number(labels.get(ATTEMPT_LABEL)) or 0,
         restarts=_read_number(annotations.get(RESTARTS_ANNOTATION)) or 0,
@@ -195,8 +211,9 @@ def view_pod(pod: Mapping[str, Any]) -> PodView:
         finish_time=finish_time,
         log=log,
         waiting_reason="" if ended else _get_waiting_reason(status),
+        lost=ended is None and _is_lost(status),
         stopped=_is_stopped(pod),
-        addresses=_list_addresses(status) if labels.get(REPLICA_TYPE_LABEL) == SCHEDULER.lower() else (),
+        addresses=_list_addresses(status) if labels.get(REPLICA_TYPE_LABEL) in _ADDRESSED else (),
         created=parse_time(metadata.get("creationTimestamp")),
         scheduled_at=_get_schedule_time(status) if labels.get(REPLICA_TYPE_LABEL) == PROBE else None,
     )
@@ -291,6 +308,14 @@ def _get_disruption(status: Mapping[str, Any]) -> tuple[str, datetime.datetime |
     return "", None
 
 
+def _is_lost(status: Mapping[str, Any]) -> bool:
+    """Return whether the node's controller has set the condition Ready: unlike the kubelet it sets no reason."""
+    return any(
+        item.get("type") == "Ready" and item.get("status") == "False" and not item.get("reason")
+        for item in status.get("conditions") or []
+    )
+
+
 def _get_schedule_time(status: Mapping[str, Any]) -> datetime.datetime | None:
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
@@ -331,6 +356,13 @@ def _read_identity(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "owner": next((str(owner.get("uid", "")) for owner in owners if owner.get("controller")), ""),
         "deleting": bool(metadata.get("deletionTimestamp")),
     }
+
+
+def _read_member(name: str, labels: Mapping[str, str]) -> str:
+    job = labels.get(JOB_LABEL) or ""
+    if not name.startswith(f"{job}-{SPARE}-"):
+        return name
+    return f"{job}-{labels.get(REPLICA_TYPE_LABEL)}-{labels.get(REPLICA_INDEX_LABEL)}"
 
 
 def _read_number(text: str | None) -> int | None:

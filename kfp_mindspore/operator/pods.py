@@ -25,6 +25,8 @@ VOLCANO_TASK = "volcano.sh/task-spec"
 SCHEDULER_PLUGINS_GROUP = "scheduling.x-k8s.io/pod-group"
 # A pod's address is known only after it was created: the downward API provides it.
 OWN_ADDRESS = "status.podIP"
+# Kubernetes' own default is 300. A node counts as lost 50 s after its last report.
+_LOST_NODE_SECONDS = 30
 
 
 def build_pod(
@@ -46,14 +48,12 @@ def build_pod(
     labels = {**(metadata.get("labels") or {}), **member.labels, ATTEMPT_LABEL: str(attempt)}
     annotations = {
         **(metadata.get("annotations") or {}),
-        RESTARTS_ANNOTATION: str(restarts),
-        WORKERS_ANNOTATION: str(workers),
+        **make_launch_annotations(workers=workers, host=host, restarts=restarts),
     }
-    if host:
-        annotations[HOST_ANNOTATION] = host
     spec: dict[str, Any] = template["spec"]
     # A member cannot rejoin a running MindSpore cluster: restarts are of the whole gang.
     spec["restartPolicy"] = "Never"
+    add_tolerations(spec)
     if not options.istio_sidecar:
         labels.setdefault(ISTIO_INJECT, "false")
         annotations.setdefault(ISTIO_INJECT, "false")
@@ -68,7 +68,7 @@ def build_pod(
                 container["env"].append({"name": PROGRESS_VARIABLE, "value": "-"})
             # The pod's status then has the last lines of a failure.
             container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
-        if _uses_worker_template(job, member):
+        if uses_worker_template(job, member):
             _drop_devices(container)
     if options.pod_security == "restricted":
         restrict_pod(spec)
@@ -85,6 +85,12 @@ def build_pod(
         },
         "spec": spec,
     }
+
+
+def make_launch_annotations(*, workers: int, host: str, restarts: int) -> dict[str, str]:
+    """Return the annotations that a later decision reads from a pod; for the arguments see `build_pod`."""
+    annotations = {RESTARTS_ANNOTATION: str(restarts), WORKERS_ANNOTATION: str(workers)}
+    return {**annotations, HOST_ANNOTATION: host} if host else annotations
 
 
 def list_members(job: MSJob, host: str, port: int, workers: int | None = None) -> tuple[Member, ...]:
@@ -174,7 +180,7 @@ def get_requests(job: MSJob, member: Member) -> dict[str, str]:
     for key in ("containers", "initContainers"):
         containers = copy.deepcopy(member.spec.template["spec"].get(key) or [])
         for container in containers:
-            if _uses_worker_template(job, member):
+            if uses_worker_template(job, member):
                 _drop_devices(container)
         resources = [container.get("resources") or {} for container in containers]
         totals.append([{**(item.get("limits") or {}), **(item.get("requests") or {})} for item in resources])
@@ -182,7 +188,8 @@ def get_requests(job: MSJob, member: Member) -> dict[str, str]:
     return max_resources([sum_resources(totals[0]), *totals[1]])
 
 
-def _uses_worker_template(job: MSJob, member: Member) -> bool:
+def uses_worker_template(job: MSJob, member: Member) -> bool:
+    """Return whether a member is a scheduler without a template of its own."""
     return member.replica_type == SCHEDULER and SCHEDULER not in job.ms_replica_specs
 
 
@@ -193,6 +200,19 @@ def add_affinity(job: MSJob, spec: dict[str, Any], topology_key: str) -> None:
     term = {"topologyKey": topology_key, "labelSelector": {"matchLabels": {JOB_LABEL: job.name}}}
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     near[required] = [*(near.get(required) or []), term]
+
+
+def add_tolerations(spec: dict[str, Any]) -> None:
+    """Limit the time that a pod stays on a node that no longer reports, unless its template has a limit."""
+    tolerations = list(spec.get("tolerations") or [])
+    for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
+        if not any(
+            item.get("key") in (key, None, "") and item.get("effect") in ("NoExecute", None, "") for item in tolerations
+        ):
+            tolerations.append(
+                {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _LOST_NODE_SECONDS}
+            )
+    spec["tolerations"] = tolerations
 
 
 def _add_to_pod_group(

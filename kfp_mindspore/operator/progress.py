@@ -54,7 +54,7 @@ class ProgressReader:
 
     async def read(self, key: Key) -> None:
         """Read the progress of one job; a log that cannot be read changes nothing."""
-        pod = f"{key.name}-worker-0"
+        pod = self._store.get_pod_name(key, f"{key.name}-worker-0")
         request = Request("get", "pods/log", pod, key.namespace)
         try:
             text = await asyncio.wait_for(

@@ -30,7 +30,6 @@ from kfp_mindspore.msjob.names import (
     CREATED,
     FAILED,
     LEASE_ANNOTATION,
-    NO_WARM_SPARES,
     RESTARTING,
     RUNNING,
     SUCCEEDED,
@@ -100,6 +99,7 @@ class _Reconciliation(GangLaunch):
             self.status.waiting = self.waiting
         self.status.progress = self.observed.progress or self.status.progress
         if self.status.is_finished:
+            self.status.warm_spares = None
             self.clean_up()
         self.status.attempt, self.status.restarts = self.attempt, self.restarts
         return Outcome(tuple(self.actions), write_status(self.status))
@@ -126,9 +126,6 @@ class _Reconciliation(GangLaunch):
                 sentence = f"{LEASE_ANNOTATION}: must be an RFC 3339 time, got {self.lease!r}; the job has no lease"
                 self.emit("Warning", "InvalidLease", sentence)
         if self.is_lease_expired():
-            return
-        if self.job.warm_spares:
-            self.finish(FAILED, "InvalidSpec", NO_WARM_SPARES)
             return
         if self.policy.suspend:
             self._suspend()

@@ -11,7 +11,7 @@ from kfp_mindspore.msjob.manifest import format_time, parse_lease
 from kfp_mindspore.msjob.names import CLEAN_POD_POLICIES, FAILED, LEASE_ANNOTATION, MSJOBS, RESTARTING, SUCCEEDED
 from kfp_mindspore.msjob.restart import START_ERROR
 from kfp_mindspore.operator.actions import Action, Delete, EmitEvent, RequeueAt
-from kfp_mindspore.operator.observed import PROBE, ObjectView, Observed
+from kfp_mindspore.operator.observed import PROBE, SPARE, ObjectView, Observed, PodView
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.resources import get_pod_groups
 from kfp_mindspore.operator.services import get_service_name, is_stale_endpoint
@@ -62,6 +62,7 @@ class ReconcileState:
         self.probes = tuple(
             pod for pod in self.pods if pod.attempt == self.attempt and pod.name.startswith(f"{self.name}-{PROBE}-")
         )
+        self.spares = tuple(pod for pod in self.pods if pod.member.startswith(f"{self.name}-{SPARE}-"))
         self.actions: list[Action] = []
         self.waiting: str | None = None
 
@@ -72,8 +73,15 @@ class ReconcileState:
         finish_replica_counts(self.status, succeeded=condition == SUCCEEDED)
 
     def delete(self, resource: Resource | None, view: ObjectView | None, grace_seconds: int | None = None) -> None:
-        """Delete an object that the job owns, unless it is being deleted."""
-        if resource is not None and view is not None and view.owner == self.uid and not view.deleting:
+        """Delete an object that the job owns, unless it is being deleted.
+
+        A pod whose node no longer reports is removed at once: its kubelet cannot confirm the end of its processes.
+        """
+        if resource is None or view is None or view.owner != self.uid:
+            return
+        if isinstance(view, PodView) and view.lost:
+            self.actions.append(Delete(resource, view.name, view.uid, 0))
+        elif not view.deleting:
             self.actions.append(Delete(resource, view.name, view.uid, grace_seconds))
 
     def set_condition(self, condition: str, reason: str, message: str, *, holds: bool = True) -> None:
@@ -112,7 +120,7 @@ class ReconcileState:
             policy = "Running"
         for pod in self.pods:
             is_kept = policy == "None" or (policy == "Running" and pod.is_finished)
-            if pod.attempt < self.attempt or pod in self.probes or not is_kept:
+            if pod.attempt < self.attempt or pod in (*self.probes, *self.spares) or not is_kept:
                 self.delete(PODS, pod, self.options.failure_grace_seconds if at_once else None)
         if policy != "None":
             self.delete(ENDPOINT_SLICES, self.endpoint)

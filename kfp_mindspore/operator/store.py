@@ -217,6 +217,13 @@ class Store:
         entry.progress = progress
         return True
 
+    def get_pod_name(self, key: Key, member: str) -> str:
+        """Return the name of a member's newest pod, which may have been a warm spare."""
+        entry = self.entries.get(key)
+        views = [child.view for child in entry.children.values()] if entry else []
+        pods = [view for view in views if isinstance(view, PodView) and view.member == member]
+        return max(pods, key=lambda pod: pod.attempt).name if pods else member
+
     def list_in_state(self, state: str) -> list[Key]:
         """Return the keys of the jobs in a state."""
         return [key for key, entry in self.entries.items() if entry.state == state]

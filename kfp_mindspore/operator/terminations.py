@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from kfp_mindspore.msjob.restart import START_ERROR, ContainerTermination
 from kfp_mindspore.msjob.topology import Member
-from kfp_mindspore.operator.observed import KILLED, PodView
+from kfp_mindspore.operator.observed import KILLED, NODE_LOST, PodView
 from kfp_mindspore.settings import PEER_LOST_EXIT_CODE
 
 _LATEST = datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
@@ -30,6 +30,14 @@ def list_terminations(
         host: The scheduler's present address; empty for none.
     """
     endings = [_get_termination(member, pods.get(member.name), launched=launched, host=host) for member in members]
+    if any(ending.exit_code == PEER_LOST_EXIT_CODE for ending in endings):
+        # The peers of a member on a lost node have ended before its toleration did.
+        endings = [
+            dataclasses.replace(ending, exit_code=KILLED, reason=NODE_LOST, message="its node no longer reports")
+            if ending.exit_code is None and (pod := pods.get(ending.name)) and pod.lost
+            else ending
+            for ending in endings
+        ]
     failures = {
         ending.name: (
             ending.exit_code == PEER_LOST_EXIT_CODE and ending.reason == "Error",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import re
 import statistics
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +21,10 @@ from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.mindir.environment import import_mindspore
 from kfp_mindspore.settings import (
     CORES_VARIABLE,
+    FIRST_STEP_FACTOR,
+    HANG_EXIT_CODE,
+    HEARTBEAT_VARIABLE,
+    NODE_ID_VARIABLE,
     PEER_LOST_EXIT_CODE,
     REQUESTED_WORKERS_VARIABLE,
     ROLE_VARIABLE,
@@ -29,6 +35,7 @@ from kfp_mindspore.settings import (
     WORKER_ROLE,
 )
 from kfp_mindspore.training.sampler import get_part
+from kfp_mindspore.training.watchdog import read_hang_seconds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,6 +43,8 @@ if TYPE_CHECKING:
 _SERVER_ROLE = "MS_PSERVER"
 _SERVER_COUNT_VARIABLE = "MS_SERVER_NUM"
 _REQUIRED = (SCHEDULER_HOST_VARIABLE, SCHEDULER_PORT_VARIABLE, WORKER_COUNT_VARIABLE)
+# Time-out of init() in seconds (MindSpore 2.9), by default 1800: until all members have joined.
+_TIMEOUT_VARIABLE = "MS_TOPO_TIMEOUT"
 # Parameters of BatchNorm that no optimizer trains.
 _STATISTICS = ("moving_mean", "moving_variance")
 _LOST_PEER = re.compile(
@@ -80,7 +89,7 @@ def init_distributed() -> WorkerInfo:
         Rank and number of workers; rank 0 of 1 without MS_ROLE.
 
     Raises:
-        UserError: The role is unknown, or a variable that it needs is missing.
+        UserError: The role is unknown, a variable that it needs is missing, or KFP_MINDSPORE_HANG_SECONDS is wrong.
     """
     role = os.environ.get(ROLE_VARIABLE)
     if not role:
@@ -98,7 +107,7 @@ def init_distributed() -> WorkerInfo:
     import_mindspore()
     from mindspore import communication
 
-    communication.init()
+    _rendezvous(communication.init)
     bind_to_cores()
     if role == SCHEDULER_ROLE:
         # MindSpore 2.9 exits inside init(); a version that returns has finished serving too.
@@ -117,6 +126,31 @@ def bind_to_cores() -> None:
     if cores and sys.platform == "linux":
         for thread in Path("/proc/self/task").iterdir():
             os.sched_setaffinity(int(thread.name), {int(core) for core in cores.split(",")})
+
+
+def _rendezvous(init: Callable[[], None]) -> None:
+    """Run init(), and exit with HANG_EXIT_CODE if members are still missing after three times the hang seconds."""
+    seconds = read_hang_seconds(os.environ) * FIRST_STEP_FACTOR
+    # A supervisor that reads heartbeats names the missing member.
+    if seconds and HEARTBEAT_VARIABLE not in os.environ:
+        os.environ.setdefault(_TIMEOUT_VARIABLE, str(math.ceil(seconds)))
+    limit = os.environ.get(_TIMEOUT_VARIABLE, "")
+    start = time.monotonic()
+    try:
+        init()
+    except RuntimeError:
+        # MindSpore 2.9 raises the same error for several causes.
+        if not limit.isdigit() or time.monotonic() - start < int(limit):
+            raise
+        size, role = os.environ[WORKER_COUNT_VARIABLE], os.environ[ROLE_VARIABLE]
+        address = f"{os.environ[SCHEDULER_HOST_VARIABLE]}:{os.environ[SCHEDULER_PORT_VARIABLE]}"
+        print(
+            f"{role} {os.environ.get(NODE_ID_VARIABLE, '')}: the rendezvous of {size} workers with the scheduler at "
+            f"{address} is incomplete after {limit} s: a member has not started, hangs or cannot connect",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(HANG_EXIT_CODE)
 
 
 def sum_values(worker: WorkerInfo, values: Any) -> NDArray[Any]:

@@ -1,10 +1,12 @@
 """A warm spare: a process that imports MindSpore first, and then becomes a member of a job.
 
     python -m kfp_mindspore.training.spare
+    python -m kfp_mindspore.training.spare --assignment FILE SCRIPT …
 
-It waits for one line of JSON on standard input: `argv` (of a Python command line, without the interpreter), `cwd`,
-`environment` and `log` (a file that gets its output; null to keep the present one). It then runs the script or module
-as `python` would. At the end of the input without a line it exits.
+Locally it waits for one line of JSON on standard input: `argv` (of a Python command line, without the interpreter),
+`cwd`, `environment` and `log` (a file that gets its output). At the end of the input without a line it exits. In a pod
+it waits until a file has content, a JSON object of the variables to set, and its own arguments are the command line. It
+then runs the script or module as `python` would.
 """
 
 from __future__ import annotations
@@ -13,39 +15,50 @@ import importlib
 import json
 import os
 import runpy
+import signal
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 # What each training process imports.
 _MODULES = ("mindspore.communication", "mindspore.train", "kfp_mindspore.training.run")
+_POLL_SECONDS = 0.1
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Import MindSpore, wait for an assignment and run it."""
+    in_pod = bool(arguments) and arguments[0] == "--assignment"
+    if in_pod:
+        # The first process of a container ignores SIGTERM by default.
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     for name in _MODULES:
         importlib.import_module(name)
     print("ready", flush=True)
-    line = sys.stdin.readline()
-    if line:
-        become(json.loads(line))
+    if in_pod:
+        environment = _wait_for_assignment(Path(arguments[1]))
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.environ.update(environment)
+        run_python(arguments[2:])
+    elif line := sys.stdin.readline():
+        assignment = json.loads(line)
+        os.environ.clear()
+        os.environ.update(assignment["environment"])
+        os.chdir(assignment["cwd"])
+        _redirect(assignment["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 1, 2)
+        _redirect(os.devnull, os.O_RDONLY, 0)
+        run_python(assignment["argv"])
 
 
-def become(assignment: dict[str, Any]) -> None:
+def run_python(words: Sequence[str]) -> None:
     """Run a Python command line in this process.
 
     Args:
-        assignment: `argv`, `cwd`, `environment` and `log`, see the module's description.
+        words: Its words without the interpreter: a script or `-m` and a module, with their arguments.
     """
-    os.environ.clear()
-    os.environ.update(assignment["environment"])
-    os.chdir(assignment["cwd"])
-    if assignment["log"] is not None:
-        _redirect(assignment["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 1, 2)
-    _redirect(os.devnull, os.O_RDONLY, 0)
-    argv = list(assignment["argv"])
+    argv = list(words)
     while argv[0] == "-u":
-        # Set by PYTHONUNBUFFERED when the spare was started.
+        # Set when the spare was started.
         del argv[0]
     if argv[0] == "-m":
         sys.argv, sys.path[0] = argv[1:], str(Path.cwd())
@@ -53,6 +66,14 @@ def become(assignment: dict[str, Any]) -> None:
     else:
         sys.argv, sys.path[0] = argv, str(Path(argv[0]).resolve().parent)
         runpy.run_path(argv[0], run_name="__main__")
+
+
+def _wait_for_assignment(file: Path) -> dict[str, str]:
+    # A volume of the downward API, which the kubelet updates atomically.
+    while not (text := file.read_text(encoding="utf-8")):
+        time.sleep(_POLL_SECONDS)
+    environment: dict[str, str] = json.loads(text)
+    return environment
 
 
 def _redirect(path: str, flags: int, *targets: int) -> None:
@@ -63,4 +84,4 @@ def _redirect(path: str, flags: int, *targets: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

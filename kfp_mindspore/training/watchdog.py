@@ -2,7 +2,8 @@
 
 It is active in the members of a job only, so that a debugger or a suspended notebook is not ended. MindSpore 2.9
 releases the GIL while it computes or waits in a collective, but not in `init()`: a worker that waits there for the
-others, or that is stopped as a whole, is detected by its old heartbeat, see `kfp_mindspore.msjob.backends.heartbeats`.
+others is ended by a time-out of MindSpore, see `init_distributed`; on this machine it is detected by its old heartbeat,
+as is one that is stopped as a whole, see `kfp_mindspore.msjob.backends.heartbeats`.
 """
 
 from __future__ import annotations
@@ -175,6 +176,18 @@ def build_watchdog(environment: Mapping[str, str]) -> Watchdog | None:
     is_member = role or HEARTBEAT_VARIABLE in environment or HANG_SECONDS_VARIABLE in environment
     if not is_member or role not in (None, "", WORKER_ROLE):
         return None
+    seconds = read_hang_seconds(environment)
+    node = environment.get(NODE_ID_VARIABLE, "")
+    file = environment.get(HEARTBEAT_VARIABLE)
+    return Watchdog(int(node) if node.isdigit() else 0, seconds, Path(file) if file else None)
+
+
+def read_hang_seconds(environment: Mapping[str, str]) -> float:
+    """Return the seconds without progress until a process exits; 0 for no limit.
+
+    Raises:
+        UserError: KFP_MINDSPORE_HANG_SECONDS is not a number ≥ 0.
+    """
     text = environment.get(HANG_SECONDS_VARIABLE) or str(DEFAULT_HANG_SECONDS)
     try:
         seconds = float(text)
@@ -182,9 +195,7 @@ def build_watchdog(environment: Mapping[str, str]) -> Watchdog | None:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
         raise UserError(f"{HANG_SECONDS_VARIABLE}: must be a number of seconds ≥ 0, got {text!r}")
-    node = environment.get(NODE_ID_VARIABLE, "")
-    file = environment.get(HEARTBEAT_VARIABLE)
-    return Watchdog(int(node) if node.isdigit() else 0, seconds, Path(file) if file else None)
+    return seconds
 
 
 def begin_step() -> None:

@@ -22,7 +22,7 @@ from kfp_mindspore.operator import (
     view_pod_group,
     view_service,
 )
-from kfp_mindspore.operator.actions import Action, Create, Delete, EmitEvent, RequeueAt
+from kfp_mindspore.operator.actions import Action, Assign, Create, Delete, EmitEvent, RequeueAt
 from kfp_mindspore.operator.observed import LONG_AGO
 
 START = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone.utc)
@@ -138,6 +138,11 @@ class Cluster:
             self._create(action)
         elif isinstance(action, Delete):
             self._delete(action)
+        elif isinstance(action, Assign):
+            pod = self.pods.get(action.name)
+            if pod and pod["metadata"]["uid"] == action.uid:
+                pod["metadata"]["labels"] |= action.metadata["labels"]
+                pod["metadata"]["annotations"] |= action.metadata["annotations"]
         elif isinstance(action, EmitEvent):
             self.events.append(action)
         else:
@@ -164,8 +169,11 @@ class Cluster:
         elif action.resource == PODS:
             pod = self.pods.get(action.name)
             if pod and pod["metadata"]["uid"] == action.uid:
-                assert action.grace_seconds is None or action.grace_seconds > 0, "no pod is force-deleted"
-                self._mark_deleted(pod)
+                if action.grace_seconds == 0:
+                    assert self.is_lost(action.name), "only pods of lost nodes are force-deleted"
+                    del self.pods[action.name]
+                else:
+                    self._mark_deleted(pod)
         elif action.resource in (SERVICES, ENDPOINT_SLICES):
             objects = self.services if action.resource == SERVICES else self.endpoint_slices
             if action.name in objects and objects[action.name]["metadata"]["uid"] == action.uid:
@@ -189,6 +197,8 @@ class Cluster:
     def run_pods(self) -> None:
         """Let all pending pods run, and all terminating ones end."""
         for name in list(self.pods):
+            if self.is_lost(name):
+                continue
             if self.pods[name]["metadata"].get("deletionTimestamp"):
                 del self.pods[name]
             elif self.pods[name]["status"]["phase"] == "Pending":
@@ -231,15 +241,23 @@ class Cluster:
 
     def disrupt(self, name: str, reason: str = "PreemptionByScheduler") -> None:
         pod = self.pods[name]
-        pod["status"]["conditions"] = [
+        pod["status"].setdefault("conditions", []).append(
             {
                 "type": "DisruptionTarget",
                 "status": "True",
                 "reason": reason,
                 "lastTransitionTime": format_time(self.now),
             }
-        ]
+        )
         self._mark_deleted(pod)
+
+    def lose_node(self, name: str) -> None:
+        """Set the condition that the node's controller sets: the pod's kubelet no longer reports."""
+        self.pods[name]["status"].setdefault("conditions", []).append({"type": "Ready", "status": "False"})
+
+    def is_lost(self, name: str) -> bool:
+        conditions = self.pods[name]["status"].get("conditions") or []
+        return any(item["type"] == "Ready" and item["status"] == "False" for item in conditions)
 
     def delete_pod(self, name: str) -> None:
         self._mark_deleted(self.pods[name])

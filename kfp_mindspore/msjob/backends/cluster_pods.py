@@ -71,7 +71,8 @@ def read_events(documents: Iterable[Document], job: str, uid: str) -> list[Event
         job: Its name.
         uid: Its uid.
     """
-    member = re.compile(rf"{re.escape(job)}-(?:{'|'.join(name.lower() for name in REPLICA_TYPES)})-\d+")
+    types = "|".join(name.lower() for name in REPLICA_TYPES)
+    member = re.compile(rf"{re.escape(job)}-(?:(?:{types})|spare-\d+)-\d+")
     events = []
     for document in documents:
         about = document.get("involvedObject") or {}

@@ -20,7 +20,7 @@ from kfp_mindspore.msjob.backends.base import Event, JobBackend, Pod
 from kfp_mindspore.msjob.backends.cluster_logs import follow_pods
 from kfp_mindspore.msjob.backends.cluster_pods import is_owned, read_events, read_pods
 from kfp_mindspore.msjob.build import has_image
-from kfp_mindspore.msjob.names import CONTAINER_NAME, JOB_LABEL, MSJOBS, NO_WARM_SPARES, resolve_replica_type
+from kfp_mindspore.msjob.names import CONTAINER_NAME, JOB_LABEL, MSJOBS, resolve_replica_type
 from kfp_mindspore.msjob.status import DetailedStatus
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import validate_msjob
@@ -301,8 +301,6 @@ def check_images(job: MSJob) -> None:
         for kind, spec in job.ms_replica_specs.items()
         if not has_image(spec.container)
     ]
-    if job.warm_spares:
-        raise ValidationError([NO_WARM_SPARES], subject=f"MSJob {job.name}")
     if errors:
         raise ValidationError(
             errors,

@@ -164,7 +164,12 @@ def find_script(argv: tuple[str, ...]) -> str | None:
 
 def is_python_program(argv: Sequence[str]) -> bool:
     """Return whether a command line is a script or a module of this interpreter, without options but -u."""
-    words = list(argv[1:]) if argv and argv[0] == sys.executable else []
+    return bool(argv) and argv[0] == sys.executable and has_python_arguments(argv)
+
+
+def has_python_arguments(argv: Sequence[str]) -> bool:
+    """Return whether a command line of Python runs a script or a module, without options but -u."""
+    words = list(argv[1:])
     while words and words[0] == "-u":
         del words[0]
     return bool(words) and (not words[0].startswith("-") or (words[0] == "-m" and len(words) > 1))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from kfp_mindspore.kube.resources import PODS
+from kfp_mindspore.msjob import build_msjob
 from kfp_mindspore.msjob.failure import JobFailedError
+from tests.cluster.infrastructure.images import PYTHON
 from tests.cluster.infrastructure.node import NODE
 from tests.cluster.infrastructure.resources import evict, set_schedulable
-from tests.support.node_jobs import CHECKPOINT_STEPS, LogReader, NodeJobs
+from tests.support.node_jobs import CHECKPOINT_STEPS, SCRIPT, LogReader, NodeJob, NodeJobs
+
+# Kubernetes marks a node 50 s after its last report.
+NODE_SECONDS = 180.0
 
 
 def test_killed_worker_restarts_the_gang_once(jobs: NodeJobs) -> None:
@@ -90,6 +96,39 @@ def test_evicted_worker_waits_for_a_node_uncounted(jobs: NodeJobs) -> None:
     job.finish()
     assert job.wait("Succeeded").status.restarts == 0
     assert job.count_lost_steps() == 0
+    job.delete()
+
+
+def test_lost_node_is_replaced_without_its_kubelet(jobs: NodeJobs) -> None:
+    """The node's kubelet is paused: no report, and no confirmation of deletions."""
+    job = NodeJob(jobs, "lost")
+    shutil.copyfile(SCRIPT, job.volume / SCRIPT.name)
+    command = ["python", f"{job.mount}/{SCRIPT.name}", job.mount]
+    document = build_msjob(
+        job.name, command=command, image=PYTHON, workers=2, namespace=jobs.namespace, backoff_limit=0
+    )
+    # The default of 30 s only takes longer.
+    key = "node.kubernetes.io/unreachable"
+    toleration = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 2}
+    document.ms_replica_specs["Worker"].template["spec"]["tolerations"] = [toleration]
+    job.create(document)
+    job.wait("Running")
+    job.wait_steps()
+    before = set(job.pod_uids().values())
+    with jobs.cluster.daemons.pause("kubelet"):
+        disrupted = job.wait("Restarting", seconds=NODE_SECONDS)
+        assert disrupted.status.get_condition("Restarting").reason == "JobDisrupted"
+        assert disrupted.status.failure.reason == "NodeLost"
+        job.wait_pods(
+            lambda pods: (
+                len(pods) == 3
+                and not before & {pod["metadata"]["uid"] for pod in pods.values()}
+                and all(_is_unschedulable(pod) for pod in pods.values())
+            )
+        )
+    job.wait_attempt(1)
+    job.finish()
+    assert job.wait("Succeeded").status.restarts == 0
     job.delete()
 
 

@@ -157,14 +157,6 @@ def test_jobs_need_an_image(town: Town, image: str) -> None:
     assert town.server.requests == []
 
 
-def test_warm_spares_are_refused(town: Town) -> None:
-    job = build(namespace=NAMESPACE)
-    job.warm_spares = 1
-    with pytest.raises(ValidationError, match=r"spec\.warmSpares: must be 0 on a cluster"):
-        town.client.create_job(job)
-    assert town.server.requests == []
-
-
 def test_wait_uses_a_watch(town: Town) -> None:
     town.put_job()
     town.later(

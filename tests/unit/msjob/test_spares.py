@@ -13,9 +13,10 @@ from kfp_mindspore.msjob.backends.process_spec import ProcessSpec, is_python_pro
 from kfp_mindspore.msjob.backends.spares import get_import_environment
 
 PROGRAM = """
-import json, sys
-from kfp_mindspore.training.spare import become
-become(json.loads(sys.argv[1]))
+import sys
+from kfp_mindspore.training import spare
+spare._MODULES = ()
+spare.main(sys.argv[1:])
 """
 SCRIPT = """
 import helper, os, sys
@@ -60,8 +61,38 @@ def test_spare_runs_a_command_line_as_python_does(tmp_path: Path, argv: list[str
     log = tmp_path / "log"
     assignment = {"argv": argv, "cwd": str(tmp_path), "environment": {"A": "1"}, "log": str(log)}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(assignment)], env={"B": "2"}, check=False, input="more", text=True
+        [sys.executable, "-c", PROGRAM], env={"B": "2"}, check=False, input=f"{json.dumps(assignment)}\n", text=True
     )
     assert done.returncode == 7, log.read_text()
     expected = shown or [str(folder / "train.py"), "x"]
     assert log.read_text() == f"{expected} {tmp_path} 1 False helper \n"
+
+
+def test_spare_in_a_pod_waits_for_the_file(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "helper.py").write_text("")
+    file = tmp_path / "assignment"
+    file.write_text("")
+    argv = [sys.executable, "-c", PROGRAM, "--assignment", str(file), str(tmp_path / "train.py"), "x"]
+    with subprocess.Popen(
+        argv, cwd=tmp_path, env={"B": "2"}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    ) as spare:
+        assert spare.stdout is not None
+        assert spare.stdout.readline() == "ready\n"
+        update = tmp_path / "update"
+        update.write_text(json.dumps({"A": "1"}))
+        # As the kubelet does.
+        update.replace(file)
+        assert spare.wait(60) == 7
+        assert spare.stdout.read() == f"{[argv[-2], 'x']} {tmp_path} 1 True helper \n"
+
+
+def test_spare_in_a_pod_ends_on_sigterm(tmp_path: Path) -> None:
+    file = tmp_path / "assignment"
+    file.write_text("")
+    argv = [sys.executable, "-c", PROGRAM, "--assignment", str(file), "train.py"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as spare:
+        assert spare.stdout is not None
+        assert spare.stdout.readline() == "ready\n"
+        spare.terminate()
+        assert spare.wait(60) == 143

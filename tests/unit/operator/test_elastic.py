@@ -240,12 +240,3 @@ def test_a_gang_scheduler_admits_the_minimum(policy: dict[str, int], minimum: in
     cluster.settle()
     assert cluster.pod_group is not None
     assert cluster.pod_group["spec"]["minMember"] == minimum
-
-
-def test_warm_spares_are_refused() -> None:
-    job = make_job(2)
-    job["spec"]["warmSpares"] = 1
-    cluster = Cluster(job)
-    cluster.settle()
-    assert cluster.get_condition("Failed")["reason"] == "InvalidSpec"
-    assert cluster.get_condition("Failed")["message"].startswith("spec.warmSpares: must be 0 on a cluster")

@@ -382,3 +382,20 @@ def test_invalid_quantities_count_as_zero(text: Any) -> None:
 def test_options(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Options(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("own", "seconds"),
+    [
+        ([], {"not-ready": 30, "unreachable": 30}),
+        ([{"key": "npu", "operator": "Exists"}], {"not-ready": 30, "unreachable": 30}),
+        ([{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "tolerationSeconds": 5}], {"unreachable": 30}),
+        ([{"operator": "Exists"}], {}),
+    ],
+)
+def test_members_leave_a_lost_node_after_30_seconds(own: list[dict[str, Any]], seconds: dict[str, int]) -> None:
+    job = make_job(2)
+    find_template(job)["spec"]["tolerations"] = own
+    tolerations = make_pods(job)["digits-worker-1"]["spec"]["tolerations"]
+    assert tolerations[: len(own)] == own
+    assert {item["key"].rpartition("/")[2]: item["tolerationSeconds"] for item in tolerations[len(own) :]} == seconds

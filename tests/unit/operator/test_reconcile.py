@@ -167,6 +167,39 @@ def test_disruption_restarts_uncounted_with_the_pods_grace_period(reason: str, w
     assert cluster.has("Running")
 
 
+def test_lost_node_restarts_the_gang_elsewhere_uncounted() -> None:
+    """Its kubelet cannot confirm the deletion: the operator removes the pod, but not one that a kubelet terminates."""
+    cluster = Cluster(make_job(2, backoffLimit=0)).start()
+    cluster.lose_node("digits-worker-1")
+    assert list_actions(cluster) == [], "it may come back within its toleration"
+    cluster.disrupt("digits-worker-1", "DeletionByTaintManager")
+    cluster.settle()
+    assert set(cluster.pods) == {"digits-scheduler-0", "digits-worker-0"}
+    assert all("deletionTimestamp" in pod["metadata"] for pod in cluster.pods.values())
+    assert (cluster.status["restarts"], cluster.status["attempt"]) == (0, 1)
+    assert cluster.status["failure"]["reason"] == "NodeLost"
+    cluster.run_pods()
+    cluster.start()
+    assert cluster.has("Running")
+
+
+def test_peers_of_a_lost_node_may_end_first() -> None:
+    cluster = Cluster(make_job(2, backoffLimit=0)).start()
+    cluster.lose_node("digits-worker-1")
+    cluster.exit("digits-worker-0", 75)
+    cluster.settle()
+    assert cluster.get_condition("Restarting")["reason"] == "JobDisrupted"
+    assert cluster.status["failure"] == {
+        "pod": "digits-worker-1",
+        "exitCode": 137,
+        "reason": "NodeLost",
+        "message": "digits-worker-1 ended with exit code 137 (NodeLost: its node no longer reports)",
+        "log": [],
+        "attempt": 0,
+    }
+    assert "digits-worker-1" not in cluster.pods
+
+
 def test_deleted_pod_counts_as_a_restart() -> None:
     cluster = Cluster(make_job(2)).start()
     cluster.delete_pod("digits-scheduler-0")

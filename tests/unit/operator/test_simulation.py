@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kfp_mindspore.msjob.names import ATTEMPT_LABEL
+from kfp_mindspore.msjob.names import ATTEMPT_LABEL, REPLICA_TYPE_LABEL
 from kfp_mindspore.operator import Observed, Options
 from kfp_mindspore.operator.actions import Create, EmitEvent
-from kfp_mindspore.operator.observed import RESTARTS_ANNOTATION
+from kfp_mindspore.operator.observed import RESTARTS_ANNOTATION, SPARE
 from tests.support.simulated_cluster import Cluster, make_job, significant
 
 LIMIT = 3
@@ -30,13 +30,17 @@ class Lives(RuleBasedStateMachine):
         clean=st.sampled_from(["Running", "All", "None"]),
         success=st.sampled_from(["", "AllWorkers"]),
         elastic=st.booleans(),
+        spares=st.integers(0, 3),
     )
-    def begin(self, workers: int, gang: Any, restart_policy: str, clean: str, success: str, elastic: bool) -> None:
+    def begin(
+        self, workers: int, gang: Any, restart_policy: str, clean: str, success: str, elastic: bool, spares: int
+    ) -> None:
         job = make_job(
             workers, restart_policy=restart_policy, backoffLimit=LIMIT, cleanPodPolicy=clean, success_policy=success
         )
         if elastic:
             job["spec"]["elasticPolicy"] = {"graceSeconds": 10}
+        job["spec"]["warmSpares"] = spares
         self.cluster = Cluster(job, Options(gang_scheduler=gang))
         self.held: tuple[Observed, str] | None = None
         self.late: list[Any] = []
@@ -114,7 +118,8 @@ class Lives(RuleBasedStateMachine):
     @rule(number=anyone, end=st.sampled_from([(1, ""), (137, "OOMKilled"), (143, ""), (139, "")]))
     def fail(self, number: int, end: tuple[int, str]) -> None:
         if name := self._pick(number, "Running"):
-            self.failed_attempts.add(self._attempt_of(name))
+            if not is_spare(self.cluster.pods[name]):
+                self.failed_attempts.add(self._attempt_of(name))
             self.cluster.exit(name, end[0], reason=end[1])
 
     @rule(number=anyone)
@@ -219,7 +224,7 @@ class Lives(RuleBasedStateMachine):
             others = {
                 other["metadata"]["labels"][ATTEMPT_LABEL]
                 for other in self.cluster.pods.values()
-                if not other["metadata"].get("deletionTimestamp")
+                if not other["metadata"].get("deletionTimestamp") and not is_spare(other)
             }
             assert self.strays or others <= {attempt}
             assert self.strays or self._led_attempts() <= {attempt}, "it would meet the scheduler of another gang"
@@ -258,7 +263,8 @@ class Lives(RuleBasedStateMachine):
             raise AssertionError(f"does not come to run: {cluster.status} {list(cluster.pods)}")
         self._settle()
         if cluster.has("Running"):
-            scheduler = cluster.pods.get("digits-scheduler-0")
+            schedulers = [pod for pod in cluster.pods.values() if get_type(pod) == "scheduler"]
+            scheduler = next(iter(schedulers), None)
             is_there = scheduler is not None and scheduler["status"]["phase"] not in ("Succeeded", "Failed")
             assert cluster.endpoint_addresses == ([scheduler["status"]["podIP"]] if is_there else [])
         for name, pod in cluster.pods.items():
@@ -329,6 +335,14 @@ class Lives(RuleBasedStateMachine):
 
     def _attempt_of(self, name: str) -> int:
         return int(self.cluster.pods[name]["metadata"]["labels"][ATTEMPT_LABEL])
+
+
+def get_type(pod: dict[str, Any]) -> str:
+    return str(pod["metadata"]["labels"][REPLICA_TYPE_LABEL])
+
+
+def is_spare(pod: dict[str, Any]) -> bool:
+    return get_type(pod) == SPARE
 
 
 Lives.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)

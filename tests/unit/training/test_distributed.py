@@ -14,6 +14,7 @@ import pytest
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.checkpoint import Checkpoint, list_checkpoints
+from kfp_mindspore.settings import HANG_EXIT_CODE
 from kfp_mindspore.training.distributed import WorkerInfo, find_straggler, init_distributed
 from tests.support.mindspore_processes import MindSporeProcess, MindSporeProcesses, start_gang
 
@@ -56,6 +57,17 @@ def test_three_workers_resume_in_the_middle_of_the_epoch_of_two(
         assert one["loss"] == pytest.approx(two["loss"], abs=1e-5)
         assert one["learning_rate"] == two["learning_rate"]
         assert one["validation"] == pytest.approx(two["validation"], abs=1e-4)
+
+
+@pytest.mark.mindspore
+def test_missing_worker_ends_the_others(mindspore_processes: MindSporeProcesses, tmp_path: Path) -> None:
+    """In a pod, where no supervisor reads heartbeats."""
+    gang = start_gang(mindspore_processes, [SCRIPT, tmp_path], tmp_path, 2, {"KFP_MINDSPORE_HANG_SECONDS": "1"})
+    gang.pop().kill()
+    codes, output = finish(gang)
+    assert codes == [HANG_EXIT_CODE] * 2, output
+    assert output.count("the rendezvous of 2 workers with the scheduler at 127.0.0.1:") == 2
+    assert output.count(" is incomplete after 3 s: a member has not started, hangs or cannot connect") == 2
 
 
 @pytest.mark.parametrize(

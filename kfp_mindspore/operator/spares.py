@@ -1,0 +1,159 @@
+"""Warm spares of a job on a cluster: pods that have imported MindSpore and become members at the next restart. Pure.
+
+The environment of a running pod is fixed, but a volume with its annotations is not: a spare waits for an annotation
+with the variables of the topology. Its labels then name the member that it has become.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kfp_mindspore.msjob.backends.process_spec import has_python_arguments
+from kfp_mindspore.msjob.names import ATTEMPT_LABEL, CONTAINER_NAME, WORKER
+from kfp_mindspore.msjob.topology import VARIABLES, Member, make_labels
+from kfp_mindspore.msjob.types import MSJob
+from kfp_mindspore.operator.actions import Assign
+from kfp_mindspore.operator.observed import SPARE, PodView
+from kfp_mindspore.operator.options import Options
+from kfp_mindspore.operator.pods import (
+    OWN_ADDRESS,
+    build_pod,
+    make_launch_annotations,
+    uses_worker_template,
+)
+from kfp_mindspore.operator.services import get_address
+from kfp_mindspore.settings import PROGRESS_VARIABLE
+
+# Seconds after the start of a gang, whose own imports spares would delay on the same node.
+SPARE_DELAY_SECONDS = 20
+_ANNOTATION = "mindspore.gitee.com/assignment"
+_VOLUME = "kfp-mindspore-spare"
+_DIRECTORY = "/var/run/kfp-mindspore"
+_MODULE = "kfp_mindspore.training.spare"
+# They would act on a process that waits.
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
+
+
+def name_spare(job: MSJob, attempt: int, number: int) -> str:
+    """Return the name of a spare: its number within the attempt in which it is created."""
+    return f"{job.name}-{SPARE}-{attempt}-{number}"
+
+
+def explain_no_spares(job: MSJob, options: Options) -> str:
+    """Return why a job cannot have warm spares; empty if it can.
+
+    Args:
+        job: A valid job.
+        options: The operator's options.
+    """
+    container = job.ms_replica_specs[WORKER].container
+    if options.gang_scheduler != "none":
+        return f"the gang scheduler {options.gang_scheduler} admits all members of a gang at once"
+    argv = _get_command_line(container)
+    if not re.fullmatch(r"python[\d.]*", argv[0].rpartition("/")[2] if argv else "") or not has_python_arguments(argv):
+        return "the Worker's command must be `python SCRIPT` or `python -m MODULE`"
+    if found := [name for name in _PROBES if container.get(name)]:
+        return f"the Worker's container has {', '.join(found)}"
+    text = json.dumps(job.ms_replica_specs[WORKER].template)
+    if used := [name for name in VARIABLES if f"$({name})" in text]:
+        return f"the Worker's template refers to $({used[0]}), which a spare does not have when it starts"
+    return ""
+
+
+def is_usable(pod: PodView) -> bool:
+    """Return whether a spare can become a member: its container runs."""
+    is_running = pod.phase == "Running" and not pod.is_finished and pod.exit_code is None
+    return is_running and bool(pod.addresses) and not pod.deleting and not pod.reason
+
+
+def describe_spares(pods: Iterable[PodView], wanted: int) -> str:
+    """Return the number of usable spares of all, and what keeps others from running.
+
+    Args:
+        pods: The spares.
+        wanted: Their wanted number.
+    """
+    pods = list(pods)
+    problems = [
+        f"{pod.name}: {pod.waiting_reason or (pod.log or (pod.message or pod.reason,))[-1]}"
+        for pod in pods
+        if pod.waiting_reason or pod.exit_code is not None
+    ]
+    return f"{sum(map(is_usable, pods))}/{wanted}" + "".join(f"; {problem}" for problem in problems[:1])
+
+
+def build_spare(
+    job: MSJob, worker: Member, number: int, *, attempt: int, restarts: int, options: Options
+) -> dict[str, Any]:
+    """Return the manifest of a spare: a worker's pod that waits for its assignment.
+
+    Args:
+        job: Its job, for which `explain_no_spares` returns nothing.
+        worker: A worker.
+        number: Its number within the attempt.
+        attempt: The number of the gang that runs.
+        restarts: The job's counted restarts.
+        options: The operator's options.
+    """
+    member = dataclasses.replace(
+        worker,
+        name=name_spare(job, attempt, number),
+        replica_type=SPARE,
+        environment={name: value for name, value in worker.environment.items() if name not in VARIABLES},
+        labels=make_labels(job.name, SPARE, number),
+    )
+    pod = build_pod(job, member, workers=0, host="", attempt=attempt, restarts=restarts, options=options)
+    spec = pod["spec"]
+    source = {"path": "assignment", "fieldRef": {"fieldPath": f"metadata.annotations['{_ANNOTATION}']"}}
+    spec["volumes"] = [*(spec.get("volumes") or []), {"name": _VOLUME, "downwardAPI": {"items": [source]}}]
+    for container in spec["containers"]:
+        if container["name"] != CONTAINER_NAME:
+            continue
+        python, *words = _get_command_line(container)
+        # Arguments of the container: the kubelet expands $(VARIABLES) of the template in them.
+        flags = words[: words.count("-u")] if words[0] == "-u" else []
+        container["command"] = [python, *flags, "-m", _MODULE, "--assignment", f"{_DIRECTORY}/assignment"]
+        container["args"] = words[len(flags) :]
+        mount = {"name": _VOLUME, "mountPath": _DIRECTORY, "readOnly": True}
+        container["volumeMounts"] = [*(container.get("volumeMounts") or []), mount]
+    return pod
+
+
+def can_take(job: MSJob, member: Member) -> bool:
+    """Return whether a spare can become this member: its template is the workers'."""
+    return member.replica_type == WORKER or uses_worker_template(job, member)
+
+
+def build_assignment(spare: PodView, member: Member, *, workers: int, host: str, attempt: int, restarts: int) -> Assign:
+    """Return the patch of a spare that makes it a member.
+
+    Args:
+        spare: A usable spare.
+        member: The member.
+        workers: Number of workers of the gang.
+        host: The scheduler's address; empty for a job of one worker.
+        attempt: The number of the gang.
+        restarts: The job's counted restarts.
+    """
+    environment = {
+        name: get_address(spare, host) if value == OWN_ADDRESS else value
+        for name, value in member.environment.items()
+        if name in VARIABLES
+    }
+    if member.replica_type == WORKER and member.index == 0:
+        environment[PROGRESS_VARIABLE] = "-"
+    annotations = {
+        **make_launch_annotations(workers=workers, host=host, restarts=restarts),
+        _ANNOTATION: json.dumps(environment),
+    }
+    labels = {**member.labels, ATTEMPT_LABEL: str(attempt)}
+    return Assign(spare.name, spare.uid, {"labels": labels, "annotations": annotations})
+
+
+def _get_command_line(container: Mapping[str, Any]) -> list[str]:
+    command = list(container.get("command") or [])
+    return [*command, *(container.get("args") or [])] if command else []
