@@ -193,7 +193,7 @@ def test_peers_of_a_lost_node_may_end_first() -> None:
         "pod": "digits-worker-1",
         "exitCode": 137,
         "reason": "NodeLost",
-        "message": "digits-worker-1 ended with exit code 137 (NodeLost: its node no longer reports)",
+        "message": "digits-worker-1 ended with exit code 137 (its node no longer reports)",
         "log": [],
         "attempt": 0,
     }
