@@ -20,7 +20,7 @@ from scenario_runner import run_scenarios
 
 from kfp_mindspore import training
 from kfp_mindspore.data import load_dataset, read_samples
-from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.formats import checkpoint
 from kfp_mindspore.training.dropout import count_dropout
 
@@ -336,6 +336,21 @@ def checkpoints_below_a_uri(path: Path) -> Any:
     names = sorted({name.removeprefix(remote).split("/")[1] for name in filesystem.find(remote)})
     result, network, _ = train(**arguments, checkpoint_dir=root, callbacks=LambdaCallback())
     return {"names": names, "resumed_from": result.resumed_from, "difference": compare(network, whole)}
+
+
+@scenario
+def fit_within_fit(path: Path) -> Any:
+    messages = []
+
+    class Nested(Callback):
+        def on_train_epoch_end(self, run_context: Any) -> None:
+            try:
+                train(checkpoint_dir=path)
+            except UserError as error:
+                messages.append(error.message)
+
+    train(epochs=2, checkpoint_dir=path, callbacks=Nested())
+    return {"messages": messages, "checkpoints": [entry.name for entry in checkpoint.list_checkpoints(path)]}
 
 
 @scenario

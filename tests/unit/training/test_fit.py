@@ -58,6 +58,13 @@ def test_killed_run_resumes_within_an_epoch_from_an_object_store(results: dict[s
     assert found["difference"] == 0
 
 
+def test_second_fit_of_the_process_in_one_checkpoint_directory_is_refused(results: dict[str, Any]) -> None:
+    found = results["fit_within_fit"]
+    assert len(found["messages"]) == 2
+    assert all("is in use by another run of this process" in message for message in found["messages"])
+    assert found["checkpoints"] == ["00002-20", "00001-10"], "of the first one alone"
+
+
 def test_failed_background_checkpoint_ends_the_run(results: dict[str, Any]) -> None:
     found = results["failed_background_checkpoint"]
     assert "00001-10: the checkpoint cannot be written (No space left on device)" in found["message"]
