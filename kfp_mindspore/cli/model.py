@@ -65,6 +65,11 @@ class _Batch(click.ParamType[Any]):
     type=click.Path(path_type=Path),
     help="JSON file with free dimensions other than the batch and the sizes to pad them to.",
 )
+@click.option(
+    "--strategy",
+    type=click.Path(path_type=Path),
+    help="Strategy file of a sharded checkpoint, or directory of those of all stages. [default: CHECKPOINT/strategy]",
+)
 @_add_key_option("File with the key to encrypt the model (AES-GCM)")
 @add_json_option
 def export(
@@ -78,10 +83,13 @@ def export(
     metadata: tuple[tuple[str, str], ...],
     transform: str | None,
     dimensions: Path | None,
+    strategy: Path | None,
     key_file: Path | None,
     as_json: bool,
 ) -> None:
     """Export the network in CHECKPOINT as a model bundle.
+
+    A sharded checkpoint, a directory with the slices of each rank in rank_N/, is merged by its strategy files.
 
     The exported graph is reloaded and compared with the network; the bundle is written only if the outputs agree. It
     is encrypted if a key is given by file or in MINDSPORE_MODEL_KEY.
@@ -102,6 +110,7 @@ def export(
         transform=transform,
         dimensions=None if dimensions is None else _read_object(dimensions),
         key=_read_key(key_file),
+        strategy=strategy,
     )
     if as_json:
         print_json(_describe(bundle))

@@ -39,6 +39,7 @@ from kfp_mindspore.mindir.padding import (
     get_free_axes,
     shorten_error,
 )
+from kfp_mindspore.mindir.shards import is_sharded, merge_shards, open_sharded
 from kfp_mindspore.mindir.verify import TOLERANCE, compare_raw, run_and_compare
 from kfp_mindspore.transform.export import try_transform
 from kfp_mindspore.transform.load import read_transform, read_transform_source
@@ -74,6 +75,7 @@ def export_mindir(
     transform: Path | str | None = None,
     dimensions: Mapping[str, Any] | None = None,
     key: bytes | None = None,
+    strategy: Path | str | None = None,
 ) -> ModelBundle:
     """Export a trained network as a model bundle.
 
@@ -81,7 +83,8 @@ def export_mindir(
     written, and an existing bundle at `output_dir` is unchanged.
 
     Args:
-        checkpoint_dir: A checkpoint directory.
+        checkpoint_dir: A checkpoint directory, or that of a sharded checkpoint: the slices in `rank_<N>/`
+            (`kfp_mindspore.mindir.shards`).
         output_dir: The bundle directory to write; replaced when it exists.
         dataset_dir: A dataset directory; the first samples of its test split are compared, its task, labels and
             preprocessing are recorded. The preprocessing that the checkpoint records has precedence. Several inputs of
@@ -101,6 +104,8 @@ def export_mindir(
             is compared with the network at every size that the samples can be padded to.
         key: 16, 24 or 32 bytes to encrypt model.mindir with (AES-GCM). No plain model reaches the disk; the samples in
             verified.npz are not encrypted.
+        strategy: Strategy file of a sharded checkpoint, or directory of those of all pipeline stages; by default
+            `strategy/` of the checkpoint.
 
     Returns:
         The bundle, opened.
@@ -122,7 +127,10 @@ def export_mindir(
     if transform is not None:
         # A misspelt name must not cost the time of an export.
         read_transform_source(transform)
-    checkpoint = Checkpoint.open(checkpoint_dir)
+    sharded = is_sharded(checkpoint_dir)
+    if strategy is not None and not sharded:
+        raise UserError(f"strategy: {checkpoint_dir} is no sharded checkpoint: it has no directories rank_<N>")
+    checkpoint = open_sharded(checkpoint_dir) if sharded else Checkpoint.open(checkpoint_dir)
     loaded = load_export_samples(checkpoint, dataset_dir, samples, sample_count, declared=declared)
     if not declared and checkpoint.preprocessing:
         _logger.info("the transform %s replaces the preprocessing that the checkpoint records", transform or "none")
@@ -131,7 +139,7 @@ def export_mindir(
 
     with events.span("mindir.export"), scratch_directory() as scratch, use_graph_mode():
         cell = _get_network(checkpoint, network, network_arguments)
-        load_parameters(cell, checkpoint)
+        load_parameters(cell, checkpoint, merge_shards(checkpoint.path, scratch, strategy) if sharded else None)
         cell.set_train(False)
         fixed = None if batch == FREE else int(batch)
         inputs = _order_inputs(cell, loaded.inputs, named=isinstance(samples, Mapping) and not loaded.declaration)

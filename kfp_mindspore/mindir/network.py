@@ -60,22 +60,28 @@ def import_callable(reference: str, subject: str) -> Callable[..., Any]:
     return cast(Callable[..., Any], function)
 
 
-def load_parameters(network: nn.Cell, checkpoint: Checkpoint) -> None:
+def load_parameters(network: nn.Cell, checkpoint: Checkpoint, merged: Path | None = None) -> None:
     """Load a network's parameters; the checkpoint must hold each of them with the same shape.
+
+    Args:
+        network: The network.
+        checkpoint: The checkpoint.
+        merged: File of the merged parameters of a sharded checkpoint.
 
     Raises:
         UserError: A parameter is missing or has another shape; the message names it.
     """
     import mindspore
 
-    stored = mindspore.load_checkpoint(str(checkpoint.network_file))
+    source = checkpoint.network_file if merged is None else checkpoint.path
+    stored = mindspore.load_checkpoint(str(merged or checkpoint.network_file))
     try:
         missing, _ = mindspore.load_param_into_net(network, stored, strict_load=True)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise UserError(f"{checkpoint.network_file} does not fit the network: {_first_line(error)}") from error
+        raise UserError(f"{source} does not fit the network: {_first_line(error)}") from error
     if missing:
         raise UserError(
-            f"{checkpoint.network_file} does not fit the network: no value for {', '.join(missing)}",
+            f"{source} does not fit the network: no value for {', '.join(missing)}",
             hint="Name the network that was trained, with the arguments it was trained with.",
         )
 

@@ -118,6 +118,7 @@ def fit(
     # These modules import mindspore.
     from kfp_mindspore.training import checks, state
     from kfp_mindspore.training import data as sources
+    from kfp_mindspore.training.callbacks import CallbackList
     from kfp_mindspore.training.checkpointing import Checkpointer
     from kfp_mindspore.training.run import Run
 
@@ -131,10 +132,11 @@ def fit(
         output_dir=_resolve_location(config.output_dir, OUTPUT_VARIABLE),
         verbose=config.verbose and worker.is_writer,
     )
-    parts = worker
+    parts, sharded = worker, None
     if config.parallel_mode != DATA_PARALLEL:
         parallel.set_context(config, worker)
-        # A worker's parameters are slices, which export cannot use.
+        # A worker's parameters are slices, which MindSpore's callback saves by rank.
+        sharded = config if config.checkpoint_dir is not None else None
         parts, config = distributed.WorkerInfo(), config.replace(checkpoint_dir=None, output_dir=None)
     description = state.describe_network(network, config.network_factory, config.network_arguments)
     if config.output_dir is not None and not description.factory and worker.is_writer:
@@ -147,6 +149,10 @@ def fit(
         Termination() as termination,
         Checkpointer(location, config.keep_checkpoints, is_writer=worker.is_writer) as checkpoints,
     ):
+        source = sources.resolve_train(data, network, config, parts, has_loss=has_loss)
+        if sharded is not None:
+            saver = parallel.build_saver(sharded, worker, description, source)
+            callbacks = [*CallbackList(callbacks).callbacks, saver]
         run = Run(
             config,
             checkpoints,
@@ -154,7 +160,7 @@ def fit(
             description=description,
             loss=loss,
             optimizer=optimizer,
-            source=sources.resolve_train(data, network, config, parts, has_loss=has_loss),
+            source=source,
             validation=sources.resolve_validation(validation, data, network, parts, has_loss=has_loss),
             callbacks=callbacks,
             worker=worker,

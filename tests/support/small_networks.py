@@ -89,3 +89,17 @@ def make_classifier(classes: int = 10) -> Classifier:
 
 def make_nothing() -> None:
     return None
+
+
+class Perceptron(nn.Cell):
+    """Two dense layers with BatchNorm between them."""
+
+    def __init__(self, hidden: int = 16) -> None:
+        super().__init__()
+        self.flatten = nn.Flatten()
+        self.first = nn.Dense(64, hidden)
+        self.norm = nn.BatchNorm1d(hidden)
+        self.second = nn.Dense(hidden, 10)
+
+    def construct(self, image):
+        return self.second(ops.relu(self.norm(self.first(self.flatten(image)))))

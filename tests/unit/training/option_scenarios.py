@@ -18,10 +18,13 @@ from scenario_runner import run_scenarios
 
 from kfp_mindspore import training
 from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.formats.checkpoint import NetworkSpec
 from kfp_mindspore.formats.dataset import Column, write_dataset
+from kfp_mindspore.mindir.shards import open_sharded
 from kfp_mindspore.training import __main__ as command
+from kfp_mindspore.training.data import resolve_train
 from kfp_mindspore.training.distributed import WorkerInfo
-from kfp_mindspore.training.parallel import build_context
+from kfp_mindspore.training.parallel import build_context, build_saver
 
 import mindspore as ms  # isort: skip
 from mindspore import ParameterTuple, Tensor, nn, ops  # isort: skip
@@ -543,6 +546,23 @@ def parallel_context(path: Path) -> Any:
     stored = {name: ms.get_auto_parallel_context(name) for name in generated}
     ms.reset_auto_parallel_context()
     return [generated, stored]
+
+
+@scenario
+def sharded_checkpoint(path: Path) -> Any:
+    """Files of a run whose slices MindSpore's callback saves, by rank 0 of one worker."""
+    config = training.TrainingConfig(checkpoint_dir=path, checkpoint_epochs=2, keep_checkpoints=1, seed=3)
+    source = resolve_train((X, Y), Small(), config.replace(batch_size=16), WorkerInfo(), has_loss=True)
+    spec = NetworkSpec("networks:Small", {})
+    result, _ = fit(epochs=4, callbacks=[build_saver(config, WorkerInfo(), spec, source)], batch_size=16)
+    checkpoint = open_sharded(path)
+    options = build_context(config.replace(parallel_mode="auto_parallel"), WorkerInfo(1, 2))["strategy_ckpt_config"]
+    return {
+        "files": sorted(str(file.relative_to(path)) for file in path.rglob("*.ckpt")),
+        "steps": [result.steps, checkpoint.step, checkpoint.epoch],
+        "described": [checkpoint.network.factory, checkpoint.seed],
+        "strategy": {**options, "save_file": str(Path(options["save_file"]).relative_to(path))},
+    }
 
 
 @scenario

@@ -238,3 +238,11 @@ def test_context_of_a_parallel_mode_is_that_of_mindspore(results: dict[str, Any]
     # MindSpore adds the defaults of this option.
     assert generated["strategy_ckpt_config"].items() <= stored["strategy_ckpt_config"].items()
     assert stored == {**generated, "strategy_ckpt_config": stored["strategy_ckpt_config"]}
+
+
+def test_slices_are_saved_by_rank_with_a_description(results: dict[str, Any]) -> None:
+    saved = results["sharded_checkpoint"]
+    assert saved["files"] == ["rank_0/network-4_4.ckpt"]
+    assert saved["steps"] == [16, 16, 4]
+    assert saved["described"] == ["networks:Small", 3]
+    assert saved["strategy"] == {"save_file": "strategy/rank_1.ckpt", "only_trainable_params": False}
