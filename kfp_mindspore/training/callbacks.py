@@ -17,6 +17,7 @@ from mindspore.train import callback as _builtin
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.training.config import TrainingConfig
+from kfp_mindspore.training.data import Source
 from kfp_mindspore.training.names import is_lower_better, suggest
 
 _logger = logging.getLogger(__name__)
@@ -32,6 +33,39 @@ _GENERAL_HOOKS = ("begin", "end", "epoch_begin", "epoch_end", "step_begin", "ste
 
 class CallbackParams(dict[str, Any]):
     """The arguments of callbacks: a dict with its entries as attributes."""
+
+    @classmethod
+    def of_training(
+        cls,
+        config: TrainingConfig,
+        network: Any,
+        loss: Any,
+        optimizer: Any,
+        source: Source,
+        callbacks: Sequence[Any],
+        workers: int,
+    ) -> CallbackParams:
+        """Return those of Model.fit before the first step."""
+        return cls(
+            batch_num=source.steps,
+            cur_step_num=0,
+            dataset_sink_mode=False,
+            device_number=workers,
+            epoch_num=config.epochs,
+            initial_step=0,
+            last_save_ckpt_step=None,
+            latest_ckpt_file=None,
+            list_callback=callbacks,
+            loss_fn=loss,
+            loss_scale_mananger=None,
+            mode="train",
+            network=network,
+            optimizer=optimizer,
+            parallel_mode=config.parallel_mode if workers > 1 else "stand_alone",
+            train_dataset=source.raw,
+            train_dataset_element=None,
+            train_network=None,
+        )
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -16,7 +16,6 @@ from kfp_mindspore.formats import checkpoint as checkpoints
 from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.formats.checkpoint_store import open_store
 
-RANDOM_FILE = "random.json"
 _logger = logging.getLogger(__name__)
 
 

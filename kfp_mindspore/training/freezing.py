@@ -10,6 +10,32 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.training.config import TrainingConfig
 
 
+class Freezer:
+    """Freezes the parameters that an epoch does not train.
+
+    Args:
+        config: Patterns of `freeze` and `unfreeze`.
+        optimizer: The optimizer.
+
+    Raises:
+        UserError: A pattern matches no parameter, or an epoch has nothing left to train.
+    """
+
+    def __init__(self, config: TrainingConfig, optimizer: Any) -> None:
+        self._config = config
+        self._optimizer = optimizer
+        self._names = [parameter.name for parameter in optimizer.parameters]
+        for epoch in sorted({1, *config.unfreeze}):
+            list_frozen(config, self._names, epoch)
+
+    def freeze(self, epoch: int) -> frozenset[str]:
+        """Exempt an epoch's frozen parameters from weight decay, and return their names."""
+        frozen = list_frozen(self._config, self._names, epoch)
+        if self._config.freeze:
+            _disable_weight_decay(self._optimizer, frozen)
+        return frozen
+
+
 def list_frozen(config: TrainingConfig, names: Sequence[str], epoch: int) -> frozenset[str]:
     """Return the names of the parameters that are not trained in an epoch.
 
@@ -31,7 +57,7 @@ def list_frozen(config: TrainingConfig, names: Sequence[str], epoch: int) -> fro
     return frozen
 
 
-def disable_weight_decay(optimizer: Any, frozen: Iterable[str]) -> None:
+def _disable_weight_decay(optimizer: Any, frozen: Iterable[str]) -> None:
     """Exempt frozen parameters from weight decay, which changes parameters without a gradient too.
 
     The flags of the other parameters are restored to those of the optimizer's construction.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,24 +64,6 @@ def read_history(path: Path | str) -> list[dict[str, Any]]:
         if line.endswith("\n"):
             records.append(json.loads(line))
     return records
-
-
-def describe_epoch(record: Mapping[str, Any], epochs: int) -> str:
-    """Return an epoch's record as a line of text.
-
-    Args:
-        record: Of `fit`.
-        epochs: Total number of epochs.
-    """
-    validation = "".join(
-        f", {name} {value:.4f}" for name, value in record.get("validation", {}).items() if isinstance(value, float)
-    )
-    unit = "tokens" if "tokens_per_second" in record else "samples"
-    seconds = ", ".join(f"{name} {value:.2f}" for name, value in record["seconds"].items() if value >= 0.005)
-    return (
-        f"epoch {record['epoch']}/{epochs}: loss {record['loss']:.4f}{validation}, "
-        f"{record[f'{unit}_per_second']:.0f} {unit}/s" + (f" (seconds: {seconds})" if seconds else "")
-    )
 
 
 def _to_line(record: dict[str, Any]) -> str:

@@ -171,12 +171,13 @@ def fit(
             run.start()
             run.train()
             final = run.finish()
+    done = run.state
     return FitResult(
-        epochs=run.epoch,
-        steps=run.step,
-        stopped_early=run.stopped and run.epoch < config.epochs,
-        metrics=run.metrics,
-        history=run.history.records,
+        epochs=done.epoch,
+        steps=done.step,
+        stopped_early=done.stopped and done.epoch < config.epochs,
+        metrics=done.metrics,
+        history=done.history.records,
         checkpoint=final,
         resumed_from=run.resumed_from,
         seconds=time.perf_counter() - begun,

@@ -1,7 +1,8 @@
-"""Progress reports of `fit`: for the backend of an MSJob, and for Kubeflow Trainer.
+"""Progress reports of `fit`: for a run's events, the backend of an MSJob, and Kubeflow Trainer.
 
 | variable | report |
 |---|---|
+| KFP_MINDSPORE_EVENTS | an event, see `kfp_mindspore.events` |
 | KFP_MINDSPORE_PROGRESS | the newest report in this file; with `-` a line on standard error every 10 seconds at most |
 | KUBEFLOW_TRAINER_SERVER_URL, …_TOKEN, …_CA_CERT | a POST to Kubeflow Trainer (2.2 and later, feature gate \
 TrainJobStatus) every 5 seconds at most, from a thread of its own |
@@ -25,11 +26,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kfp_mindspore import events
 from kfp_mindspore.settings import PROGRESS_PREFIX, PROGRESS_VARIABLE
 
 URL_VARIABLE = "KUBEFLOW_TRAINER_SERVER_URL"
 TOKEN_VARIABLE = "KUBEFLOW_TRAINER_SERVER_TOKEN"
 CA_VARIABLE = "KUBEFLOW_TRAINER_SERVER_CA_CERT"
+EVENT_SECONDS = 0.5
 LINE_SECONDS = 10.0
 FILE_SECONDS = 1.0
 # Kubeflow Trainer requests at most one update in 5 seconds.
@@ -44,10 +47,13 @@ class ProgressReporter:
     """The reports of one training, written by rank 0.
 
     Args:
+        epochs: Number of epochs.
+        steps: Steps of an epoch.
         environment: Variables that name the receivers; default those of the process.
     """
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, epochs: int, steps: int, environment: Mapping[str, str] | None = None) -> None:
+        self._epochs, self._steps = epochs, epochs * steps
         environment = os.environ if environment is None else environment
         self._target = environment.get(PROGRESS_VARIABLE, "")
         url = environment.get(URL_VARIABLE, "")
@@ -55,34 +61,38 @@ class ProgressReporter:
             _Poster(url, environment.get(TOKEN_VARIABLE, ""), environment.get(CA_VARIABLE, "")) if url else None
         )
         self._first: tuple[int, float] | None = None
+        self._updated = -EVENT_SECONDS
         self._written = -FILE_SECONDS - LINE_SECONDS
         self._report: dict[str, Any] = {}
         self._is_failed = False
 
-    def update(self, *, epoch: int, epochs: int, step: int, steps: int, metrics: Mapping[str, float]) -> None:
-        """Report the state of the training, if the last report is old enough.
+    @property
+    def is_due(self) -> bool:
+        """Whether the last update is old enough for another one within an epoch."""
+        return time.monotonic() - self._updated >= EVENT_SECONDS
+
+    def update(self, *, epoch: int, step: int, loss: float, metrics: Mapping[str, float]) -> None:
+        """Emit an event, and report the state of the training if the last report is old enough.
 
         Args:
             epoch: The present epoch, from 1.
-            epochs: Number of epochs.
             step: Number of steps done.
-            steps: Number of steps of all epochs.
+            loss: Mean loss of the epoch so far.
             metrics: The newest metrics.
         """
+        now = self._updated = time.monotonic()
+        counts = {"epoch": epoch, "epochs": self._epochs, "step": step, "steps": self._steps}
+        events.emit("progress", "training.fit", **counts, loss=loss, metrics=dict(metrics))
         if not self._target and self._poster is None:
             return
-        now = time.monotonic()
         first, begun = self._first = self._first or (step, now)
         self._report = {
-            "percentage": min(99, 100 * step // max(steps, 1)),
-            "epoch": epoch,
-            "epochs": epochs,
-            "step": step,
-            "steps": steps,
-            "metrics": [{"name": name, "value": f"{value:.6g}"} for name, value in metrics.items()],
+            "percentage": min(99, 100 * step // max(self._steps, 1)),
+            **counts,
+            "metrics": [{"name": name, "value": f"{value:.6g}"} for name, value in {**metrics, "loss": loss}.items()],
         }
         if step > first:
-            self._report["estimatedRemainingSeconds"] = round((steps - step) * (now - begun) / (step - first))
+            self._report["estimatedRemainingSeconds"] = round((self._steps - step) * (now - begun) / (step - first))
         if now - self._written >= (LINE_SECONDS if self._target == "-" else FILE_SECONDS):
             self._write(now)
         if self._poster is not None:

@@ -1,10 +1,8 @@
-"""One training run: the loop over epochs and steps, its checkpoints, resume and reports."""
+"""One training run: the loop over epochs and steps."""
 
 from __future__ import annotations
 
-import logging
 import math
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -13,55 +11,35 @@ from typing import Any
 import numpy as np
 from mindspore.train import RunContext
 
-from kfp_mindspore import events
 from kfp_mindspore.errors import KfpMindSporeError, UserError
-from kfp_mindspore.formats.checkpoint import Checkpoint, NetworkSpec, name_checkpoint
-from kfp_mindspore.formats.dataset import Dataset
+from kfp_mindspore.formats.checkpoint import Checkpoint, NetworkSpec
 from kfp_mindspore.training import distributed, watchdog
-from kfp_mindspore.training.callbacks import (
-    BestWeights,
-    CallbackList,
-    CallbackParams,
-    build_callbacks,
-    copy_callbacks,
-    restore_callbacks,
-)
-from kfp_mindspore.training.checkpointing import RANDOM_FILE, Checkpointer, Snapshot
+from kfp_mindspore.training.callbacks import BestWeights, CallbackList, CallbackParams, build_callbacks
+from kfp_mindspore.training.checkpointing import Checkpointer
 from kfp_mindspore.training.checks import apply_precision, check_returned_loss
 from kfp_mindspore.training.config import TrainingConfig
 from kfp_mindspore.training.data import Source, Validation
 from kfp_mindspore.training.distributed import WorkerInfo
 from kfp_mindspore.training.dropout import count_dropout
+from kfp_mindspore.training.epoch_report import build_record, describe_epoch, warn_about_straggler
 from kfp_mindspore.training.evaluator import Evaluator, resolve_metrics
-from kfp_mindspore.training.freezing import disable_weight_decay, list_frozen
-from kfp_mindspore.training.history import METRICS_FILE, History, describe_epoch, read_history
+from kfp_mindspore.training.freezing import Freezer
+from kfp_mindspore.training.history import METRICS_FILE
 from kfp_mindspore.training.losses import NetworkWithLoss, build_loss, check_mean
 from kfp_mindspore.training.profile import Profile
 from kfp_mindspore.training.progress import ProgressReporter
 from kfp_mindspore.training.rates import RateSetter
 from kfp_mindspore.training.signals import EXIT_CODE, Termination
-from kfp_mindspore.training.state import (
-    copy_parameters,
-    load_parameters,
-    read_random_state,
-    restore_random_state,
-)
+from kfp_mindspore.training.state import TrainingState
 from kfp_mindspore.training.steps import Trainer
 from kfp_mindspore.training.validation import ValidationLoop
-
-_PROGRESS_SECONDS = 0.5
-_logger = logging.getLogger(__name__)
 
 
 class Run:
     """A run: `start` resumes, `train` loops, `finish` writes the final checkpoint.
 
     Attributes:
-        epoch: Number of epochs completed.
-        step: Number of optimizer steps done.
-        stopped: Whether a callback requested a stop.
-        metrics: Newest metrics by name.
-        history: The epochs' records.
+        state: The state between two steps.
         resumed_from: Path or URI of the checkpoint that the run was resumed from, or None.
     """
 
@@ -84,16 +62,9 @@ class Run:
         self.config = config
         self._checkpoints = checkpoints
         self._output_dir = None if config.output_dir is None else Path(config.output_dir)
-        self.epoch = 0
-        self.step = 0
-        self.stopped = False
-        self.metrics: dict[str, float] = {}
         self.resumed_from: Path | str | None = None
-        self.history = History(None)
+        self._resumed: Checkpoint | None = None
         self._network = network
-        self._description = description
-        self._preprocessing = source.raw.preprocessing if isinstance(source.raw, Dataset) else {}
-        self._optimizer = optimizer
         self._source = source
         self._worker = worker
         # Of the batches: one part for all workers where MindSpore divides them itself.
@@ -107,14 +78,11 @@ class Run:
         if parts.size * parts.pieces * config.accumulate > 1 and not source.layout.weighted:
             check_mean(loss)
         self._trainer = Trainer(network, with_loss, optimizer, config, parts, source.layout.names)
-        self._further = [*self._trainer.state.parameters, *counters]
         tasks, labels = ({}, ()) if validation is None else (validation.tasks, validation.labels)
         metrics = resolve_metrics(config.metrics, tasks, labels)
         if loss is None and metrics:
             raise UserError("metrics: need loss=…; a network that returns its loss has no outputs to measure")
-        self._names = [parameter.name for parameter in optimizer.parameters]
-        for epoch in sorted({1, *config.unfreeze}):
-            list_frozen(config, self._names, epoch)
+        self._freezer = Freezer(config, optimizer)
         self._rates = RateSetter(optimizer, config.parsed_schedule, source.steps, config.epochs)
         self._callbacks = CallbackList(callbacks)
         known = ["loss", *(["eval_loss", *metrics] if validation is not None else [])]
@@ -127,35 +95,24 @@ class Run:
             function = None if loss is None else build_loss(loss, validation.layout)
             evaluator = Evaluator(mixed, function, metrics, validation)
             self._validation = ValidationLoop(evaluator, self._trainer, self._callbacks.select_for_evaluation())
-        self._profile = Profile()
-        self._params = CallbackParams(
-            batch_num=source.steps,
-            cur_step_num=0,
-            dataset_sink_mode=False,
-            device_number=worker.size,
-            epoch_num=config.epochs,
-            initial_step=0,
-            last_save_ckpt_step=None,
-            latest_ckpt_file=None,
-            list_callback=self._callbacks.callbacks,
-            loss_fn=loss,
-            loss_scale_mananger=None,
-            mode="train",
+        self.state = TrainingState(
+            config,
             network=network,
+            description=description,
             optimizer=optimizer,
-            parallel_mode=config.parallel_mode if worker.size > 1 else "stand_alone",
-            train_dataset=source.raw,
-            train_dataset_element=None,
-            train_network=None,
+            further=[*self._trainer.state.parameters, *counters],
+            source=source,
+            callbacks=self._callbacks.callbacks,
+            workers=worker.size,
+        )
+        self._params = CallbackParams.of_training(
+            config, network, loss, optimizer, source, self._callbacks.callbacks, worker.size
         )
         self._context = RunContext(self._params)
-        self._resumed: Checkpoint | None = None
-        # Of the current epoch: samples done by all workers, sum of their losses.
-        self._position = 0
-        self._loss_sum = 0.0
+        self._profile = Profile()
+        # Outputs and samples of steps whose loss is not read yet.
         self._pending: list[tuple[Any, int]] = []
-        self._last_progress = 0.0
-        self._progress = ProgressReporter() if worker.is_writer else None
+        self._progress = ProgressReporter(config.epochs, source.steps) if worker.is_writer else None
 
     @property
     def best_epoch(self) -> int | None:
@@ -164,131 +121,89 @@ class Run:
 
     def start(self) -> None:
         """Resume from the newest intact checkpoint, if there is one."""
-        writes = self._worker.is_writer
-        found = self._checkpoints.open()
+        state, config = self.state, self.config
+        found = self._resumed = self._checkpoints.open()
         distributed.check_agreement(self._worker, "the newest checkpoint", found.path.name if found else "none")
-        records: list[dict[str, Any]] = []
         if found is not None:
-            self._resume(found)
-            records = read_history(found.path / METRICS_FILE)
+            self.resumed_from = self._checkpoints.locate(found.path.name)
+            state.load(found, self.resumed_from)
+            if config.verbose:
+                done = f"epoch {state.epoch} of {config.epochs}, step {state.step}"
+                print(f"resuming from {self.resumed_from}: {done}", flush=True)
         else:
             distributed.broadcast_parameters(self._parts, self._network.get_parameters())
-        output = self._output_dir
-        self.history = History(output / METRICS_FILE if output is not None and writes else None, records)
-
-    def _resume(self, found: Checkpoint) -> None:
-        load_parameters(found, self._network, self._optimizer, self._further)
-        training = found.training
-        self.epoch, self.step = found.epoch, found.step
-        self.metrics = dict(found.metrics)
-        self.stopped = bool(training.get("stopped")) and training.get("epochs") == self.config.epochs
-        self._resumed = found
-        self.resumed_from = self._checkpoints.locate(found.path.name)
-        if found.seed != self.config.seed:
-            _logger.warning(
-                "%s was trained with seed %d, this run has seed %d", self.resumed_from, found.seed, self.config.seed
-            )
-        # Without `samples` a checkpoint of an earlier version, whose unit is the step.
-        unit = 1 if "samples" in training else self._source.batch_size
-        steps, size = training.get("steps_per_epoch"), training.get("batch_size")
-        if (
-            (training.get("samples") == self._source.samples)
-            if unit == 1
-            else ((steps, size) == (self._source.steps, self._source.batch_size))
-        ):
-            self._position = int(training.get("position", 0)) * unit
-            self._loss_sum = float(training.get("loss_sum", 0.0)) * unit
-        elif training.get("position"):
-            _logger.warning(
-                "%s has other samples than this run: epoch %d starts at its first one",
-                self.resumed_from,
-                self.epoch + 1,
-            )
-        if self.config.verbose:
-            print(
-                f"resuming from {self.resumed_from}: epoch {self.epoch} of {self.config.epochs}, step {self.step}",
-                flush=True,
-            )
+        writes = self._output_dir is not None and self._worker.is_writer
+        state.open_history(self._output_dir / METRICS_FILE if writes else None, found)
 
     def train(self) -> None:
         """Run the remaining epochs."""
-        self._params.cur_step_num = self.step
+        self._params.cur_step_num = self.state.step
         if self._resumed is not None:
-            self._params.cur_epoch_num = self.epoch
+            self._params.cur_epoch_num = self.state.epoch
         self._freeze()
         with self._callbacks:
             self._callbacks.call("on_train_begin", self._context)
             if self._resumed is not None:
-                self._restore_state(self._resumed)
-            while self.epoch < self.config.epochs and not self.stopped:
+                self.state.load_after_begin(self._resumed)
+            while self.state.epoch < self.config.epochs and not self.state.stopped:
                 self._run_epoch()
-            self._load_average()
+            self._trainer.load_average()
             self._callbacks.call("on_train_end", self._context)
 
-    def _restore_state(self, found: Checkpoint) -> None:
-        """Restore what `on_train_begin` resets: callbacks and random numbers."""
-        restore_callbacks(self._callbacks.callbacks, found.training.get("callbacks", ()), found.path)
-        if RANDOM_FILE in found.files:
-            restore_random_state((found.path / RANDOM_FILE).read_text(encoding="utf-8"))
-
     def _run_epoch(self) -> None:
-        params = self._params
-        params.cur_epoch_num = self.epoch + 1
+        params, state, config, profile = self._params, self.state, self.config, Profile()
+        params.cur_epoch_num = state.epoch + 1
         self._freeze()
-        self._profile = Profile()
+        self._profile = profile
         self._callbacks.call("on_train_epoch_begin", self._context)
-        begun, first = time.perf_counter(), self._position
+        begun, first = time.perf_counter(), state.position
         terminated = self._run_steps()
         self._collect_losses()
         distributed.average_statistics(self._parts, self._network)
         seconds = max(time.perf_counter() - begun, 1e-9)
-        loss = self._loss_sum / max(self._position, 1)
-        if not math.isfinite(loss):
+        if not math.isfinite(state.loss):
             raise KfpMindSporeError(
-                f"the loss of epoch {self.epoch + 1} is {loss}: training cannot continue",
+                f"the loss of epoch {state.epoch + 1} is {state.loss}: training cannot continue",
                 hint="Lower the learning rate, or check the values of the data. Earlier checkpoints are intact.",
             )
-        samples = self._position - first
-        record: dict[str, Any] = {
-            "epoch": self.epoch + 1,
-            "step": self.step,
-            "loss": loss,
-            "learning_rate": self._rates.read(),
-            "samples_per_second": round(samples / seconds, 1),
-        }
-        if self._source.layout.tokens:
-            record["tokens_per_second"] = round(samples * self._source.layout.tokens / seconds, 1)
-        if self._trainer.timed_steps:
-            record["rank_seconds"] = self._report_ranks()
-        self.metrics = {"loss": loss}
-        last = self.epoch + 1 == self.config.epochs or self._context.get_stop_requested()
-        if self._validation is not None and (last or (self.epoch + 1) % self.config.validation_epochs == 0):
-            with self._profile.measure("evaluation"):
-                record["validation"] = self._record_metrics(*self._validation.run_with_hooks(self._params))
+        record = build_record(
+            state,
+            self._source,
+            rate=self._rates.read(),
+            samples=state.position - first,
+            seconds=seconds,
+            rank_seconds=self._trainer.mean_rank_seconds,
+        )
+        state.metrics = {"loss": state.loss}
+        last = state.epoch + 1 == config.epochs or self._context.get_stop_requested()
+        if self._validation is not None and (last or (state.epoch + 1) % config.validation_epochs == 0):
+            with profile.measure("evaluation"):
+                record["validation"] = state.update_metrics(*self._validation.run_with_hooks(params))
         self._callbacks.call("on_train_epoch_end", self._context)
         params.pop("metrics", None)
         params.pop("eval_results", None)
-        self.stopped = self._context.get_stop_requested()
-        self.epoch += 1
-        self._position, self._loss_sum = 0, 0.0
-        record["seconds"] = self._profile.round()
-        self.history.append(record)
-        last = self.stopped or self.epoch == self.config.epochs
-        if last or terminated or self.epoch % self.config.checkpoint_epochs == 0 or self._is_checkpoint_step():
-            with self._profile.measure("checkpoint"):
+        state.stopped = self._context.get_stop_requested()
+        state.epoch += 1
+        state.position, state.loss_sum = 0, 0.0
+        record["seconds"] = profile.round()
+        state.history.append(record)
+        last = state.stopped or state.epoch == config.epochs
+        if last or terminated or state.epoch % config.checkpoint_epochs == 0 or self._is_checkpoint_step():
+            with profile.measure("checkpoint"):
                 self._write_checkpoint()
-        record["seconds"] = self._profile.round()
-        self.history.write_last()
-        self._report(record)
+        record["seconds"] = profile.round()
+        state.history.write_last()
+        if self._progress is not None:
+            warn_about_straggler(record)
+            self._progress.update(epoch=state.epoch, step=state.step, loss=record["loss"], metrics=state.metrics)
+        if config.verbose:
+            print(describe_epoch(record, config.epochs), flush=True)
         if terminated or (self._termination.requested and self._worker.size == 1):
             self._exit()
 
     def _freeze(self) -> None:
         """Train what the epoch trains; another set of parameters compiles another step."""
-        frozen = list_frozen(self.config, self._names, self.epoch + 1)
-        if self.config.freeze:
-            disable_weight_decay(self._optimizer, frozen)
-        self._trainer.set_frozen(frozen)
+        self._trainer.set_frozen(self._freezer.freeze(self.state.epoch + 1))
         self._params.train_network = self._trainer.cell
 
     def _run_steps(self) -> bool:
@@ -297,16 +212,16 @@ class Run:
         terminated = False
         self._trainer.clear_seconds()
         ready = time.perf_counter()
-        batches = iter(self._source.read(self.epoch, self._position))
+        batches = iter(self._source.read(self.state.epoch, self.state.position))
         while True:
             begun = time.perf_counter()
             batch = next(batches, None)
             seconds["data"] += time.perf_counter() - begun
             if batch is None:
                 break
-            params.cur_step_num = self.step + 1
+            params.cur_step_num = self.state.step + 1
             params.train_dataset_element = batch.tensors
-            self._rates.set(self.step)
+            self._rates.set(self.state.step)
             callbacks.call("on_train_step_begin", context)
             watchdog.begin_step()
             begun = time.perf_counter()
@@ -317,15 +232,15 @@ class Run:
             seconds["step"] += ready - begun
             params.net_outputs = outputs
             self._pending.append((outputs, batch.samples))
-            self.step += 1
-            watchdog.end_step(self.step)
-            self._position += batch.samples
+            self.state.step += 1
+            watchdog.end_step(self.state.step)
+            self.state.position += batch.samples
             self._poll_checkpoints()
             callbacks.call("on_train_step_end", context)
             self._show_progress()
             if context.get_stop_requested():
                 break
-            if not self._source.is_finished(self._position) and (terminated or self._is_checkpoint_step()):
+            if not self._source.is_finished(self.state.position) and (terminated or self._is_checkpoint_step()):
                 self._collect_losses()
                 distributed.average_statistics(self._parts, self._network)
                 begun = time.perf_counter()
@@ -335,48 +250,21 @@ class Run:
                     self._exit()
         return terminated
 
-    def _report_ranks(self) -> list[float]:
-        """Return the seconds of a step by rank, without waiting for the others; log a warning about a slow one."""
-        seconds = [round(float(value), 5) for value in self._trainer.rank_seconds / self._trainer.timed_steps]
-        slow = distributed.find_straggler(seconds)
-        if slow is not None and self._worker.is_writer:
-            others = statistics.median(seconds[:slow] + seconds[slow + 1 :])
-            _logger.warning(
-                "epoch %d: worker %d is slow: %.4f s a step without waiting, the median of the others is %.4f s",
-                self.epoch + 1,
-                slow,
-                seconds[slow],
-                others,
-            )
-        return seconds
-
-    def _load_average(self) -> None:
-        average = self._trainer.read_average()
-        for parameter in self._network.get_parameters():
-            if parameter.name in average:
-                parameter.set_data(average[parameter.name])
-
     def _collect_losses(self) -> None:
         begun = time.perf_counter()
         for outputs, samples in self._pending:
             loss = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
             if self._params.loss_fn is None and self.config.train_step is None:
                 check_returned_loss(loss, self._network, self._source.raw)
-            self._loss_sum += float(np.mean(loss.asnumpy())) * samples
+            self.state.loss_sum += float(np.mean(loss.asnumpy())) * samples
         self._pending.clear()
         # The device computes asynchronously: reading a loss waits for its step.
         self._profile.seconds["step"] += time.perf_counter() - begun
 
-    def _record_metrics(self, values: dict[str, Any], eval_loss: float) -> dict[str, Any]:
-        plain = {name: np.asarray(value).tolist() for name, value in values.items()}
-        recorded = {"eval_loss": eval_loss, **plain}
-        self.metrics.update({name: float(value) for name, value in recorded.items() if isinstance(value, (int, float))})
-        return recorded
-
     def finish(self) -> Path | None:
         """Evaluate the final weights if a callback may have replaced them, and write the final checkpoint."""
-        if (self.stopped or self._best is not None) and self._validation is not None:
-            self._record_metrics(*self._validation.run())
+        if (self.state.stopped or self._best is not None) and self._validation is not None:
+            self.state.update_metrics(*self._validation.run())
         if self._progress is not None:
             self._progress.finish()
         output = self._output_dir
@@ -385,51 +273,23 @@ class Run:
         path = output / "checkpoint"
         if self._worker.is_writer:
             self._checkpoints.wait()
-            self._take_snapshot(is_final=True).write(path)
+            watchdog.mark_progress()
+            self.state.take_snapshot(is_final=True).write(path)
         return path
 
     def _is_checkpoint_step(self) -> bool:
         steps = self.config.checkpoint_steps
-        return steps is not None and self.step % steps == 0
+        return steps is not None and self.state.step % steps == 0
 
     def _write_checkpoint(self) -> None:
         """Write a checkpoint in the background."""
-        name = name_checkpoint(self.epoch, self.step)
-        if self._checkpoints.is_active and self._checkpoints.locate(name) != self.resumed_from:
-            self._checkpoints.submit(self._take_snapshot())
+        if self._checkpoints.is_active and self._checkpoints.locate(self.state.name) != self.resumed_from:
+            watchdog.mark_progress()
+            self._checkpoints.submit(self.state.take_snapshot())
 
     def _poll_checkpoints(self) -> None:
         self._checkpoints.poll()
         self._params.update(last_save_ckpt_step=self._checkpoints.step, latest_ckpt_file=self._checkpoints.latest)
-
-    def _take_snapshot(self, *, is_final: bool = False) -> Snapshot:
-        """Copy the state; a final checkpoint has none of callbacks and random numbers."""
-        watchdog.mark_progress()
-        callbacks, weights = copy_callbacks(() if is_final else self._callbacks.callbacks)
-        description = {
-            "epoch": self.epoch,
-            "step": self.step,
-            "seed": self.config.seed,
-            "network": self._description,
-            "metrics": dict(self.metrics),
-            "training": {
-                "epochs": self.config.epochs,
-                "steps_per_epoch": self._source.steps,
-                "batch_size": self._source.batch_size,
-                "samples": self._source.samples,
-                "workers": self._worker.size,
-                "position": self._position,
-                "loss_sum": self._loss_sum,
-                "stopped": self.stopped,
-                "callbacks": callbacks,
-            },
-            "preprocessing": self._preprocessing,
-        }
-        texts = {METRICS_FILE: self.history.to_text()}
-        if not is_final:
-            texts[RANDOM_FILE] = read_random_state()
-        parameters = copy_parameters(self._network, self._optimizer, self._further)
-        return Snapshot(description, {**parameters, **weights}, texts)
 
     def _exit(self) -> None:
         """Exit with 143 once the checkpoint is written, with all workers: a job ends the peers of one that exited."""
@@ -437,30 +297,17 @@ class Run:
         self._checkpoints.wait()
         distributed.sum_values(self._worker, [0])
         if self._worker.is_writer:
-            location = self._checkpoints.locate(name_checkpoint(self.epoch, self.step))
+            location = self._checkpoints.locate(self.state.name)
             saved = f"saved {location}" if location else "nothing saved"
             print(
-                f"SIGTERM after step {self.step}: {saved}; exiting with code {EXIT_CODE}", file=sys.stderr, flush=True
+                f"SIGTERM after step {self.state.step}: {saved}; exiting with code {EXIT_CODE}",
+                file=sys.stderr,
+                flush=True,
             )
         raise SystemExit(EXIT_CODE)
 
     def _show_progress(self) -> None:
-        now = time.monotonic()
-        if now - self._last_progress < _PROGRESS_SECONDS or not self._worker.is_writer:
-            return
-        self._last_progress = now
-        self._collect_losses()
-        self._emit(self.epoch + 1, self._loss_sum / max(self._position, 1), self.metrics)
-
-    def _report(self, record: dict[str, Any]) -> None:
-        if self._worker.is_writer:
-            self._emit(record["epoch"], record["loss"], self.metrics)
-        if self.config.verbose:
-            print(describe_epoch(record, self.config.epochs), flush=True)
-
-    def _emit(self, epoch: int, loss: float, metrics: dict[str, float]) -> None:
-        steps = self.config.epochs * self._source.steps
-        counts = {"epoch": epoch, "epochs": self.config.epochs, "step": self.step, "steps": steps}
-        events.emit("progress", "training.fit", **counts, loss=loss, metrics=metrics)
-        if self._progress is not None:
-            self._progress.update(**counts, metrics={**metrics, "loss": loss})
+        if self._progress is not None and self._progress.is_due:
+            self._collect_losses()
+            state = self.state
+            self._progress.update(epoch=state.epoch + 1, step=state.step, loss=state.loss, metrics=state.metrics)

@@ -1,8 +1,9 @@
-"""Parameters, optimizer state and random numbers in a checkpoint."""
+"""The state of a run, and its copy in a checkpoint: parameters, counters, callbacks and random numbers."""
 
 from __future__ import annotations
 
 import json
+import logging
 import random
 import re
 import sys
@@ -15,10 +16,157 @@ import numpy as np
 from mindspore import Tensor
 
 from kfp_mindspore.errors import CorruptBundleError, UserError
-from kfp_mindspore.formats.checkpoint import NETWORK_FILE, OPTIMIZER_FILE, Checkpoint, NetworkSpec
+from kfp_mindspore.formats.checkpoint import NETWORK_FILE, OPTIMIZER_FILE, Checkpoint, NetworkSpec, name_checkpoint
+from kfp_mindspore.formats.dataset import Dataset
+from kfp_mindspore.training.callbacks import copy_callbacks, restore_callbacks
+from kfp_mindspore.training.checkpointing import Snapshot
+from kfp_mindspore.training.config import TrainingConfig
+from kfp_mindspore.training.data import Source
 from kfp_mindspore.training.dropout import COUNTER_PREFIX
+from kfp_mindspore.training.history import METRICS_FILE, History, read_history
 
+_RANDOM_FILE = "random.json"
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_logger = logging.getLogger(__name__)
+
+
+class TrainingState:
+    """The state of a run between two steps, which a checkpoint contains.
+
+    Args:
+        config: The options.
+        network: The network.
+        description: How to build it.
+        optimizer: The optimizer.
+        further: Other parameters that are trained or updated.
+        source: The samples.
+        callbacks: The run's callbacks.
+        workers: Number of workers.
+
+    Attributes:
+        epoch: Number of epochs completed.
+        step: Number of optimizer steps done.
+        position: Samples of the current epoch done by all workers.
+        loss_sum: Sum of their losses.
+        stopped: Whether a callback requested a stop.
+        metrics: Newest metrics by name.
+        history: The epochs' records.
+    """
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        *,
+        network: Any,
+        description: NetworkSpec,
+        optimizer: Any,
+        further: Sequence[Any],
+        source: Source,
+        callbacks: Sequence[Any],
+        workers: int,
+    ) -> None:
+        self.epoch = 0
+        self.step = 0
+        self.position = 0
+        self.loss_sum = 0.0
+        self.stopped = False
+        self.metrics: dict[str, float] = {}
+        self.history = History(None)
+        self._config = config
+        self._network = network
+        self._description = description
+        self._optimizer = optimizer
+        self._further = further
+        self._source = source
+        self._callbacks = callbacks
+        self._workers = workers
+
+    @property
+    def name(self) -> str:
+        """Name of a checkpoint of this state."""
+        return name_checkpoint(self.epoch, self.step)
+
+    @property
+    def loss(self) -> float:
+        """Mean loss of the epoch's samples so far."""
+        return self.loss_sum / max(self.position, 1)
+
+    def update_metrics(self, values: Mapping[str, Any], eval_loss: float) -> dict[str, Any]:
+        """Add the numbers of an evaluation to `metrics`, and return all of its values as JSON types."""
+        plain = {"eval_loss": eval_loss, **{name: np.asarray(value).tolist() for name, value in values.items()}}
+        self.metrics.update({name: float(value) for name, value in plain.items() if isinstance(value, (int, float))})
+        return plain
+
+    def open_history(self, path: Path | None, found: Checkpoint | None) -> None:
+        """Begin the records of epochs with those of a checkpoint, in the file `path` unless it is None."""
+        self.history = History(path, [] if found is None else read_history(found.path / METRICS_FILE))
+
+    def load(self, found: Checkpoint, location: Path | str | None) -> None:
+        """Load parameters, counters and metrics.
+
+        Args:
+            found: The checkpoint.
+            location: Its path or URI, for messages.
+
+        Raises:
+            UserError: It is a checkpoint of another network or optimizer.
+            CorruptBundleError: A file is no MindSpore checkpoint.
+        """
+        config, source, training = self._config, self._source, found.training
+        _load_parameters(found, self._network, self._optimizer, self._further)
+        self.epoch, self.step = found.epoch, found.step
+        self.metrics = dict(found.metrics)
+        self.stopped = bool(training.get("stopped")) and training.get("epochs") == config.epochs
+        if found.seed != config.seed:
+            _logger.warning("%s was trained with seed %d, this run has seed %d", location, found.seed, config.seed)
+        # Without `samples` a checkpoint of an earlier version, whose unit is the step.
+        if "samples" in training:
+            unit, is_same = 1, training["samples"] == source.samples
+        else:
+            unit = source.batch_size
+            is_same = (training.get("steps_per_epoch"), training.get("batch_size")) == (source.steps, unit)
+        if is_same:
+            self.position = int(training.get("position", 0)) * unit
+            self.loss_sum = float(training.get("loss_sum", 0.0)) * unit
+        elif training.get("position"):
+            _logger.warning(
+                "%s has other samples than this run: epoch %d starts at its first one", location, self.epoch + 1
+            )
+
+    def load_after_begin(self, found: Checkpoint) -> None:
+        """Load what `on_train_begin` resets: the state of callbacks and random numbers."""
+        restore_callbacks(self._callbacks, found.training.get("callbacks", ()), found.path)
+        if _RANDOM_FILE in found.files:
+            _restore_random_state((found.path / _RANDOM_FILE).read_text(encoding="utf-8"))
+
+    def take_snapshot(self, *, is_final: bool = False) -> Snapshot:
+        """Copy the state; a final checkpoint has none of callbacks and random numbers."""
+        source = self._source
+        callbacks, weights = copy_callbacks(() if is_final else self._callbacks)
+        description = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "seed": self._config.seed,
+            "network": self._description,
+            "metrics": dict(self.metrics),
+            "training": {
+                "epochs": self._config.epochs,
+                "steps_per_epoch": source.steps,
+                "batch_size": source.batch_size,
+                "samples": source.samples,
+                "workers": self._workers,
+                "position": self.position,
+                "loss_sum": self.loss_sum,
+                "stopped": self.stopped,
+                "callbacks": callbacks,
+            },
+            "preprocessing": source.raw.preprocessing if isinstance(source.raw, Dataset) else {},
+        }
+        texts = {METRICS_FILE: self.history.to_text()}
+        if not is_final:
+            texts[_RANDOM_FILE] = _read_random_state()
+        parameters = _copy_parameters(self._network, self._optimizer, self._further)
+        return Snapshot(description, {**parameters, **weights}, texts)
 
 
 def describe_network(network: Any, factory: str | None, arguments: Mapping[str, Any] | None) -> NetworkSpec:
@@ -43,22 +191,13 @@ def describe_network(network: Any, factory: str | None, arguments: Mapping[str, 
     return NetworkSpec(factory, plain)
 
 
-def copy_parameters(network: Any, optimizer: Any, further: Sequence[Any]) -> dict[str, list[dict[str, Any]]]:
-    """Copy the parameters to host memory.
-
-    Args:
-        network: The network.
-        optimizer: The optimizer.
-        further: Other parameters that are trained or updated.
-
-    Returns:
-        The arguments of `mindspore.save_checkpoint` for network.ckpt and optimizer.ckpt, by file name.
-    """
+def _copy_parameters(network: Any, optimizer: Any, further: Sequence[Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return copies as the arguments of `mindspore.save_checkpoint`, by file name."""
     own, state = _split_parameters(network, optimizer)
     return {NETWORK_FILE: _copy(own), OPTIMIZER_FILE: _copy([*state, *further])}
 
 
-def read_random_state() -> str:
+def _read_random_state() -> str:
     """Return the state of the generators of Python, NumPy and MindSpore as JSON."""
     generator: Any = np.random.get_state()
     name, key, *rest = generator
@@ -71,8 +210,8 @@ def read_random_state() -> str:
     )
 
 
-def restore_random_state(text: str) -> None:
-    """Restore `read_random_state`."""
+def _restore_random_state(text: str) -> None:
+    """Restore `_read_random_state`."""
     state = json.loads(text)
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
@@ -81,13 +220,7 @@ def restore_random_state(text: str) -> None:
     mindspore.set_rng_state(Tensor(np.asarray(state["mindspore"], np.uint8)))
 
 
-def load_parameters(checkpoint: Checkpoint, network: Any, optimizer: Any, further: Sequence[Any]) -> None:
-    """Load a checkpoint's parameters, optimizer state and `further` parameters.
-
-    Raises:
-        UserError: A parameter is missing or has another shape, as in the checkpoint of another network or optimizer.
-        CorruptBundleError: A file is no MindSpore checkpoint.
-    """
+def _load_parameters(checkpoint: Checkpoint, network: Any, optimizer: Any, further: Sequence[Any]) -> None:
     own, state = _split_parameters(network, optimizer)
     _load(own, checkpoint.network_file)
     _load([*state, *further], checkpoint.optimizer_file)

@@ -318,6 +318,11 @@ class Trainer:
         self.rank_seconds = np.zeros(self._worker.size)
         self.timed_steps = 0
 
+    @property
+    def mean_rank_seconds(self) -> list[float]:
+        """Mean seconds of a step by rank since `clear_seconds`; empty where none were measured."""
+        return (self.rank_seconds / self.timed_steps).tolist() if self.timed_steps else []
+
     def read_average(self) -> dict[str, Any]:
         """Return the averaged weights by the names of the optimizer's parameters; empty without averaging."""
         if self.state.average is None:
@@ -326,18 +331,22 @@ class Trainer:
             weight.name: average for weight, average in zip(self._optimizer.parameters, self.state.average, strict=True)
         }
 
+    def load_average(self) -> None:
+        """Set the network's weights to the averaged ones, if there are any."""
+        averages = self.read_average()
+        for weight in self._optimizer.parameters if averages else ():
+            weight.set_data(Tensor(averages[weight.name].asnumpy().copy()))
+
     @contextlib.contextmanager
     def use_average(self) -> Iterator[None]:
         """Set the network's weights to the averaged ones for the block."""
-        averages = self.read_average()
-        kept = []
-        for weight in self._optimizer.parameters if averages else ():
-            kept.append(Tensor(weight.asnumpy().copy()))
-            weight.set_data(Tensor(averages[weight.name].asnumpy().copy()))
+        weights = self._optimizer.parameters if self.state.average is not None else ()
+        kept = [Tensor(weight.asnumpy().copy()) for weight in weights]
+        self.load_average()
         try:
             yield
         finally:
-            for weight, value in zip(self._optimizer.parameters, kept, strict=False):
+            for weight, value in zip(weights, kept, strict=True):
                 weight.set_data(value)
 
     def _run_own(self, batch: Batch, stop: bool) -> tuple[Any, bool]:

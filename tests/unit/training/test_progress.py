@@ -99,13 +99,13 @@ def environment(trainer: TrainerServer, tmp_path: Path) -> dict[str, str]:
 
 
 def update(reporter: ProgressReporter, step: int) -> None:
-    reporter.update(epoch=1, epochs=2, step=step, steps=20, metrics={"loss": 0.3125, "accuracy": 1.0})
+    reporter.update(epoch=1, step=step, loss=0.3125, metrics={"loss": 0.5, "accuracy": 1.0})
 
 
 def test_the_trainer_receives_progress_and_metrics(
     trainer: TrainerServer, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    reporter = ProgressReporter(environment)
+    reporter = ProgressReporter(2, 10, environment)
     update(reporter, 1)
     trainer.wait(1)
     # The kubelet rotates the token.
@@ -129,7 +129,7 @@ def test_a_failing_trainer_is_reported_once(
     trainer: TrainerServer, environment: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     trainer.status = 403
-    reporter = ProgressReporter(environment)
+    reporter = ProgressReporter(2, 10, environment)
     for count in (1, 2):
         update(reporter, count)
         trainer.wait(count)
@@ -142,7 +142,7 @@ def test_a_failing_trainer_is_reported_once(
 def test_missing_files_do_not_fail_the_training(
     environment: dict[str, str], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reporter = ProgressReporter(environment | {name: "/missing"})
+    reporter = ProgressReporter(2, 10, environment | {name: "/missing"})
     update(reporter, 1)
     reporter.finish()
     assert len(caplog.records) == 1
@@ -154,7 +154,7 @@ def test_a_trainer_without_response_does_not_delay_steps(
 ) -> None:
     monkeypatch.setattr(progress, "_CLOSE_SECONDS", 0.01)
     trainer.released.clear()
-    reporter = ProgressReporter(environment)
+    reporter = ProgressReporter(2, 10, environment)
     for step in range(1, 20):
         update(reporter, step)
     reporter.finish()
@@ -163,7 +163,7 @@ def test_a_trainer_without_response_does_not_delay_steps(
 
 def test_the_backend_reads_a_file_or_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for target in (str(tmp_path / "progress.json"), "-"):
-        reporter = ProgressReporter({"KFP_MINDSPORE_PROGRESS": target})
+        reporter = ProgressReporter(2, 10, {"KFP_MINDSPORE_PROGRESS": target})
         update(reporter, 1)
         # Too early for a second report.
         update(reporter, 2)
@@ -181,7 +181,7 @@ def test_the_backend_reads_a_file_or_a_line(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_an_unwritable_file_does_not_fail_the_training(caplog: pytest.LogCaptureFixture) -> None:
-    reporter = ProgressReporter({"KFP_MINDSPORE_PROGRESS": "/missing/progress.json"})
+    reporter = ProgressReporter(2, 10, {"KFP_MINDSPORE_PROGRESS": "/missing/progress.json"})
     update(reporter, 1)
     reporter.finish()
     assert len(caplog.records) == 1
@@ -189,7 +189,7 @@ def test_an_unwritable_file_does_not_fail_the_training(caplog: pytest.LogCapture
 
 def test_nothing_starts_without_receivers() -> None:
     before = threading.active_count()
-    reporter = ProgressReporter({})
+    reporter = ProgressReporter(2, 10, {})
     update(reporter, 1)
     reporter.finish()
     assert threading.active_count() == before

@@ -1,0 +1,73 @@
+"""The report of an epoch: its record for metrics.jsonl, its line of text, and a warning about a slow worker."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kfp_mindspore.training.data import Source
+from kfp_mindspore.training.distributed import find_straggler
+from kfp_mindspore.training.state import TrainingState
+
+_logger = logging.getLogger(__name__)
+
+
+def build_record(
+    state: TrainingState, source: Source, *, rate: Any, samples: int, seconds: float, rank_seconds: Sequence[float]
+) -> dict[str, Any]:
+    """Return the record of the present epoch without its evaluation.
+
+    Args:
+        state: After the last step of the epoch.
+        source: The samples.
+        rate: Learning rate of the last step; a list for parameter groups.
+        samples: Samples of all workers in `seconds`.
+        seconds: Wall-clock time of the steps.
+        rank_seconds: Seconds of a step by rank, without waiting for the others; () where they are not measured.
+    """
+    record: dict[str, Any] = {
+        "epoch": state.epoch + 1,
+        "step": state.step,
+        "loss": state.loss,
+        "learning_rate": rate,
+        "samples_per_second": round(samples / seconds, 1),
+    }
+    if source.layout.tokens:
+        record["tokens_per_second"] = round(samples * source.layout.tokens / seconds, 1)
+    if rank_seconds:
+        record["rank_seconds"] = [round(value, 5) for value in rank_seconds]
+    return record
+
+
+def warn_about_straggler(record: Mapping[str, Any]) -> None:
+    """Log a warning that names the slow worker of an epoch, if there is one."""
+    seconds = record.get("rank_seconds")
+    slow = find_straggler(seconds) if seconds else None
+    if slow is not None:
+        _logger.warning(
+            "epoch %d: worker %d is slow: %.4f s a step without waiting, the median of the others is %.4f s",
+            record["epoch"],
+            slow,
+            seconds[slow],
+            statistics.median(seconds[:slow] + seconds[slow + 1 :]),
+        )
+
+
+def describe_epoch(record: Mapping[str, Any], epochs: int) -> str:
+    """Return an epoch's record as a line of text.
+
+    Args:
+        record: Of `fit`.
+        epochs: Total number of epochs.
+    """
+    validation = "".join(
+        f", {name} {value:.4f}" for name, value in record.get("validation", {}).items() if isinstance(value, float)
+    )
+    unit = "tokens" if "tokens_per_second" in record else "samples"
+    seconds = ", ".join(f"{name} {value:.2f}" for name, value in record["seconds"].items() if value >= 0.005)
+    return (
+        f"epoch {record['epoch']}/{epochs}: loss {record['loss']:.4f}{validation}, "
+        f"{record[f'{unit}_per_second']:.0f} {unit}/s" + (f" (seconds: {seconds})" if seconds else "")
+    )
