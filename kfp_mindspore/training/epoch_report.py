@@ -43,9 +43,8 @@ def build_record(
 
 def warn_about_straggler(record: Mapping[str, Any]) -> None:
     """Log a warning that names the slow worker of an epoch, if there is one."""
-    seconds = record.get("rank_seconds")
-    slow = find_straggler(seconds) if seconds else None
-    if slow is not None:
+    seconds = record.get("rank_seconds", [])
+    if seconds and (slow := find_straggler(seconds)) is not None:
         _logger.warning(
             "epoch %d: worker %d is slow: %.4f s a step without waiting, the median of the others is %.4f s",
             record["epoch"],

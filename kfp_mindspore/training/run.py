@@ -132,8 +132,8 @@ class Run:
                 print(f"resuming from {self.resumed_from}: {done}", flush=True)
         else:
             distributed.broadcast_parameters(self._parts, self._network.get_parameters())
-        writes = self._output_dir is not None and self._worker.is_writer
-        state.open_history(self._output_dir / METRICS_FILE if writes else None, found)
+        output = self._output_dir if self._worker.is_writer else None
+        state.open_history(None if output is None else output / METRICS_FILE, found)
 
     def train(self) -> None:
         """Run the remaining epochs."""
