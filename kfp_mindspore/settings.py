@@ -65,6 +65,7 @@ SCHEDULER_HOST_VARIABLE = "MS_SCHED_HOST"
 SCHEDULER_PORT_VARIABLE = "MS_SCHED_PORT"
 WORKER_COUNT_VARIABLE = "MS_WORKER_NUM"
 NODE_ID_VARIABLE = "MS_NODE_ID"
+SERVER_COUNT_VARIABLE = "MS_SERVER_NUM"
 # Time-out of every collective in seconds, not a failure detector: a busy peer that exceeds it fails all workers.
 # MindSpore's own default is 30.
 NODE_TIMEOUT_VARIABLE = "MS_NODE_TIMEOUT"

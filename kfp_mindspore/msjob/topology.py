@@ -18,8 +18,7 @@ from kfp_mindspore.msjob.names import (
     SCHEDULER,
     WORKER,
 )
-from kfp_mindspore.msjob.spec import ReplicaSpec
-from kfp_mindspore.msjob.types import MSJob
+from kfp_mindspore.msjob.spec import JobManifest, ReplicaSpec
 from kfp_mindspore.settings import (
     CORES_VARIABLE,
     NODE_ID_VARIABLE,
@@ -29,12 +28,12 @@ from kfp_mindspore.settings import (
     SCHEDULER_HOST_VARIABLE,
     SCHEDULER_PORT_VARIABLE,
     SCHEDULER_ROLE,
+    SERVER_COUNT_VARIABLE,
     TOPOLOGY_DEFAULTS,
     WORKER_COUNT_VARIABLE,
     WORKER_ROLE,
 )
 
-SERVER_COUNT_VARIABLE = "MS_SERVER_NUM"
 ROLES = {SCHEDULER: SCHEDULER_ROLE, PARAMETER_SERVER: PARAMETER_SERVER_ROLE, WORKER: WORKER_ROLE}
 # Variables of a topology that a template cannot set; those of TOPOLOGY_DEFAULTS it can.
 VARIABLES = (
@@ -98,7 +97,7 @@ class Topology:
     scheduler_port: int | None
 
 
-def is_standalone(job: MSJob, workers: int | None = None) -> bool:
+def is_standalone(job: JobManifest, workers: int | None = None) -> bool:
     """Return whether a job is one plain process: one worker and no parameter server.
 
     Args:
@@ -108,16 +107,14 @@ def is_standalone(job: MSJob, workers: int | None = None) -> bool:
     return (workers or get_requested_workers(job)) == 1 and PARAMETER_SERVER not in job.ms_replica_specs
 
 
-def get_scheduler_port(job: MSJob) -> int:
-    """Return the scheduler's port on a cluster: the container port `msjob-port` of its template, or 2222."""
+def get_scheduler_port(job: JobManifest, default: int = DEFAULT_PORT) -> int:
+    """Return the scheduler's port on a cluster: the container port `msjob-port` of its template, or the default."""
     spec = job.ms_replica_specs.get(SCHEDULER) or job.ms_replica_specs[WORKER]
-    for port in spec.container.get("ports") or []:
-        if port.get("name") == PORT_NAME:
-            return int(port["containerPort"])
-    return DEFAULT_PORT
+    named = (port for port in spec.container.get("ports") or [] if port.get("name") == PORT_NAME)
+    return next((int(port["containerPort"]) for port in named), default)
 
 
-def build_topology(spec: MSJob, endpoints: Endpoints, workers: int | None = None) -> Topology:
+def build_topology(spec: JobManifest, endpoints: Endpoints, workers: int | None = None) -> Topology:
     """Compute the topology of a job.
 
     A job of one worker is one process without MS_*. Otherwise a scheduler is added; without a template of its own it

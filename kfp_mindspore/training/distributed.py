@@ -25,12 +25,14 @@ from kfp_mindspore.settings import (
     HANG_EXIT_CODE,
     HEARTBEAT_VARIABLE,
     NODE_ID_VARIABLE,
+    PARAMETER_SERVER_ROLE,
     PEER_LOST_EXIT_CODE,
     REQUESTED_WORKERS_VARIABLE,
     ROLE_VARIABLE,
     SCHEDULER_HOST_VARIABLE,
     SCHEDULER_PORT_VARIABLE,
     SCHEDULER_ROLE,
+    SERVER_COUNT_VARIABLE,
     WORKER_COUNT_VARIABLE,
     WORKER_ROLE,
 )
@@ -40,8 +42,6 @@ from kfp_mindspore.training.watchdog import read_hang_seconds
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_SERVER_ROLE = "MS_PSERVER"
-_SERVER_COUNT_VARIABLE = "MS_SERVER_NUM"
 _REQUIRED = (SCHEDULER_HOST_VARIABLE, SCHEDULER_PORT_VARIABLE, WORKER_COUNT_VARIABLE)
 # Time-out of init() in seconds (MindSpore 2.9), by default 1800: until all members have joined.
 _TIMEOUT_VARIABLE = "MS_TOPO_TIMEOUT"
@@ -89,12 +89,13 @@ def init_distributed() -> WorkerInfo:
         Rank and number of workers; rank 0 of 1 without MS_ROLE.
 
     Raises:
-        UserError: The role is unknown, a variable that it needs is missing, or KFP_MINDSPORE_HANG_SECONDS is wrong.
+        UserError: The role is unknown, a variable that it needs is missing or no number, or KFP_MINDSPORE_HANG_SECONDS
+            is wrong.
     """
     role = os.environ.get(ROLE_VARIABLE)
     if not role:
-        return WorkerInfo(requested=_read_requested())
-    if role == _SERVER_ROLE or int(os.environ.get(_SERVER_COUNT_VARIABLE) or 0):
+        return WorkerInfo(requested=_read_number(REQUESTED_WORKERS_VARIABLE, "1"))
+    if role == PARAMETER_SERVER_ROLE or _read_number(SERVER_COUNT_VARIABLE, "0"):
         raise UserError(
             "the job has parameter servers, which MindSpore 2.9 cannot train with: it has no Cell.set_param_ps",
             hint="Train by allreduce: remove the PS replicas from the job; `fit` reduces the gradients of its workers.",
@@ -104,6 +105,9 @@ def init_distributed() -> WorkerInfo:
     missing = [name for name in _REQUIRED if not os.environ.get(name)]
     if missing:
         raise UserError(f"{ROLE_VARIABLE} is {role}, but {', '.join(missing)} is not set")
+    _read_number(WORKER_COUNT_VARIABLE, least=1)
+    _read_number(SCHEDULER_PORT_VARIABLE, least=1, most=65535)
+    requested = _read_number(REQUESTED_WORKERS_VARIABLE, "1")
     import_mindspore()
     from mindspore import communication
 
@@ -113,7 +117,7 @@ def init_distributed() -> WorkerInfo:
         # MindSpore 2.9 exits inside init(); a version that returns has finished serving too.
         raise SystemExit(0)
     size = communication.get_group_size()
-    return WorkerInfo(rank=communication.get_rank(), size=size, requested=max(_read_requested(), size))
+    return WorkerInfo(rank=communication.get_rank(), size=size, requested=max(requested, size))
 
 
 def bind_to_cores() -> None:
@@ -293,8 +297,9 @@ def is_lost_peer(error: Exception) -> bool:
     return bool(_LOST_PEER.search(str(error)))
 
 
-def _read_requested() -> int:
-    value = os.environ.get(REQUESTED_WORKERS_VARIABLE) or "1"
-    if not value.isdecimal():
-        raise UserError(f"{REQUESTED_WORKERS_VARIABLE}: must be a number of workers, got {value!r}")
+def _read_number(variable: str, default: str = "", *, least: int = 0, most: int | None = None) -> int:
+    value = os.environ.get(variable) or default
+    if not value.isdecimal() or int(value) < least or (most is not None and int(value) > most):
+        limits = f"of at least {least}" if most is None else f"of {least} to {most}"
+        raise UserError(f"{variable}: must be a number {limits}, got {value!r}")
     return int(value)

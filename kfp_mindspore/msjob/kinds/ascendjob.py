@@ -20,7 +20,6 @@ from kfp_mindspore.msjob.kinds.common import (
     copy_template,
     count_devices,
     find_container,
-    get_port,
     note_dropped,
     refuse_parameter_servers,
     remove_variables,
@@ -28,6 +27,7 @@ from kfp_mindspore.msjob.kinds.common import (
 )
 from kfp_mindspore.msjob.names import CONTAINER_NAME, PORT_NAME, SCHEDULER, WORKER, resolve_replica_type
 from kfp_mindspore.msjob.spec import JobManifest
+from kfp_mindspore.msjob.topology import get_scheduler_port
 from kfp_mindspore.settings import WORKER_COUNT_VARIABLE
 
 _NAME = "AscendJob"
@@ -74,7 +74,7 @@ def _build_replica(job: JobManifest, kind: str, notes: Notes) -> Manifest:
     container = find_container(template)
     container["name"] = _CONTAINER
     ports = [item for item in container.get("ports") or [] if item.get("name") != PORT_NAME]
-    container["ports"] = [*ports, {"name": _PORT, "containerPort": get_port(job)}]
+    container["ports"] = [*ports, {"name": _PORT, "containerPort": get_scheduler_port(job)}]
     if kind == WORKER:
         if not count_devices(container):
             path = f"spec.msReplicaSpecs.{WORKER}.template.spec.containers[0].resources"

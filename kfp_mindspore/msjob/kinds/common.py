@@ -10,33 +10,20 @@ from typing import Any
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob.changes import Change
-from kfp_mindspore.msjob.names import (
-    API_VERSION,
-    CONTAINER_NAME,
-    DEFAULT_PORT,
-    KIND,
-    PARAMETER_SERVER,
-    PORT_NAME,
-    SCHEDULER,
-    WORKER,
-)
+from kfp_mindspore.msjob.names import API_VERSION, CONTAINER_NAME, KIND, PARAMETER_SERVER, WORKER
 from kfp_mindspore.msjob.spec import JobManifest
+from kfp_mindspore.msjob.topology import ROLES, VARIABLES, get_scheduler_port
 from kfp_mindspore.settings import (
-    NODE_ID_VARIABLE,
     ROLE_VARIABLE,
     SCHEDULER_HOST_VARIABLE,
     SCHEDULER_PORT_VARIABLE,
+    SERVER_COUNT_VARIABLE,
     WORKER_COUNT_VARIABLE,
 )
 
 Manifest = dict[str, Any]
 _ENTRYPOINT = ["-m", "kfp_mindspore.msjob.entrypoint", "--"]
 _PYTHON = re.compile(r"(.*/)?python[0-9.]*")
-SERVER_COUNT_VARIABLE = "MS_SERVER_NUM"
-_CLUSTER_VARIABLES = (
-    *(ROLE_VARIABLE, SCHEDULER_HOST_VARIABLE, SCHEDULER_PORT_VARIABLE, WORKER_COUNT_VARIABLE),
-    *(SERVER_COUNT_VARIABLE, NODE_ID_VARIABLE),
-)
 _DEVICES = ("nvidia.com/", "amd.com/", "huawei.com/")
 _RUN_POLICY = "spec.runPolicy"
 
@@ -143,20 +130,45 @@ def set_variables(container: Manifest, variables: Mapping[str, str]) -> None:
     container["env"] = [*({"name": name, "value": value} for name, value in variables.items()), *own]
 
 
+def set_cluster_variables(container: Manifest, job: JobManifest, replica_type: str, host: str, notes: Notes) -> None:
+    """Set role, number of workers and scheduler of a replica type, and put the entry point before its command."""
+    variables = {
+        ROLE_VARIABLE: ROLES[replica_type],
+        SCHEDULER_HOST_VARIABLE: host,
+        SCHEDULER_PORT_VARIABLE: str(get_scheduler_port(job)),
+        WORKER_COUNT_VARIABLE: str(job.workers),
+    }
+    if (servers := job.ms_replica_specs.get(PARAMETER_SERVER)) is not None:
+        variables[SERVER_COUNT_VARIABLE] = str(servers.replicas or 1)
+    set_variables(container, variables)
+    wrap_command(container, f"spec.msReplicaSpecs.{replica_type}.template.spec.containers[0]", notes)
+
+
+def read_template(given: Mapping[str, Any], container_name: str = CONTAINER_NAME, **fields: Any) -> Manifest:
+    """Return the template of an MSJob for that of another kind.
+
+    Args:
+        given: The template.
+        container_name: Name of the container that trains.
+        **fields: Fields of this container that replace the template's.
+    """
+    template = copy.deepcopy(dict(given))
+    template["spec"].pop("restartPolicy", None)
+    container = find_container(template, container_name)
+    container.update(copy.deepcopy(fields), name=CONTAINER_NAME)
+    if "command" in container:
+        container["command"] = unwrap_command(container["command"])
+    remove_variables(container)
+    return template
+
+
 def remove_variables(container: Manifest, extra: Iterable[str] = ()) -> None:
     """Remove the variables of the cluster, which each backend sets itself."""
-    names = {*_CLUSTER_VARIABLES, *extra}
+    names = {*VARIABLES, *extra}
     env = [item for item in container.get("env") or [] if item.get("name") not in names]
     container.pop("env", None)
     if env:
         container["env"] = env
-
-
-def get_port(job: JobManifest, default: int = DEFAULT_PORT) -> int:
-    """Return the container port `msjob-port` of the scheduler's template, or the default."""
-    spec = job.ms_replica_specs.get(SCHEDULER) or job.ms_replica_specs[WORKER]
-    named = (port for port in spec.container.get("ports") or [] if port.get("name") == PORT_NAME)
-    return next((int(port["containerPort"]) for port in named), default)
 
 
 def refuse_parameter_servers(job: JobManifest, kind: str) -> None:

@@ -11,13 +11,13 @@ from kfp_mindspore.msjob.kinds.common import (
     copy_metadata,
     copy_template,
     find_container,
-    get_port,
     note_dropped,
     refuse_parameter_servers,
     wrap_command,
 )
 from kfp_mindspore.msjob.names import API_VERSION, FIRST_API_VERSION, KIND, PARAMETER_SERVER, SCHEDULER, WORKER
 from kfp_mindspore.msjob.spec import JobManifest
+from kfp_mindspore.msjob.topology import get_scheduler_port
 
 _RUN_POLICY = (
     *("activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "schedulingPolicy"),
@@ -51,7 +51,7 @@ def export_first(job: JobManifest, notes: Notes) -> list[Manifest]:
     template = copy_template(job, WORKER)
     policy = job.ms_replica_specs[WORKER].restart_policy or "Never"
     template["spec"]["restartPolicy"] = "OnFailure" if policy == "ExitCode" else policy
-    port = get_port(job)
+    port = get_scheduler_port(job)
     if job.workers > 1:
         wrap_command(find_container(template), f"spec.msReplicaSpecs.{WORKER}.template.spec.containers[0]", notes)
     replicas = [{"replicaType": "MASTER", "replicas": 1, "masterPort": port, "template": template}]

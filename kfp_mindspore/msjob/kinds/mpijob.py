@@ -23,7 +23,6 @@ from kfp_mindspore.msjob.kinds.common import (
     count_devices,
     drop_empty,
     find_container,
-    get_port,
     note_dropped,
     refuse_parameter_servers,
     remove_variables,
@@ -33,6 +32,7 @@ from kfp_mindspore.msjob.kinds.common import (
 )
 from kfp_mindspore.msjob.names import CONTAINER_NAME, SCHEDULER, WORKER
 from kfp_mindspore.msjob.spec import JobManifest
+from kfp_mindspore.msjob.topology import get_scheduler_port
 from kfp_mindspore.settings import SCHEDULER_HOST_VARIABLE, SCHEDULER_PORT_VARIABLE
 
 _NAME = "MPIJob"
@@ -75,7 +75,7 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
     launcher_container = copy.deepcopy({name: container[name] for name in _LAUNCHER_FIELDS if name in container})
     variables = {
         SCHEDULER_HOST_VARIABLE: f"{job.name}-worker-0.{job.name}",
-        SCHEDULER_PORT_VARIABLE: str(get_port(job, DEFAULT_SCHEDULER_PORT)),
+        SCHEDULER_PORT_VARIABLE: str(get_scheduler_port(job, DEFAULT_SCHEDULER_PORT)),
     }
     set_variables(launcher_container, variables)
     names = ["PATH", *(item["name"] for item in launcher_container["env"])]

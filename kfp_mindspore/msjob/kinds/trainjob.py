@@ -19,25 +19,14 @@ from kfp_mindspore.msjob.kinds.common import (
     copy_template,
     drop_empty,
     find_container,
-    get_port,
     note_dropped,
+    read_template,
     refuse_parameter_servers,
-    remove_variables,
     restarts,
-    set_variables,
-    unwrap_command,
-    wrap_command,
+    set_cluster_variables,
 )
-from kfp_mindspore.msjob.names import CONTAINER_NAME, SCHEDULER, WORKER
+from kfp_mindspore.msjob.names import SCHEDULER, WORKER
 from kfp_mindspore.msjob.spec import JobManifest
-from kfp_mindspore.settings import (
-    ROLE_VARIABLE,
-    SCHEDULER_HOST_VARIABLE,
-    SCHEDULER_PORT_VARIABLE,
-    SCHEDULER_ROLE,
-    WORKER_COUNT_VARIABLE,
-    WORKER_ROLE,
-)
 
 _NAME = "TrainJob"
 _RUNTIME = "ClusterTrainingRuntime"
@@ -96,17 +85,7 @@ def _build_replicated_job(job: JobManifest, replica_type: str, name: str, notes:
     template["spec"]["restartPolicy"] = "Never"
     template["spec"]["containers"].sort(key=lambda item: item is not container)
     if job.workers > 1:
-        host = f"{job.name}-{_SCHEDULER}-0-0.{job.name}"
-        set_variables(
-            container,
-            {
-                ROLE_VARIABLE: SCHEDULER_ROLE if replica_type == SCHEDULER else WORKER_ROLE,
-                SCHEDULER_HOST_VARIABLE: host,
-                SCHEDULER_PORT_VARIABLE: str(get_port(job)),
-                WORKER_COUNT_VARIABLE: str(job.workers),
-            },
-        )
-        wrap_command(container, f"spec.msReplicaSpecs.{replica_type}.template.spec.containers[0]", notes)
+        set_cluster_variables(container, job, replica_type, f"{job.name}-{_SCHEDULER}-0-0.{job.name}", notes)
     count = job.workers if name == _NODE else 1
     spec: Manifest = {
         "completionMode": "Indexed",
@@ -144,22 +123,14 @@ def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
     for replica_type, key in ((SCHEDULER, _SCHEDULER), (WORKER, _NODE)):
         if key not in replicated:
             continue
-        template = copy.deepcopy(replicated[key]["template"])
-        template["spec"].pop("restartPolicy", None)
-        container = find_container(template, _NODE)
-        container["name"] = CONTAINER_NAME
-        if key == _NODE:
-            container.update({name: copy.deepcopy(trainer[name]) for name in _TRAINER_FIELDS if name in trainer})
-            if "resourcesPerNode" in trainer:
-                container["resources"] = trainer["resourcesPerNode"]
-        if "command" in container:
-            container["command"] = unwrap_command(container["command"])
-        remove_variables(container)
+        fields = {name: trainer[name] for name in _TRAINER_FIELDS if name in trainer} if key == _NODE else {}
+        if key == _NODE and "resourcesPerNode" in trainer:
+            fields["resources"] = trainer["resourcesPerNode"]
         count = trainer.get("numNodes") or (runtime["spec"].get("mlPolicy") or {}).get("numNodes") or 1
         replicas[replica_type] = {
             "replicas": count if key == _NODE else 1,
             "restartPolicy": policy,
-            "template": template,
+            "template": read_template(replicated[key]["template"], _NODE, **fields),
         }
     run_policy = {
         "activeDeadlineSeconds": replicated[_NODE].get("activeDeadlineSeconds"),

@@ -6,11 +6,9 @@ The plugin `svc` makes a headless Service with the job's name, so that the sched
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from kfp_mindspore.msjob.kinds.common import (
-    SERVER_COUNT_VARIABLE,
     JobKind,
     Manifest,
     Notes,
@@ -20,43 +18,24 @@ from kfp_mindspore.msjob.kinds.common import (
     copy_template,
     drop_empty,
     find_container,
-    get_port,
     note_dropped,
-    remove_variables,
+    read_template,
     restarts,
-    set_variables,
-    unwrap_command,
-    wrap_command,
+    set_cluster_variables,
 )
-from kfp_mindspore.msjob.names import (
-    CONTAINER_NAME,
-    PARAMETER_SERVER,
-    REPLICA_TYPES,
-    SCHEDULER,
-    WORKER,
-    resolve_replica_type,
-)
+from kfp_mindspore.msjob.names import REPLICA_TYPES, SCHEDULER, WORKER, resolve_replica_type
 from kfp_mindspore.msjob.spec import JobManifest
-from kfp_mindspore.settings import (
-    PARAMETER_SERVER_ROLE,
-    ROLE_VARIABLE,
-    SCHEDULER_HOST_VARIABLE,
-    SCHEDULER_PORT_VARIABLE,
-    SCHEDULER_ROLE,
-    WORKER_COUNT_VARIABLE,
-    WORKER_ROLE,
-)
+from kfp_mindspore.msjob.topology import is_standalone
 
 _NAME = "volcano"
 _QUEUE = "default"
 _KEPT = ("backoffLimit", "schedulingPolicy", "ttlSecondsAfterFinished")
-_ROLES = {SCHEDULER: SCHEDULER_ROLE, PARAMETER_SERVER: PARAMETER_SERVER_ROLE, WORKER: WORKER_ROLE}
 
 
 def export(job: JobManifest, notes: Notes) -> list[Manifest]:
     """Return the Volcano Job of a job."""
     note_dropped(job, _NAME, _KEPT, notes)
-    alone = job.workers == 1 and PARAMETER_SERVER not in job.ms_replica_specs
+    alone = is_standalone(job, job.workers)
     types = [WORKER] if alone else [SCHEDULER, *(kind for kind in REPLICA_TYPES[1:] if kind in job.ms_replica_specs)]
     tasks = [_build_task(job, kind, notes, alone=alone) for kind in types]
     policy = job.effective_run_policy
@@ -88,18 +67,8 @@ def _build_task(job: JobManifest, kind: str, notes: Notes, *, alone: bool) -> Ma
     template["spec"]["restartPolicy"] = "Never"
     container = find_container(template)
     own = job.ms_replica_specs.get(kind)
-    servers = job.ms_replica_specs.get(PARAMETER_SERVER)
     if not alone:
-        variables = {
-            ROLE_VARIABLE: _ROLES[kind],
-            SCHEDULER_HOST_VARIABLE: f"{job.name}-{SCHEDULER.lower()}-0.{job.name}",
-            SCHEDULER_PORT_VARIABLE: str(get_port(job)),
-            WORKER_COUNT_VARIABLE: str(job.workers),
-        }
-        if servers is not None:
-            variables[SERVER_COUNT_VARIABLE] = str(servers.replicas or 1)
-        set_variables(container, variables)
-        wrap_command(container, f"spec.msReplicaSpecs.{kind}.template.spec.containers[0]", notes)
+        set_cluster_variables(container, job, kind, f"{job.name}-{SCHEDULER.lower()}-0.{job.name}", notes)
     task: Manifest = {"name": kind.lower(), "replicas": (own.replicas if own else 1) or 1, "template": template}
     if kind == WORKER:
         task["policies"] = [{"event": "TaskCompleted", "action": "CompleteJob"}]
@@ -125,13 +94,7 @@ def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
     policy = "ExitCode" if maximum and "RestartJob" in actions else "Never"
     replicas = {}
     for name, task in tasks.items():
-        template = copy.deepcopy(task["template"])
-        template["spec"].pop("restartPolicy", None)
-        container = find_container(template)
-        container["name"] = CONTAINER_NAME
-        if "command" in container:
-            container["command"] = unwrap_command(container["command"])
-        remove_variables(container)
+        template = read_template(task["template"])
         replicas[kinds[name]] = {"replicas": task.get("replicas", 1), "restartPolicy": policy, "template": template}
     total = sum(item["replicas"] for item in replicas.values())
     available = spec.get("minAvailable")

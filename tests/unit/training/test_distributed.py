@@ -85,6 +85,9 @@ def test_straggler_exceeds_the_median_of_the_others(seconds: list[float], slow: 
     assert find_straggler(seconds) == slow
 
 
+WORKER = {"MS_ROLE": "MS_WORKER", "MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT": "8118", "MS_WORKER_NUM": "2"}
+
+
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
@@ -92,6 +95,10 @@ def test_straggler_exceeds_the_median_of_the_others(seconds: list[float], slow: 
         ({"MS_ROLE": "MS_PSERVER"}, "the job has parameter servers, which MindSpore 2.9 cannot train with"),
         ({"MS_ROLE": "MS_WORKER", "MS_SERVER_NUM": "1"}, "the job has parameter servers"),
         ({"MS_ROLE": "MS_WORKER", "MS_WORKER_NUM": "2"}, "MS_SCHED_HOST, MS_SCHED_PORT is not set"),
+        ({**WORKER, "MS_WORKER_NUM": "two"}, "MS_WORKER_NUM: must be a number of at least 1, got 'two'"),
+        ({**WORKER, "MS_WORKER_NUM": "0"}, "MS_WORKER_NUM: must be a number of at least 1, got '0'"),
+        ({**WORKER, "MS_SCHED_PORT": "99999"}, "MS_SCHED_PORT: must be a number of 1 to 65535, got '99999'"),
+        ({**WORKER, "MS_SERVER_NUM": "x"}, "MS_SERVER_NUM: must be a number of at least 0, got 'x'"),
     ],
 )
 def test_error_names_the_wrong_variable(
