@@ -326,5 +326,7 @@ def _update(name: str, patch: dict[str, Any], what: str, target: Target, as_json
     changed = client.backend.update(name, client.namespace, patch)
     if as_json:
         print_json(changed.to_dict())
+    elif changed.status is not None and changed.status.is_finished:
+        click.echo(f"job {name} has finished: the change has no effect")
     else:
         click.echo(f"job {name} {what}")

@@ -85,6 +85,7 @@ def test_a_command_is_submitted_waited_for_shown_and_deleted(run: Run, script: s
         "Succeeded",
     ]
     assert "lenet-worker-0" in run("get", "lenet").output
+    assert run("scale", "lenet", "--workers", "2").output == "job lenet has finished: the change has no effect\n"
     assert run("delete", "lenet").code == 0
     assert run("list", "--json").json == []
 
