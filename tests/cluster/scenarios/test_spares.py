@@ -16,18 +16,18 @@ _TRAIN = "python -m kfp_mindspore.digits.train --epochs 100000"
 
 @pytest.mark.mindspore
 def test_spares_become_the_members_of_the_next_gang(jobs: NodeJobs, pod_packages: PodPackages) -> None:
-    job = Training(jobs, "spared")
+    job = Training(jobs, "warm")
     job.train(pod_packages, _TRAIN.split(), workers=2, backoff_limit=2)
     _wait_epochs(job)
-    cold = _kill_and_recover(job, "spared-worker-1")
-    assert set(job.pod_uids()) == {"spared-scheduler-0", "spared-worker-0", "spared-worker-1"}
+    cold = _kill_and_recover(job, "warm-worker-1")
+    assert set(job.pod_uids()) == {"warm-scheduler-0", "warm-worker-0", "warm-worker-1"}
 
     job.client.update_job({"spec": {"warmSpares": 3}}, job.name)
     job.wait_until(lambda found: getattr(found.status, "warm_spares", None) == "3/3", TRAINING_SECONDS)
     spares = {name: uid for name, uid in job.pod_uids().items() if "spare" in name}
     for name in spares:
         wait_for(lambda name=name: "ready" in _read_log(job, name), lambda: "no spare is ready", TRAINING_SECONDS)
-    warm = _kill_and_recover(job, "spared-worker-1")
+    warm = _kill_and_recover(job, "warm-worker-1")
     print(f"kill to the next epoch: {cold:.1f} s, with warm spares {warm:.1f} s")
     pods = {f"{pod.replica_type}-{pod.index}": pod.name for pod in job.list_pods()}
     assert set(pods) == {"Scheduler-0", "Worker-0", "Worker-1"}
