@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.kube.resources import PODS
+from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.msjob import build_msjob
 from kfp_mindspore.msjob.failure import JobFailedError
 from tests.cluster.infrastructure.images import PYTHON
@@ -18,6 +18,7 @@ from tests.support.node_jobs import CHECKPOINT_STEPS, SCRIPT, LogReader, NodeJob
 
 # Kubernetes marks a node 50 s after its last report.
 NODE_SECONDS = 180.0
+_NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 
 
 def test_killed_worker_restarts_the_gang_once(jobs: NodeJobs) -> None:
@@ -116,7 +117,10 @@ def test_lost_node_is_replaced_without_its_kubelet(jobs: NodeJobs) -> None:
     job.wait_steps()
     before = set(job.pod_uids().values())
     with jobs.cluster.daemons.pause("kubelet"):
-        disrupted = job.wait("Restarting", seconds=NODE_SECONDS)
+        job.wait_pods(lambda pods: all(_is_lost(pod) for pod in pods.values()), NODE_SECONDS)
+        # Set by the node's controller unless all nodes are lost, as here.
+        jobs.api.patch(_NODES, NODE, "", {"spec": {"taints": [{"key": key, "effect": "NoExecute"}]}})
+        disrupted = job.wait("Restarting")
         assert disrupted.status.get_condition("Restarting").reason == "JobDisrupted"
         assert disrupted.status.failure.reason == "NodeLost"
         job.wait_pods(
@@ -171,6 +175,10 @@ def test_invalid_image_name_fails_the_job(jobs: NodeJobs) -> None:
         job.wait("Succeeded")
     assert job.client.get_job(job.name).status.restarts == 0
     job.delete()
+
+
+def _is_lost(pod: Mapping[str, Any]) -> bool:
+    return any(item["type"] == "Ready" and item["status"] == "False" for item in pod["status"]["conditions"])
 
 
 def _is_unschedulable(pod: Mapping[str, Any]) -> bool:
