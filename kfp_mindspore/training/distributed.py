@@ -129,7 +129,8 @@ def bind_to_cores() -> None:
     cores = os.environ.get(CORES_VARIABLE)
     if cores and sys.platform == "linux":
         for thread in Path("/proc/self/task").iterdir():
-            os.sched_setaffinity(int(thread.name), {int(core) for core in cores.split(",")})
+            with contextlib.suppress(ProcessLookupError):  # the thread has ended
+                os.sched_setaffinity(int(thread.name), {int(core) for core in cores.split(",")})
 
 
 def _rendezvous(init: Callable[[], None]) -> None:
