@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from kfp_mindspore import files
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.resources import SECRETS
 from kfp_mindspore.operator.install.apply import apply_objects
@@ -115,8 +116,9 @@ def _run_manager(cluster: NodeCluster, folder: Path, hooks: list[dict[str, Any]]
     def mount_secret() -> bool:
         cluster.daemons.check("trainer")
         data = api.get(SECRETS, _SECRET, _NAMESPACE).get("data") or {}
-        for name, text in data.items():
-            (certificates / name).write_bytes(base64.b64decode(text))
+        # Trainer starts as soon as it finds tls.crt; a kubelet replaces all files at once.
+        for name in sorted(data, key="tls.crt".__eq__):
+            files.write_bytes(certificates / name, base64.b64decode(data[name]))
         return is_healthy(f"http://{cluster.network.node}:{_TRAINER_PROBE}/readyz")
 
     with _run(cluster, "trainer", ["unshare", "--mount", "sh", "-c", _WITH_CERTIFICATES, str(directory), *program]):
