@@ -50,8 +50,10 @@ class SimulatedEnvironment(ServingEnvironment):
             steps = graph["spec"]["nodes"]["v2"]["steps"]
             (step,) = random.choices(steps, [entry["weight"] for entry in steps])
             return self.identify(step["serviceUrl"])
-        (pod,) = filter(is_ready, list_pods(self.cluster, host, self.client.namespace))
-        return json.loads(pod["metadata"]["annotations"][SERVICE_ANNOTATION])["model_dir"].split("/")[3]
+        # During a rollout two pods of one version may be ready.
+        pods = filter(is_ready, list_pods(self.cluster, host, self.client.namespace))
+        (directory,) = {json.loads(pod["metadata"]["annotations"][SERVICE_ANNOTATION])["model_dir"] for pod in pods}
+        return directory.split("/")[3]
 
     def get(self, resource=SERVICES, name: str = NAME):
         return self.cluster.get(resource, name, self.client.namespace)

@@ -181,7 +181,7 @@ def test_exit_of_a_peer_is_not_the_first_failure(jobs: Jobs) -> None:
     jobs.end("hung-worker-0", 75)
     job = jobs.wait("hung", "Restarting")
     assert (job["status"]["failure"]["pod"], job["status"]["failure"]["exitCode"]) == ("hung-worker-1", 76)
-    assert "no step was completed in time" in find(job, "Restarting")["message"]
+    assert "no progress in time" in find(job, "Restarting")["message"]
 
 
 def test_elastic_job_shrinks_and_grows(jobs: Jobs) -> None:
