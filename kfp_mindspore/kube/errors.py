@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, NotFoundError, UserError, ValidationError
 
 _SHOWN = 300
+# "policy" is any other admission plugin.
+RefusalCause = Literal["role", "pod-security", "quota", "small-quota", "webhook", "policy"]
+_WEBHOOK = "admission webhook"
+# Admission plugins respond with a sentence only (Kubernetes 1.25 to 1.34): read here, and nowhere else.
+_CAUSES: tuple[tuple[RefusalCause, re.Pattern[str]], ...] = (
+    ("webhook", re.compile(_WEBHOOK)),
+    ("pod-security", re.compile("violates PodSecurity")),
+    # Nothing is used: the object alone is above the limit.
+    ("small-quota", re.compile(r"exceeded quota: .* used: ([^=,\s]+=0,)+ limited: ")),
+    ("quota", re.compile("exceeded quota: ")),
+)
 
 
 class ConfigurationError(UserError):
@@ -29,7 +41,21 @@ class UnauthorizedError(UserError, RuntimeError):
 
 
 class ForbiddenError(UserError, RuntimeError):
-    """The account is not allowed to do this, or a quota or admission policy refused it (403)."""
+    """The account is not allowed to do this, or a quota or admission policy refused it (403).
+
+    Args:
+        message: The request and the server's message.
+        hint: The next step.
+        cause: What refused the request.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", cause: RefusalCause = "policy") -> None:
+        super().__init__(message, hint=hint)
+        self.cause = cause
+
+
+class WebhookDeniedError(ValidationError):
+    """An admission webhook refused the object (400, 422)."""
 
 
 class NotInstalledError(UserError, RuntimeError):
@@ -118,19 +144,22 @@ def explain_response(request: Request, http_status: int, status: Mapping[str, An
     if http_status == 410:
         return ExpiredError(f"cannot {request}: {message}", status=http_status, reason=reason)
     if http_status in (400, 422) and request.verb in ("create", "patch", "update"):
-        return ValidationError(_list_causes(status, message), subject=f"{request.resource} {request.name}".strip())
+        kind = WebhookDeniedError if _WEBHOOK in message else ValidationError
+        return kind(_list_causes(status, message), subject=f"{request.resource} {request.name}".strip())
     return ApiError(f"cannot {request}: {message}", status=http_status, reason=reason)
 
 
 def _explain_forbidden(request: Request, message: str) -> ForbiddenError:
     # Quotas and admission policies respond with the same status, where no role would help.
     if "cannot " not in message or " resource " not in message:
-        return ForbiddenError(f"cannot {request}: {message}")
+        cause: RefusalCause = next((cause for cause, pattern in _CAUSES if pattern.search(message)), "policy")
+        return ForbiddenError(f"cannot {request}: {message}", cause=cause)
     scope = f" -n {request.namespace}" if request.namespace else ""
     return ForbiddenError(
         f"not allowed to {request}: {message}",
         hint=f"Ask for a Role that allows the verb {request.verb!r} on {request.resource}; "
         f"check with: kubectl auth can-i {request.verb} {request.resource}{scope}",
+        cause="role",
     )
 
 

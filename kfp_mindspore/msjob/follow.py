@@ -12,8 +12,9 @@ from kfp_mindspore.msjob.backends.base import CANCEL_GRACE_SECONDS, Pod
 from kfp_mindspore.msjob.client import MSJobClient
 from kfp_mindspore.msjob.failure import JobFailedError
 from kfp_mindspore.msjob.names import FAILED, WORKER
-from kfp_mindspore.msjob.status import DetailedStatus, JobStatus
+from kfp_mindspore.msjob.status import JobStatus, read_waiting
 from kfp_mindspore.msjob.types import MSJob
+from kfp_mindspore.msjob.waiting import Waiting
 
 _LAST_LINES = 20
 
@@ -24,7 +25,7 @@ def run_job(
     *,
     timeout: float | None = None,
     on_log: Callable[[str], object] | None = print,
-    on_waiting: Callable[[str], object] | None = None,
+    on_waiting: Callable[[Waiting], object] | None = None,
 ) -> JobStatus:
     """Submit a job, report the log lines of worker 0, and wait for its end.
 
@@ -36,7 +37,7 @@ def run_job(
         job: The job.
         timeout: Seconds; None for no limit. The job is deleted on timeout.
         on_log: Called with each line; None for no output.
-        on_waiting: Called with the reason why the job's pods do not run, in a sentence, when it changes.
+        on_waiting: Called with the reason why the job's pods do not run, when it changes.
 
     Returns:
         The status of the job, which has succeeded. The job and its logs are kept.
@@ -67,7 +68,7 @@ def follow_job(
     *,
     timeout: float | None = None,
     on_log: Callable[[str], object] | None = print,
-    on_waiting: Callable[[str], object] | None = None,
+    on_waiting: Callable[[Waiting], object] | None = None,
 ) -> JobStatus:
     """Report the log lines of worker 0 of a submitted job, and wait for its end.
 
@@ -77,7 +78,7 @@ def follow_job(
         namespace: Its namespace.
         timeout: Seconds; None for no limit.
         on_log: Called with each line; None for no output.
-        on_waiting: Called with the reason why the job's pods do not run, in a sentence, when it changes.
+        on_waiting: Called with the reason why the job's pods do not run, when it changes.
 
     Returns:
         The status of the job, which has succeeded.
@@ -87,15 +88,15 @@ def follow_job(
         WaitTimeoutError: The timeout has passed.
     """
     last: deque[str] = deque(maxlen=_LAST_LINES)
-    reported: str | None = None
+    reported: Waiting | None = None
 
     def pod_filter(pod: Pod) -> bool:
         return pod.replica_type == WORKER and pod.index == 0
 
     def report_waiting(job: MSJob) -> None:
         nonlocal reported
-        waiting = job.status.waiting if isinstance(job.status, DetailedStatus) else None
-        if waiting and waiting != reported and on_waiting is not None:
+        waiting = read_waiting(job.status)
+        if waiting is not None and waiting != reported and on_waiting is not None:
             on_waiting(waiting)
         reported = waiting
 

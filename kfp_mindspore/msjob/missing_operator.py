@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 # A running operator reconciles a new job within a second.
 _SILENCE_SECONDS = 10.0
-NO_OPERATOR = "no operator has reconciled job"
 
 
 def explain_missing_operator(job: MSJob, backend: JobBackend) -> str:
@@ -38,7 +37,7 @@ def explain_missing_operator(job: MSJob, backend: JobBackend) -> str:
     if manager:
         return f"job {job.name} is managed by {manager}, which has written no status for {age:.0f} s."
     flags = [flag for flag in backend.list_flags() if flag not in ("--backend", "kubernetes")]
-    return f"{NO_OPERATOR} {job.name} for {age:.0f} s. Install one with: " + " ".join(
+    return f"no operator has reconciled job {job.name} for {age:.0f} s. Install one with: " + " ".join(
         ["kfp-mindspore operator install --image REGISTRY/NAME@sha256:…", *flags]
     )
 

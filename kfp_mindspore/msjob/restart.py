@@ -74,12 +74,14 @@ class Decision:
         reason: Reason of the condition.
         message: Message of the condition.
         counted: Whether a restart counts against the backoffLimit.
+        termination: The failure that decided; None without one.
     """
 
     action: Action
     reason: str = ""
     message: str = ""
     counted: bool = True
+    termination: ContainerTermination | None = None
 
 
 def decide_restart(restart_policy: str, exit_code: int, reason: str = "") -> Verdict:
@@ -126,20 +128,20 @@ def decide_job_phase(
     ]
     for termination, verdict in verdicts:
         if verdict == "fail":
-            return Decision(
-                "fail", "StartError" if termination.reason == START_ERROR else "JobFailed", describe(termination)
-            )
+            reason = START_ERROR if termination.reason == START_ERROR else "JobFailed"
+            return Decision("fail", reason, describe(termination), termination=termination)
     restarting = [termination for termination, verdict in verdicts if verdict == "restart"]
     for termination in restarting:
         if termination.reason in DISRUPTIONS:
-            return Decision("restart", "JobDisrupted", f"{describe(termination)}; a restart that is not counted", False)
+            message = f"{describe(termination)}; a restart that is not counted"
+            return Decision("restart", "JobDisrupted", message, counted=False, termination=termination)
     if restarting:
-        sentence = describe(restarting[0])
+        first = restarting[0]
         if restarts >= backoff_limit:
-            return Decision(
-                "fail", "BackoffLimitExceeded", f"{sentence}; restarted {restarts} of {backoff_limit} times"
-            )
-        return Decision("restart", "JobRestarting", f"{sentence}; restart {restarts + 1} of {backoff_limit}")
+            message = f"{describe(first)}; restarted {restarts} of {backoff_limit} times"
+            return Decision("fail", "BackoffLimitExceeded", message, termination=first)
+        message = f"{describe(first)}; restart {restarts + 1} of {backoff_limit}"
+        return Decision("restart", "JobRestarting", message, termination=first)
     return Decision("continue")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from kfp_mindspore.msjob.manifest import deserialize, now, parse_time, serialize
 from kfp_mindspore.msjob.names import CONDITIONS, FAILED, RESTARTING, RUNNING, SUCCEEDED, SUSPENDED
+from kfp_mindspore.msjob.waiting import WAITING_REASONS, Waiting
 
 
 @dataclass
@@ -229,6 +230,7 @@ class StatusSummary:
         progress: Progress of the training; absent until worker 0 has reported it.
         warm_spares: Warm spares that run, of all, such as `1/2`, and what keeps others from running.
         waiting: Reason why the present attempt does not run, in a sentence; absent when nothing is wrong.
+        waiting_reason: The reason in one word.
         observed_generation: Generation of the spec that the status describes.
     """
 
@@ -240,6 +242,7 @@ class StatusSummary:
     progress: Progress | None = None
     warm_spares: str | None = None
     waiting: str | None = None
+    waiting_reason: str | None = field(default=None, metadata={"enum": list(WAITING_REASONS)})
     observed_generation: int | None = field(default=None, metadata={"format": "int64"})
 
 
@@ -257,6 +260,13 @@ class DetailedStatus(JobStatus, StatusSummary):
     def to_dict(self) -> dict[str, Any]:
         """Return the manifest, with the state."""
         return {"state": self.state, **super().to_dict()}
+
+
+def read_waiting(status: JobStatus | None) -> Waiting | None:
+    """Return why a job's pods do not run; None when nothing is wrong."""
+    if not isinstance(status, DetailedStatus) or not status.waiting:
+        return None
+    return Waiting(status.waiting_reason or "", status.waiting)
 
 
 def _parse(kind: type[Any], value: Any) -> Any:

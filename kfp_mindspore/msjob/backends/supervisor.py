@@ -199,11 +199,11 @@ class JobSupervisor(Supervisor):
         elif decision.reason == START_ERROR and self._can_shrink(gang, now):
             self._restart(gang, "JobRestarting", f"{decision.message}; the job goes on without it", 0.0)
         elif decision.action == "fail":
-            self._record_failure(gang, decision)
+            self._record_failure(decision)
             # Peers would block in a collective of the lost member.
             self._finish_failed(decision.reason, decision.message, grace=0.0)
         else:
-            self._record_failure(gang, decision)
+            self._record_failure(decision)
             self._state.restarts += decision.counted
             if decision.counted:
                 self._capacity.record_failure(self._job, now)
@@ -240,17 +240,16 @@ class JobSupervisor(Supervisor):
         self._state.add_event(self._job.name, reason, message)
         self._record_pods()
 
-    def _record_failure(self, gang: Gang, decision: Decision) -> None:
+    def _record_failure(self, decision: Decision) -> None:
         """Write the first failure into the status, with the last lines of its log."""
-        for item, _ in gang.terminations:
-            if item.exit_code is not None and decision.message.startswith(sentence := describe(item)):
-                log: list[str] = []
-                with contextlib.suppress(OSError):
-                    log = read_last_lines(self._directory.log_file(item.name), _FAILURE_LINES)
-                self._state.status.failure = Failure(
-                    item.name, item.exit_code, item.reason, sentence, log, self._state.attempt
-                )
-                return
+        item = decision.termination
+        assert item is not None
+        log: list[str] = []
+        with contextlib.suppress(OSError):
+            log = read_last_lines(self._directory.log_file(item.name), _FAILURE_LINES)
+        self._state.status.failure = Failure(
+            item.name, item.exit_code, item.reason, describe(item), log, self._state.attempt
+        )
 
     def _can_shrink(self, gang: Gang, now: float) -> bool:
         """Return whether an elastic job can run with the workers that could be started."""

@@ -138,7 +138,7 @@ def test_the_job(members: str, policy: str, success: str, restarts: int, limit: 
 def test_each_member_has_its_own_restart_policy() -> None:
     members = [(member("scheduler-0:1"), "Never"), (member("worker-0:1"), "OnFailure")]
     assert decide_job_phase(members, success_policy="", restarts=0, backoff_limit=3) == Decision(
-        "fail", "JobFailed", "job-scheduler-0 ended with exit code 1"
+        "fail", "JobFailed", "job-scheduler-0 ended with exit code 1", termination=members[0][0]
     )
 
 
@@ -159,7 +159,7 @@ def test_restarts_are_counted_in_the_message(restarts: int, limit: int, message:
 def test_a_lost_peer_is_no_first_failure(policy: str, action: str) -> None:
     members = [(member(text), policy) for text in ("scheduler-0", "worker-0:75", "worker-1:137", "worker-2:75")]
     decision = decide_job_phase(members, success_policy="", restarts=0, backoff_limit=3)
-    assert (decision.action, decision.message.split(";")[0]) == (action, "job-worker-1 ended with exit code 137")
+    assert (decision.action, decision.termination) == (action, members[2][0])
 
 
 @pytest.mark.parametrize(

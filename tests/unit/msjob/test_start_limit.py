@@ -9,34 +9,37 @@ import pytest
 
 from kfp_mindspore.msjob import KubernetesBackend, MSJobClient, build_msjob
 from kfp_mindspore.msjob.names import MSJOBS
-from kfp_mindspore.msjob.start_limit import StartLimit, get_start_limit
+from kfp_mindspore.msjob.start_limit import StartLimit
+from kfp_mindspore.msjob.waiting import Waiting, get_start_limit
 from tests.support.fake_api_server import FakeApiServer
 
 PATH = MSJOBS.get_path("team")
-FORBIDDEN = "cannot create pods 'lenet-worker-0' in namespace team: pods \"lenet-worker-0\" is forbidden: "
-PULL = "lenet-worker-0: ImagePullBackOff: no/such:1"
-BUSY = "lenet-worker-0: Unschedulable: Insufficient cpu"
+PULL = Waiting("ImagePullBackOff", "lenet-worker-0: ImagePullBackOff: no/such:1")
+BUSY = Waiting("Unschedulable", "lenet-worker-0: Unschedulable: Insufficient cpu")
 
 
 @pytest.mark.parametrize(
-    ("waiting", "seconds"),
+    ("reason", "seconds"),
     [
-        (PULL, 60),
-        ("lenet-worker-0: CreateContainerConfigError: mine:1", 60),
-        (f'{FORBIDDEN}violates PodSecurity "restricted:latest": runAsNonRoot != true', 60),
-        (f"{FORBIDDEN}failed quota: q: must specify limits.cpu for: mindspore", 60),
-        (f"{FORBIDDEN}exceeded quota: q, requested: pods=1, used: pods=0, limited: pods=0", 60),
-        (f"{FORBIDDEN}exceeded quota: q, requested: cpu=2,pods=1, used: cpu=0,pods=0, limited: cpu=1,pods=0", 60),
-        (f"{FORBIDDEN}exceeded quota: q, requested: cpu=2, used: cpu=1, limited: cpu=2", None),
-        ("pod lenet-worker-0: exists and does not belong to this job; delete or rename it", 60),
-        ("lenet-worker-0: Unschedulable: no node fits: Insufficient cpu", 600),
-        ("lenet-worker-0: Unschedulable: pod has unbound immediate PersistentVolumeClaims", 600),
-        ("no operator has reconciled job lenet for 11 s. Install one with: kfp-mindspore operator install", 600),
-        (BUSY, None),
+        ("ImagePullBackOff", 60),
+        ("CreateContainerConfigError", 60),
+        ("CreateContainerError", 60),
+        ("Forbidden", 60),
+        ("QuotaTooSmall", 60),
+        ("NameTaken", 60),
+        ("NoNodeFits", 600),
+        ("UnboundVolume", 600),
+        ("NoOperator", 600),
+        ("QuotaExceeded", None),
+        ("Rejected", None),
+        ("NameTerminating", None),
+        ("Unschedulable", None),
+        ("", None),
+        ("OfLaterVersion", None),
     ],
 )
-def test_reasons_that_do_not_pass_by_themselves_have_a_limit(waiting: str, seconds: float | None) -> None:
-    assert get_start_limit(waiting) == seconds
+def test_reasons_that_do_not_pass_by_themselves_have_a_limit(reason: str, seconds: float | None) -> None:
+    assert get_start_limit(reason) == seconds
 
 
 @pytest.fixture
@@ -50,26 +53,27 @@ def client(server: FakeApiServer, tmp_path: Path) -> MSJobClient:
     return MSJobClient(KubernetesBackend(kubeconfig=server.write_kubeconfig(tmp_path / "config")), namespace="team")
 
 
-def put_job(server: FakeApiServer, waiting: str) -> None:
+def put_job(server: FakeApiServer, waiting: Waiting | None) -> None:
     document = build_msjob("lenet", command=["python"], image="a", namespace="team").to_dict()
     document["metadata"]["uid"] = "uid-job"
-    server.put(PATH, {**document, "status": {"state": "Created", "waiting": waiting}})
+    fields = {"waiting": waiting.message, "waitingReason": waiting.reason} if waiting else {}
+    server.put(PATH, {**document, "status": {"state": "Created", **fields}})
 
 
 @pytest.mark.parametrize(
     ("now", "seconds", "is_deleted"),
-    [(PULL, 0.01, True), (BUSY, 0.01, True), ("", 0.01, False)],
+    [(PULL, 0.01, True), (BUSY, 0.01, True), (None, 0.01, False)],
     ids=["same", "other", "started"],
 )
 def test_job_that_does_not_start_is_deleted(
-    server: FakeApiServer, client: MSJobClient, now: str, seconds: float, is_deleted: bool
+    server: FakeApiServer, client: MSJobClient, now: Waiting | None, seconds: float, is_deleted: bool
 ) -> None:
     put_job(server, now)
     with StartLimit(client, "lenet", "team", seconds) as limit:
         limit.start(PULL)
         for timer in limit._timers:
             timer.join(60)
-    error = f"job lenet did not start within 0.01 s and was deleted: {now}" if is_deleted else ""
+    error = f"job lenet did not start within 0.01 s and was deleted: {now.message}" if now else ""
     assert limit.error == error
     assert server.count("DELETE", f"{PATH}/lenet") == int(is_deleted)
 
@@ -79,7 +83,7 @@ def test_job_without_an_operator_is_deleted(server: FakeApiServer, client: MSJob
     document["metadata"] |= {"uid": "uid-job", "creationTimestamp": "2026-01-01T00:00:00Z"}
     server.put(PATH, document)
     with StartLimit(client, "lenet", "team", 0.01) as limit:
-        limit.start("no operator has reconciled job lenet for 11 s.")
+        limit.start(Waiting("NoOperator", "no operator has reconciled job lenet for 11 s."))
         for timer in limit._timers:
             timer.join(60)
     assert "was deleted: no operator has reconciled job lenet" in limit.error
