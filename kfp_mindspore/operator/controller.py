@@ -11,10 +11,11 @@ from typing import Any
 
 from kfp_mindspore.errors import AlreadyExistsError, KfpMindSporeError, NotFoundError, ValidationError
 from kfp_mindspore.kube.client import AsyncClient
-from kfp_mindspore.kube.errors import ConflictError, ForbiddenError
+from kfp_mindspore.kube.errors import ConflictError, ForbiddenError, WebhookDeniedError
 from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, Resource
 from kfp_mindspore.msjob.manifest import now
 from kfp_mindspore.msjob.names import FAILED, MSJOBS, RESTARTING, SUCCEEDED
+from kfp_mindspore.msjob.waiting import FORBIDDEN, QUOTA_EXCEEDED, QUOTA_TOO_SMALL, REJECTED
 from kfp_mindspore.operator.actions import Action, Assign, Create, Delete, EmitEvent, RequeueAt
 from kfp_mindspore.operator.metrics import Metrics
 from kfp_mindspore.operator.observed import Refusal
@@ -30,9 +31,7 @@ _ROUNDS = 4
 _TIMER_SLACK_SECONDS = 0.01
 # An invalid template, a quota, an admission policy.
 _REFUSALS = (ValidationError, ForbiddenError)
-# Pod Security admission (kubernetes 1.25 to 1.34): `pods "x" is forbidden: violates PodSecurity "restricted:latest": …`
-_POD_SECURITY = "violates PodSecurity"
-_WEBHOOK = "admission webhook"
+_REASONS = {"quota": QUOTA_EXCEEDED, "small-quota": QUOTA_TOO_SMALL, "webhook": REJECTED}
 
 
 class Controller:
@@ -157,7 +156,7 @@ class Controller:
                 raise result
         errors = [result for result in results if isinstance(result, KfpMindSporeError)]
         refusals = [
-            (error, Refusal(error.message, is_permanent=action.resource == PODS and _is_permanent(error)))
+            (error, _view_refusal(error, action.resource))
             for action, error in zip(creates, results, strict=False)
             if isinstance(error, _REFUSALS)
         ]
@@ -255,7 +254,10 @@ class Controller:
         self._logger.log(level, "%s: %s", new, condition.get("message") or "", extra=extra)
 
 
-def _is_permanent(error: KfpMindSporeError) -> bool:
-    """Return whether a pod is refused every time: quotas, webhooks and missing accounts may change, a template not."""
-    is_invalid = isinstance(error, ValidationError) and _WEBHOOK not in error.message
-    return is_invalid or _POD_SECURITY in error.message
+def _view_refusal(error: ValidationError | ForbiddenError, resource: Resource) -> Refusal:
+    """Return the view of a refusal: quotas, webhooks and missing accounts may change, a pod's template does not."""
+    if isinstance(error, ForbiddenError):
+        is_permanent = error.cause == "pod-security"
+        return Refusal(error.message, _REASONS.get(error.cause, FORBIDDEN), resource == PODS and is_permanent)
+    is_permanent = not isinstance(error, WebhookDeniedError)
+    return Refusal(error.message, REJECTED, resource == PODS and is_permanent)

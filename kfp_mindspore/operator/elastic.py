@@ -25,7 +25,7 @@ from kfp_mindspore.msjob.elastic import (
 from kfp_mindspore.msjob.names import REPLICA_TYPE_LABEL, ROLE_LABEL, WORKER
 from kfp_mindspore.msjob.topology import Member
 from kfp_mindspore.msjob.types import MSJob
-from kfp_mindspore.operator.observed import PROBE, UNSCHEDULABLE, PodView
+from kfp_mindspore.operator.observed import PROBE, PodView
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.pods import build_pod, list_members
 
@@ -169,4 +169,4 @@ def build_probe(job: MSJob, member: Member, *, attempt: int, restarts: int, opti
 
 
 def _is_missing(pod: PodView | None) -> bool:
-    return pod is None or (pod.phase == "Pending" and pod.waiting_reason.startswith(UNSCHEDULABLE))
+    return pod is None or (pod.phase == "Pending" and pod.is_unschedulable)

@@ -18,8 +18,17 @@ from kfp_mindspore.msjob.names import (
     SCHEDULER,
 )
 from kfp_mindspore.msjob.restart import START_ERROR
-from kfp_mindspore.msjob.start_limit import NO_NODE
 from kfp_mindspore.msjob.status import Progress
+from kfp_mindspore.msjob.waiting import (
+    CONTAINER,
+    CONTAINER_CONFIG,
+    IMAGE_PULL,
+    NO_NODE_FITS,
+    REJECTED,
+    UNBOUND_VOLUME,
+    UNSCHEDULABLE,
+    Waiting,
+)
 from kfp_mindspore.settings import PROGRESS_PREFIX
 
 LONG_AGO = datetime.datetime.min.replace(tzinfo=datetime.timezone.utc)
@@ -32,19 +41,20 @@ HOST_ANNOTATION = "mindspore.gitee.com/scheduler-host"
 PROBE = "probe"
 # The replica type of warm spares before they become members.
 SPARE = "spare"
-# First word of the reason of pods that fit on no node.
-UNSCHEDULABLE = "Unschedulable"
 KILLED = 137
 NODE_LOST = "NodeLost"
 _ADDRESSED = (SCHEDULER.lower(), SPARE)
 _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
 _PERMANENT_WAITS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 _RETRIED_WAITS = {
-    "ErrImagePull": "ImagePullBackOff",
-    "ImagePullBackOff": "ImagePullBackOff",
-    "CreateContainerConfigError": "CreateContainerConfigError",
-    "CreateContainerError": "CreateContainerError",
+    "ErrImagePull": IMAGE_PULL,
+    "ImagePullBackOff": IMAGE_PULL,
+    "CreateContainerConfigError": CONTAINER_CONFIG,
+    "CreateContainerError": CONTAINER,
 }
+_UNSCHEDULABLE = frozenset({UNSCHEDULABLE, NO_NODE_FITS, UNBOUND_VOLUME})
+# Kubernetes 1.34's scheduler has no field for it: a claim without a volume, such as one of a missing storage class.
+_NO_VOLUME = "unbound immediate PersistentVolumeClaims"
 _DISRUPTIONS = {
     "PreemptionByScheduler": "Preempted",
     "EvictionByEvictionAPI": "Evicted",
@@ -89,7 +99,7 @@ class PodView(ObjectView):
         message: Details of the reason.
         finish_time: Time of termination or disruption.
         log: Its last lines, oldest first, from the termination message.
-        waiting_reason: Why it does not start, such as `ImagePullBackOff: no/such:image`; empty otherwise.
+        waiting: Why it does not start, such as `ImagePullBackOff: no/such:image`; None otherwise.
         lost: Whether its node no longer reports.
         stopped: Whether all its containers have terminated; the kubelet reports it before the phase.
         addresses: Its IP addresses, of a scheduler or spare only.
@@ -108,12 +118,17 @@ class PodView(ObjectView):
     message: str = ""
     finish_time: datetime.datetime | None = None
     log: tuple[str, ...] = ()
-    waiting_reason: str = ""
+    waiting: Waiting | None = None
     lost: bool = False
     stopped: bool = False
     addresses: tuple[str, ...] = ()
     created: datetime.datetime | None = None
     scheduled_at: datetime.datetime | None = None
+
+    @property
+    def is_unschedulable(self) -> bool:
+        """Whether the scheduler found no node for it."""
+        return self.waiting is not None and self.waiting.reason in _UNSCHEDULABLE
 
     @property
     def is_finished(self) -> bool:
@@ -152,10 +167,12 @@ class Refusal:
 
     Attributes:
         message: Its message.
+        reason: As in `kfp_mindspore.msjob.waiting.Waiting`.
         is_permanent: Whether retries are refused too: the pod is invalid, or violates its namespace's Pod Security.
     """
 
     message: str
+    reason: str = REJECTED
     is_permanent: bool = False
 
 
@@ -210,7 +227,7 @@ def view_pod(pod: Mapping[str, Any]) -> PodView:
         message=message,
         finish_time=finish_time,
         log=log,
-        waiting_reason="" if ended else _get_waiting_reason(status),
+        waiting=None if ended else _get_waiting(status),
         lost=ended is None and _is_lost(status),
         stopped=_is_stopped(pod),
         addresses=_list_addresses(status) if labels.get(REPLICA_TYPE_LABEL) in _ADDRESSED else (),
@@ -323,7 +340,7 @@ def _get_schedule_time(status: Mapping[str, Any]) -> datetime.datetime | None:
     return None
 
 
-def _get_waiting_reason(status: Mapping[str, Any]) -> str:
+def _get_waiting(status: Mapping[str, Any]) -> Waiting | None:
     containers: Sequence[Mapping[str, Any]] = [
         *(status.get("initContainerStatuses") or []),
         *(status.get("containerStatuses") or []),
@@ -332,20 +349,22 @@ def _get_waiting_reason(status: Mapping[str, Any]) -> str:
         reason = ((item.get("state") or {}).get("waiting") or {}).get("reason") or ""
         if reason in _RETRIED_WAITS:
             # The message changes with every retry; the image does not.
-            return f"{_RETRIED_WAITS[reason]}: {item.get('image', '')}"
+            return Waiting(_RETRIED_WAITS[reason], f"{_RETRIED_WAITS[reason]}: {item.get('image', '')}")
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("reason") == "Unschedulable":
-            return _describe_unschedulable(condition.get("message") or "")
-    return ""
+            return _read_unschedulable(condition.get("message") or "")
+    return None
 
 
-def _describe_unschedulable(message: str) -> str:
+def _read_unschedulable(message: str) -> Waiting:
     """Return the reasons of the scheduler without numbers of nodes, which change with each of its attempts."""
     reasons, _, preemption = message.partition(" preemption: ")
     text = re.sub(r"^\d+/\d+ nodes are available: ", "", reasons).partition(". ")[0].rstrip(".")
     # Of Kubernetes 1.34: the removal of all other pods would not help on any node.
     is_permanent = "not helpful" in preemption and "No preemption victims" not in preemption
-    return f"{NO_NODE if is_permanent else UNSCHEDULABLE}: " + re.sub(r"(^|, )\d+ ", r"\1", text)
+    reason = UNBOUND_VOLUME if _NO_VOLUME in text else NO_NODE_FITS if is_permanent else UNSCHEDULABLE
+    head = "Unschedulable: no node fits" if is_permanent else "Unschedulable"
+    return Waiting(reason, f"{head}: " + re.sub(r"(^|, )\d+ ", r"\1", text))
 
 
 def _read_identity(metadata: Mapping[str, Any]) -> dict[str, Any]:

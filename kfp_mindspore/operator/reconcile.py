@@ -36,7 +36,6 @@ from kfp_mindspore.msjob.names import (
     SUSPENDED,
 )
 from kfp_mindspore.msjob.restart import decide_job_phase
-from kfp_mindspore.msjob.topology import get_scheduler_port
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import list_errors
 from kfp_mindspore.operator.actions import Action, RequeueAt
@@ -46,11 +45,12 @@ from kfp_mindspore.operator.elastic import (
     get_workers,
     list_missing,
 )
-from kfp_mindspore.operator.launch import SCALED_DOWN, GangLaunch
+from kfp_mindspore.operator.gang import Gang, form_gang, get_current
+from kfp_mindspore.operator.launch import SCALED_DOWN, launch
 from kfp_mindspore.operator.observed import Observed, PodView
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.pods import get_memory_limit, list_replaced_env
-from kfp_mindspore.operator.reconcile_state import read_policy
+from kfp_mindspore.operator.reconcile_state import ReconcileState, read_policy
 from kfp_mindspore.operator.status import count_replicas, describe_failure, set_condition, write_status
 from kfp_mindspore.operator.terminations import list_terminations
 from kfp_mindspore.settings import PEER_LOST_EXIT_CODE
@@ -80,7 +80,19 @@ def reconcile(observed: Observed, now: datetime.datetime, options: Options | Non
     job = observed.job
     if job is None or job["metadata"].get("deletionTimestamp") or not is_managed(job, options):
         return Outcome((), None)
-    return _Reconciliation(job, observed, now, options).run()
+    state = ReconcileState(job, observed, now, options)
+    if not state.status.is_finished:
+        _proceed(state)
+        if state.waiting and state.waiting.message != state.status.waiting:
+            state.emit("Warning", "Waiting", state.waiting.message)
+        state.status.waiting = state.waiting.message if state.waiting else None
+        state.status.waiting_reason = state.waiting.reason if state.waiting else None
+    state.status.progress = state.observed.progress or state.status.progress
+    if state.status.is_finished:
+        state.status.warm_spares = None
+        state.clean_up()
+    state.status.attempt, state.status.restarts = state.attempt, state.restarts
+    return Outcome(tuple(state.actions), write_status(state.status))
 
 
 def is_managed(job: Mapping[str, Any], options: Options) -> bool:
@@ -88,150 +100,133 @@ def is_managed(job: Mapping[str, Any], options: Options) -> bool:
     return (read_policy(job).get("managedBy") or options.manager) == options.manager
 
 
-class _Reconciliation(GangLaunch):
-    """One pass over one job, which fills `status` and `actions`."""
+def _proceed(state: ReconcileState) -> None:
+    document = {key: value for key, value in state.document.items() if key != "status"}
+    generation = document["metadata"].get("generation")
+    is_validated = generation is not None and generation == state.status.observed_generation
+    state.status.observed_generation = generation
+    if not is_validated and (errors := list_errors(document)):
+        state.finish(FAILED, "InvalidSpec", ValidationError(errors, subject=f"MSJob {state.name}").message)
+        return
+    job = MSJob.from_dict(document, validate=False)
+    policy = job.effective_run_policy
+    gang = form_gang(state, job, get_workers(job, state.status.target_workers))
+    if state.status.get_condition(CREATED) is None:
+        message = f"MSJob {state.name} is created"
+        set_condition(state.status, CREATED, "JobCreated", message, state.now)
+        state.emit("Normal", "JobCreated", message)
+        for sentence in list_replaced_env(job, gang.members):
+            state.emit("Warning", "EnvReplaced", sentence)
+        if state.lease is not None and parse_lease(state.lease) is None:
+            sentence = f"{LEASE_ANNOTATION}: must be an RFC 3339 time, got {state.lease!r}; the job has no lease"
+            state.emit("Warning", "InvalidLease", sentence)
+    if state.is_lease_expired():
+        return
+    if policy.suspend:
+        _suspend(state, gang)
+        return
+    if state.status.has(SUSPENDED):
+        state.set_condition(SUSPENDED, "JobResumed", f"MSJob {state.name} is resumed", holds=False)
+    if state.status.start_time is None:
+        state.status.start_time = state.now
+    if _is_past_deadline(state, policy.active_deadline_seconds):
+        message = f"MSJob {state.name} ran longer than {policy.active_deadline_seconds} s"
+        state.finish(FAILED, "DeadlineExceeded", message)
+        return
+    if (refusal := state.observed.refusal) and refusal.is_permanent:
+        state.finish(FAILED, "PodsRefused", refusal.message)
+        return
+    gang = _decide(state, gang)
+    if not state.status.is_finished:
+        launch(state, gang)
 
-    def run(self) -> Outcome:
-        if not self.status.is_finished:
-            self._proceed()
-            if self.waiting and self.waiting != self.status.waiting:
-                self.emit("Warning", "Waiting", self.waiting)
-            self.status.waiting = self.waiting
-        self.status.progress = self.observed.progress or self.status.progress
-        if self.status.is_finished:
-            self.status.warm_spares = None
-            self.clean_up()
-        self.status.attempt, self.status.restarts = self.attempt, self.restarts
-        return Outcome(tuple(self.actions), write_status(self.status))
 
-    def _proceed(self) -> None:
-        document = {key: value for key, value in self.document.items() if key != "status"}
-        generation = document["metadata"].get("generation")
-        is_validated = generation is not None and generation == self.status.observed_generation
-        self.status.observed_generation = generation
-        if not is_validated and (errors := list_errors(document)):
-            self.finish(FAILED, "InvalidSpec", ValidationError(errors, subject=f"MSJob {self.name}").message)
-            return
-        self.job = MSJob.from_dict(document, validate=False)
-        self.policy = self.job.effective_run_policy
-        self.port = get_scheduler_port(self.job)
-        self.set_workers(get_workers(self.job, self.status.target_workers))
-        if self.status.get_condition(CREATED) is None:
-            message = f"MSJob {self.name} is created"
-            set_condition(self.status, CREATED, "JobCreated", message, self.now)
-            self.emit("Normal", "JobCreated", message)
-            for sentence in list_replaced_env(self.job, self.members):
-                self.emit("Warning", "EnvReplaced", sentence)
-            if self.lease is not None and parse_lease(self.lease) is None:
-                sentence = f"{LEASE_ANNOTATION}: must be an RFC 3339 time, got {self.lease!r}; the job has no lease"
-                self.emit("Warning", "InvalidLease", sentence)
-        if self.is_lease_expired():
-            return
-        if self.policy.suspend:
-            self._suspend()
-            return
-        if self.status.has(SUSPENDED):
-            self.set_condition(SUSPENDED, "JobResumed", f"MSJob {self.name} is resumed", holds=False)
-        if self.status.start_time is None:
-            self.status.start_time = self.now
-        if self._is_past_deadline():
-            seconds = self.policy.active_deadline_seconds
-            self.finish(FAILED, "DeadlineExceeded", f"MSJob {self.name} ran longer than {seconds} s")
-            return
-        if (refusal := self.observed.refusal) and refusal.is_permanent:
-            self.finish(FAILED, "PodsRefused", refusal.message)
-            return
-        self._decide()
-        if not self.status.is_finished:
-            self.launch()
+def _is_past_deadline(state: ReconcileState, seconds: int | None) -> bool:
+    start = state.status.start_time
+    if seconds is None or start is None:
+        return False
+    end = start + datetime.timedelta(seconds=seconds)
+    if state.now < end:
+        state.actions.append(RequeueAt(end))
+    return state.now >= end
 
-    def _is_past_deadline(self) -> bool:
-        seconds, start = self.policy.active_deadline_seconds, self.status.start_time
-        if seconds is None or start is None:
-            return False
-        end = start + datetime.timedelta(seconds=seconds)
-        if self.now < end:
-            self.actions.append(RequeueAt(end))
-        return self.now >= end
 
-    def _decide(self) -> None:
-        current = self.get_current()
-        sizes = {pod.workers for pod in current.values() if pod.workers is not None} - {self.workers}
-        if sizes:
-            was = ", ".join(str(size) for size in sorted(sizes))
-            message = f"MSJob {self.name} has {self.workers} workers instead of {was}: all members start again"
-            self._restart("JobScaled", message, counted=False)
-            return
-        endings = list_terminations(self.members, current, launched=self.status.has(RUNNING), host=self.host)
-        decision = decide_job_phase(
-            [
-                (ending, member.spec.restart_policy or "Never")
-                for ending, member in zip(endings, self.members, strict=True)
-            ],
-            success_policy=self.job.success_policy or "",
-            restarts=self.restarts,
-            backoff_limit=get_restart_limit(self.job),
-        )
-        if decision.action == "continue":
-            self._scale(current)
-            return
-        message = decision.message
-        if decision.action == "succeed":
-            count_replicas(self.status, self.job, self.members, current)
-            self.finish(SUCCEEDED, decision.reason, message)
-            return
-        failures = [
-            describe_failure(ending, current[ending.name].log if ending.name in current else (), self.attempt)
-            for ending in endings
-            if ending.exit_code is not None
-        ]
-        failure = next(item for item in failures if message.startswith(item.message))
-        failure.log = list(failure.log)[-self.options.log_lines :]
-        # The exit of a peer is no first failure; the lost member may be on a node that no longer reports.
-        self.status.failure = None if failure.exit_code == PEER_LOST_EXIT_CODE else failure
-        if failure.reason == "OOMKilled":
-            # The last line was printed before and is not the cause.
-            limits = (get_memory_limit(member) for member in self.members if member.name == failure.pod)
-            message += "".join(f"; its memory limit is {limit}" for limit in limits if limit)
-        elif failure.log:
-            message = f"{message}; its last line: {failure.log[-1]}"
-        if decision.action == "fail":
-            count_replicas(self.status, self.job, self.members, current)
-            self.finish(FAILED, decision.reason, message)
-        else:
-            self._restart(decision.reason, message, counted=decision.counted)
+def _decide(state: ReconcileState, gang: Gang) -> Gang:
+    """Finish, restart or scale the job as its pods require; return the gang of the next attempt."""
+    current = get_current(state, gang)
+    sizes = {pod.workers for pod in current.values() if pod.workers is not None} - {gang.workers}
+    if sizes:
+        was = ", ".join(str(size) for size in sorted(sizes))
+        message = f"MSJob {state.name} has {gang.workers} workers instead of {was}: all members start again"
+        _restart(state, "JobScaled", message, counted=False)
+        return gang
+    endings = list_terminations(gang.members, current, launched=state.status.has(RUNNING), host=gang.host)
+    decision = decide_job_phase(
+        [(ending, member.spec.restart_policy or "Never") for ending, member in zip(endings, gang.members, strict=True)],
+        success_policy=gang.job.success_policy or "",
+        restarts=state.restarts,
+        backoff_limit=get_restart_limit(gang.job),
+    )
+    if decision.action == "continue":
+        return _scale(state, gang, current)
+    message = decision.message
+    if decision.action == "succeed":
+        count_replicas(state.status, gang.job, gang.members, current)
+        state.finish(SUCCEEDED, decision.reason, message)
+        return gang
+    assert decision.termination is not None
+    pod = current.get(decision.termination.name)
+    log = pod.log[-state.options.log_lines :] if pod is not None else ()
+    failure = describe_failure(decision.termination, log, state.attempt)
+    # The exit of a peer is no first failure; the lost member may be on a node that no longer reports.
+    state.status.failure = None if failure.exit_code == PEER_LOST_EXIT_CODE else failure
+    if failure.reason == "OOMKilled":
+        # The last line was printed before and is not the cause.
+        limits = (get_memory_limit(member) for member in gang.members if member.name == failure.pod)
+        message += "".join(f"; its memory limit is {limit}" for limit in limits if limit)
+    elif failure.log:
+        message = f"{message}; its last line: {failure.log[-1]}"
+    if decision.action == "fail":
+        count_replicas(state.status, gang.job, gang.members, current)
+        state.finish(FAILED, decision.reason, message)
+    else:
+        _restart(state, decision.reason, message, counted=decision.counted)
+    return gang
 
-    def _scale(self, current: Mapping[str, PodView]) -> None:
-        """Change the number of workers of an elastic job."""
-        if self.status.has(RUNNING):
-            missing = list_missing(self.job, self.members, self.host, self.port)
-            scaling = decide_growth(self.job, missing, self.probes, self.workers, self.now)
-        else:
-            scaling = decide_shrink(self.job, self.members, current, self.workers, self.now)
-        if scaling.due is not None:
-            self.actions.append(RequeueAt(scaling.due))
-        if scaling.workers == self.workers:
-            return
-        reason = SCALED_DOWN if scaling.workers < self.workers else "JobScaledUp"
-        message = f"{scaling.reason}: the gang of {self.workers} workers starts again with {scaling.workers}"
-        self._restart(reason, message, counted=False)
-        self.set_workers(scaling.workers)
 
-    def _restart(self, reason: str, message: str, *, counted: bool) -> None:
-        self.attempt += 1
-        self.restarts += counted
-        self.set_condition(RESTARTING, reason, message)
+def _scale(state: ReconcileState, gang: Gang, current: Mapping[str, PodView]) -> Gang:
+    """Change the number of workers of an elastic job."""
+    if state.status.has(RUNNING):
+        missing = list_missing(gang.job, gang.members, gang.host, gang.port)
+        scaling = decide_growth(gang.job, missing, state.probes, gang.workers, state.now)
+    else:
+        scaling = decide_shrink(gang.job, gang.members, current, gang.workers, state.now)
+    if scaling.due is not None:
+        state.actions.append(RequeueAt(scaling.due))
+    if scaling.workers == gang.workers:
+        return gang
+    reason = SCALED_DOWN if scaling.workers < gang.workers else "JobScaledUp"
+    message = f"{scaling.reason}: the gang of {gang.workers} workers starts again with {scaling.workers}"
+    _restart(state, reason, message, counted=False)
+    return form_gang(state, gang.job, scaling.workers)
 
-    def _suspend(self) -> None:
-        if not self.status.has(SUSPENDED):
-            if self.status.start_time is not None or self.get_current():
-                # Pods of this gang must not count as those of the gang after the suspension.
-                self.attempt += 1
-            self.set_condition(SUSPENDED, "JobSuspended", f"MSJob {self.name} is suspended")
-        self.status.start_time = None
-        count_replicas(self.status, self.job, self.members, {})
-        for pod in self.pods:
-            self.delete(PODS, pod)
-        self.delete(ENDPOINT_SLICES, self.endpoint)
-        self.delete(SERVICES, self.service)
-        self.delete(self.pod_groups, self.observed.pod_group)
+
+def _restart(state: ReconcileState, reason: str, message: str, *, counted: bool) -> None:
+    state.attempt += 1
+    state.restarts += counted
+    state.set_condition(RESTARTING, reason, message)
+
+
+def _suspend(state: ReconcileState, gang: Gang) -> None:
+    if not state.status.has(SUSPENDED):
+        if state.status.start_time is not None or get_current(state, gang):
+            # Pods of this gang must not count as those of the gang after the suspension.
+            state.attempt += 1
+        state.set_condition(SUSPENDED, "JobSuspended", f"MSJob {state.name} is suspended")
+    state.status.start_time = None
+    count_replicas(state.status, gang.job, gang.members, {})
+    for pod in state.pods:
+        state.delete(PODS, pod)
+    state.delete(ENDPOINT_SLICES, state.endpoint)
+    state.delete(SERVICES, state.service)
+    state.delete(state.pod_groups, state.observed.pod_group)

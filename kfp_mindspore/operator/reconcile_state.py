@@ -10,6 +10,7 @@ from kfp_mindspore.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Resour
 from kfp_mindspore.msjob.manifest import format_time, parse_lease
 from kfp_mindspore.msjob.names import CLEAN_POD_POLICIES, FAILED, LEASE_ANNOTATION, MSJOBS, RESTARTING, SUCCEEDED
 from kfp_mindspore.msjob.restart import START_ERROR
+from kfp_mindspore.msjob.waiting import Waiting
 from kfp_mindspore.operator.actions import Action, Delete, EmitEvent, RequeueAt
 from kfp_mindspore.operator.observed import PROBE, SPARE, ObjectView, Observed, PodView
 from kfp_mindspore.operator.options import Options
@@ -64,7 +65,7 @@ class ReconcileState:
         )
         self.spares = tuple(pod for pod in self.pods if pod.member.startswith(f"{self.name}-{SPARE}-"))
         self.actions: list[Action] = []
-        self.waiting: str | None = None
+        self.waiting: Waiting | None = None
 
     def finish(self, condition: str, reason: str, message: str) -> None:
         """Set Succeeded or Failed, with the completion time."""

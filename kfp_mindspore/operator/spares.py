@@ -7,6 +7,7 @@ with the variables of the topology. Its labels then name the member that it has 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -79,9 +80,9 @@ def describe_spares(pods: Iterable[PodView], wanted: int) -> str:
     """
     pods = list(pods)
     problems = [
-        f"{pod.name}: {pod.waiting_reason or (pod.log or (pod.message or pod.reason,))[-1]}"
+        f"{pod.name}: {pod.waiting.message if pod.waiting else (pod.log or (pod.message or pod.reason,))[-1]}"
         for pod in pods
-        if pod.waiting_reason or pod.exit_code is not None
+        if pod.waiting or pod.exit_code is not None
     ]
     return f"{sum(map(is_usable, pods))}/{wanted}" + "".join(f"; {problem}" for problem in problems[:1])
 
@@ -115,7 +116,7 @@ def build_spare(
             continue
         python, *words = _get_command_line(container)
         # Arguments of the container: the kubelet expands $(VARIABLES) of the template in them.
-        flags = words[: words.count("-u")] if words[0] == "-u" else []
+        flags = list(itertools.takewhile("-u".__eq__, words))
         container["command"] = [python, *flags, "-m", _MODULE, "--assignment", f"{_DIRECTORY}/assignment"]
         container["args"] = words[len(flags) :]
         mount = {"name": _VOLUME, "mountPath": _DIRECTORY, "readOnly": True}

@@ -132,27 +132,37 @@ def test_refused_pods_are_reported_in_the_status(server: FakeApiServer, store: S
 
 
 @pytest.mark.parametrize(
-    ("status", "message", "state"),
+    ("status", "message", "state", "reason"),
     [
-        (403, 'pods "x" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true', "Failed"),
-        (422, 'Pod "x" is invalid: spec.containers[0].image: Required value', "Failed"),
+        (403, 'pods "x" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true', "Failed", None),
+        (422, 'Pod "x" is invalid: spec.containers[0].image: Required value', "Failed", None),
         (
             403,
             'pods "x" is forbidden: exceeded quota: team, requested: pods=1, used: pods=2, limited: pods=2',
             "Created",
+            "QuotaExceeded",
         ),
-        (403, 'pods "x" is forbidden: error looking up service account team/train: not found', "Created"),
-        (400, 'admission webhook "validate.example.com" denied the request: no team label', "Created"),
-        (500, "Internal error occurred: failed calling webhook", "Created"),
+        (
+            403,
+            'pods "x" is forbidden: exceeded quota: q, requested: cpu=2, used: cpu=0, limited: cpu=1',
+            "Created",
+            "QuotaTooSmall",
+        ),
+        (403, 'pods "x" is forbidden: failed quota: q: must specify limits.cpu', "Created", "Forbidden"),
+        (403, 'pods "x" is forbidden: error looking up service account team/train: not found', "Created", "Forbidden"),
+        (400, 'admission webhook "validate.example.com" denied the request: no team label', "Created", "Rejected"),
+        (403, 'admission webhook "validate.example.com" denied the request: no team label', "Created", "Rejected"),
+        (500, "Internal error occurred: failed calling webhook", "Created", None),
     ],
 )
 def test_permanent_refusals_fail_the_job(
-    server: FakeApiServer, process: Process, status: int, message: str, state: str
+    server: FakeApiServer, process: Process, status: int, message: str, state: str, reason: str | None
 ) -> None:
     server.faults.append(respond_once(status, method="POST", path="/pods", message=message))
     assert len(process()) == 1
     statuses = [item.body["status"] for item in server.requests if item.method == "PUT"]
     assert statuses[-1]["state"] == state
+    assert statuses[-1].get("waitingReason") == reason
     if state == "Failed":
         assert message in statuses[-1]["conditions"][-1]["message"]
 

@@ -127,7 +127,7 @@ def test_dry_run_prints_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
     done = CliRunner().invoke(operator, ["install", "--dry-run", "-n", "team-a"], catch_exceptions=False)
     assert list(yaml.safe_load_all(done.stdout)) == build_objects(InstallOptions(watched=("team-a",)))
     done = CliRunner().invoke(operator, ["install", "--dry-run", "--definition-only", "--json"], catch_exceptions=False)
-    (definition,) = json.loads(done.output)["objects"]
+    (definition,) = json.loads(done.output)["items"]
     assert definition["kind"] == "CustomResourceDefinition"
 
 

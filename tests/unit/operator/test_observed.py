@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kfp_mindspore.msjob.waiting import Waiting
 from kfp_mindspore.operator.observed import (
     EndpointSliceView,
     PodGroupView,
@@ -104,26 +105,35 @@ ENDS = [
 
 
 @pytest.mark.parametrize(
-    ("message", "expected"),
+    ("message", "reason", "expected"),
     [
         (
             "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are "
             "available: 1 Preemption is not helpful for scheduling.",
+            "NoNodeFits",
             "Unschedulable: no node fits: Insufficient cpu",
         ),
         (
             "0/3 nodes are available: 1 Insufficient memory, 2 node(s) didn't match Pod's node affinity/selector. "
             "preemption: 0/3 nodes are available: 1 No preemption victims found for incoming pod, 2 Preemption is not "
             "helpful for scheduling.",
+            "Unschedulable",
             "Unschedulable: Insufficient memory, node(s) didn't match Pod's node affinity/selector",
         ),
-        ("no nodes available to schedule pods", "Unschedulable: no nodes available to schedule pods"),
+        (
+            "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. preemption: 0/2 nodes are "
+            "available: 2 Preemption is not helpful for scheduling.",
+            "UnboundVolume",
+            "Unschedulable: no node fits: pod has unbound immediate PersistentVolumeClaims",
+        ),
+        ("no nodes available to schedule pods", "Unschedulable", "Unschedulable: no nodes available to schedule pods"),
     ],
 )
-def test_unschedulable_pod_waits(message: str, expected: str) -> None:
+def test_unschedulable_pod_waits(message: str, reason: str, expected: str) -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     view = view_pod(make_pod({"phase": "Pending", "conditions": [condition]}, deleting=False))
-    assert view.waiting_reason == expected
+    assert view.waiting == Waiting(reason, expected)
+    assert view.is_unschedulable
 
 
 @pytest.mark.parametrize(("status", "deleting", "code", "reason", "message"), ENDS)

@@ -427,11 +427,14 @@ def test_permanent_refusal_fails_the_job(is_permanent: bool, state: str) -> None
     cluster.settle()
     cluster.vanish("digits-worker-1")
     message = "cannot create pods 'digits-worker-1' in namespace team: refused"
-    outcome = cluster.decide(dataclasses.replace(cluster.observe(), refusal=Refusal(message, is_permanent)))
+    outcome = cluster.decide(
+        dataclasses.replace(cluster.observe(), refusal=Refusal(message, "Forbidden", is_permanent))
+    )
     cluster.apply(outcome, cluster.version)
     assert cluster.status["state"] == state
     assert cluster.get_condition(state)["reason"] == ("PodsRefused" if is_permanent else "JobCreated")
     assert cluster.status.get("waiting") == (None if is_permanent else message)
+    assert cluster.status.get("waitingReason") == (None if is_permanent else "Forbidden")
     assert cluster.events[-1] == EmitEvent("Warning", "PodsRefused" if is_permanent else "Waiting", message)
     left = [name for name, pod in cluster.pods.items() if not pod["metadata"].get("deletionTimestamp")]
     assert len(left) == (0 if is_permanent else 3)
@@ -572,8 +575,11 @@ def test_invalid_job_fails_with_its_errors() -> None:
     assert cluster.reconcile().actions == ()
 
 
-@pytest.mark.parametrize(("owner", "reason"), [("", "does not belong"), ("somebody", "has another owner")])
-def test_foreign_objects_of_the_jobs_names_are_reported(owner: str, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("owner", "reason", "message"),
+    [("", "NameTaken", "does not belong"), ("somebody", "NameTerminating", "has another owner")],
+)
+def test_foreign_objects_of_the_jobs_names_are_reported(owner: str, reason: str, message: str) -> None:
     job = make_job(2)
     pods = (PodView("digits-worker-0", "x", owner="somebody"),)
     services = (ServiceView("digits-scheduler-0", "y", owner=owner),)
@@ -581,7 +587,8 @@ def test_foreign_objects_of_the_jobs_names_are_reported(owner: str, reason: str)
     outcome = reconcile(Observed(job, pods, services, slices), START)
     assert outcome.status is not None
     taken = "pod digits-worker-0, Service digits-scheduler-0, EndpointSlice digits-scheduler-0"
-    assert outcome.status["waiting"].startswith(f"{taken}: exists and {reason}")
+    assert outcome.status["waiting"].startswith(f"{taken}: exists and {message}")
+    assert outcome.status["waitingReason"] == reason
     assert not [action for action in outcome.actions if not isinstance(action, (EmitEvent, RequeueAt))]
     again = reconcile(Observed({**job, "status": outcome.status}, pods, services, slices), START)
     assert [type(action) for action in again.actions] == [RequeueAt], "one event"
@@ -600,10 +607,11 @@ def test_image_pull_errors_emit_one_event() -> None:
         ]
         cluster.settle()
     assert cluster.status["waiting"] == "digits-worker-0: ImagePullBackOff: no/such:1"
+    assert cluster.status["waitingReason"] == "ImagePullBackOff"
     assert reasons(cluster) == ["JobCreated", "Waiting"]
     cluster.pods["digits-worker-0"]["status"] = {"phase": "Running"}
     cluster.settle()
-    assert "waiting" not in cluster.status
+    assert not {"waiting", "waitingReason"} & set(cluster.status)
 
 
 def test_image_pull_errors_of_several_pods_emit_one_event() -> None:

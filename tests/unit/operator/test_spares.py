@@ -56,14 +56,16 @@ def test_spares_are_created_after_the_start_of_the_gang() -> None:
 
 
 def test_spare_runs_the_template_behind_its_own_module() -> None:
-    cluster = make_cluster(1, command=["python3"], args=["-u", "train.py", "$(LR)"], env=[{"name": "LR", "value": "1"}])
+    cluster = make_cluster(
+        1, command=["python3"], args=["-u", "train.py", "$(LR)", "-u"], env=[{"name": "LR", "value": "1"}]
+    )
     cluster.start().wait(20)
     cluster.settle()
     pod = cluster.pods["digits-spare-0-0"]
     container = get_container(pod)
     file = "/var/run/kfp-mindspore/assignment"
     assert container["command"] == ["python3", "-u", "-m", "kfp_mindspore.training.spare", "--assignment", file]
-    assert container["args"] == ["train.py", "$(LR)"]
+    assert container["args"] == ["train.py", "$(LR)", "-u"]
     names = {item["name"] for item in container["env"]}
     assert {"LR", "MS_NODE_TIMEOUT"} <= names
     assert not names & {"MS_ROLE", "MS_SCHED_HOST", "MS_WORKER_NUM", "MS_NODE_ID"}
