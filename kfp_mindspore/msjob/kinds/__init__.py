@@ -9,7 +9,7 @@ from typing import Any
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob.changes import Change
 from kfp_mindspore.msjob.kinds import ascendjob, legacy, mpijob, trainjob, volcano
-from kfp_mindspore.msjob.kinds.common import JobKind, Notes
+from kfp_mindspore.msjob.kinds.common import JobKind, Notes, note_object_fields
 from kfp_mindspore.msjob.spec import JobManifest
 
 KINDS: dict[str, JobKind] = {
@@ -21,6 +21,8 @@ KINDS: dict[str, JobKind] = {
 }
 # Kinds that are read from their manifests; MSJobs of both generations are read by `kfp_mindspore.msjob.convert`.
 _READERS = (mpijob.KIND, trainjob.KIND, ascendjob.KIND, volcano.KIND)
+
+_OBJECT_FIELDS = ("apiVersion", "kind", "metadata", "spec", "status")
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ def export_job(job: JobManifest, kind: str) -> Export:
     if found is None:
         raise ValidationError([f"kind: must be one of {', '.join(KINDS)}, got {kind!r}"])
     notes = Notes()
+    note_object_fields({"metadata": job.metadata, "status": job.status}, notes)
     manifests = found.export(job, notes)
     if notes.errors:
         raise ValidationError(notes.errors, subject=f"MSJob {job.name} as {found.name}")
@@ -80,10 +83,16 @@ def read_job(document: dict[str, Any], others: list[dict[str, Any]]) -> tuple[di
     notes = Notes()
     if not isinstance(metadata, Mapping) or not isinstance(document.get("spec"), Mapping):
         raise ValidationError(["metadata, spec: must be mappings"], subject=subject)
+    notes.read({name: value for name, value in document.items() if name not in _OBJECT_FIELDS}, kind.kind)
+    note_object_fields(document, notes)
     try:
         converted = kind.read(document, others, notes)
+    except ValidationError as error:
+        notes.errors += error.errors
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ValidationError([f"spec: is not that of a {kind.kind} ({error!r})"], subject=subject) from None
+    if not notes.errors:
+        notes.refuse_rest()
     if notes.errors:
         raise ValidationError(notes.errors, subject=subject, hint="Change it in the file and convert it again.")
     notes.change("kind", f"{kind.kind} is now MSJob", "the operator of MSJob runs it")

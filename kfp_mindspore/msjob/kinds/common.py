@@ -10,7 +10,7 @@ from typing import Any
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob.changes import Change
-from kfp_mindspore.msjob.names import API_VERSION, CONTAINER_NAME, KIND, PARAMETER_SERVER, WORKER
+from kfp_mindspore.msjob.names import API_VERSION, CONTAINER_NAME, KIND, PARAMETER_SERVER, SCHEDULER, WORKER
 from kfp_mindspore.msjob.spec import JobManifest
 from kfp_mindspore.msjob.topology import ROLES, VARIABLES, get_scheduler_port
 from kfp_mindspore.settings import (
@@ -25,7 +25,13 @@ Manifest = dict[str, Any]
 _ENTRYPOINT = ["-m", "kfp_mindspore.msjob.entrypoint", "--"]
 _PYTHON = re.compile(r"(.*/)?python[0-9.]*")
 _DEVICES = ("nvidia.com/", "amd.com/", "huawei.com/")
-_RUN_POLICY = "spec.runPolicy"
+_SPECS = "spec.msReplicaSpecs"
+_METADATA = ("name", "namespace", "labels", "annotations")
+# Written by the API server and its clients.
+_SERVER_METADATA = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid")
+_QUEUE = "default"
+# Fields of an MSJob whose value, where it is this, is their absence.
+_DEFAULTS = {"spec.runPolicy.suspend": False, "spec.successPolicy": "", "spec.warmSpares": 0}
 
 
 @dataclass
@@ -35,14 +41,75 @@ class Notes:
     Attributes:
         errors: Sentences that start with the path of the field.
         changes: Changes and losses.
+        objects: Objects of the manifest that the conversion reads.
     """
 
     errors: list[str] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
+    objects: list[Fields] = field(default_factory=list)
 
     def change(self, path: str, change: str, reason: str) -> None:
         """Record a change."""
         self.changes.append(Change(path, change, reason))
+
+    def read(self, document: Mapping[str, Any] | None, path: str) -> Fields:
+        """Return the fields of an object; those that the conversion does not use are refused at its end."""
+        self.objects.append(Fields(document or {}, path, self))
+        return self.objects[-1]
+
+    def refuse_rest(self) -> None:
+        """Record an error for each field that the conversion has not used."""
+        for item in self.objects:
+            self.errors += [f"{item.path}.{name}: cannot be converted to an MSJob" for name in item.rest]
+
+
+class Fields:
+    """The fields of an object that a conversion reads: each is taken, or dropped with a reason.
+
+    Attributes:
+        path: Path of the object in the manifest.
+        rest: The fields that are neither taken nor dropped yet.
+    """
+
+    def __init__(self, document: Mapping[str, Any], path: str, notes: Notes) -> None:
+        self.path = path
+        self.rest = {str(name): value for name, value in document.items() if value is not None}
+        self._notes = notes
+
+    def take(self, name: str, default: Any = None) -> Any:
+        """Return a field's value."""
+        return self.rest.pop(name, default)
+
+    def take_template(self) -> Manifest:
+        """Return a copy of the pod template, whose pods are restarted by the job only.
+
+        Raises:
+            ValidationError: There is none with containers.
+        """
+        template: Manifest = copy.deepcopy(self.take("template"))
+        pod = template.get("spec") if isinstance(template, dict) else None
+        if not isinstance(pod, dict) or not pod.get("containers"):
+            raise ValidationError([f"{self.path}.template.spec.containers: is required"])
+        set_pod_restart_policy(template, f"{self.path}.template", self._notes)
+        del pod["restartPolicy"]
+        return template
+
+    def child(self, name: str) -> Fields:
+        """Return the fields of an object in a field."""
+        return self._notes.read(self.take(name), f"{self.path}.{name}")
+
+    def drop(self, reason: str, *names: str, **defaults: Any) -> None:
+        """Record the fields that an MSJob does not have as changes.
+
+        Args:
+            reason: Their reason.
+            *names: The fields.
+            **defaults: Fields with a value that needs no equivalent.
+        """
+        for name in (*names, *defaults):
+            if (value := self.take(name)) is not None and (name in names or value != defaults[name]):
+                shown = f"{value!r} dropped" if isinstance(value, (str, int, bool)) else "dropped"
+                self._notes.change(f"{self.path}.{name}", shown, reason)
 
 
 @dataclass(frozen=True)
@@ -66,11 +133,18 @@ class JobKind:
     read: Callable[[Manifest, list[Manifest], Notes], Manifest]
 
 
-def copy_metadata(job: JobManifest, labels: Mapping[str, str] | None = None) -> Manifest:
+def copy_metadata(metadata: Mapping[str, Any]) -> Manifest:
     """Return name, namespace, labels and annotations of a job."""
-    names = ("name", "namespace", "labels", "annotations")
-    metadata = {name: copy.deepcopy(job.metadata[name]) for name in names if job.metadata.get(name)}
-    return {**metadata, "labels": {**metadata.get("labels", {}), **labels}} if labels else metadata
+    return {name: copy.deepcopy(metadata[name]) for name in _METADATA if metadata.get(name)}
+
+
+def note_object_fields(document: Mapping[str, Any], notes: Notes) -> None:
+    """Record the fields of an object's metadata and its status, which no conversion carries."""
+    for name, value in document["metadata"].items():
+        if name not in (*_METADATA, *_SERVER_METADATA) and value:
+            notes.change(f"metadata.{name}", "dropped", "it belongs to the object that is converted")
+    if document.get("status"):
+        notes.change("status", "dropped", "a new job has none")
 
 
 def copy_template(job: JobManifest, replica_type: str) -> Manifest:
@@ -103,6 +177,11 @@ def remove_devices(container: Manifest) -> None:
             resources[key] = {name: value for name, value in resources[key].items() if not name.startswith(_DEVICES)}
 
 
+def get_container_path(specs: str, replica_type: str) -> str:
+    """Return the path of the container that trains, for messages."""
+    return f"{specs}.{replica_type}.template.spec.containers[0]"
+
+
 def wrap_command(container: Manifest, path: str, notes: Notes) -> None:
     """Put the entry point before a container's command."""
     if not container.get("command"):
@@ -124,10 +203,16 @@ def unwrap_command(command: Iterable[Any]) -> list[Any]:
     return words[4:] if words[1:4] == _ENTRYPOINT else words
 
 
-def set_variables(container: Manifest, variables: Mapping[str, str]) -> None:
+def set_variables(container: Manifest, variables: Mapping[str, str], path: str, notes: Notes) -> None:
     """Put variables before those of a container, which they replace."""
-    own = [item for item in container.get("env") or [] if item.get("name") not in variables]
-    container["env"] = [*({"name": name, "value": value} for name, value in variables.items()), *own]
+    own = container.get("env") or []
+    for item in own:
+        if item.get("name") in variables and item.get("value") != variables[item["name"]]:
+            notes.change(
+                f"{path}.env", f"{item['name']} is now {variables[item['name']]}", "the kind of the job sets it"
+            )
+    rest = [item for item in own if item.get("name") not in variables]
+    container["env"] = [*({"name": name, "value": value} for name, value in variables.items()), *rest]
 
 
 def set_cluster_variables(container: Manifest, job: JobManifest, replica_type: str, host: str, notes: Notes) -> None:
@@ -140,35 +225,61 @@ def set_cluster_variables(container: Manifest, job: JobManifest, replica_type: s
     }
     if (servers := job.ms_replica_specs.get(PARAMETER_SERVER)) is not None:
         variables[SERVER_COUNT_VARIABLE] = str(servers.replicas or 1)
-    set_variables(container, variables)
-    wrap_command(container, f"spec.msReplicaSpecs.{replica_type}.template.spec.containers[0]", notes)
+    path = get_container_path(_SPECS, replica_type)
+    set_variables(container, variables, path, notes)
+    wrap_command(container, path, notes)
 
 
-def read_template(given: Mapping[str, Any], container_name: str = CONTAINER_NAME, **fields: Any) -> Manifest:
-    """Return the template of an MSJob for that of another kind.
+def set_pod_restart_policy(template: Manifest, path: str, notes: Notes, policy: str = "Never") -> None:
+    """Set the restart policy of a template's pods: MSJobs restart pods by the restartPolicy of their replicas."""
+    if template["spec"].get("restartPolicy") not in (None, policy):
+        found = template["spec"]["restartPolicy"]
+        notes.change(f"{path}.spec.restartPolicy", f"{found!r} is now {policy!r}", "containers are not restarted alone")
+    template["spec"]["restartPolicy"] = policy
+
+
+def read_container(template: Manifest, path: str, notes: Notes, usual_name: str = CONTAINER_NAME) -> Manifest:
+    """Return the container of another kind's template that trains, with the name that it has in an MSJob.
 
     Args:
-        given: The template.
-        container_name: Name of the container that trains.
-        **fields: Fields of this container that replace the template's.
+        template: The template, which is changed.
+        path: Its path, for messages.
+        notes: Receives the changes.
+        usual_name: The container's name in that kind.
     """
-    template = copy.deepcopy(dict(given))
-    template["spec"].pop("restartPolicy", None)
-    container = find_container(template, container_name)
-    container.update(copy.deepcopy(fields), name=CONTAINER_NAME)
+    container = find_container(template, usual_name)
+    name = container.get("name")
+    if name not in (usual_name, CONTAINER_NAME):
+        notes.change(f"{path}.spec.containers", f"{name!r} is now {CONTAINER_NAME!r}", "this container trains")
+    container["name"] = CONTAINER_NAME
+    rename_references(template["spec"], name)
     if "command" in container:
         container["command"] = unwrap_command(container["command"])
-    remove_variables(container)
-    return template
+    return container
 
 
-def remove_variables(container: Manifest, extra: Iterable[str] = ()) -> None:
+def rename_references(value: Any, old: Any) -> None:
+    """Rename the container in references of variables and volumes to its resources."""
+    if isinstance(value, list):
+        for item in value:
+            rename_references(item, old)
+    elif isinstance(value, dict):
+        reference = value.get("resourceFieldRef")
+        if isinstance(reference, dict) and reference.get("containerName") == old:
+            reference["containerName"] = CONTAINER_NAME
+        for item in value.values():
+            rename_references(item, old)
+
+
+def remove_variables(container: Manifest, path: str, notes: Notes, extra: Iterable[str] = ()) -> None:
     """Remove the variables of the cluster, which each backend sets itself."""
     names = {*VARIABLES, *extra}
-    env = [item for item in container.get("env") or [] if item.get("name") not in names]
-    container.pop("env", None)
-    if env:
-        container["env"] = env
+    own = container.pop("env", None) or []
+    if removed := [item for item in own if item.get("name") in names]:
+        listed = ", ".join(f"{item['name']}={item.get('value', '')}" for item in removed)
+        notes.change(f"{path}.env", f"{listed} dropped", "whatever runs an MSJob sets them")
+    if rest := [item for item in own if item not in removed]:
+        container["env"] = rest
 
 
 def refuse_parameter_servers(job: JobManifest, kind: str) -> None:
@@ -186,35 +297,73 @@ def refuse_parameter_servers(job: JobManifest, kind: str) -> None:
 
 
 def note_dropped(job: JobManifest, kind: str, kept: Iterable[str], notes: Notes) -> None:
-    """Record the fields of spec and spec.runPolicy that a kind has no equivalent for.
+    """Record the fields of a job that a kind has no equivalent for; templates and numbers of replicas are converted.
 
     Args:
         job: The job.
         kind: Name of the kind.
-        kept: Names of the fields that are converted.
+        kept: Paths below `spec` of the fields that are converted, such as `runPolicy.backoffLimit`.
         notes: Receives the changes.
     """
-    spec = job.to_dict()["spec"]
-    del spec["msReplicaSpecs"]
-    fields = {f"{_RUN_POLICY}.{name}": value for name, value in (spec.pop("runPolicy", None) or {}).items()}
-    fields.update({f"spec.{name}": value for name, value in spec.items()})
-    for path, value in fields.items():
-        if path.rpartition(".")[2] not in kept and value not in (None, "", False, 0):
-            notes.change(path, "dropped", f"{kind} has no such field")
+    known = {f"spec.{name}" for name in (*kept, "msReplicaSpecs")}
+
+    def walk(document: Mapping[str, Any], path: str) -> None:
+        for name, value in document.items():
+            place = f"{path}.{name}"
+            if place in known or value is None or value == {}:
+                continue
+            if isinstance(value, dict) and any(item.startswith(f"{place}.") for item in known):
+                walk(value, place)
+            elif place not in _DEFAULTS or value != _DEFAULTS[place]:
+                notes.change(place, "dropped", f"{kind} has no such field")
+
+    walk(job.to_dict()["spec"], "spec")
 
 
-def restarts(job: JobManifest) -> bool:
-    """Return whether failures of workers restart the job."""
-    return job.ms_replica_specs[WORKER].restart_policy not in (None, "Never")
+def note_scheduler(job: JobManifest, kind: str, notes: Notes, *, policy_only: bool = False) -> None:
+    """Record that a kind has no Scheduler of the job, or no restart policies of replicas other than Worker."""
+    worker = job.ms_replica_specs[WORKER].restart_policy
+    for name, replica in job.ms_replica_specs.items():
+        if name == SCHEDULER and not policy_only:
+            notes.change(f"{_SPECS}.{name}", "dropped", f"a {kind} of this job needs none")
+        elif (replica.restart_policy or "Never") != (worker or "Never"):
+            notes.change(f"{_SPECS}.{name}.restartPolicy", "dropped", f"{kind} has one policy for the job")
+
+
+def convert_restart_policy(job: JobManifest, kind: str, notes: Notes) -> int:
+    """Return the number of restarts for a kind that restarts a job after any failure or never."""
+    policy, limit = job.ms_replica_specs[WORKER].restart_policy or "Never", job.effective_run_policy.backoff_limit or 0
+    path = f"{_SPECS}.{WORKER}.restartPolicy"
+    if policy == "Never":
+        if job.run_policy is not None and job.run_policy.backoff_limit:
+            notes.change("spec.runPolicy.backoffLimit", f"{limit} is now 0", "restartPolicy is Never")
+        return 0
+    if limit == 0:
+        notes.change(path, f"{policy} is now Never", "backoffLimit is 0")
+    elif policy != "OnFailure":
+        notes.change(path, f"{policy} is now OnFailure", f"{kind} restarts a job after any failure")
+    return limit
+
+
+def check_available(available: Any, pods: int, path: str, notes: Notes) -> None:
+    """Record an error for a gang with more pods than the job has: it would never be scheduled."""
+    if isinstance(available, int) and available > pods:
+        notes.errors.append(f"{path}.minAvailable: must be at most the number of pods ({pods}), got {available}")
+
+
+def read_scheduling(policy: Mapping[str, Any], pods: int, path: str, notes: Notes) -> Manifest | None:
+    """Return an MSJob's scheduling policy without the values that are its defaults."""
+    check_available(policy.get("minAvailable"), pods, path, notes)
+    defaults = {"minAvailable": pods, "queue": _QUEUE}
+    return {name: value for name, value in policy.items() if value != defaults.get(name)} or None
 
 
 def build_job_document(metadata: Mapping[str, Any], replicas: Mapping[str, Any], **spec: Any) -> Manifest:
     """Return the document of an MSJob; fields that are None or empty are left out."""
-    names = ("name", "namespace", "labels", "annotations")
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "metadata": {name: metadata[name] for name in names if metadata.get(name)},
+        "metadata": copy_metadata(metadata),
         "spec": {
             **{name: value for name, value in spec.items() if value not in (None, "", {})},
             "msReplicaSpecs": replicas,
@@ -225,8 +374,3 @@ def build_job_document(metadata: Mapping[str, Any], replicas: Mapping[str, Any],
 def drop_empty(document: Mapping[str, Any]) -> Manifest:
     """Return a mapping without fields that are None."""
     return {name: value for name, value in document.items() if value is not None}
-
-
-def check_fields(document: Mapping[str, Any], path: str, known: Iterable[str], notes: Notes) -> None:
-    """Record an error for each field that the conversion does not know."""
-    notes.errors += [f"{path}.{name}: cannot be converted to an MSJob" for name in document if name not in known]

@@ -12,33 +12,45 @@ from kfp_mindspore.msjob.kinds.common import (
     copy_template,
     find_container,
     note_dropped,
+    note_scheduler,
     refuse_parameter_servers,
+    set_pod_restart_policy,
     wrap_command,
 )
 from kfp_mindspore.msjob.names import API_VERSION, FIRST_API_VERSION, KIND, PARAMETER_SERVER, SCHEDULER, WORKER
 from kfp_mindspore.msjob.spec import JobManifest
 from kfp_mindspore.msjob.topology import get_scheduler_port
 
-_RUN_POLICY = (
-    *("activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "schedulingPolicy"),
-    "ttlSecondsAfterFinished",
+_RUN_POLICY = ("activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "ttlSecondsAfterFinished")
+_SCHEDULING = ("minAvailable", "minResources", "priorityClass", "queue")
+_SPEC = ("successPolicy", "enableDynamicWorker")
+_KEPT = (
+    *(f"runPolicy.{name}" for name in _RUN_POLICY),
+    *(f"runPolicy.schedulingPolicy.{name}" for name in _SCHEDULING),
+    *_SPEC,
 )
-_KEPT = (*_RUN_POLICY, "successPolicy", "enableDynamicWorker")
 
 
 def export(job: JobManifest, notes: Notes) -> list[Manifest]:
     """Return the MSJob with the fields of ms-operator's definition, and a scheduler, which it does not add itself."""
     note_dropped(job, "ms-operator", _KEPT, notes)
     document = job.to_dict()
-    spec = {name: value for name, value in document["spec"].items() if name in (*_KEPT, "msReplicaSpecs")}
+    spec = {name: value for name, value in document["spec"].items() if name in (*_SPEC, "msReplicaSpecs")}
     if run_policy := document["spec"].get("runPolicy"):
         spec["runPolicy"] = {name: value for name, value in run_policy.items() if name in _RUN_POLICY}
+        scheduling = run_policy.get("schedulingPolicy") or {}
+        if kept := {name: value for name, value in scheduling.items() if name in _SCHEDULING}:
+            spec["runPolicy"]["schedulingPolicy"] = kept
     replicas = spec["msReplicaSpecs"]
     if SCHEDULER not in replicas and (job.workers > 1 or PARAMETER_SERVER in replicas):
         policy = replicas[WORKER].get("restartPolicy", "Never")
         template = copy_template(job, SCHEDULER)
         spec["msReplicaSpecs"] = {SCHEDULER: {"replicas": 1, "restartPolicy": policy, "template": template}, **replicas}
-    return [{"apiVersion": API_VERSION, "kind": KIND, "metadata": copy_metadata(job), "spec": spec}]
+    for name, replica in document["spec"]["msReplicaSpecs"].items():
+        if replica["template"].get("metadata"):
+            path = f"spec.msReplicaSpecs.{name}.template.metadata"
+            notes.change(path, "has no effect", "the definition of ms-operator prunes it")
+    return [{"apiVersion": API_VERSION, "kind": KIND, "metadata": copy_metadata(job.metadata), "spec": spec}]
 
 
 def export_first(job: JobManifest, notes: Notes) -> list[Manifest]:
@@ -48,9 +60,14 @@ def export_first(job: JobManifest, notes: Notes) -> list[Manifest]:
     """
     refuse_parameter_servers(job, "the first generation of MSJob")
     note_dropped(job, "the first generation of MSJob", (), notes)
+    note_scheduler(job, "MSJob of the first generation", notes)
     template = copy_template(job, WORKER)
+    path = f"spec.msReplicaSpecs.{WORKER}"
     policy = job.ms_replica_specs[WORKER].restart_policy or "Never"
-    template["spec"]["restartPolicy"] = "OnFailure" if policy == "ExitCode" else policy
+    if policy == "ExitCode":
+        notes.change(f"{path}.restartPolicy", "ExitCode is now OnFailure", "its pods have no such policy")
+        policy = "OnFailure"
+    set_pod_restart_policy(template, f"{path}.template", notes, policy)
     port = get_scheduler_port(job)
     if job.workers > 1:
         wrap_command(find_container(template), f"spec.msReplicaSpecs.{WORKER}.template.spec.containers[0]", notes)
@@ -61,7 +78,7 @@ def export_first(job: JobManifest, notes: Notes) -> list[Manifest]:
             "template": copy.deepcopy(template),
         })  # fmt: skip
     spec = {"replicaSpecs": replicas}
-    return [{"apiVersion": FIRST_API_VERSION, "kind": KIND, "metadata": copy_metadata(job), "spec": spec}]
+    return [{"apiVersion": FIRST_API_VERSION, "kind": KIND, "metadata": copy_metadata(job.metadata), "spec": spec}]
 
 
 def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:

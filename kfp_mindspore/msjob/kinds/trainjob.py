@@ -7,23 +7,27 @@ JOB_COMPLETION_INDEX, the rank. The scheduler's name is `<job>-scheduler-0-0.<jo
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
 from kfp_mindspore.msjob.kinds.common import (
+    Fields,
     JobKind,
     Manifest,
     Notes,
     build_job_document,
-    check_fields,
+    convert_restart_policy,
     copy_metadata,
     copy_template,
     drop_empty,
     find_container,
     note_dropped,
-    read_template,
+    note_scheduler,
+    read_container,
     refuse_parameter_servers,
-    restarts,
+    remove_variables,
     set_cluster_variables,
+    set_pod_restart_policy,
 )
 from kfp_mindspore.msjob.names import SCHEDULER, WORKER
 from kfp_mindspore.msjob.spec import JobManifest
@@ -31,7 +35,11 @@ from kfp_mindspore.msjob.spec import JobManifest
 _NAME = "TrainJob"
 _RUNTIME = "ClusterTrainingRuntime"
 _NODE, _SCHEDULER = "node", "scheduler"
-_KEPT = ("activeDeadlineSeconds", "backoffLimit", "suspend", "ttlSecondsAfterFinished")
+_KEPT = tuple(
+    f"runPolicy.{name}"
+    for name in ("activeDeadlineSeconds", "backoffLimit", "managedBy", "suspend", "ttlSecondsAfterFinished")
+)
+_OWN_CONTROLLER = "trainer.kubeflow.org/trainjob-controller"
 _FRAMEWORK = {"trainer.kubeflow.org/framework": "mindspore"}
 _STEP = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 # Moved from the template into the TrainJob.
@@ -42,11 +50,12 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
     """Return the runtime and the TrainJob of a job."""
     refuse_parameter_servers(job, _NAME)
     note_dropped(job, _NAME, _KEPT, notes)
-    metadata = copy_metadata(job)
+    metadata = copy_metadata(job.metadata)
     # Runtimes have no namespace, so their names carry it.
     runtime_name = "-".join(word for word in (metadata.get("namespace"), job.name) if word)
     policy = job.effective_run_policy
     alone = job.workers == 1
+    note_scheduler(job, _NAME, notes, policy_only=not alone)
     jobs = [] if alone else [_build_replicated_job(job, SCHEDULER, _SCHEDULER, notes)]
     node = _build_replicated_job(job, WORKER, _NODE, notes)
     jobs.append(node)
@@ -60,7 +69,7 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
     job_set: Manifest = {
         "replicatedJobs": jobs,
         "successPolicy": {"operator": "All", "targetReplicatedJobs": [_NODE]},
-        "failurePolicy": {"maxRestarts": policy.backoff_limit if restarts(job) else 0},
+        "failurePolicy": {"maxRestarts": convert_restart_policy(job, _NAME, notes)},
         # Workers resolve the scheduler's name before it is ready.
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
     }
@@ -75,6 +84,8 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
     spec: Manifest = {"runtimeRef": {"name": runtime_name, "kind": _RUNTIME}, "trainer": trainer}
     if policy.suspend:
         spec["suspend"] = True
+    if policy.managed_by:
+        spec["managedBy"] = policy.managed_by
     return [runtime, {"apiVersion": KIND.api_version, "kind": _NAME, "metadata": metadata, "spec": spec}]
 
 
@@ -82,7 +93,7 @@ def _build_replicated_job(job: JobManifest, replica_type: str, name: str, notes:
     template = copy_template(job, replica_type)
     container = find_container(template)
     container["name"] = _NODE
-    template["spec"]["restartPolicy"] = "Never"
+    set_pod_restart_policy(template, f"spec.msReplicaSpecs.{replica_type}.template", notes)
     template["spec"]["containers"].sort(key=lambda item: item is not container)
     if job.workers > 1:
         set_cluster_variables(container, job, replica_type, f"{job.name}-{_SCHEDULER}-0-0.{job.name}", notes)
@@ -102,43 +113,119 @@ def _build_replicated_job(job: JobManifest, replica_type: str, name: str, notes:
 
 def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
     """Return the document of the MSJob of a TrainJob; its runtime must be among the other documents."""
-    spec = job["spec"]
-    check_fields(spec, "spec", ("runtimeRef", "trainer", "suspend", "managedBy"), notes)
-    name = (spec.get("runtimeRef") or {}).get("name")
-    runtimes = [item for item in others if item.get("kind") in (_RUNTIME, "TrainingRuntime")]
-    runtime = next((item for item in runtimes if item["metadata"].get("name") == name), None)
-    if runtime is None:
-        notes.errors.append(f"spec.runtimeRef.name: the runtime {name!r} must be in the same file")
+    spec = notes.read(job["spec"], "spec")
+    reference = spec.child("runtimeRef")
+    name, kind = reference.take("name"), reference.take("kind", _RUNTIME)
+    reference.drop("the runtime becomes part of the job", apiGroup=KIND.api_version.partition("/")[0])
+    found = [item for item in others if (item.get("kind"), item["metadata"].get("name")) == (kind, name)]
+    if not found:
+        notes.errors.append(f"spec.runtimeRef.name: the {kind} {name!r} must be in the same file")
         return {}
-    others.remove(runtime)
-    job_set = runtime["spec"]["template"]["spec"]
-    replicated = {item["name"]: item["template"]["spec"] for item in job_set.get("replicatedJobs") or []}
-    if _NODE not in replicated:
-        notes.errors.append(f"{_RUNTIME} {name}: must have the replicated job {_NODE!r}, got {', '.join(replicated)}")
-        return {}
-    trainer: dict[str, Any] = dict(spec.get("trainer") or {})
-    maximum = (job_set.get("failurePolicy") or {}).get("maxRestarts", 0)
-    policy = "ExitCode" if maximum else "Never"
+    others.remove(found[0])
+    runtime = notes.read(found[0]["spec"], f"{kind} {name}: spec")
+    notes.change(f"{kind} {name}", "dropped", "it becomes part of the job")
+    runtime.drop("the operator of MSJob chooses the scheduler of gangs", "podGroupPolicy")
+    policy = runtime.child("mlPolicy")
+    policy.drop("MSJob sets MS_*, and a worker is one process", "torch")
+    template = runtime.child("template")
+    template.drop("an MSJob has one object", "metadata")
+    job_set = template.child("spec")
+    job_set.drop("whatever runs an MSJob connects its pods and starts them together", "network", "startupPolicy")
+    job_set.drop("an MSJob has a successPolicy of its own", "successPolicy")
+    job_set.drop("that of the TrainJob is used", "managedBy", "suspend")
+    failures = job_set.child("failurePolicy")
+    failures.drop("the job is restarted as a whole", restartStrategy="Recreate")
+    maximum = failures.take("maxRestarts", 0)
+    trainer = spec.child("trainer")
+    trainer.drop("a worker is one process", numProcPerNode=1)
+    count = trainer.take("numNodes") or policy.take("numNodes")
+    if replaced := policy.take("numNodes"):
+        notes.change(f"{policy.path}.numNodes", f"{replaced} dropped", "that of the TrainJob is used")
     replicas: dict[str, Any] = {}
-    for replica_type, key in ((SCHEDULER, _SCHEDULER), (WORKER, _NODE)):
-        if key not in replicated:
+    deadlines = [spec.take("activeDeadlineSeconds")]
+    for index, item in enumerate(job_set.take("replicatedJobs", [])):
+        replica_type = {_SCHEDULER: SCHEDULER, _NODE: WORKER}.get(item["name"])
+        path = f"{job_set.path}.replicatedJobs[{index}]"
+        if replica_type is None or replica_type in replicas:
+            notes.errors.append(f"{path}: must be {_NODE!r} or {_SCHEDULER!r}, each once, got {item['name']!r}")
             continue
-        fields = {name: trainer[name] for name in _TRAINER_FIELDS if name in trainer} if key == _NODE else {}
-        if key == _NODE and "resourcesPerNode" in trainer:
-            fields["resources"] = trainer["resourcesPerNode"]
-        count = trainer.get("numNodes") or (runtime["spec"].get("mlPolicy") or {}).get("numNodes") or 1
+        pods = _read_replicated_job(notes.read(item, path), notes)
+        deadlines.append(pods.deadline)
+        is_worker = replica_type == WORKER
+        container_path = f"{pods.path}.spec.containers[0]"
+        if is_worker:
+            _read_trainer(trainer, find_container(pods.template, _NODE), container_path, notes)
+        remove_variables(read_container(pods.template, pods.path, notes, _NODE), container_path, notes)
         replicas[replica_type] = {
-            "replicas": count if key == _NODE else 1,
-            "restartPolicy": policy,
-            "template": read_template(replicated[key]["template"], _NODE, **fields),
+            "replicas": (count or pods.count) if is_worker else 1,
+            "restartPolicy": "OnFailure" if maximum else "Never",
+            "template": pods.template,
         }
+    if WORKER not in replicas:
+        notes.errors.append(f"{job_set.path}.replicatedJobs: must have one named {_NODE!r}")
+        return {}
+    managed_by = spec.take("managedBy")
     run_policy = {
-        "activeDeadlineSeconds": replicated[_NODE].get("activeDeadlineSeconds"),
+        "activeDeadlineSeconds": min((item for item in deadlines if item is not None), default=None),
         "backoffLimit": maximum,
-        "suspend": spec.get("suspend"),
-        "ttlSecondsAfterFinished": job_set.get("ttlSecondsAfterFinished"),
+        "managedBy": None if managed_by == _OWN_CONTROLLER else managed_by,
+        "suspend": spec.take("suspend"),
+        "ttlSecondsAfterFinished": job_set.take("ttlSecondsAfterFinished"),
     }
     return build_job_document(job["metadata"], replicas, runPolicy=drop_empty(run_policy))
+
+
+@dataclass(frozen=True)
+class _Pods:
+    """The pods of a replicated job.
+
+    Attributes:
+        template: Their template.
+        path: Its path.
+        count: Their number.
+        deadline: Maximum run time in seconds, or None.
+    """
+
+    template: Manifest
+    path: str
+    count: int
+    deadline: int | None
+
+
+def _read_replicated_job(item: Fields, notes: Notes) -> _Pods:
+    item.take("name")
+    item.drop("an MSJob starts its pods together", "dependsOn", groupName="default")
+    if (replicas := item.take("replicas", 1)) != 1:
+        notes.errors.append(f"{item.path}.replicas: must be 1, got {replicas}: numNodes is the number of workers")
+    template = item.child("template")
+    metadata = template.child("metadata")
+    metadata.drop("an MSJob has labels and annotations of its own", "annotations", labels=_STEP)
+    spec = template.child("spec")
+    spec.drop("that of the TrainJob is used", suspend=False)
+    spec.drop("the job is restarted as a whole", "backoffLimitPerIndex", "maxFailedIndexes", backoffLimit=0)
+    spec.drop("the job is restarted as a whole", "podFailurePolicy", "podReplacementPolicy", "successPolicy")
+    spec.drop("workers have ranks", completionMode="Indexed")
+    count = spec.take("parallelism", 1)
+    spec.drop("it is the number of workers", completions=count)
+    return _Pods(spec.take_template(), f"{spec.path}.template", count, spec.take("activeDeadlineSeconds"))
+
+
+def _read_trainer(trainer: Fields, container: Manifest, path: str, notes: Notes) -> None:
+    """Replace the fields of the runtime's container by those of a trainer; variables replace one by one."""
+    fields = {name: trainer.take(name) for name in _TRAINER_FIELDS if name in trainer.rest}
+    if resources := trainer.take("resourcesPerNode"):
+        fields["resources"] = resources
+    for name, value in fields.items():
+        own = container.get(name)
+        if name == "env":
+            variables = {item["name"]: item for item in value}
+            replaced = [item for item in own or [] if variables.get(item["name"], item) != item]
+            container[name] = [*(item for item in own or [] if item["name"] not in variables), *value]
+        else:
+            replaced = [own] if own not in (None, value) else []
+            container[name] = value
+        if replaced:
+            notes.change(f"{path}.{name}", "replaced", f"that of spec.trainer is used in place of {replaced}")
 
 
 KIND = JobKind(

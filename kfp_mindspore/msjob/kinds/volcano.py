@@ -13,15 +13,19 @@ from kfp_mindspore.msjob.kinds.common import (
     Manifest,
     Notes,
     build_job_document,
-    check_fields,
+    check_available,
+    convert_restart_policy,
     copy_metadata,
     copy_template,
     drop_empty,
     find_container,
     note_dropped,
-    read_template,
-    restarts,
+    note_scheduler,
+    read_container,
+    read_scheduling,
+    remove_variables,
     set_cluster_variables,
+    set_pod_restart_policy,
 )
 from kfp_mindspore.msjob.names import REPLICA_TYPES, SCHEDULER, WORKER, resolve_replica_type
 from kfp_mindspore.msjob.spec import JobManifest
@@ -29,42 +33,50 @@ from kfp_mindspore.msjob.topology import is_standalone
 
 _NAME = "volcano"
 _QUEUE = "default"
-_KEPT = ("backoffLimit", "schedulingPolicy", "ttlSecondsAfterFinished")
+_KEPT = (
+    *("runPolicy.backoffLimit", "runPolicy.ttlSecondsAfterFinished"),
+    *(f"runPolicy.schedulingPolicy.{name}" for name in ("minAvailable", "priorityClass", "queue")),
+)
 
 
 def export(job: JobManifest, notes: Notes) -> list[Manifest]:
     """Return the Volcano Job of a job."""
     note_dropped(job, _NAME, _KEPT, notes)
     alone = is_standalone(job, job.workers)
+    note_scheduler(job, _NAME, notes, policy_only=not alone)
     types = [WORKER] if alone else [SCHEDULER, *(kind for kind in REPLICA_TYPES[1:] if kind in job.ms_replica_specs)]
     tasks = [_build_task(job, kind, notes, alone=alone) for kind in types]
     policy = job.effective_run_policy
     scheduling = policy.scheduling_policy
     total = sum(task["replicas"] for task in tasks)
+    available = (scheduling and scheduling.min_available) or total
+    check_available(available, total, "spec.runPolicy.schedulingPolicy", notes)
+    limit = convert_restart_policy(job, _NAME, notes)
     spec: dict[str, Any] = {
         "schedulerName": "volcano",
-        "minAvailable": (scheduling and scheduling.min_available) or total,
+        "minAvailable": available,
         # Set by Volcano's webhook, where it is installed.
         "queue": (scheduling and scheduling.queue) or _QUEUE,
         "priorityClassName": scheduling.priority_class if scheduling else None,
-        "maxRetry": policy.backoff_limit if restarts(job) else 0,
+        "maxRetry": limit,
         "ttlSecondsAfterFinished": policy.ttl_seconds_after_finished,
         # Workers resolve the scheduler's name before its pod is ready.
         "plugins": {"env": [], "svc": ["--publish-not-ready-addresses=true"]},
         "policies": [
             {"event": "PodEvicted", "action": "RestartJob"},
-            {"event": "PodFailed", "action": "RestartJob" if restarts(job) else "AbortJob"},
+            {"event": "PodFailed", "action": "RestartJob" if limit else "AbortJob"},
         ],
         "tasks": tasks,
     }
     return [{
-        "apiVersion": KIND.api_version, "kind": KIND.kind, "metadata": copy_metadata(job), "spec": drop_empty(spec),
+        "apiVersion": KIND.api_version, "kind": KIND.kind, "metadata": copy_metadata(job.metadata),
+        "spec": drop_empty(spec),
     }]  # fmt: skip
 
 
 def _build_task(job: JobManifest, kind: str, notes: Notes, *, alone: bool) -> Manifest:
     template = copy_template(job, kind)
-    template["spec"]["restartPolicy"] = "Never"
+    set_pod_restart_policy(template, f"spec.msReplicaSpecs.{kind}.template", notes)
     container = find_container(template)
     own = job.ms_replica_specs.get(kind)
     if not alone:
@@ -77,38 +89,56 @@ def _build_task(job: JobManifest, kind: str, notes: Notes, *, alone: bool) -> Ma
 
 def read(job: Manifest, others: list[Manifest], notes: Notes) -> Manifest:
     """Return the document of the MSJob of a Volcano Job whose tasks are scheduler, ps and worker."""
-    spec = job["spec"]
-    known = ("maxRetry", "minAvailable", "plugins", "policies", "priorityClassName", "queue", "schedulerName")
-    check_fields(spec, "spec", (*known, "tasks", "ttlSecondsAfterFinished"), notes)
-    tasks = {str(task.get("name")): task for task in spec.get("tasks") or []}
-    kinds = {name: resolve_replica_type(name) or (WORKER if len(tasks) == 1 else "") for name in tasks}
-    for name in (name for name, kind in kinds.items() if not kind):
-        notes.errors.append(f"spec.tasks: {name!r} must be one of scheduler, ps and worker")
-    if notes.errors:
-        return {}
-    for name in ("plugins", "policies"):
-        if name in spec:
-            notes.change(f"spec.{name}", "dropped", "MSJob sets addresses and ranks, and restartPolicy restarts it")
-    actions = {item.get("action") for item in spec.get("policies") or []}
-    maximum = spec.get("maxRetry", 3)
-    policy = "ExitCode" if maximum and "RestartJob" in actions else "Never"
-    replicas = {}
-    for name, task in tasks.items():
-        template = read_template(task["template"])
-        replicas[kinds[name]] = {"replicas": task.get("replicas", 1), "restartPolicy": policy, "template": template}
-    total = sum(item["replicas"] for item in replicas.values())
-    available = spec.get("minAvailable")
+    spec = notes.read(job["spec"], "spec")
+    policies = spec.take("policies", [])
+    if policies:
+        notes.change("spec.policies", "dropped", "restartPolicy of Worker restarts the job")
+    spec.drop("MSJob sets addresses and ranks", "plugins")
+    spec.drop("the operator of MSJob sets the scheduler of gangs", schedulerName="volcano")
+    spec.drop("it is a hint to the scheduler", "runningEstimate")
+    maximum = spec.take("maxRetry", 3)
+    policy = _read_restart_policy(policies) if maximum else "Never"
+    replicas: dict[str, Any] = {}
+    tasks = spec.take("tasks", [])
+    for index, item in enumerate(tasks):
+        task = notes.read(item, f"spec.tasks[{index}]")
+        name = task.take("name", "")
+        kind = resolve_replica_type(name) or (WORKER if len(tasks) == 1 else "")
+        if not kind or kind in replicas:
+            notes.errors.append(f"spec.tasks: {name!r} must be one of scheduler, ps and worker, each once")
+            return {}
+        count = task.take("replicas", 1)
+        task.drop("MSJob starts its pods together", "dependsOn", minAvailable=count)
+        task.drop("restartPolicy of Worker restarts the job", "maxRetry", "policies")
+        task.drop("MSJob has no field for it", topologyPolicy="none")
+        template, path = task.take_template(), f"{task.path}.template"
+        remove_variables(read_container(template, path, notes), f"{path}.spec.containers[0]", notes)
+        replicas[kind] = {"replicas": count, "restartPolicy": policy, "template": template}
     scheduling = {
-        "minAvailable": available if available != total else None,
-        "queue": None if spec.get("queue") == _QUEUE else spec.get("queue"),
-        "priorityClass": spec.get("priorityClassName"),
+        "minAvailable": spec.take("minAvailable"),
+        "queue": spec.take("queue"),
+        "priorityClass": spec.take("priorityClassName"),
     }
+    total = sum(item["replicas"] for item in replicas.values())
     run_policy = {
         "backoffLimit": maximum,
-        "ttlSecondsAfterFinished": spec.get("ttlSecondsAfterFinished"),
-        "schedulingPolicy": drop_empty(scheduling) or None,
+        "ttlSecondsAfterFinished": spec.take("ttlSecondsAfterFinished"),
+        "schedulingPolicy": read_scheduling(scheduling, total, "spec", notes),
     }
     return build_job_document(job["metadata"], replicas, runPolicy=drop_empty(run_policy))
+
+
+def _read_restart_policy(policies: list[Manifest]) -> str:
+    events = {
+        event
+        for item in policies
+        if item.get("action") == "RestartJob"
+        for event in (*(item.get("events") or ()), item.get("event"))
+    }
+    if events & {"*", "PodFailed", "TaskFailed"}:
+        return "OnFailure"
+    # Evictions alone restart the job.
+    return "ExitCode" if events else "Never"
 
 
 KIND = JobKind(_NAME, "batch.volcano.sh/v1alpha1", "Job", "Volcano Job with a task per replica type", export, read)

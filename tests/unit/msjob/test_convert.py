@@ -9,7 +9,7 @@ from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import MSJob
 from kfp_mindspore.msjob.convert import Conversion, convert_file, convert_msjob
 from kfp_mindspore.msjob.topology import Endpoints, build_topology
-from kfp_mindspore.msjob.yaml_document import parse_msjob_yaml
+from kfp_mindspore.msjob.yaml_document import parse_msjob_yaml, parse_yaml_documents
 from tests.support.msjob_cases import DELETED, VALID, put
 
 # The fields of the manifest published in 2020: backend and a masterPort of text beside the list of replica specs.
@@ -77,7 +77,7 @@ def test_the_published_sample_as_printed_is_no_yaml() -> None:
 
 
 def test_the_published_sample_with_its_indentation_mended_is_converted() -> None:
-    document = parse_msjob_yaml(PUBLISHED)
+    (document,) = parse_yaml_documents(PUBLISHED)
     before = copy.deepcopy(document)
     conversion = convert_msjob(document)
     assert document == before
@@ -126,7 +126,8 @@ spec:
           containers: [{name: train, image: a}]
     - {replicaType: WORKER, replicas: 2, template: *template}
 """
-    job = convert_msjob(parse_msjob_yaml(text)).job
+    (document,) = parse_yaml_documents(text)
+    job = convert_msjob(document).job
     assert job.workers == 3
     assert job.ms_replica_specs["Worker"].restart_policy == "Never"
 

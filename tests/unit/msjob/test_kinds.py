@@ -14,17 +14,20 @@ from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob import MSJob, build_msjob
 from kfp_mindspore.msjob.convert import convert_file
 from kfp_mindspore.msjob.kinds import KINDS, export_job
-from tests.support.msjob_cases import VALID, build_job, build_template, put
+from tests.support.msjob_cases import VALID, VALID_HERE, build_job, build_template, put
 
 CRDS = Path(os.environ.get("KFP_MINDSPORE_CRDS", Path(__file__).parents[4] / "shared" / "crds"))
-# AscendJob and the first generation have no published definition.
+# The first generation has no published definition.
 DEFINITIONS = {
+    "AscendJob": "ascendjobs.mindxdl.gitee.com",
     "MPIJob": "mpijobs.kubeflow.org",
     "TrainJob": "trainjobs.trainer.kubeflow.org",
     "ClusterTrainingRuntime": "clustertrainingruntimes.trainer.kubeflow.org",
     "Job": "jobs.batch.volcano.sh",
     "MSJob": "msjobs.mindspore.gitee.com",
 }
+# Of the jobs with newer fields; those in templates are pruned by definitions for an older Kubernetes.
+POLICIES = ("suspended", "managed-by", "schedule-timeout", "elastic", "topology-key")
 JOB = (Path(__file__).parents[2] / "golden" / "kinds" / "job.yaml").read_text()
 COMMAND = ["python", "train.py"]
 ENTRYPOINT = ["python", "-m", "kfp_mindspore.msjob.entrypoint", "--"]
@@ -52,9 +55,9 @@ def list_unknown(schema: dict[str, Any], value: Any, path: str = "") -> Iterator
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["golden", *VALID])
+@pytest.mark.parametrize("name", ["golden", *VALID, *POLICIES])
 def test_manifests_are_valid_by_the_published_definitions(name: str, kind: str) -> None:
-    job = MSJob.from_yaml(JOB) if name == "golden" else MSJob.from_dict(VALID[name])
+    job = MSJob.from_yaml(JOB) if name == "golden" else MSJob.from_dict({**VALID, **VALID_HERE}[name])
     cannot = "PS" in job.ms_replica_specs or any(
         "command" not in item.container for item in job.ms_replica_specs.values()
     )
@@ -68,7 +71,7 @@ def test_manifests_are_valid_by_the_published_definitions(name: str, kind: str) 
     for manifest in manifests:
         file = CRDS / f"{DEFINITIONS.get(manifest['kind'], 'none')}.json"
         group = manifest["apiVersion"].partition("/")[0]
-        if kind in ("AscendJob", "first-generation"):
+        if kind == "first-generation":
             continue
         if not file.exists():
             pytest.skip(f"{file.name} is not there: KFP_MINDSPORE_CRDS names the folder of published definitions")
@@ -177,8 +180,12 @@ def test_first_generation_makes_worker_0_its_master() -> None:
 
 def test_dropped_fields_are_named() -> None:
     document = put(yaml.safe_load(JOB), "spec.topologyKey", "topology.kubernetes.io/zone")
+    document["metadata"].update(uid="1", finalizers=["example.com/kept"])
+    document["status"] = {"state": "Running", "conditions": []}
     changes = {change.field for change in export_job(MSJob.from_dict(document), "TrainJob").changes}
-    assert changes == {"spec.topologyKey", "spec.runPolicy.schedulingPolicy"}
+    policy = "spec.msReplicaSpecs.Worker.restartPolicy"
+    object_fields = {"metadata.finalizers", "status"}
+    assert changes == {"spec.topologyKey", "spec.runPolicy.schedulingPolicy", policy, *object_fields}
 
 
 SERVERS = build_job(
@@ -233,6 +240,44 @@ spec:
     - {name: scheduler, replicas: 1, template: {spec: {containers: [{name: a, image: a, command: [python]}]}}}
     - {name: worker, replicas: 1, template: {spec: {restartPolicy: Never, containers: [{name: a, image: a}]}}}
 """
+ASCEND = """\
+apiVersion: mindxdl.gitee.com/v1
+kind: AscendJob
+metadata: {name: npu, labels: {framework: mindspore, ring-controller.atlas: ascend-910b}}
+spec:
+  replicaSpecs:
+    Scheduler: {template: {spec: {containers: [{name: ascend, image: a}]}}}
+    Worker:
+      template:
+        metadata: {labels: {ring-controller.atlas: ascend-910b}}
+        spec:
+          containers:
+            - name: ascend
+              image: a
+              resources: {limits: {huawei.com/Ascend910: 8}}
+              env: [{name: MS_WORKER_NUM, value: "8"}]
+"""
+TRAIN = """\
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: ClusterTrainingRuntime
+metadata: {name: runtime}
+spec:
+  mlPolicy: {numNodes: 2}
+  template:
+    spec:
+      replicatedJobs:
+        - name: node
+          template:
+            spec:
+              template:
+                spec: {containers: [{name: node, image: a, command: [python], env: [{name: A, value: b}]}]}
+---
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: pi}
+spec: {runtimeRef: {name: runtime}, trainer: {env: [{name: C, value: d}]}}
+"""
+RUNTIME = "ClusterTrainingRuntime runtime: spec"
 
 
 def test_an_mpijob_of_others_is_converted() -> None:
@@ -251,9 +296,16 @@ def test_an_mpijob_of_others_is_converted() -> None:
         (VOLCANO.replace("scheduler", "monitor"), "spec.tasks: 'monitor' must be one of scheduler, ps and worker"),
         (VOLCANO.replace("  minAvailable: 2", "  networkTopology: {}"), "spec.networkTopology: cannot be converted"),
         (f"{NAMED}\napiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainJob\nspec: {{runtimeRef: {{name: b}}}}",
-         "spec.runtimeRef.name: the runtime 'b' must be in the same file"),
+         "spec.runtimeRef.name: the ClusterTrainingRuntime 'b' must be in the same file"),
         (f"{NAMED}\napiVersion: mindxdl.gitee.com/v1\nkind: AscendJob\nspec: {{replicaSpecs: {{Master: {{}}}}}}",
          "spec.replicaSpecs.Master: must be Scheduler or Worker"),
+        (MPI.replace("slotsPerWorker: 1", "runLauncherAsWorker: true"), "spec.runLauncherAsWorker: must be false"),
+        (VOLCANO.replace("name: scheduler", "name: worker"), "must be one of scheduler, ps and worker, each once"),
+        (VOLCANO.replace("minAvailable: 2", "minAvailable: 5"), "spec.minAvailable: must be at most the number"),
+        (TRAIN.replace("{numNodes: 2}", "{mpi: {}}"), f"{RUNTIME}.mlPolicy.mpi: cannot be converted"),
+        (TRAIN.replace("name: node\n", "name: launcher\n"), "must be 'node' or 'scheduler', each once, got 'launcher'"),
+        (VOLCANO.replace("template: {spec", "template: {pod"), "spec.tasks[0].template.spec.containers: is required"),
+        (ASCEND.replace("framework: mindspore", "framework: pytorch"), "metadata.labels.framework: must be mindspore"),
         (MPI.partition("spec:")[0] + "spec: {mpiReplicaSpecs: {Launcher: 1, Worker: 2}}", "is not that of a MPIJob"),
     ],
 )  # fmt: skip
@@ -261,6 +313,65 @@ def test_foreign_jobs_without_an_equivalent_are_refused(text: str, error: str) -
     with pytest.raises(ValidationError) as caught:
         convert_file(text)
     assert error in str(caught.value)
+
+
+def test_ascendjob_keeps_the_type_of_its_npus_and_an_explicit_scheduler() -> None:
+    conversion = convert_file(ASCEND, to="AscendJob")
+    (manifest,) = conversion.documents
+    replicas = manifest["spec"]["replicaSpecs"]
+    assert list(replicas) == ["Scheduler", "Worker"]
+    owners = [manifest, *(replica["template"] for replica in replicas.values())]
+    assert {owner["metadata"]["labels"]["ring-controller.atlas"] for owner in owners} == {"ascend-910b"}
+    assert [str(change) for change in conversion.changes if "ring-controller" in change.field] == [
+        "spec.msReplicaSpecs.Scheduler.template.metadata.labels.ring-controller.atlas: ascend-910b is added: it is the "
+        "type of the NPU, such as ascend-910b"
+    ]
+    assert "MS_WORKER_NUM=8 dropped" in str([str(change) for change in conversion.changes])
+
+
+@pytest.mark.parametrize("policy", ["OnFailure", "Never"])
+@pytest.mark.parametrize("kind", ["MPIJob", "TrainJob", "AscendJob", "volcano", "legacy", "first-generation"])
+def test_restart_policy_survives_a_round_trip(kind: str, policy: str) -> None:
+    job = MSJob.from_yaml(JOB.replace("ExitCode", policy))
+    back = convert_file(yaml.safe_dump_all(job.to(kind))).jobs[0]
+    assert back.ms_replica_specs["Worker"].restart_policy == policy
+
+
+def test_variables_of_a_runtime_and_its_trainjob_are_merged() -> None:
+    twice = f"{TRAIN}---\n{TRAIN.partition('---')[2].replace('name: pi', 'name: tau')}"
+    jobs = convert_file(twice).jobs
+    assert [job.name for job in jobs] == ["pi", "tau"]
+    assert [get_variables(job.ms_replica_specs["Worker"].container) for job in jobs] == [{"A": "b", "C": "d"}] * 2
+    assert jobs[0].workers == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "change"),
+    [
+        (MPI.replace('"2"', '"8"'), "spec.mpiReplicaSpecs.Launcher.template: 8 ranks are 2 processes"),
+        (MPI.replace("slotsPerWorker: 1", "slotsPerWorker: 4").replace('-n, "2", ', ""), "8 ranks are 2 processes"),
+        (MPI, "containers[0].command: --mca btl tcp dropped"),
+        (MPI.replace("containers:\n", "volumes: [{name: a, emptyDir: {}}]\n          containers:\n", 1),
+         "spec.mpiReplicaSpecs.Launcher.template.spec.volumes: dropped"),
+        (TRAIN.replace("{numNodes: 2}", "{torch: {}}"), f"{RUNTIME}.mlPolicy.torch: dropped"),
+        (TRAIN.replace("trainer: {", "trainer: {numProcPerNode: 4, "), "spec.trainer.numProcPerNode: 4 dropped"),
+        (TRAIN.replace("  mlPolicy:", "  podGroupPolicy: {volcano: {}}\n  mlPolicy:"), f"{RUNTIME}.podGroupPolicy: "),
+        (VOLCANO.replace("  tasks:", "  plugins: {ssh: []}\n  tasks:"), "spec.plugins: dropped"),
+        (VOLCANO.replace("restartPolicy: Never", "restartPolicy: OnFailure"),
+         "spec.tasks[1].template.spec.restartPolicy: 'OnFailure' is now 'Never'"),
+    ],
+)  # fmt: skip
+def test_fields_without_an_equivalent_are_listed(text: str, change: str) -> None:
+    assert change in "\n".join(map(str, convert_file(text).changes))
+
+
+GANG = put(yaml.safe_load(JOB), "spec.runPolicy.schedulingPolicy.minAvailable", 9)
+
+
+@pytest.mark.parametrize("kind", ["MPIJob", "AscendJob", "volcano"])
+def test_gang_above_the_number_of_pods_is_refused(kind: str) -> None:
+    with pytest.raises(ValidationError, match=r"minAvailable: must be at most the number of pods \(4\), got 9"):
+        MSJob.from_dict(GANG).to(kind)
 
 
 def test_submitting_another_kind_hints_at_convert() -> None:
