@@ -101,6 +101,7 @@ def set_worker_pod(
     image_pull_secrets: Sequence[str] | None = None,
     service_account: str | None = None,
     security_context: Mapping[str, Any] | None = None,
+    empty_dirs: Mapping[str, str] | None = None,
 ) -> PipelineTask:
     """Set fields of the workers' pods that KFP does not hand to a launcher; None leaves a field unchanged.
 
@@ -114,12 +115,14 @@ def set_worker_pod(
         image_pull_secrets: Names of registry secrets.
         service_account: Service account of the pods.
         security_context: PodSecurityContext, such as {"runAsUser": 1000, "fsGroup": 1000}.
+        empty_dirs: Size limits of empty directories by absolute path, such as {"/dev/shm": "8Gi"}, which is in memory;
+            an empty text for no limit; merged with earlier ones. The local backend uses this machine's own path.
 
     Returns:
         The task.
 
     Raises:
-        ValidationError: A name is empty or not a string.
+        ValidationError: A name is empty or not a string, or a path is not absolute.
     """
     name = "set_worker_pod"
     for field, entries in (("labels", labels), ("annotations", annotations)):
@@ -129,6 +132,10 @@ def set_worker_pod(
         check_text(name, "image_pull_secrets", secret)
     if service_account is not None:
         check_text(name, "service_account", service_account)
+    for path, size in (empty_dirs or {}).items():
+        check_text(name, f"empty_dirs.{path}", size, may_be_empty=True)
+        if not path.startswith("/"):
+            raise ValidationError([f"empty_dirs: must have absolute paths, got {path!r}"], subject=name)
     return update_options(
         task,
         name,
@@ -137,4 +144,5 @@ def set_worker_pod(
         image_pull_secrets=list(image_pull_secrets) if image_pull_secrets else None,
         service_account=service_account,
         security_context=security_context,
+        empty_dirs=empty_dirs,
     )

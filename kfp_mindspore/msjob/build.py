@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob.manifest import serialize
 from kfp_mindspore.msjob.names import CONTAINER_NAME, DEFAULT_BACKOFF_LIMIT, WORKER
 from kfp_mindspore.msjob.spec import ReplicaSpec, RunPolicy
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import validate_msjob
 from kfp_mindspore.settings import PLACEHOLDER_IMAGE
+
+SHARED_MEMORY = "/dev/shm"
 
 
 def build_msjob(
@@ -29,6 +32,7 @@ def build_msjob(
     clean_pod_policy: str | None = None,
     resources: Any = None,
     working_dir: str | None = None,
+    empty_dirs: Mapping[str, str] | None = None,
 ) -> MSJob:
     """Build a job whose workers run the same command.
 
@@ -47,6 +51,7 @@ def build_msjob(
         clean_pod_policy: `Running` (the default), `All` or `None`.
         resources: A worker's ResourceRequirements, or its limits, such as `{"cpu": 2}`.
         working_dir: Working directory of the command.
+        empty_dirs: Empty directories of each worker's pod by path, see `build_empty_dirs`.
 
     Raises:
         ValidationError: An argument is wrong; the message names the field.
@@ -62,9 +67,12 @@ def build_msjob(
         container["resources"] = to_resource_requirements(resources)
     if working_dir:
         container["workingDir"] = working_dir
+    pod: dict[str, Any] = {"containers": [container]}
+    if empty_dirs:
+        pod["volumes"], container["volumeMounts"] = build_empty_dirs(empty_dirs)
     job = MSJob(
         metadata={"name": name, "namespace": namespace},
-        ms_replica_specs={WORKER: ReplicaSpec(workers, restart_policy, {"spec": {"containers": [container]}})},
+        ms_replica_specs={WORKER: ReplicaSpec(workers, restart_policy, {"spec": pod})},
         run_policy=RunPolicy(
             active_deadline_seconds=active_deadline_seconds,
             backoff_limit=backoff_limit,
@@ -74,6 +82,26 @@ def build_msjob(
     )
     validate_msjob(job)
     return job
+
+
+def build_empty_dirs(empty_dirs: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the volumes and mounts of a pod's empty directories.
+
+    Args:
+        empty_dirs: Size limit, such as `8Gi`, or an empty text for none, by absolute path. `/dev/shm` is in memory and
+            counts as the memory of its container; others are on the node's disk.
+
+    Raises:
+        ValidationError: A path is not absolute.
+    """
+    volumes, mounts = [], []
+    for number, (path, size) in enumerate(empty_dirs.items()):
+        if not path.startswith("/"):
+            raise ValidationError([f"empty_dirs: must be absolute paths with size limits, got {path!r}"])
+        source = {"medium": "Memory"} if path.rstrip("/") == SHARED_MEMORY else {}
+        volumes.append({"name": f"empty-dir-{number}", "emptyDir": source | ({"sizeLimit": size} if size else {})})
+        mounts.append({"name": f"empty-dir-{number}", "mountPath": path})
+    return volumes, mounts
 
 
 def to_env_vars(env: Mapping[str, Any] | Sequence[Any]) -> list[dict[str, Any]]:

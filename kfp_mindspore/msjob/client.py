@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
 from kfp_mindspore.msjob.build import build_msjob, to_env_vars
 from kfp_mindspore.msjob.commands import build_directory_variables, build_training_command
 from kfp_mindspore.msjob.conditions import JobConditions
+from kfp_mindspore.msjob.elastic import explain_missing_checkpoints
 from kfp_mindspore.msjob.kinds import KINDS
 from kfp_mindspore.msjob.manifest import serialize
 from kfp_mindspore.msjob.pod_filter import build_pod_filter
@@ -71,6 +74,10 @@ class MSJobClient(JobConditions):
         """Default namespace of calls."""
         return self._namespace or self.backend.default_namespace
 
+    @property
+    def _in_pods(self) -> bool:
+        return isinstance(self.backend, KubernetesBackend)
+
     def train(
         self,
         name: str,
@@ -80,6 +87,7 @@ class MSJobClient(JobConditions):
         num_workers: int = 1,
         num_procs_per_worker: int | str | None = None,
         resources_per_worker: Any = None,
+        *,
         network: str | None = None,
         network_arguments: Mapping[str, Any] | None = None,
         script: str | Path | None = None,
@@ -90,6 +98,7 @@ class MSJobClient(JobConditions):
         env_vars: Mapping[str, str] | Sequence[Any] | None = None,
         queue_name: str | None = None,
         base_image: str | None = None,
+        empty_dirs: Mapping[str, str] | None = None,
     ) -> None:
         """Train a network, or run a training script, on a dataset.
 
@@ -108,7 +117,7 @@ class MSJobClient(JobConditions):
             network_arguments: The factory's keyword arguments, JSON types.
             script: A Python script to run instead of a network.
             dataset: A dataset directory (kfp_mindspore.formats.dataset); KFP_MINDSPORE_DATASET_DIR in the job;
-                required with a network.
+                required with a network. On a cluster, paths are the pods' own and kept as given.
             trainer_parameters: Of a network: `loss` and `optimizer` (names in mindspore.nn), `learning_rate`,
                 `metrics`, and the options of TrainingConfig that have a JSON form, such as `epochs` and `schedule`
                 (`python -m kfp_mindspore.training --help`); of a script: its command-line options by name.
@@ -117,6 +126,7 @@ class MSJobClient(JobConditions):
             env_vars: Variables by name, or Kubernetes EnvVars.
             queue_name: Kueue queue of the job; ignored on this machine.
             base_image: Image of the workers.
+            empty_dirs: Size limits of empty directories of the workers' pods by path: {"/dev/shm": "8Gi"} is in memory.
 
         Raises:
             UserError: Not exactly one of network and script is given, or an argument is wrong.
@@ -130,11 +140,12 @@ class MSJobClient(JobConditions):
             workers=num_workers,
             namespace=namespace or self.namespace,
             env=[
-                *to_env_vars(build_directory_variables(dataset, output_dir, checkpoint_dir)),
+                *to_env_vars(build_directory_variables(dataset, output_dir, checkpoint_dir, in_pods=self._in_pods)),
                 *to_env_vars(env_vars or {}),
             ],
             restart_policy="ExitCode",
             resources=resources_per_worker,
+            empty_dirs=empty_dirs,
         )
         self.create_job(job, labels=labels, annotations=annotations, queue_name=queue_name)
 
@@ -152,6 +163,7 @@ class MSJobClient(JobConditions):
         num_workers: int = 1,
         num_procs_per_worker: int | str | None = None,
         resources_per_worker: Any = None,
+        *,
         packages_to_install: Sequence[str] | None = None,
         pip_index_url: str | None = None,
         env_vars: Mapping[str, str] | Sequence[Any] | None = None,
@@ -169,7 +181,8 @@ class MSJobClient(JobConditions):
             labels: Labels to add.
             annotations: Annotations to add.
             job_kind: `MSJob`, or another kind that the cluster runs: `MPIJob`, `TrainJob`, `AscendJob`, `volcano`,
-                `legacy` or `first-generation`; the other methods are for MSJobs.
+                `legacy` or `first-generation`, with a warning for each field that it lacks; the other methods are for
+                MSJobs.
             base_image: Image of the workers.
             train_func: The function, of no or one argument; it imports what it needs itself. None runs the image. The
                 job is restarted when it is killed or preempted, and fails when the function raises.
@@ -244,10 +257,13 @@ class MSJobClient(JobConditions):
         for key, entries in (("labels", {**(labels or {}), **queue}), ("annotations", annotations or {})):
             if entries:
                 new.metadata[key] = {**(new.metadata.get(key) or {}), **entries}
+        if (missing := explain_missing_checkpoints(new, {} if self._in_pods else os.environ)) and not dry_run:
+            warnings.warn(missing, stacklevel=2)
         if job_kind in (None, names.KIND):
             self.backend.create(new, dry_run=dry_run)
         else:
-            create_as_kind(self.backend, new, job_kind, dry_run=dry_run)
+            for change in create_as_kind(self.backend, new, job_kind, dry_run=dry_run).changes:
+                warnings.warn(f"{job_kind}: {change}", stacklevel=2)
 
     def get_job(
         self, name: str, namespace: str | None = None, job_kind: str | None = None, timeout: float | None = None
@@ -285,6 +301,9 @@ class MSJobClient(JobConditions):
             replica_type: Only this type, case-insensitive.
             replica_index: Only this index.
             timeout: Without effect.
+
+        Raises:
+            NotFoundError: The job does not exist.
         """
         pod_filter = build_pod_filter(is_master, replica_type, replica_index)
         return [pod for pod in self.backend.list_pods(name, namespace or self.namespace) if pod_filter(pod)]
@@ -298,7 +317,11 @@ class MSJobClient(JobConditions):
         replica_index: int | None = None,
         timeout: float | None = None,
     ) -> list[str]:
-        """Return the names of a job's pods; the arguments are those of `get_job_pods`."""
+        """Return the names of a job's pods; the arguments are those of `get_job_pods`.
+
+        Raises:
+            NotFoundError: The job does not exist.
+        """
         return [pod.name for pod in self.get_job_pods(name, namespace, is_master, replica_type, replica_index)]
 
     def get_job_logs(

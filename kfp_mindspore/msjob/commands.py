@@ -147,13 +147,25 @@ def build_training_command(
 
 
 def build_directory_variables(
-    dataset: str | Path | None, output_dir: str | Path | None, checkpoint_dir: str | Path | None
+    dataset: str | Path | None,
+    output_dir: str | Path | None,
+    checkpoint_dir: str | Path | None,
+    *,
+    in_pods: bool,
 ) -> dict[str, str]:
-    """Return the variables that name a training process's directories; checkpoints are in the output by default."""
+    """Return the variables that name a training process's directories; checkpoints are in the output by default.
+
+    Args:
+        dataset: The dataset.
+        output_dir: The output.
+        checkpoint_dir: The checkpoints.
+        in_pods: Whether paths are the pods' own, which are kept as given; those of this machine become absolute.
+    """
     if output_dir is not None and checkpoint_dir is None:
         checkpoint_dir = f"{str(output_dir).rstrip('/')}/checkpoints"
     directories = {DATASET_VARIABLE: dataset, OUTPUT_VARIABLE: output_dir, CHECKPOINT_VARIABLE: checkpoint_dir}
-    return {name: files.resolve_location(path) for name, path in directories.items() if path is not None}
+    given = {name: path for name, path in directories.items() if path is not None}
+    return {name: str(path) if in_pods else files.resolve_location(path) for name, path in given.items()}
 
 
 def build_network_command(network: str, arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> list[str]:

@@ -90,8 +90,12 @@ def convert_file(text: str, *, source: str = "", to: str | None = None) -> FileC
     changes = [Change(key, "given twice, the last is used", "as Kubernetes does") for key in repeated]
     jobs: list[MSJob] = []
     exported: list[dict[str, Any]] = []
+    used: list[dict[str, Any]] = []
     for document in (item for item in documents if _is_job(item)):
-        conversion = convert_msjob(document, others)
+        # Two jobs may refer to one document.
+        rest = list(others)
+        conversion = convert_msjob(document, rest)
+        used += [item for item in others if item not in rest]
         jobs.append(conversion.job)
         changes += conversion.changes
         if to is None:
@@ -102,7 +106,8 @@ def convert_file(text: str, *, source: str = "", to: str | None = None) -> FileC
             changes += export.changes
     if not jobs:
         raise ValidationError([f"{source or 'file'}: must hold a job"], subject="YAML")
-    return FileConversion((*others, *exported), tuple(jobs), tuple(changes))
+    kept = [item for item in others if item not in used]
+    return FileConversion((*kept, *exported), tuple(jobs), tuple(changes))
 
 
 def _is_job(document: Mapping[str, Any]) -> bool:

@@ -15,9 +15,11 @@ Each change restarts the gang from a checkpoint. The global batch stays the same
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
-from kfp_mindspore.msjob.names import DEFAULT_ELASTIC_GRACE_SECONDS
+from kfp_mindspore.msjob.names import DEFAULT_ELASTIC_GRACE_SECONDS, WORKER
+from kfp_mindspore.settings import CHECKPOINT_VARIABLE
 
 if TYPE_CHECKING:
     from kfp_mindspore.msjob.spec import JobManifest
@@ -48,6 +50,25 @@ def get_restart_limit(job: JobManifest) -> int:
     if job.elastic_policy is not None and job.elastic_policy.max_restarts is not None:
         return job.elastic_policy.max_restarts
     return job.effective_run_policy.backoff_limit or 0
+
+
+def explain_missing_checkpoints(job: JobManifest, inherited: Container[str] = ()) -> str:
+    """Return a warning for an elastic job whose workers are given no checkpoint directory; empty for others.
+
+    Args:
+        job: A valid job.
+        inherited: Variables that its processes have beside those of the template.
+    """
+    container = job.ms_replica_specs[WORKER].container
+    own = [item.get("name") for item in container.get("env") or []]
+    if job.elastic_policy is None or container.get("envFrom"):
+        return ""
+    if CHECKPOINT_VARIABLE in own or CHECKPOINT_VARIABLE in inherited:
+        return ""
+    return (
+        f"job {job.name} is elastic without {CHECKPOINT_VARIABLE}: unless its script has checkpoints of its own, the "
+        "training starts anew whenever the number of workers changes"
+    )
 
 
 def decide_workers(job: JobManifest, *, current: int, available: int, missing_seconds: float = 0.0) -> int:

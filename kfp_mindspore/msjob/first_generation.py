@@ -12,6 +12,7 @@ from typing import Any
 
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.msjob.changes import Change
+from kfp_mindspore.msjob.kinds.common import rename_references
 from kfp_mindspore.msjob.names import (
     API_VERSION,
     CONTAINER_NAME,
@@ -237,7 +238,7 @@ class _Reader:
                 )
                 return
             containers[0]["name"] = CONTAINER_NAME
-            _rename_references(pod, names[0])
+            rename_references(pod, names[0])
             self.note(
                 f"{path}.containers[0].name",
                 f"{show(names[0])} is now '{CONTAINER_NAME}'",
@@ -330,19 +331,6 @@ class _Reader:
         self.errors += [
             f"{path}.{name}: unknown field{suggest(str(name), known)}" for name in document if name not in known
         ]
-
-
-def _rename_references(value: Any, old: str) -> None:
-    """Rename the container in references of variables and volumes to its resources."""
-    if isinstance(value, list):
-        for item in value:
-            _rename_references(item, old)
-    elif isinstance(value, dict):
-        reference = value.get("resourceFieldRef")
-        if isinstance(reference, dict) and reference.get("containerName") == old:
-            reference["containerName"] = CONTAINER_NAME
-        for item in value.values():
-            _rename_references(item, old)
 
 
 def _list_differences(left: Any, right: Any, path: str) -> Iterator[tuple[str, Any, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -22,6 +23,25 @@ def read_last_progress(lines: Iterable[str]) -> Progress | None:
         if line.startswith(PROGRESS_PREFIX):
             found = parse_progress(line.removeprefix(PROGRESS_PREFIX)) or found
     return found
+
+
+def format_line(line: str) -> str:
+    """Return a line of a log; a valid report becomes text such as `progress: 45 %, epoch 5/10, loss 0.31`."""
+    if not line.startswith(PROGRESS_PREFIX):
+        return line
+    progress = parse_progress(line.removeprefix(PROGRESS_PREFIX))
+    return line if progress is None else f"progress: {describe_progress(progress)}"
+
+
+def describe_progress(progress: Progress) -> str:
+    """Return a progress report as text: `45 %, epoch 5/10, step 450/1000, 2:00:00 left, loss 0.31`."""
+    parts = [] if progress.percentage is None else [f"{progress.percentage} %"]
+    for name, done, total in (("epoch", progress.epoch, progress.epochs), ("step", progress.step, progress.steps)):
+        if done is not None:
+            parts.append(f"{name} {done}" + (f"/{total}" if total is not None else ""))
+    if seconds := progress.estimated_remaining_seconds:
+        parts.append(f"about {datetime.timedelta(seconds=seconds)} left")
+    return ", ".join([*parts, *(f"{metric.name} {metric.value}" for metric in progress.metrics)])
 
 
 def parse_progress(text: str | bytes) -> Progress | None:

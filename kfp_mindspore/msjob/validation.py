@@ -62,19 +62,26 @@ def validate_msjob(job: Any) -> None:
     """
     document = job if isinstance(job, Mapping) or not hasattr(job, "to_dict") else job.to_dict()
     if errors := list_errors(document):
-        name, convertible = None, False
-        if isinstance(document, Mapping):
-            from kfp_mindspore.msjob.kinds import find_kind
-
-            first = (document.get("apiVersion"), document.get("kind")) == (FIRST_API_VERSION, KIND)
-            convertible = first or find_kind(document) is not None
-            metadata = document.get("metadata")
-            name = metadata.get("name") if isinstance(metadata, Mapping) else None
-        hint = ""
-        if convertible:
-            what = "of the first generation" if first else f"a job of {document['apiVersion']}"
-            hint = f"It is {what}; convert it with: kfp-mindspore job convert FILE"
+        metadata = document.get("metadata") if isinstance(document, Mapping) else None
+        name = metadata.get("name") if isinstance(metadata, Mapping) else None
+        hint = get_convert_hint(document) if isinstance(document, Mapping) else ""
         raise ValidationError(errors, subject=f"MSJob {name}" if name else "MSJob", hint=hint)
+
+
+def get_convert_hint(document: Mapping[str, Any], source: str = "") -> str:
+    """Return the hint for a job of another kind or generation; empty for other documents.
+
+    Args:
+        document: The document.
+        source: Name of its file.
+    """
+    from kfp_mindspore.msjob.kinds import find_kind
+
+    is_first = (document.get("apiVersion"), document.get("kind")) == (FIRST_API_VERSION, KIND)
+    if not is_first and find_kind(document) is None:
+        return ""
+    what = "of the first generation" if is_first else f"a job of {document['apiVersion']}"
+    return f"It is {what}; convert it with: kfp-mindspore job convert {source or 'FILE'}"
 
 
 def list_errors(document: Any) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.msjob.names import API_VERSION, KIND
 
 # Pod templates have at most 20 levels; thousands would end in a RecursionError.
 _MAX_DEPTH = 100
@@ -83,10 +84,17 @@ def parse_msjob_yaml(text: str, *, source: str = "") -> dict[str, Any]:
         source: Name of its file, for messages.
 
     Raises:
-        ValidationError: Not YAML (with line and column), a duplicate key, or not exactly one mapping.
+        ValidationError: Not YAML (with line and column), a duplicate key, not exactly one mapping, or a job of another
+            kind or generation.
     """
+    from kfp_mindspore.msjob.validation import get_convert_hint
+
     documents = parse_yaml_documents(text, source=source)
+    where = f"{source}: " if source else ""
+    for document in documents:
+        if hint := get_convert_hint(document, source):
+            names = f"{document['kind']} of {document['apiVersion']}"
+            raise ValidationError([f"{where}must be {KIND} of {API_VERSION}, got {names}"], subject="YAML", hint=hint)
     if len(documents) != 1:
-        where = f"{source}: " if source else ""
         raise ValidationError([f"{where}must hold one MSJob, got {len(documents)} documents"], subject="YAML")
     return documents[0]

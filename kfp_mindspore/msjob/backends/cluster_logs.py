@@ -15,6 +15,7 @@ from kfp_mindspore.kube.resources import PODS
 from kfp_mindspore.msjob.backends.base import Pod
 from kfp_mindspore.msjob.backends.cluster_pods import has_started, is_owned, read_pods
 from kfp_mindspore.msjob.names import CONTAINER_NAME, JOB_LABEL
+from kfp_mindspore.msjob.progress import format_line
 from kfp_mindspore.msjob.types import MSJob
 
 # Bounds the memory when the reader is slower than the pods.
@@ -125,7 +126,7 @@ class _Follower:
             except queue.Empty:
                 continue
             if isinstance(message, _Line):
-                yield message.pod, message.text
+                yield message.pod, format_line(message.text)
             elif isinstance(message, _Failure):
                 raise message.error
             elif isinstance(message, list):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.kube.errors import NotInstalledError
 from kfp_mindspore.msjob.backends.base import JobBackend
 from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend, check_images
-from kfp_mindspore.msjob.kinds import KINDS, export_job
+from kfp_mindspore.msjob.kinds import KINDS, Export, export_job
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import validate_msjob
 
 
-def create_as_kind(backend: JobBackend, job: MSJob, kind: str, *, dry_run: bool = False) -> list[dict[str, Any]]:
-    """Submit a job as another kind; return its stored manifests.
+def create_as_kind(backend: JobBackend, job: MSJob, kind: str, *, dry_run: bool = False) -> Export:
+    """Submit a job as another kind; return its stored manifests, and the changes of the conversion.
 
     Objects without a namespace, such as a ClusterTrainingRuntime, are applied; the job itself is created.
 
@@ -37,7 +35,8 @@ def create_as_kind(backend: JobBackend, job: MSJob, kind: str, *, dry_run: bool 
     validate_msjob(job)
     check_images(job)
     job.metadata.setdefault("namespace", backend.default_namespace)
-    manifests = export_job(job, kind).manifests
+    export = export_job(job, kind)
+    manifests = export.manifests
     cluster = backend.cluster
     try:
         resources = [cluster.resolve_resource(item["apiVersion"], item["kind"]) for item in manifests]
@@ -52,4 +51,4 @@ def create_as_kind(backend: JobBackend, job: MSJob, kind: str, *, dry_run: bool 
             stored.append(cluster.create(resource, manifest, job.namespace, dry_run=dry_run))
         else:
             stored.append(cluster.apply(manifest, dry_run=dry_run))
-    return stored
+    return Export(stored, export.changes)

@@ -21,6 +21,7 @@ from kfp_mindspore.msjob.backends.cluster_logs import follow_pods
 from kfp_mindspore.msjob.backends.cluster_pods import is_owned, read_events, read_pods
 from kfp_mindspore.msjob.build import has_image
 from kfp_mindspore.msjob.names import CONTAINER_NAME, JOB_LABEL, MSJOBS, resolve_replica_type
+from kfp_mindspore.msjob.progress import format_line
 from kfp_mindspore.msjob.status import DetailedStatus
 from kfp_mindspore.msjob.types import MSJob
 from kfp_mindspore.msjob.validation import validate_msjob
@@ -212,7 +213,8 @@ class KubernetesBackend(JobBackend):
 
     def read_log(self, name: str, namespace: str, pod: str, *, last: int | None = None) -> str:
         """Return a pod's output; see `JobBackend.read_log`. That of an earlier attempt went with its pod."""
-        return self.cluster.read_log(pod, namespace, container=CONTAINER_NAME, last=last)
+        text = self.cluster.read_log(pod, namespace, container=CONTAINER_NAME, last=last)
+        return "\n".join(map(format_line, text.split("\n")))
 
     def follow_logs(
         self,

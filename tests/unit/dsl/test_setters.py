@@ -64,6 +64,7 @@ def collect(*setters: Callable[[Any], Any]) -> JobOptions:
                 image_pull_secrets=["registry"],
                 service_account="trainer",
                 security_context={"fsGroup": 1000},
+                empty_dirs={"/dev/shm": "8Gi"},
             ),
             JobOptions(
                 pod_labels={"a": "b"},
@@ -71,6 +72,7 @@ def collect(*setters: Callable[[Any], Any]) -> JobOptions:
                 image_pull_secrets=["registry"],
                 service_account="trainer",
                 security_context={"fsGroup": 1000},
+                empty_dirs={"/dev/shm": "8Gi"},
             ),
         ),
     ],
@@ -121,6 +123,7 @@ def test_options_of_setters_are_merged() -> None:
         (lambda task: mindspore_dsl.add_job_label(task, "", "a"), "key: must be a string, got ''"),
         (lambda task: mindspore_dsl.set_worker_pod(task, service_account=""), "service_account: must be a string"),
         (lambda task: mindspore_dsl.set_worker_pod(task, labels={"a": 1}), "labels.a: must be a string, got 1"),
+        (lambda task: mindspore_dsl.set_worker_pod(task, empty_dirs={"shm": "1Gi"}), "empty_dirs: must have absolute"),
     ],
 )
 def test_invalid_value_is_refused(setter: Callable[[Any], Any], message: str) -> None:
@@ -137,6 +140,7 @@ def test_invalid_value_is_refused(setter: Callable[[Any], Any], message: str) ->
         (lambda task, value: mindspore_dsl.add_worker_env(task, "A", value), "env", {"A": "3"}),
         (lambda task, value: mindspore_dsl.add_job_label(task, "key", f"n-{value}"), "labels", {"key": "n-3"}),
         (lambda task, value: mindspore_dsl.set_worker_pod(task, labels={"a": value}), "pod_labels", {"a": "3"}),
+        (lambda task, value: mindspore_dsl.set_worker_pod(task, empty_dirs={"/b": value}), "empty_dirs", {"/b": "3"}),
         (
             lambda task, value: mindspore_dsl.set_worker_resources(task, accelerator="x/y", accelerator_count=value),
             "resources",

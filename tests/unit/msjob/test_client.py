@@ -6,17 +6,19 @@ import inspect
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.msjob import KubernetesBackend, LocalBackend, MSJobClient
+from kfp_mindspore.errors import NotFoundError, UserError, ValidationError
+from kfp_mindspore.msjob import KubernetesBackend, LocalBackend, MSJob, MSJobClient, build_msjob
 from kfp_mindspore.msjob.arguments import build_function_job
 from kfp_mindspore.msjob.backends.base import Pod
 from kfp_mindspore.msjob.commands import build_function_command, build_network_command, build_script_command
 from kfp_mindspore.msjob.pod_filter import build_pod_filter
+from kfp_mindspore.msjob.spec import ElasticPolicy
 
 # TrainingClient's parameters for other kinds of job and for fine-tuning of language models.
 NOT_OURS = {
@@ -41,8 +43,12 @@ print(json.dumps({name: list(inspect.signature(method).parameters)
     theirs = json.loads(done.stdout.splitlines()[-1])
     assert len(theirs) == 16
     for name, parameters in theirs.items():
-        ours = list(inspect.signature(getattr(MSJobClient, name)).parameters)
+        signature = inspect.signature(getattr(MSJobClient, name)).parameters
+        ours = list(signature)
         assert [item for item in parameters if item not in NOT_OURS] == [item for item in ours if item in parameters]
+        # A parameter at another position than TrainingClient's is given by name only.
+        positions = [item.name for item in signature.values() if item.kind is not item.KEYWORD_ONLY]
+        assert positions == parameters[: len(positions)]
 
 
 def test_a_function_runs_as_a_job(desk: Any) -> None:
@@ -251,6 +257,77 @@ def test_train_refuses(desk: Any, arguments: dict[str, Any], message: str) -> No
     with pytest.raises(UserError, match=message):
         desk.client.train("job", **arguments)
     assert desk.client.list_jobs() == []
+
+
+class Recorder(KubernetesBackend):
+    """A cluster that keeps the job which it is given."""
+
+    def create(self, job: MSJob, *, dry_run: bool = False) -> MSJob:
+        self.job = job
+        return job
+
+
+def test_variables_of_this_machine_do_not_reach_the_pods_of_an_elastic_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KFP_MINDSPORE_CHECKPOINT_DIR", "/c")
+    job = build_msjob("job", command=["true"], image="a")
+    job.elastic_policy = ElasticPolicy(min_replicas=1)
+    with pytest.warns(UserWarning, match="elastic without KFP_MINDSPORE_CHECKPOINT_DIR"):
+        MSJobClient(Recorder(namespace="team")).create_job(job)
+
+
+def test_relative_directories_of_a_cluster_job_belong_to_its_pods() -> None:
+    backend = Recorder(namespace="team")
+    MSJobClient(backend).train("job", script="train.py", dataset="data/mnist", output_dir="out", base_image="a")
+    env = {item["name"]: item["value"] for item in backend.job.ms_replica_specs["Worker"].container["env"]}
+    assert env == {
+        "KFP_MINDSPORE_DATASET_DIR": "data/mnist",
+        "KFP_MINDSPORE_OUTPUT_DIR": "out",
+        "KFP_MINDSPORE_CHECKPOINT_DIR": "out/checkpoints",
+    }
+
+
+def test_pods_of_a_missing_job_are_not_found(desk: Any) -> None:
+    for method in (desk.client.get_job_pods, desk.client.get_job_pod_names):
+        with pytest.raises(NotFoundError, match="missing"):
+            method("missing")
+
+
+def test_empty_directories_are_volumes_of_the_pod() -> None:
+    job = build_msjob("job", command=["python"], image="a", empty_dirs={"/dev/shm": "8Gi", "/scratch": ""})
+    pod = job.ms_replica_specs["Worker"].template["spec"]
+    assert pod["volumes"] == [
+        {"name": "empty-dir-0", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}},
+        {"name": "empty-dir-1", "emptyDir": {}},
+    ]
+    assert pod["containers"][0]["volumeMounts"] == [
+        {"name": "empty-dir-0", "mountPath": "/dev/shm"},
+        {"name": "empty-dir-1", "mountPath": "/scratch"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("empty_dirs", "error"),
+    [
+        ({"shm": "1Gi"}, "empty_dirs: must be absolute paths .*, got 'shm'"),
+        ({"/dev/shm": "8 GB"}, "sizeLimit: must be a"),
+    ],
+)
+def test_wrong_empty_directories_are_refused(empty_dirs: dict[str, str], error: str) -> None:
+    with pytest.raises(ValidationError, match=error):
+        build_msjob("job", command=["python"], image="a", empty_dirs=empty_dirs)
+
+
+@pytest.mark.parametrize(("env", "count"), [({}, 1), ({"KFP_MINDSPORE_CHECKPOINT_DIR": "/c"}, 0)])
+def test_elastic_job_without_checkpoints_is_warned_of(
+    desk: Any, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], count: int
+) -> None:
+    monkeypatch.delenv("KFP_MINDSPORE_CHECKPOINT_DIR", raising=False)
+    job = build_msjob("job", command=["true"], env=env)
+    job.elastic_policy = ElasticPolicy(min_replicas=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        desk.client.create_job(job)
+    assert ["elastic without KFP_MINDSPORE_CHECKPOINT_DIR" in str(item.message) for item in caught] == [True] * count
 
 
 def test_train_runs_a_script_with_its_directories(desk: Any, tmp_path: Path) -> None:

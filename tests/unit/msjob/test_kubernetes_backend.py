@@ -261,13 +261,14 @@ def test_logs_of_a_finished_job_and_of_one_pod(town: Town) -> None:
     town.put_job("Succeeded")
     for index in (0, 1):
         town.put_pod(index, f"uid-{index}", 0)
-        town.server.write(f"job-worker-{index}", f"2026-01-31T12:00:00Z {index}", end=True)
+        report = f'KFP_MINDSPORE_PROGRESS {{"percentage": {index}}}'
+        town.server.write(f"job-worker-{index}", f"2026-01-31T12:00:00Z {report}", end=True)
     # Left by a job of the same name before it.
     town.put_pod(2, "uid-2", 0, ownerReferences=[{"uid": "before"}])
     follow = town.client.backend.follow_logs
-    assert list(follow("job", NAMESPACE, lambda pod: pod.index == 1)) == [("job-worker-1", "1")]
+    assert list(follow("job", NAMESPACE, lambda pod: pod.index == 1)) == [("job-worker-1", "progress: 1 %")]
     logs, _ = town.client.get_job_logs("job", replica_type="worker")
-    assert logs == {"job-worker-0": "0\n", "job-worker-1": "1\n"}
+    assert logs == {"job-worker-0": "progress: 0 %\n", "job-worker-1": "progress: 1 %\n"}
 
 
 def test_following_ends_with_the_job_the_timeout_and_the_reader(town: Town) -> None:
@@ -436,18 +437,34 @@ def test_pipeline_step_launches_its_job_on_the_cluster(
     assert capsys.readouterr().out.splitlines()[1:] == ["epoch 1", "epoch 2"]
 
 
-def test_terminated_step_deletes_its_job_by_its_next_request(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("pod", "methods"),
+    [
+        (None, ["DELETE"]),
+        ({}, ["GET", "DELETE"]),
+        ({"deletionTimestamp": "2026-01-31T12:00:00Z"}, ["GET"]),
+    ],
+    ids=["without a pod", "terminated run", "drained node"],
+)
+def test_sigterm_deletes_the_job_unless_the_pod_is_deleted(
+    pod: dict[str, Any] | None, methods: list[str], town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from kfp_mindspore.steps.job import launch_job
     from kfp_mindspore.steps.options import JobOptions
 
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
     monkeypatch.setenv("KUBECONFIG", str(town.client.backend.kubeconfig))  # type: ignore[attr-defined]
+    if pod is not None:
+        town.server.put(PODS_PATH, {"metadata": {"name": "step"}, "spec": {}})
+        monkeypatch.setenv("KFP_POD_NAME", "step")
     before: list[int] = []
 
     def terminate() -> None:
         town.watches("pods")()
         while not any(item.method == "PATCH" for item in town.server.requests):
             time.sleep(0.005)
+        if pod is not None:
+            town.server.put(PODS_PATH, {"metadata": {"name": "step", **pod}, "spec": {}})
         before.append(len(town.server.requests))
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -456,8 +473,8 @@ def test_terminated_step_deletes_its_job_by_its_next_request(town: Town, monkeyp
         launch_job("/job", ["python"], JobOptions(), {}, name="job", namespace=NAMESPACE, image="example.com/train:1")
     assert raised.value.code == 143
     after = [item for item in town.server.requests[before[0] :] if "watch" not in item.query]
-    assert [item.method for item in after] == ["DELETE"]
-    assert town.server.find(JOBS_PATH, "job") is None
+    assert [item.method for item in after] == methods
+    assert (town.server.find(JOBS_PATH, "job") is None) == ("DELETE" in methods)
 
 
 @pytest.mark.parametrize("is_readable", [True, False])
@@ -477,7 +494,7 @@ def test_job_is_owned_by_the_workflow_of_the_step(
     pod = read_step_pod(town.client.backend.cluster)  # type: ignore[attr-defined]
     printed = capsys.readouterr().out
     if is_readable:
-        assert pod == StepPod(NAMESPACE, "7", workflow, "example.com/step:1")
+        assert pod == StepPod(NAMESPACE, "7", workflow, "example.com/step:1", name="step")
         assert printed == ""
         assert pod.has_run({"labels": {"pipeline/runid": "7"}})
         assert pod.has_run({"ownerReferences": [{"uid": "w"}]})

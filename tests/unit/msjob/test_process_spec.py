@@ -124,6 +124,11 @@ def test_fields_of_the_pod(field: str, value: str) -> None:
             {"volumes": [{"name": "shm", "emptyDir": {}}]},
             f"{CONTAINER}.volumeMounts[0].mountPath: this machine's own",
         ),
+        (
+            {"volumeMounts": [{"name": "empty-dir-0", "mountPath": "/dev/shm"}]},
+            {"volumes": [{"name": "empty-dir-0", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}]},
+            f"{CONTAINER}.volumeMounts[0].mountPath: this machine's own /dev/shm is used",
+        ),
         ({}, {"containers": [{"name": "sidecar"}]}, f"{PATH}.containers[1]: 'sidecar' does not run"),
     ],
 )

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kfp_mindspore.msjob.progress import parse_progress, read_last_progress
+from kfp_mindspore.msjob.progress import format_line, parse_progress, read_last_progress
 from kfp_mindspore.msjob.status import Metric, Progress
 
 METRIC = {"name": "loss", "value": "0.31"}
@@ -43,3 +43,19 @@ def test_the_newest_valid_report_of_a_log_counts() -> None:
     lines = ["epoch 1", prefix + '{"percentage": 1}', prefix + '{"percentage": 2}', prefix + '{"perc', "epoch 2"]
     assert read_last_progress(lines) == Progress(2)
     assert read_last_progress(lines[:1]) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (
+            'KFP_MINDSPORE_PROGRESS {"percentage": 45, "epoch": 5, "epochs": 10, "estimatedRemainingSeconds": 90, '
+            '"metrics": [{"name": "loss", "value": "0.31"}]}',
+            "progress: 45 %, epoch 5/10, about 0:01:30 left, loss 0.31",
+        ),
+        ("epoch 5/10: loss 0.31", "epoch 5/10: loss 0.31"),
+        ('KFP_MINDSPORE_PROGRESS {"perc', 'KFP_MINDSPORE_PROGRESS {"perc'),
+    ],
+)
+def test_reports_in_a_log_become_text(line: str, text: str) -> None:
+    assert format_line(line) == text
