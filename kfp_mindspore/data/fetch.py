@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, NotFoundError, UserError
+from kfp_mindspore.stores.artifact_store import LIBRARIES, StoreError, explain_errors
+from kfp_mindspore.stores.config import StoreAccess, open_source
 
 
 @contextmanager
@@ -15,12 +18,13 @@ def fetch_source(uri: str, *, hint: str = "") -> Iterator[Path]:
     """Yield a local path for a path or URI; a download is removed after the block.
 
     Args:
-        uri: A path, or a URI that fsspec reads: s3://, gs://, http://, https://, file://.
+        uri: A path, or a URI that fsspec reads: s3://, minio://, gs://, http://, https://, file://.
         hint: Next step when there is no such path.
 
     Raises:
         NotFoundError: There is nothing.
-        UserError: It cannot be read.
+        UserError: It cannot be read; the message has the reason and where credentials were looked for.
+        KfpMindSporeError: Its server cannot be reached.
     """
     if "://" not in uri:
         path = Path(uri).expanduser()
@@ -28,24 +32,47 @@ def fetch_source(uri: str, *, hint: str = "") -> Iterator[Path]:
             raise NotFoundError(f"{uri}: neither a named data set nor an existing path", hint=hint)
         yield path
         return
-    from fsspec.core import url_to_fs
-
+    access = open_source(uri)
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-dataset-") as temporary:
         # Without the query of a URL, so that the suffix is the format's.
         local = Path(temporary, uri.partition("?")[0].rstrip("/").rpartition("/")[2] or "dataset")
-        try:
-            filesystem, remote = url_to_fs(uri)
+        with _raise_errors(uri, access):
+            filesystem, remote = access.store.open(uri)
             if not uri.startswith("http") and filesystem.isdir(remote):
                 filesystem.get(remote.rstrip("/") + "/", f"{local}/", recursive=True)
             else:
                 filesystem.get_file(remote, str(local))
-        except FileNotFoundError:
-            raise NotFoundError(f"{uri}: nothing there") from None
-        except ImportError as error:
-            raise UserError(
-                f"{uri}: cannot be read ({error})",
-                hint="s3 needs kfp-mindspore[artifacts], gs kfp-mindspore[gcs], http kfp-mindspore[data].",
-            ) from None
-        except (OSError, ValueError) as error:
-            raise UserError(f"{uri}: cannot be read ({error})") from error
         yield local
+
+
+def check_source(uri: str, access: StoreAccess) -> None:
+    """Check that a URI exists and can be read, without its content.
+
+    Args:
+        uri: The URI.
+        access: How it is opened.
+
+    Raises:
+        NotFoundError: There is nothing.
+        UserError: It cannot be read; the message has the reason and where credentials were looked for.
+        KfpMindSporeError: Its server cannot be reached.
+    """
+    with _raise_errors(uri, access):
+        filesystem, remote = access.store.open(uri)
+        filesystem.info(remote)
+
+
+@contextlib.contextmanager
+def _raise_errors(uri: str, access: StoreAccess) -> Iterator[None]:
+    try:
+        with explain_errors("read", uri):
+            yield
+    except StoreError as error:
+        if error.kind == "missing":
+            raise NotFoundError(f"{uri}: nothing there") from None
+        if error.kind == "denied":
+            raise UserError(f"{error}; credentials: {access.credentials}", hint=access.hint) from None
+        library = LIBRARIES.get(uri.partition("://")[0])
+        if error.kind == "unsupported" and library is not None:
+            raise MissingExtraError(*library) from None
+        raise (KfpMindSporeError if error.retryable else UserError)(str(error)) from None

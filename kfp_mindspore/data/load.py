@@ -36,7 +36,16 @@ from kfp_mindspore.data.sources.named import READERS as NAMED
 from kfp_mindspore.data.split import check_fractions, parse_mode, split_samples
 from kfp_mindspore.data.targets import Target, encode_target
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.formats.dataset import DESCRIPTION, SPLITS, Column, Dataset, copy_dataset, write_dataset
+from kfp_mindspore.formats.dataset import (
+    DESCRIPTION,
+    SPLITS,
+    STORAGES,
+    TASKS,
+    Column,
+    Dataset,
+    copy_dataset,
+    write_dataset,
+)
 from kfp_mindspore.formats.tensors import BYTES
 
 if TYPE_CHECKING:
@@ -112,16 +121,18 @@ def load_dataset(
         UserError: The source does not fit the options.
         MissingExtraError: A library of the format is not installed.
     """
-    from kfp_mindspore.data.preprocessing import check_preprocessing
-
-    check_fractions(validation_fraction, test_fraction)
+    check_options(
+        validation_fraction=validation_fraction,
+        test_fraction=test_fraction,
+        split=split,
+        missing=missing,
+        preprocessing=preprocessing,
+        limit=limit,
+        length=length,
+        task=task,
+        storage=storage,
+    )
     kind, field = parse_mode(split) if split else ("", "")
-    check_rule(missing)
-    check_preprocessing(preprocessing)
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-        raise ValidationError([f"limit: must be an integer of at least 0, got {limit!r}"], subject="load_dataset")
-    if length < 1:
-        raise ValidationError([f"length: must be at least 1, got {length}"], subject="load_dataset")
     names = [target] if isinstance(target, str) and target else list(target)
     exact = list_exact_fields(names, weight, ids, field, inputs)
     request = Request(
@@ -183,6 +194,43 @@ class _Options:
     preprocessing: Given
     missing: str | float
     storage: str
+
+
+def check_options(
+    *,
+    validation_fraction: float,
+    test_fraction: float,
+    split: str,
+    missing: str | float,
+    preprocessing: Given,
+    limit: int,
+    length: int,
+    task: str,
+    storage: str,
+) -> None:
+    """Refuse options of `load_dataset` that fit no source.
+
+    Raises:
+        ValidationError: The message names the option.
+    """
+    from kfp_mindspore.data.preprocessing import check_preprocessing
+
+    check_fractions(validation_fraction, test_fraction)
+    if split:
+        parse_mode(split)
+    check_rule(missing)
+    check_preprocessing(preprocessing)
+    errors = []
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+        errors.append(f"limit: must be an integer of at least 0, got {limit!r}")
+    if length < 1:
+        errors.append(f"length: must be at least 1, got {length}")
+    if task and task not in TASKS:
+        errors.append(f"task: must be one of {', '.join(TASKS)}, got {task!r}")
+    if storage not in STORAGES:
+        errors.append(f"storage: must be one of {', '.join(STORAGES)}, got {storage!r}")
+    if errors:
+        raise ValidationError(errors, subject="load_dataset")
 
 
 def _read(source: str | Mapping[str, str], request: Request, kind: str, stack: ExitStack) -> Source | Dataset:

@@ -103,6 +103,8 @@ def _read_json(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Any]:
 def _read_csv(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Any]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         header, *rows = [row for row in csv.reader(file) if row] or [[]]
+    if header and not rows:
+        raise ValueError(f"its only line is the header, {_shorten(header)}: expected a header and a line for each row")
     for number, row in enumerate(rows, 2):
         if len(row) != len(header):
             raise ValueError(f"line {number}: has {len(row)} values, the header {len(header)}")
@@ -110,9 +112,24 @@ def _read_csv(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Any]:
     if set(names) <= set(header):
         return {name: [row[header.index(name)] for row in rows] for name in names}
     if len(specs) == 1 and len(header) == _count(specs[0]):
+        # pandas names the columns of an array 0, 1, ….
+        if all(map(_is_number, header)) and header != [str(index) for index in range(len(header))]:
+            raise ValueError(f"line 1 has numbers only, {_shorten(header)}: expected a header above the rows")
         return {names[0]: rows}
     width = f", or {_count(specs[0])} columns" if len(specs) == 1 else ""
-    raise ValueError(f"expected the columns {', '.join(names)}{width}, got {len(header)}: {', '.join(header[:8])}")
+    raise ValueError(f"expected the columns {', '.join(names)}{width}, got {len(header)}: {_shorten(header)}")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _shorten(header: Sequence[str]) -> str:
+    return ", ".join(header[:8]) + (", …" if len(header) > 8 else "")
 
 
 def _convert(path: Path, values: Any, spec: TensorSpec) -> NDArray[Any]:

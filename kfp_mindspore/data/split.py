@@ -29,6 +29,20 @@ def parse_mode(mode: str) -> tuple[str, str]:
     return kind, field
 
 
+def parse_shard(shard: str) -> tuple[int, int]:
+    """Return a shard's number and their count, such as (2, 4) for `2/4`.
+
+    Raises:
+        ValidationError: It is no such pair.
+    """
+    number, slash, count = shard.partition("/")
+    if not (slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise ValidationError(
+            [f"shard: must be a number from 1 on and the number of shards, such as 2/4, got {shard!r}"]
+        )
+    return int(number), int(count)
+
+
 def check_fractions(validation_fraction: float, test_fraction: float) -> None:
     """Raise ValidationError unless both fractions and their sum are between 0 and 1."""
     fractions = {"validation_fraction": validation_fraction, "test_fraction": test_fraction}

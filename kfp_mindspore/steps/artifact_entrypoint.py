@@ -26,7 +26,7 @@ from kfp_mindspore.settings import (
     WORKER_ROLE,
 )
 from kfp_mindspore.steps.artifact_mirror import ArtifactMirror, restore
-from kfp_mindspore.steps.artifact_store import SECRET_PREFIX, STORES_VARIABLE, ArtifactStore, StoreError
+from kfp_mindspore.stores.artifact_store import SECRET_PREFIX, STORES_VARIABLE, ArtifactStore, StoreError
 
 METRICS_FILE = "metrics.jsonl"
 # Retryable by the restart policy ExitCode: 128 + SIGUSR1, "user-defined retryable error" of Kubeflow's operators.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from kfp_mindspore.steps.artifact_store import ArtifactStore, join_uri
+from kfp_mindspore.stores.artifact_store import ArtifactStore, join_uri
 
 # As in formats/checkpoint.py, which cannot be imported without NumPy.
 DESCRIPTION = "checkpoint.json"

@@ -12,12 +12,12 @@ from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailed
 from kfp_mindspore.kube.errors import ForbiddenError
 from kfp_mindspore.kube.resources import PERSISTENT_VOLUME_CLAIMS
 from kfp_mindspore.settings import get_namespace
-from kfp_mindspore.steps import store_config
-from kfp_mindspore.steps.artifact_store import ArtifactStore, StoreError
 from kfp_mindspore.steps.job_name import make_job_name
 from kfp_mindspore.steps.pod_patch import PodPatch
 from kfp_mindspore.steps.step_pod import read_step_pod
 from kfp_mindspore.steps.storage_spec import ARTIFACTS, CLAIM, WORKSPACE, WORKSPACE_DIR, StorageSpec, parse_storage
+from kfp_mindspore.stores import config as store_config
+from kfp_mindspore.stores.artifact_store import ArtifactStore, StoreError
 
 if TYPE_CHECKING:
     from kfp_mindspore.kube.cluster import Cluster
@@ -30,6 +30,8 @@ _DATA_DIR = "/kfp-mindspore"
 _CLAIM_DIR = "/kfp-mindspore-claim"
 # KFP's own name of the workspace's volume.
 _WORKSPACE_VOLUME = "kfp-workspace"
+_NO_WORKSPACE = "storage: workspace: the run has no workspace"
+_WORKSPACE_HINT = "Set dsl.PipelineConfig(workspace=…) on the pipeline."
 # kfp.dsl's local paths of URIs.
 _LOCAL_PREFIXES = {"/s3/": "s3://", "/minio/": "minio://", "/gcs/": "gs://"}
 
@@ -217,7 +219,7 @@ def _build_volumes(spec: StorageSpec, cluster: Cluster, namespace: str, workflow
         source = {"persistentVolumeClaim": {"claimName": spec.claim}}
     else:
         claim = _get_workspace_claim(patch, workflow)
-        _check_claim(cluster, claim, namespace, "storage: workspace: the run has no workspace")
+        _check_claim(cluster, claim, namespace, _NO_WORKSPACE, _WORKSPACE_HINT)
         name, mount = _WORKSPACE_VOLUME, WORKSPACE_DIR
         source = {"persistentVolumeClaim": {"claimName": claim}}
     return PodPatch(volumes=[{"name": name, **source}], volume_mounts=[{"name": name, "mountPath": mount}])
@@ -232,13 +234,12 @@ def _get_workspace_claim(patch: PodPatch, workflow: str) -> str:
     return f"{workflow}-{_WORKSPACE_VOLUME}"
 
 
-def _check_claim(cluster: Cluster, claim: str, namespace: str, message: str) -> None:
+def _check_claim(cluster: Cluster, claim: str, namespace: str, message: str, hint: str = "") -> None:
     # A step that may not get claims submits the job, and the pods' events name a missing claim.
     with contextlib.suppress(ForbiddenError):
         try:
             cluster.get(PERSISTENT_VOLUME_CLAIMS, claim, namespace)
         except NotFoundError:
-            hint = "Set dsl.PipelineConfig(workspace=…) on the pipeline." if "workspace" in message else ""
             raise UserError(f"{message}: claim {namespace}/{claim} does not exist", hint=hint) from None
 
 

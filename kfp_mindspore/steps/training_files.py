@@ -20,10 +20,10 @@ from kfp_mindspore.settings import (
     OUTPUT_VARIABLE,
     get_backend_name,
 )
-from kfp_mindspore.steps.artifact_store import StoreError, join_uri
 from kfp_mindspore.steps.pod_patch import PodPatch
 from kfp_mindspore.steps.storage import JobStorage, open_storage
 from kfp_mindspore.steps.storage_spec import parse_storage
+from kfp_mindspore.stores.artifact_store import StoreError, join_uri
 
 CHECKPOINT_FOLDER = "checkpoint"
 METRICS_FILE = "metrics.jsonl"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import math
 import re
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import boto3
+from moto import settings
 from moto.server import ThreadedMotoServer
 from s3fs import S3FileSystem
 
@@ -32,6 +34,7 @@ class ObjectStore:
         self._server.start()
         host, port = self._server.get_host_and_port()
         self.url = f"http://{host}:{port}"
+        self.key, self.secret = ACCESS_KEY, SECRET_KEY
         self.client = boto3.client(
             "s3",
             endpoint_url=self.url,
@@ -41,8 +44,23 @@ class ObjectStore:
         )
         self.client.create_bucket(Bucket=BUCKET)
 
+    def refuse_strangers(self) -> None:
+        """Refuse requests by other keys than `key` from now on, until the store is closed."""
+        options = {"endpoint_url": self.url, "region_name": "us-east-1"}
+        iam = boto3.client("iam", **options, aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY)
+        iam.create_user(UserName="reader")
+        pair = iam.create_access_key(UserName="reader")["AccessKey"]
+        self.key, self.secret = pair["AccessKeyId"], pair["SecretAccessKey"]
+        statement = {"Effect": "Allow", "Action": ["s3:*"], "Resource": "*"}
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        iam.put_user_policy(UserName="reader", PolicyName="all", PolicyDocument=policy)
+        self.client = boto3.client("s3", **options, aws_access_key_id=self.key, aws_secret_access_key=self.secret)
+        settings.INITIAL_NO_AUTH_ACTION_COUNT = 0.0
+
     def close(self) -> None:
         """Stop the server."""
+        # A setting of the process.
+        settings.INITIAL_NO_AUTH_ACTION_COUNT = math.inf
         self._server.stop()
         # fsspec keeps clients with the server's address.
         S3FileSystem.clear_instance_cache()
@@ -91,7 +109,7 @@ class ObjectStore:
                 "apiVersion": "v1",
                 "kind": "Secret",
                 "metadata": {"name": "mlpipeline-minio-artifact"},
-                "stringData": {"accesskey": ACCESS_KEY, "secretkey": SECRET_KEY},
+                "stringData": {"accesskey": self.key, "secretkey": self.secret},
             },
         )
 
@@ -202,7 +220,7 @@ class _Forwarder(BaseHTTPRequestHandler):
 
 
 def s3_options(url: str) -> dict[str, Any]:
-    """Return fsspec options for a store of this module, as `store_config` builds them."""
+    """Return fsspec options for a store of this module, as `stores.config` builds them."""
     return {
         "endpoint_url": url,
         "client_kwargs": {"region_name": "us-east-1"},

@@ -30,6 +30,7 @@ ROW = [[1, 2], [3, 4]]
         ("a.json", {"inputs": [ROW]}, (TensorSpec("inputs", "float32", (-1, 2, 2)),), {"inputs": [ROW]}),
         ("a.jsonl", "[[1, 2], [3, 4]]\n\n[[1, 2], [3, 4]]\n", ONE, {"x": [ROW, ROW]}),
         ("a.csv", "a,b,c,d\n1,2,3,4\n", ONE, {"x": [ROW]}),
+        ("a.csv", "0,1,2,3\n1,2,3,4\n", ONE, {"x": [ROW]}),
         ("a.csv", '\ufeffid,age,job\n7,42,"baker, cook"\n', TWO, {"age": [42], "job": [b"baker, cook"]}),
         (
             "a.jsonl",
@@ -70,6 +71,18 @@ def test_rows_have_the_dtypes_of_the_inputs(
         ("a.json", {"age": [1], "job": [3]}, TWO, "job: must be a text or"),
         ("a.csv", "a,b\n1,2\n", ONE, "expected the columns x, or 4 columns, got 2: a, b"),
         ("a.csv", "a,b,c,d\n1,2,3\n", ONE, "line 2: has 3 values, the header 4"),
+        (
+            "a.csv",
+            "1,2,3,4\n",
+            ONE,
+            "its only line is the header, 1, 2, 3, 4: expected a header and a line for each row",
+        ),
+        (
+            "a.csv",
+            "1,2,3,4.5\n5,6,7,8\n",
+            ONE,
+            "line 1 has numbers only, 1, 2, 3, 4.5: expected a header above the rows",
+        ),
         ("a.csv", "age\n1\n", TWO, "expected the columns age, job, got 1: age"),
         ("a.npz", "no archive", ONE, "cannot be read as .npz"),
         ("a.npz", {"x": np.array([object()])}, ONE, "cannot be read as .npz"),

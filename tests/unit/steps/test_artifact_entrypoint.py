@@ -17,7 +17,7 @@ import pytest
 
 from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint, name_checkpoint
 from kfp_mindspore.steps.artifact_entrypoint import PERMANENT_EXIT_CODE, RETRYABLE_EXIT_CODE
-from kfp_mindspore.steps.artifact_store import STORES_VARIABLE, ArtifactStore, Store, dump_stores
+from kfp_mindspore.stores.artifact_store import STORES_VARIABLE, ArtifactStore, Store, dump_stores
 from tests.support.object_store import (
     ACCESS_KEY,
     BUCKET,
@@ -376,7 +376,11 @@ def test_worker_0_downloads_for_all_to_a_shared_volume(
     [
         ({"dataset": f"s3://{BUCKET}/absent"}, PERMANENT_EXIT_CODE, "absent cannot be read: no such object"),
         ({"dataset": "s3://absent/data"}, PERMANENT_EXIT_CODE, "bucket does not exist"),
-        ({"dataset": "oci://registry/model"}, PERMANENT_EXIT_CODE, "expected a URI with one of s3, minio, gs"),
+        (
+            {"dataset": "oci://registry/model"},
+            PERMANENT_EXIT_CODE,
+            "expected a URI with one of s3, minio, gs, http, https",
+        ),
         ({"env": {"KFP_MINDSPORE_STORE_0_KEY": ""}}, PERMANENT_EXIT_CODE, "KFP_MINDSPORE_STORE_0_KEY is not set"),
         ({"url": "http://127.0.0.1:9"}, RETRYABLE_EXIT_CODE, "Could not connect"),
         (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,8 @@ import yaml
 
 from kfp_mindspore.errors import NotFoundError, UserError
 from kfp_mindspore.kube.resources import CONFIG_MAPS, SECRETS
-from kfp_mindspore.steps.artifact_store import (
+from kfp_mindspore.settings import KFP_RUNTIME_VARIABLE, KUBERNETES, get_backend_name, get_namespace
+from kfp_mindspore.stores.artifact_store import (
     PROTOCOLS,
     SECRET_PREFIX,
     STORES_VARIABLE,
@@ -46,6 +48,10 @@ _MINIO_DEFAULT = {
         }
     },
 }
+# Credentials that a task sets for its own step, by fsspec's protocol.
+_OWN_CREDENTIALS = {"s3": ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"), "gcs": ("GOOGLE_APPLICATION_CREDENTIALS",)}
+# botocore's are 60 s, repeated by it and by s3fs.
+PROBE_TIMEOUTS: dict[str, Any] = {"connect_timeout": 5, "read_timeout": 10, "retries": {"max_attempts": 1}}
 _AWS_ENDPOINT = re.compile(r"(https://)?s3\.amazonaws\.com", re.IGNORECASE)
 
 
@@ -136,6 +142,86 @@ def open_stores(stores: Sequence[StoreConfig], cluster: Cluster, namespace: str)
         ForbiddenError: The service account may not get Secrets.
     """
     return ArtifactStore([_read_credentials(store, cluster, namespace) for store in stores], {})
+
+
+@dataclass(frozen=True)
+class StoreAccess:
+    """Access of this process to the data behind a URI.
+
+    Args:
+        store: The store.
+        credentials: Where its credentials were looked for, for messages.
+        hint: What to do where they are refused.
+        has_secret: Whether they are those of a Secret.
+    """
+
+    store: ArtifactStore
+    credentials: str
+    hint: str
+    has_secret: bool = False
+
+
+def open_source(uri: str) -> StoreAccess:
+    """Return access to a source of data: of a step on a cluster that of its run, elsewhere that of the environment.
+
+    Credentials in the environment of a step take precedence, since they were set on its task.
+
+    Raises:
+        UserError: The ConfigMap or its Secret is invalid.
+        ForbiddenError: The service account may not get them.
+    """
+    protocol = PROTOCOLS.get(uri.partition("://")[0], "")
+    names = _OWN_CREDENTIALS.get(protocol, ())
+    is_step = os.environ.get(KFP_RUNTIME_VARIABLE) == "true" and get_backend_name() == KUBERNETES
+    if is_step and protocol and not any(os.environ.get(name) for name in names):
+        from kfp_mindspore.kube.cluster import Cluster
+
+        cluster = Cluster()
+        return open_run_source(uri, cluster, get_namespace() or cluster.namespace)
+    if not protocol:
+        return StoreAccess(
+            ArtifactStore([], {}), "none: it was requested without", "Use a presigned URL, or copy the data to a store."
+        )
+    found = "; ".join(f"{name} is {'set' if os.environ.get(name) else 'not set'}" for name in names)
+    return StoreAccess(
+        ArtifactStore([], {}),
+        f"the environment and the configuration files of this process ({found})",
+        f"Set {names[0]} and what belongs to it, such as AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL."
+        if protocol == "s3"
+        else f"Set {names[0]} to a file with credentials.",
+    )
+
+
+def open_run_source(uri: str, cluster: Cluster, namespace: str, *, is_probe: bool = False) -> StoreAccess:
+    """Return the access to a source of data that steps of a namespace have.
+
+    Args:
+        uri: A URI of an object store.
+        cluster: The cluster.
+        namespace: Namespace of the run.
+        is_probe: Whether requests of s3 time out early, from a machine that may not reach the store.
+
+    Raises:
+        UserError: The ConfigMap or its Secret is invalid.
+        ForbiddenError: The caller may not get them.
+    """
+    (store,) = resolve_stores([uri.partition("?")[0]], read_providers(cluster, namespace))
+    if is_probe and "config_kwargs" in store.options:
+        store = replace(
+            store, options={**store.options, "config_kwargs": {**store.options["config_kwargs"], **PROBE_TIMEOUTS}}
+        )
+    place = f"ConfigMap {namespace}/{CONFIG_MAP}"
+    endpoint = store.options.get("endpoint_url", "")
+    credentials = (
+        f"Secret {namespace}/{store.secret}" if store.secret else "environment and service account of the step"
+    )
+    return StoreAccess(
+        open_stores([store], cluster, namespace),
+        f"{credentials}, by the {place}" + (f", for {endpoint}" if endpoint else ""),
+        f"Give these credentials access to {store.prefix}, or add the bucket with a Secret of its own to "
+        f"providers.{uri.partition('://')[0]}.overrides of the {place}.",
+        has_secret=bool(store.secret),
+    )
 
 
 def read_model_store(cluster: Cluster, namespace: str, endpoint: str = "") -> Store:

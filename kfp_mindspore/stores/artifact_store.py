@@ -1,4 +1,4 @@
-"""Files of artifacts in object stores, read and written by fsspec.
+"""Files behind URIs, read and written by fsspec with the credentials of their store.
 
 The pods of a job import this module: it uses the standard library and fsspec only.
 """
@@ -14,28 +14,47 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 # JSON list of `Store`; the values of its secrets are in variables that start with SECRET_PREFIX.
 STORES_VARIABLE = "KFP_MINDSPORE_STORES"
 SECRET_PREFIX = "KFP_MINDSPORE_STORE_"
 # Schemes of KFP's pipeline roots, and fsspec's protocols for them.
 PROTOCOLS = {"s3": "s3", "minio": "s3", "gs": "gcs"}
-_EXTRAS = {"s3": "artifacts", "gcs": "gcs"}
-_PERMANENT = (FileNotFoundError, PermissionError, ImportError, ValueError)
+# Import name and extra of fsspec's implementations.
+LIBRARIES = {
+    "s3": ("s3fs", "artifacts"),
+    "minio": ("s3fs", "artifacts"),
+    "gs": ("gcsfs", "gcs"),
+    "http": ("aiohttp", "data"),
+    "https": ("aiohttp", "data"),
+}
+_EXPECTED = f"expected a URI with one of {', '.join(LIBRARIES)}"
+Kind = Literal["missing", "denied", "unsupported", "invalid", "unavailable"]
+# Errors of boto and google-auth without a common base.
+_CREDENTIAL_ERRORS = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError"}
+_DENIED_STATUSES = (401, 403)
+# Request timeout, too early, too many requests.
+_RETRYABLE_STATUSES = (408, 425, 429)
 
 
 class StoreError(Exception):
-    """A failed request to an object store.
+    """A failed request to a store.
 
     Args:
         message: One sentence with the URI and the reason.
-        retryable: Whether the same request can succeed later.
+        kind: `missing` (no such object), `denied` (by the store, or without credentials), `unsupported` (fsspec's
+            implementation is not installed), `invalid` (any other refusal) or `unavailable`.
     """
 
-    def __init__(self, message: str, *, retryable: bool) -> None:
+    def __init__(self, message: str, *, kind: Kind) -> None:
         super().__init__(message)
-        self.retryable = retryable
+        self.kind = kind
+
+    @property
+    def retryable(self) -> bool:
+        """Return whether the same request can succeed later."""
+        return self.kind == "unavailable"
 
 
 @dataclass(frozen=True)
@@ -87,8 +106,8 @@ class ArtifactStore:
         Raises:
             StoreError: The store cannot be reached or denies the request.
         """
-        with _explain_errors("listed", uri):
-            system, root = self._open(uri)
+        with explain_errors("listed", uri):
+            system, root = self.open(uri)
             found = system.find(root, detail=True)
         names = {}
         for path, info in found.items():
@@ -96,7 +115,7 @@ class ArtifactStore:
             if info.get("type") == "directory" or path.endswith("/"):
                 continue
             if ".." in name.split("/"):
-                raise StoreError(f"{uri}: the object {path!r} has '..' in its key", retryable=False)
+                raise StoreError(f"{uri}: the object {path!r} has '..' in its key", kind="invalid")
             names[name] = int(info["size"] or 0)
         return names
 
@@ -117,13 +136,13 @@ class ArtifactStore:
         if names is None:
             names = list(self.list_files(uri))
             if not names:
-                raise StoreError(f"{uri} cannot be read: no such object", retryable=False)
+                raise StoreError(f"{uri} cannot be read: no such object", kind="missing")
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
         target = temporary / path.name
         try:
-            with _explain_errors("read", uri):
-                system, root = self._open(uri)
+            with explain_errors("read", uri):
+                system, root = self.open(uri)
                 if names == [""]:
                     system.get_file(root, str(target))
                 else:
@@ -146,8 +165,8 @@ class ArtifactStore:
             FileNotFoundError: The local file does not exist any more.
             StoreError: The store cannot be reached or denies the request.
         """
-        with _explain_errors("written", uri, local=path):
-            system, target = self._open(uri)
+        with explain_errors("written", uri, local=path):
+            system, target = self.open(uri)
             system.put_file(str(path), target)
 
     def delete(self, uri: str) -> None:
@@ -156,8 +175,8 @@ class ArtifactStore:
         Raises:
             StoreError: The store cannot be reached or denies the request.
         """
-        with _explain_errors("deleted", uri):
-            system, target = self._open(uri)
+        with explain_errors("deleted", uri):
+            system, target = self.open(uri)
             with contextlib.suppress(FileNotFoundError):
                 system.rm_file(target)
 
@@ -167,20 +186,29 @@ class ArtifactStore:
         Raises:
             StoreError: The store cannot be reached or denies the request.
         """
-        with _explain_errors("read", uri):
-            system, target = self._open(uri)
+        with explain_errors("read", uri):
+            system, target = self.open(uri)
             try:
                 return bytes(system.cat_file(target))
             except FileNotFoundError:
                 return None
 
-    def _open(self, uri: str) -> tuple[Any, str]:
+    def open(self, uri: str) -> tuple[Any, str]:
+        """Return the fsspec file system of a URI, with the credentials of its store, and the path in it.
+
+        Raises:
+            PermissionError: The environment variable of a secret is not set.
+            ImportError: fsspec's implementation is not installed.
+            ValueError: fsspec does not know the scheme.
+        """
         import fsspec
+        from fsspec.core import url_to_fs
 
         scheme, _, path = uri.partition("://")
         protocol = PROTOCOLS.get(scheme)
         if protocol is None:
-            raise ValueError(f"expected a URI with one of {', '.join(PROTOCOLS)}")
+            system, path = url_to_fs(uri)
+            return system, str(path)
         store = next((store for store in self._stores if uri.startswith(store.prefix)), Store(uri))
         options = dict(store.options)
         for name, variable in store.secrets.items():
@@ -192,8 +220,14 @@ class ArtifactStore:
 
 
 @contextlib.contextmanager
-def _explain_errors(verb: str, uri: str, local: Path | None = None) -> Iterator[None]:
-    """Convert errors of the file systems' libraries to a StoreError."""
+def explain_errors(verb: str, uri: str, local: Path | None = None) -> Iterator[None]:
+    """Convert errors of the file systems' libraries to a StoreError.
+
+    Args:
+        verb: Participle for the message, such as `read`.
+        uri: The URI of the block's requests.
+        local: Local file that the block reads; FileNotFoundError is raised where it is gone.
+    """
     try:
         yield
     except StoreError:
@@ -201,9 +235,28 @@ def _explain_errors(verb: str, uri: str, local: Path | None = None) -> Iterator[
     except Exception as error:  # boto, aiohttp and google-cloud raise errors of their own, without a common base
         if local is not None and not local.exists():
             raise FileNotFoundError(str(local)) from error
+        kind, status = _classify(error)
         reason = " ".join(str(error).split()) or type(error).__name__
-        retryable = not isinstance(error, _PERMANENT) and type(error).__name__ != "NoCredentialsError"
-        if isinstance(error, ImportError):
-            extra = _EXTRAS[PROTOCOLS[uri.partition("://")[0]]]
-            reason += f"; the image of the job needs kfp-mindspore[{extra}]"
-        raise StoreError(f"{uri} cannot be {verb}: {reason}", retryable=retryable) from error
+        if status:
+            reason = f"{status} {getattr(error, 'message', '')}".strip()
+        if kind == "unsupported":
+            library = LIBRARIES.get(uri.partition("://")[0])
+            needed = f"the image of the job needs kfp-mindspore[{library[1]}]" if library else _EXPECTED
+            reason += f"; {needed}"
+        raise StoreError(f"{uri} cannot be {verb}: {reason}", kind=kind) from error
+
+
+def _classify(error: Exception) -> tuple[Kind, int]:
+    """Return the kind of an error, and the HTTP status that aiohttp has in it; 0 without one."""
+    status = getattr(error, "status", 0)
+    if not isinstance(status, int):
+        status = 0
+    if isinstance(error, FileNotFoundError):
+        return "missing", 0
+    if isinstance(error, ImportError):
+        return "unsupported", 0
+    if isinstance(error, PermissionError) or type(error).__name__ in _CREDENTIAL_ERRORS or status in _DENIED_STATUSES:
+        return "denied", status
+    if isinstance(error, ValueError) or (400 <= status < 500 and status not in _RETRYABLE_STATUSES):
+        return "invalid", status
+    return "unavailable", status

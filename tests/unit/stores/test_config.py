@@ -13,8 +13,8 @@ import yaml
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.kube.cluster import Cluster
-from kfp_mindspore.steps.artifact_store import STORES_VARIABLE, ArtifactStore, StoreError
-from kfp_mindspore.steps.store_config import build_env, open_stores, read_model_store, read_providers, resolve_stores
+from kfp_mindspore.stores.artifact_store import STORES_VARIABLE, ArtifactStore, StoreError
+from kfp_mindspore.stores.config import build_env, open_stores, read_model_store, read_providers, resolve_stores
 from tests.support.fake_api_server import FakeApiServer
 from tests.support.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, start_object_store
 

@@ -1,0 +1,29 @@
+"""URIs that the data steps of a compiled pipeline read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kfp_mindspore.runs.known_tasks import list_known_tasks
+
+# What the component load_dataset calls.
+_FUNCTION = "prepare_dataset"
+_PARAMETERS = ("name", "validation", "test")
+
+
+def list_sources(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
+    """Return the URIs that the steps of `load_dataset` read, each once; without those that are computed in the run.
+
+    Args:
+        spec: A compiled pipeline.
+        arguments: Arguments of the run by name; defaults are added.
+    """
+    return list(dict.fromkeys(_iterate_uris(spec, arguments)))
+
+
+def _iterate_uris(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[str]:
+    for task in list_known_tasks(spec, arguments):
+        if _FUNCTION in task.functions:
+            values = (task.arguments.get(name) for name in _PARAMETERS)
+            yield from (value for value in values if isinstance(value, str) and "://" in value)
