@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.compat import decryption
 from kfp_mindspore.errors import CorruptBundleError, UserError
+from kfp_mindspore.files import read_secret_file
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.mindir.environment import import_mindspore
 from kfp_mindspore.settings import MODEL_KEY_VARIABLE
@@ -24,10 +23,8 @@ _KEY_HINT = (
 )
 _GIVE_HINT = f"Give the key it was exported with: in a file (--key-file, --model_key_file) or in {MODEL_KEY_VARIABLE}."
 _MAX_FILE_BYTES = 4096
-_OPEN_TO_OTHERS = stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP
 # Not 32 digits: 32 bytes are a binary key already, and one text must not stand for two keys.
 _HEX_LENGTHS = (48, 64)
-_logger = logging.getLogger(__name__)
 
 
 def read_model_key(key_file: Path | str | None, environment: Mapping[str, str]) -> bytes | None:
@@ -48,7 +45,7 @@ def read_model_key(key_file: Path | str | None, environment: Mapping[str, str]) 
     """
     if key_file is not None:
         file = Path(key_file)
-        return _parse(_read_file(file), str(file))
+        return _parse(read_secret_file(file, "key file", _MAX_FILE_BYTES), str(file))
     if text := environment.get(MODEL_KEY_VARIABLE, ""):
         # surrogateescape: the bytes of the environment, independent of the locale.
         return _parse(os.fsencode(text), MODEL_KEY_VARIABLE)
@@ -135,23 +132,6 @@ def wrong_key(file: Path) -> UserError:
         f"{file}: cannot be decrypted: the key is not the one it was exported with, or the file was changed",
         hint=_GIVE_HINT,
     )
-
-
-def _read_file(file: Path) -> bytes:
-    try:
-        with file.open("rb") as stream:
-            status = os.fstat(stream.fileno())
-            if stat.S_ISREG(status.st_mode) and status.st_mode & _OPEN_TO_OTHERS:
-                # No error: the default mode of a mounted Kubernetes secret.
-                _logger.warning(
-                    "%s: key file: its mode is %04o: others than its owner can read or change it; "
-                    "chmod 600, or in Kubernetes mount the secret with defaultMode: 0440",
-                    file,
-                    stat.S_IMODE(status.st_mode),
-                )
-            return stream.read(_MAX_FILE_BYTES)
-    except OSError as error:
-        raise UserError(f"{file}: key file: {error.strerror}") from error
 
 
 def _parse(content: bytes, where: str) -> bytes:

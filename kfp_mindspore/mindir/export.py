@@ -30,7 +30,7 @@ from kfp_mindspore.mindir.encryption import ENCRYPTION, check_key
 from kfp_mindspore.mindir.environment import NETWORK_ERRORS, import_mindspore, use_graph_mode
 from kfp_mindspore.mindir.export_samples import ExportSamples, declare_serving, load_export_samples
 from kfp_mindspore.mindir.index_ranges import compute_index_ranges
-from kfp_mindspore.mindir.metadata import inspect_mindir
+from kfp_mindspore.mindir.metadata import inspect_mindir, read_proto
 from kfp_mindspore.mindir.padding import (
     check_inputs,
     check_padding,
@@ -309,7 +309,7 @@ def _add_ranges(signature: Signature, file: Path, samples: Arrays, key: bytes | 
     A range that the user names in the metadata has precedence over the graph's, and the graph's over the samples'.
     """
     named = signature.ranges
-    found = compute_index_ranges(file, key=key)
+    found = compute_index_ranges(read_proto(file, key=key))
     ranges: dict[str, tuple[float, float]] = {**found.known, **named}
     for spec in signature.inputs:
         if spec.name in found.unknown and spec.name not in ranges and spec.dtype.startswith(("int", "uint")):

@@ -19,7 +19,8 @@ from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.formats.bundle import ModelBundle, TensorSpec
 from kfp_mindspore.formats.tensors import describe_unequal_rows, list_mismatches
 from kfp_mindspore.mindir.encryption import load_graph
-from kfp_mindspore.mindir.metadata import inspect_mindir
+from kfp_mindspore.mindir.index_ranges import compute_index_ranges
+from kfp_mindspore.mindir.metadata import count_operators, read_proto
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,7 +71,7 @@ class Graph:
         for spec in self.inputs:
             _check_dtype(spec)
         self._dimensions = self.signature.dimensions
-        self._ranges = self.signature.ranges
+        self._ranges: Mapping[str, tuple[float, float]] = self.signature.ranges
         self._key = key
         self._compiled: CompiledGraph | None = None
         self._shapes: set[RowShapes] = set()
@@ -147,23 +148,27 @@ class Graph:
         return self._drop_batch(shapes.values())
 
     def load(self) -> None:
-        """Read the file.
+        """Read the file, and derive the index ranges that the signature lacks from the graph.
 
         Raises:
             UserError: It is no MindIR that MindSpore can load, or the key is wrong.
             MissingExtraError: MindSpore is not installed.
         """
-        self._limit_instructions()
+        self._inspect()
         self._compiled = CompiledGraph(load_graph(self.bundle, self._key))
 
-    def _limit_instructions(self) -> None:
+    def _inspect(self) -> None:
         try:
-            operators = inspect_mindir(self.bundle.mindir, key=self._key).operators
+            model = read_proto(self.bundle.mindir, key=self._key)
         except UserError:
             # MindSpore's own error follows.
             return
-        if has_convolutions(operators):
+        if has_convolutions(count_operators(model)):
             avoid_slow_convolutions()
+        names = {spec.name for spec in self.inputs}
+        known = compute_index_ranges(model).known
+        # The signature has precedence: its author may have named a range.
+        self._ranges = {**{name: known[name] for name in known if name in names}, **self._ranges}
 
     def release(self) -> None:
         """Free the graph; MindSpore must free it in the thread that runs it."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.mindir.metadata import read_proto, split_name
+from kfp_mindspore.mindir.metadata import split_name
 
 
 @dataclass(frozen=True)
@@ -22,13 +21,11 @@ class _Lookup:
         table: Position of the table among the operator's inputs.
         indices: Position of the indices.
         axis: Position of the constant that names the table's axis; None for axis 0.
-        wraps: Whether -n to -1 count from the end, as the CPU kernel computes them.
     """
 
     table: int
     indices: int
     axis: int | None = None
-    wraps: bool = True
 
 
 # EmbeddingLookup and OneHot are absent: they answer zeros for an index outside the table.
@@ -36,7 +33,7 @@ _LOOKUPS = {
     "Gather": _Lookup(0, 1, 2),
     "GatherD": _Lookup(0, 2, 1),
     "Embedding": _Lookup(1, 0),
-    "IndexSelect": _Lookup(0, 2, 1, wraps=False),
+    "IndexSelect": _Lookup(0, 2, 1),
 }
 # Lookups whose table size is not one number.
 _UNSIZED = {"GatherNd": 1}
@@ -65,17 +62,12 @@ class IndexRanges:
     unknown: frozenset[str]
 
 
-def compute_index_ranges(path: Path | str, *, key: bytes | None = None) -> IndexRanges:
+def compute_index_ranges(model: Any) -> IndexRanges:
     """Derive the range of each input that is an index into a table.
 
     Args:
-        path: The MindIR file.
-        key: 16, 24 or 32 bytes that decrypt an encrypted file.
-
-    Raises:
-        UserError: It is no MindIR file, or the key is missing or wrong.
+        model: The MindIR's message, by `read_proto`.
     """
-    model = read_proto(path, key=key)
     operators = {primitive.name: primitive.op_type for primitive in model.primitives}
     inputs = {value.name: split_name(value.name) for value in model.graph.input}
     known: dict[str, tuple[int, int]] = {}
@@ -93,8 +85,8 @@ def compute_index_ranges(path: Path | str, *, key: bytes | None = None) -> Index
             rows = nodes.get_rows(node, lookup)
             direct = nodes.get_unchanged_input(indices)
             if rows and direct:
-                least, greatest = known.get(direct, (-rows, rows - 1))
-                known[direct] = max(least, -rows if lookup.wraps else 0), min(greatest, rows - 1)
+                # The CPU kernels count -n to -1 from the end: a wrong id, such as -1 for none, would get another's row.
+                known[direct] = 0, min(known.get(direct, (0, rows - 1))[1], rows - 1)
             else:
                 unknown |= nodes.list_sources(indices)
     return IndexRanges(known, frozenset(unknown - set(known)))

@@ -92,12 +92,7 @@ def inspect_mindir(path: Path | str, *, key: bytes | None = None) -> MindIRInfo:
     file = _get_file(path)
     model = read_proto(file, key=key)
     graph = model.graph
-    primitives = {primitive.name: primitive.op_type for primitive in model.primitives}
-    operators: Counter[str] = Counter()
-    for part in (graph, *model.functions):
-        for node in part.node:
-            name = node.op_type.removeprefix("REF::")
-            operators[primitives.get(name, name.partition(":")[0])] += 1
+    operators = count_operators(model)
     weights = [tensor for part in (graph, *model.functions) for tensor in part.parameter]
     return MindIRInfo(
         path=file,
@@ -139,6 +134,17 @@ def read_proto(path: Path | str, *, key: bytes | None = None) -> Any:
     if not model.graph.node or not model.graph.input:
         raise UserError(f"{file}: not a MindIR file: it holds no graph")
     return model
+
+
+def count_operators(model: Any) -> Counter[str]:
+    """Return how often each operator occurs in a message of `read_proto`, bookkeeping included."""
+    primitives = {primitive.name: primitive.op_type for primitive in model.primitives}
+    operators: Counter[str] = Counter()
+    for part in (model.graph, *model.functions):
+        for node in part.node:
+            name = node.op_type.removeprefix("REF::")
+            operators[primitives.get(name, name.partition(":")[0])] += 1
+    return operators
 
 
 def split_name(name: str) -> str:

@@ -63,11 +63,7 @@ class BoundTransform:
             TransformFailedError: The transform raised, or its result does not fit the signature.
         """
         given = dict(inputs)
-        errors = [f"input {name!r}: {what}" for name, what in list_mismatches(self.inputs, given).items()]
-        if not errors and self.signature.batch_size and (unequal := describe_unequal_rows(given)):
-            errors = [f"inputs: {unequal}"]
-        if errors:
-            raise TransformInputError("; ".join(errors))
+        self._check_inputs(given)
         if not self.preprocesses:
             return given
         result = self._call("preprocess", self.transform.preprocess, given)
@@ -109,28 +105,42 @@ class BoundTransform:
         return result
 
     def run_light_preprocess(self, inputs: Arrays) -> Arrays:
-        """Run `preprocess`, if it is `light`, on arrays that fit `inputs`; the graph validates the result.
+        """Run `preprocess`, if it is `light`, as `run_preprocess` does; the graph validates the result.
 
         Raises:
-            TransformInputError: The arrays have different numbers of rows, or a step rejects them.
+            TransformInputError: The request does not fit `inputs`, or a step rejects it.
+            TransformFailedError: A step raised.
         """
-        if len(inputs) > 1 and self.signature.batch_size and (unequal := describe_unequal_rows(inputs)):
-            raise TransformInputError(f"inputs: {unequal}")
-        return self.transform.preprocess(inputs)
+        self._check_inputs(inputs)
+        return self._guard("preprocess", self.transform.preprocess, inputs)
 
     def run_light_postprocess(self, outputs: Arrays) -> Arrays:
-        """Run `postprocess`, if it is `light`, on the graph's outputs."""
-        return self.transform.postprocess(outputs)
+        """Run `postprocess`, if it is `light`, on the graph's outputs.
 
-    def _call(self, method: str, function: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
-        # Arrays that view the request's own bytes are read-only; transforms may change their arguments.
-        writable = {name: array if array.flags.writeable else array.copy() for name, array in arrays.items()}
+        Raises:
+            TransformFailedError: A step raised.
+        """
+        return self._guard("postprocess", self.transform.postprocess, outputs)
+
+    def _check_inputs(self, given: Arrays) -> None:
+        errors = [f"input {name!r}: {what}" for name, what in list_mismatches(self.inputs, given).items()]
+        if not errors and self.signature.batch_size and (unequal := describe_unequal_rows(given)):
+            errors = [f"inputs: {unequal}"]
+        if errors:
+            raise TransformInputError("; ".join(errors))
+
+    def _guard(self, method: str, function: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
         try:
-            result: Any = function(writable)
+            return function(arrays)
         except TransformInputError:
             raise
         except (Exception, SystemExit) as error:
             raise TransformFailedError(f"{self.name}: {method} failed with {type(error).__name__}") from error
+
+    def _call(self, method: str, function: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
+        # Arrays that view the request's own bytes are read-only; transforms may change their arguments.
+        writable = {name: array if array.flags.writeable else array.copy() for name, array in arrays.items()}
+        result: Any = self._guard(method, function, writable)
         if not isinstance(result, Mapping):
             raise TransformFailedError(
                 f"{self.name}: {method}: must return arrays by name, got {type(result).__name__}"

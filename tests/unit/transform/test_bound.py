@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.transform import BYTES, Arrays, TensorSpec, Transform, TransformInputError
+from kfp_mindspore.transform import BYTES, Arrays, Concatenate, Pipeline, TensorSpec, Transform, TransformInputError
 from kfp_mindspore.transform.base import Signature, TransformFailedError, fill_objects
 from kfp_mindspore.transform.bound import bind_transform
 
@@ -85,6 +85,41 @@ def test_texts_as_inputs_and_outputs() -> None:
 def test_invalid_requests_raise_transform_input_error(inputs: Arrays, message: str) -> None:
     with pytest.raises(TransformInputError, match=message):
         bind_transform(Words(), SIGNATURE, "words").run_preprocess(inputs)
+
+
+JOINED = bind_transform(
+    Pipeline(
+        [Concatenate(["a", "b"], "x")],
+        inputs=[TensorSpec("a", "float32", (-1, 2)), TensorSpec("b", "float32", (-1, 3))],
+    ),
+    Signature((TensorSpec("x", "float32", (-1, 5)),), (TensorSpec("y", "float32", (-1, 2)),), "2.9.0"),
+    "joined",
+)
+
+
+@pytest.mark.parametrize("method", ["run_preprocess", "run_light_preprocess"])
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        ((1, 3), (1, 2), r"input 'a': shape must be \(-1, 2\), got \(1, 3\); input 'b': shape must be \(-1, 3\), got"),
+        ((1, 2), (1,), r"input 'b': shape must be \(-1, 3\), got \(1,\)"),
+        ((1, 0), (1, 5), r"input 'a': shape must be \(-1, 2\), got \(1, 0\)"),
+        ((2, 2), (1, 3), "inputs: must have the same number of rows, got 2 in 'a', 1 in 'b'"),
+        ((1, 2, 1), (1, 3), r"input 'a': shape must be \(-1, 2\), got \(1, 2, 1\)"),
+    ],
+)
+def test_light_and_other_methods_check_the_declared_shapes(method: str, a: Any, b: Any, message: str) -> None:
+    with pytest.raises(TransformInputError, match=message):
+        getattr(JOINED, method)({"a": np.ones(a, np.float32), "b": np.ones(b, np.float32)})
+
+
+@pytest.mark.parametrize("method", ["preprocess", "postprocess"])
+@pytest.mark.parametrize("prefix", ["run_", "run_light_"])
+def test_failing_steps_are_named_by_method_and_error(prefix: str, method: str) -> None:
+    bound = bind_transform(Given(ValueError("a secret")), SIGNATURE, "given")
+    arrays = send(b"abcd") if method == "preprocess" else {"output": np.ones((1, 2), np.float32)}
+    with pytest.raises(TransformFailedError, match=f"^given: {method} failed with ValueError$"):
+        getattr(bound, prefix + method)(arrays)
 
 
 IDS, MASK = np.ones((1, 4), np.int32), np.ones((1, 4), np.float32)
