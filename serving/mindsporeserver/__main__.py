@@ -48,6 +48,7 @@ def _run_workers(argv: Sequence[str], options: Options) -> int:
         host=options.host,
         http_port=options.http_port,
         grpc_port=options.grpc_port if options.enable_grpc else None,
+        management_port=options.management_port,
         grace_period=options.drain_seconds + options.grace_period,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
+from mindsporeserver.access import Access, Needs
 from mindsporeserver.bodies import BodyReader, Message, Receive, Receiver, RequestLimits
 from mindsporeserver.connection import EXTENSION, Connection
 from mindsporeserver.errors import (
     ClientGoneError,
+    InternalError,
     InvalidRequestError,
     NotReadyError,
     RequestError,
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from mindsporeserver.models.model import MindSporeModel
     from mindsporeserver.telemetry import RequestRecord
 
+logger = logging.getLogger(__name__)
+
 Scope = dict[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
@@ -36,9 +41,22 @@ _JSON = (b"content-type", b"application/json")
 _BINARY = (b"content-type", b"application/octet-stream")
 _CLOSE = (b"connection", b"close")
 _RETRY = (b"retry-after", b"1")
+# Headers of refusals by status.
+_REFUSAL_HEADERS: dict[int, Headers] = {503: [_RETRY], 401: [(b"www-authenticate", b"Bearer")]}
 _JSON_LENGTH = b"inference-header-content-length"
 _TIMEOUT = b"x-envoy-expected-rq-timeout-ms"
-_READ = frozenset({b"content-type", b"content-encoding", b"x-request-id", _JSON_LENGTH, _TIMEOUT, b"ce-id", b"expect"})
+_READ = frozenset(
+    {
+        b"authorization",
+        b"content-type",
+        b"content-encoding",
+        b"x-request-id",
+        _JSON_LENGTH,
+        _TIMEOUT,
+        b"ce-id",
+        b"expect",
+    }
+)
 # Size of a body above which it is decoded in a thread instead of blocking the event loop.
 _LARGE = 256 << 10
 
@@ -68,11 +86,13 @@ class Application:
     Args:
         state: State shared with gRPC.
         limits: See `RequestLimits`.
+        access: Access rules of the port; default none.
     """
 
-    def __init__(self, state: ServerState, limits: RequestLimits) -> None:
+    def __init__(self, state: ServerState, limits: RequestLimits, access: Access | None = None) -> None:
         self._state = state
         self._limits = limits
+        self._access = access or Access()
         self.bodies = BodyReader(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,12 +104,14 @@ class Application:
                 await self._infer(route[0], route[1], scope, receiver, send)
                 return
         path = scope["path"].rstrip("/") or "/"
+        # uvicorn sends a response to HEAD without its body.
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
         allowed: list[str] = []
-        for methods, pattern, handle in _ROUTES:
+        for methods, pattern, handle, needs in _ROUTES:
             if (match := pattern.fullmatch(path)) is None:
                 continue
-            if scope["method"] in methods:
-                await self._respond(handle, _Request(scope, receiver, send, match.groupdict("")))
+            if method in methods:
+                await self._respond(handle, needs, _Request(scope, receiver, send, match.groupdict("")))
                 return
             allowed += methods
         if allowed:
@@ -98,20 +120,27 @@ class Application:
         else:
             await self._refuse(404, "Not Found", [_JSON], scope, receiver, send)
 
-    async def _respond(self, handle: _Handler, request: _Request) -> None:
+    async def _respond(self, handle: _Handler, needs: Needs, request: _Request) -> None:
         try:
+            self._access.check(needs, _get_header(request.scope, b"authorization"))
             reply = await handle(self, request)
         except RequestError as error:
             status, message = error.status, error.message
         except KfpMindSporeError as error:
             # The model cannot be loaded: 503, as in kserve for a model that is not ready.
             status, message = (404 if isinstance(error, NotFoundError) else 503), error.message
+        except asyncio.CancelledError:
+            # The grace period of the shutdown is over.
+            status, message = 503, ShuttingDownError().message
+        except Exception as error:
+            logger.exception("%s failed", request.scope["path"])
+            status, message = 500, InternalError(error).message
         else:
             if reply is not None:
                 body = reply.value if isinstance(reply.value, bytes) else orjson.dumps(reply.value)
                 await self._send(request.send, 200, body, list(reply.headers))
             return
-        headers = [_JSON, _RETRY] if status == 503 else [_JSON]
+        headers = [_JSON, *_REFUSAL_HEADERS.get(status, ())]
         await self._refuse(status, message, headers, request.scope, request.receive, request.send)
 
     async def _infer(self, protocol: str, model: MindSporeModel, scope: Scope, receive: Receiver, send: Send) -> None:
@@ -125,20 +154,21 @@ class Application:
         connection: Connection | None = scope.get("extensions", {}).get(EXTENSION)
         size = 0
         try:
-            model.admit()
-            body = await self.bodies.read(receive)
-            size = len(body)
-            encoding = headers.get(b"content-encoding", b"identity")
-            if encoding not in (b"identity", b""):
-                body = await self.bodies.inflate(body, encoding.decode("latin-1"))
+            self._access.check(Needs.TOKEN, headers.get(b"authorization"))
+            with model.admit():
+                body = await self.bodies.read(receive)
                 size = len(body)
-            if connection is not None:
-                connection.task = asyncio.current_task()
-                if connection.is_lost:
-                    raise ClientGoneError
-            deadline = read_deadline(record.started, self._limits.timeout_seconds, headers.get(_TIMEOUT))
-            answer = self._answer_v1 if protocol == "v1" else self._answer_v2
-            content = await answer(model, body, headers, scope["headers"], deadline, record, reply)
+                if connection is not None:
+                    connection.task = asyncio.current_task()
+                    if connection.is_lost:
+                        raise ClientGoneError
+                deadline = read_deadline(record.started, self._limits.timeout_seconds, headers.get(_TIMEOUT))
+                encoding = headers.get(b"content-encoding", b"identity")
+                if encoding not in (b"identity", b""):
+                    body = await self.bodies.inflate(body, encoding.decode("latin-1"), deadline)
+                    size = len(body)
+                answer = self._answer_v1 if protocol == "v1" else self._answer_v2
+                content = await answer(model, body, headers, scope["headers"], deadline, record, reply)
         except asyncio.CancelledError:
             # The client has disconnected, or the grace period of the shutdown is over.
             gone = connection is not None and connection.is_lost
@@ -146,8 +176,8 @@ class Application:
         except RequestError as refused:
             error = refused
         except Exception as crash:
-            record.crash(crash)
-            raise
+            logger.exception("%s failed", scope["path"])
+            error = InternalError(crash)
         else:
             # The span of the request ends with the response.
             record.finish()
@@ -160,9 +190,7 @@ class Application:
         record.fail(error)
         if isinstance(error, ClientGoneError):
             return
-        reply = [_JSON, *reply[: request_id is not None]]
-        if error.status == 503:
-            reply.append(_RETRY)
+        reply = [_JSON, *reply[: request_id is not None], *_REFUSAL_HEADERS.get(error.status, ())]
         await self._refuse(error.status, error.message, reply, scope, receive, send)
 
     async def _answer_v1(
@@ -250,7 +278,7 @@ class Application:
                 raise NotReadyError(name)
         except RequestError as error:
             record = self._state.telemetry.start(protocol, name)
-            headers: Headers = [_JSON, _RETRY] if error.status == 503 else [_JSON]
+            headers: Headers = [_JSON, *_REFUSAL_HEADERS.get(error.status, ())]
             for key, value in request.scope["headers"]:
                 if key == b"x-request-id":
                     record.request_id = value.decode("latin-1")
@@ -293,7 +321,7 @@ class Application:
         return Reply(self._state.describe_model(request.groups["name"], request.groups.get("version", "")))
 
     async def _get_metrics(self, request: _Request) -> Reply:
-        accept = next((value for name, value in request.scope["headers"] if name == b"accept"), b"")
+        accept = _get_header(request.scope, b"accept") or b""
         body, kind = await asyncio.to_thread(self._state.metrics.render, accept.decode("latin-1"))
         return Reply(body, ((b"content-type", kind.encode()),))
 
@@ -329,27 +357,32 @@ class Application:
         return value
 
 
+def _get_header(scope: Scope, name: bytes) -> bytes | None:
+    return next((value for key, value in scope["headers"] if key == name), None)
+
+
 _Handler = Callable[[Application, _Request], Awaitable[Reply | None]]
 _NAME = r"(?P<name>[^/]+)"
 _VERSION = r"(/versions/(?P<version>[^/]+))?"
-_ROUTES: tuple[tuple[tuple[str, ...], re.Pattern[str], _Handler], ...] = tuple(
-    (methods, re.compile(pattern), handler)
-    for methods, pattern, handler in (
-        (("POST",), r"/v1/models/(?P<v1>[^/]+):predict", Application._infer_unrouted),
-        (("POST",), rf"/v2/models/(?P<v2>[^/]+){_VERSION}/infer", Application._infer_unrouted),
-        (("POST",), rf"/v1/models/{_NAME}:explain", Application._explain),
-        (("GET",), r"/", Application._get_root),
-        (("GET",), r"/metrics", Application._get_metrics),
-        (("GET",), r"/v1/models", Application._list_models),
-        (("GET",), rf"/v1/models/{_NAME}", Application._get_model_ready),
-        (("GET",), r"/v2", Application._get_server),
-        (("GET",), r"/v2/health/live", Application._get_live),
-        (("GET",), r"/v2/health/ready", Application._get_ready),
-        (("GET",), r"/v2/models", Application._list_models),
-        (("GET",), rf"/v2/models/{_NAME}{_VERSION}", Application._get_model_metadata),
-        (("GET",), rf"/v2/models/{_NAME}{_VERSION}/ready", Application._get_model_ready),
-        (("GET", "POST"), r"/v2/repository/index", Application._list_repository),
-        (("POST",), rf"/v2/repository/models/{_NAME}/load", Application._load),
-        (("POST",), rf"/v2/repository/models/{_NAME}/unload", Application._unload),
+# Health, of the server and of its models, and metrics need no token: probes and Prometheus have none.
+_ROUTES: tuple[tuple[tuple[str, ...], re.Pattern[str], _Handler, Needs], ...] = tuple(
+    (methods, re.compile(pattern), handler, needs)
+    for methods, pattern, handler, needs in (
+        (("POST",), r"/v1/models/(?P<v1>[^/]+):predict", Application._infer_unrouted, Needs.TOKEN),
+        (("POST",), rf"/v2/models/(?P<v2>[^/]+){_VERSION}/infer", Application._infer_unrouted, Needs.TOKEN),
+        (("POST",), rf"/v1/models/{_NAME}:explain", Application._explain, Needs.TOKEN),
+        (("GET",), r"/", Application._get_root, Needs.NOTHING),
+        (("GET",), r"/metrics", Application._get_metrics, Needs.MANAGEMENT),
+        (("GET",), r"/v1/models", Application._list_models, Needs.TOKEN),
+        (("GET",), rf"/v1/models/{_NAME}", Application._get_model_ready, Needs.NOTHING),
+        (("GET",), r"/v2", Application._get_server, Needs.TOKEN),
+        (("GET",), r"/v2/health/live", Application._get_live, Needs.NOTHING),
+        (("GET",), r"/v2/health/ready", Application._get_ready, Needs.NOTHING),
+        (("GET",), r"/v2/models", Application._list_models, Needs.TOKEN),
+        (("GET",), rf"/v2/models/{_NAME}{_VERSION}", Application._get_model_metadata, Needs.TOKEN),
+        (("GET",), rf"/v2/models/{_NAME}{_VERSION}/ready", Application._get_model_ready, Needs.NOTHING),
+        (("GET", "POST"), r"/v2/repository/index", Application._list_repository, Needs.TOKEN),
+        (("POST",), rf"/v2/repository/models/{_NAME}/load", Application._load, Needs.TOKEN | Needs.MANAGEMENT),
+        (("POST",), rf"/v2/repository/models/{_NAME}/unload", Application._unload, Needs.TOKEN | Needs.MANAGEMENT),
     )
 )

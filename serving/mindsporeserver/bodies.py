@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import time
 import zlib
 from collections.abc import Awaitable, Callable, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from mindsporeserver.errors import ClientGoneError, InvalidRequestError, OverloadedError
+from mindsporeserver.errors import ClientGoneError, DeadlineExceededError, InvalidRequestError, OverloadedError
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -17,6 +20,10 @@ Receive = Callable[[], Awaitable[Message]]
 # Time and bytes for the rest of a body whose request is refused, so that the client can read the response.
 _DISCARD_SECONDS = 5.0
 _DISCARD_BYTES = 64 << 20
+# Most members of a gzip body: bgzip writes one per 64 KiB, and each costs as much as 50 KiB of data.
+_MAX_MEMBERS = 1024
+# What one call in a thread inflates; cancellation and deadline take effect between two calls.
+_INPUT_BYTES, _OUTPUT_BYTES = 64 << 10, 1 << 20
 
 
 class Receiver:
@@ -60,6 +67,8 @@ class BodyReader:
     def __init__(self, limits: RequestLimits) -> None:
         self._limits = limits
         self.buffered_bytes = 0
+        # Of its own: in asyncio's default pool, metrics would wait for the bodies of all clients.
+        self._inflating = ThreadPoolExecutor(os.cpu_count(), "inflate")
 
     async def read(self, receive: Receiver) -> bytes:
         """Return a body; its bytes count as buffered until `release`.
@@ -79,22 +88,43 @@ class BodyReader:
         except asyncio.TimeoutError:
             raise InvalidRequestError(f"body: must arrive within {self._limits.body_seconds:g} s", status=408) from None
 
-    async def inflate(self, body: bytes, encoding: str) -> bytes:
-        """Return a compressed body decompressed; the difference counts as buffered.
+    async def inflate(self, body: bytes, encoding: str, deadline: float | None = None) -> bytes:
+        """Return a compressed body decompressed, which counts as buffered instead of the compressed one.
 
         Args:
             body: What `read` returned.
             encoding: The value of Content-Encoding.
+            deadline: `time.monotonic()` after which the request is refused.
 
         Raises:
             InvalidRequestError: The encoding is not supported (415), the data is damaged or inflates to too much.
+            DeadlineExceededError: The deadline has passed.
+            OverloadedError: All bodies together are too large.
         """
+        inflater = _Inflater(body, encoding.strip().lower())
+        loop = asyncio.get_running_loop()
+        pieces: list[bytes] = []
+        size = 0
         try:
-            inflated = await asyncio.to_thread(_inflate, body, encoding.strip().lower(), self._limits.max_bytes)
+            while not inflater.is_complete:
+                if deadline is not None and time.monotonic() > deadline:
+                    raise DeadlineExceededError
+                piece = await loop.run_in_executor(self._inflating, inflater.read)
+                if size + len(piece) > self._limits.max_bytes:
+                    raise InvalidRequestError(
+                        f"body: must have at most {self._limits.max_bytes} bytes once it is inflated", status=413
+                    )
+                self._reserve(size + len(piece), len(piece))
+                size += len(piece)
+                pieces.append(piece)
         except zlib.error as error:
+            self.release(size)
             raise InvalidRequestError(f"body: not valid {encoding} data: {error}") from None
-        self._reserve(len(inflated), len(inflated) - len(body))
-        return inflated
+        except BaseException:
+            self.release(size)
+            raise
+        self.release(len(body))
+        return b"".join(pieces)
 
     def release(self, size: int) -> None:
         """Stop counting a body of `size` bytes."""
@@ -134,25 +164,44 @@ class BodyReader:
         self.buffered_bytes += more
 
 
-def _inflate(body: bytes, encoding: str, limit: int) -> bytes:
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise InvalidRequestError(f"Content-Encoding: must be gzip, deflate or identity, got {encoding!r}", status=415)
-    # RFC 9110 means zlib data by deflate; some clients send bare deflate data.
-    is_bare = encoding == "deflate" and not _is_zlib(body)
-    pieces: list[bytes] = []
-    size = 0
-    while body:
-        inflater = zlib.decompressobj(-15 if is_bare else 31 if encoding.endswith("gzip") else 15)
-        piece = inflater.decompress(body, limit + 1 - size)
-        size += len(piece)
-        if size > limit:
-            raise InvalidRequestError(f"body: must have at most {limit} bytes once it is inflated", status=413)
-        if not inflater.eof:
+class _Inflater:
+    """Decompresses a body piece by piece, in bounded time each."""
+
+    def __init__(self, body: bytes, encoding: str) -> None:
+        if encoding not in ("gzip", "x-gzip", "deflate"):
+            raise InvalidRequestError(
+                f"Content-Encoding: must be gzip, deflate or identity, got {encoding!r}", status=415
+            )
+        # RFC 9110 means zlib data by deflate; some clients send bare deflate data.
+        is_bare = encoding == "deflate" and not _is_zlib(body)
+        self._bits = -15 if is_bare else 31 if encoding.endswith("gzip") else 15
+        self._body = memoryview(body)
+        self._position = 0
+        self._members = 0
+        self._member = zlib.decompressobj(self._bits)
+        self.is_complete = not body
+
+    def read(self) -> bytes:
+        """Return the next piece; empty at the end of a member.
+
+        Raises:
+            zlib.error: The data is damaged or incomplete.
+            InvalidRequestError: There are too many members.
+        """
+        # zlib copies what it has not consumed: of a piece, not of the whole rest.
+        source = self._body[self._position : self._position + _INPUT_BYTES]
+        member = self._member
+        piece = member.decompress(source, _OUTPUT_BYTES)
+        self._position += len(source) - len(member.unused_data if member.eof else member.unconsumed_tail)
+        if member.eof:
+            self._members += 1
+            self.is_complete = self._position == len(self._body)
+            if not self.is_complete and self._members == _MAX_MEMBERS:
+                raise InvalidRequestError(f"body: must have at most {_MAX_MEMBERS} compressed members", status=413)
+            self._member = zlib.decompressobj(self._bits)
+        elif not source and not piece:
             raise zlib.error("incomplete")
-        pieces.append(piece)
-        # A gzip file may have several members.
-        body = inflater.unused_data
-    return b"".join(pieces)
+        return piece
 
 
 def _is_zlib(body: bytes) -> bool:

@@ -1,6 +1,8 @@
 """uvicorn's HTTP/1.1 connection with limits on incomplete requests, half-closed clients and cancellation.
 
-Only public names of uvicorn 0.54's HttpToolsProtocol are overridden and used.
+uvicorn 0.54 documents no protocol class. Of HttpToolsProtocol this module, and no other, uses the callbacks, `headers`,
+`url`, `parser`, `flow`, `pipeline`, `server_state` and `cycle` with its `transport`, `keep_alive`, `more_body`,
+`disconnected`, `message_event`, `response_started` and `response_complete`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,24 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 EXTENSION = "mindsporeserver.connection"
 
 _PROBE_SECONDS = 0.05
+
+
+# The first bytes of every response of uvicorn.
+_RESPONSE_BEGIN = b"HTTP/1.1 "
+
+
+class _BegunResponse:
+    """The transport of a response whose first bytes are sent."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data.removeprefix(_RESPONSE_BEGIN))
+        self.write = self._transport.write  # type: ignore[method-assign]
 
 
 class _RefusedError(Exception):
@@ -36,6 +56,9 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
     # Time and bytes that a refused client may go on sending: closing earlier resets the connection, and a reset
     # discards a response that the client has not read yet (RFC 9112, section 9.6).
     linger_seconds = 5.0
+    # Time for the first request of a new connection, and for a further one of an idle connection, at a shutdown.
+    first_seconds = 5.0
+    next_seconds = 1.0
     linger_bytes = 64 << 20
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -67,9 +90,10 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         if self.scheme == "https" or cycle is None or cycle.response_complete or cycle.more_body or self._refusal:
             return None
         cycle.keep_alive = False
-        if not cycle.response_started and cycle.scope["http_version"] == "1.1":
-            # A closed socket answers data with a reset; a half-closed client skips an interim response.
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if not cycle.response_started and not self.pipeline:
+            # A closed socket answers data with a reset, a half-closed client reads the begin of its response.
+            self.transport.write(_RESPONSE_BEGIN)
+            cycle.transport = _BegunResponse(self.transport)
             self._check_peer()
         return True
 
@@ -100,6 +124,11 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             if size > self.max_header_bytes:
                 self._refuse_headers()
                 raise _RefusedError
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts != 1 and (hosts or self.parser.get_http_version() == "1.1"):
+            # Proxies and servers that choose different ones route one request to two places.
+            self.refuse(400, f"Host: must be given once, got {hosts}")
+            raise _RefusedError
         self._incomplete_bytes = 0
         self._headers_due = None
         self.scope["extensions"] = {EXTENSION: self}
@@ -116,9 +145,14 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             self.refuse(400, msg)
 
     def shutdown(self) -> None:
-        """Close when idle; a refusal is sent to its end, and a request in transit is still answered."""
-        if self._refusal is None and not (self._headers_due is not None and self._incomplete_bytes):
+        """Close after the request in progress, or soon; a request that arrives until then is still answered.
+
+        A client may have sent a request on an idle connection, or on one that it has just opened.
+        """
+        if self.cycle is not None and not self.cycle.response_complete:
             super().shutdown()
+        elif self._refusal is None and not self._incomplete_bytes:
+            self._headers_due = self.loop.time() + (self.first_seconds if self.cycle is None else self.next_seconds)
 
     def close_if_late(self) -> None:
         """Close the connection when the headers of its next request are overdue."""

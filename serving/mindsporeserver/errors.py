@@ -49,6 +49,7 @@ class UnknownModelError(RequestError):
     reason = "invalid"
 
     def __init__(self, name: str, version: str = "") -> None:
+        name, version = shorten_text(name), shorten_text(version)
         what = f"Model with name {name} does not exist."
         super().__init__(f"Model with name {name} has no version {version}." if version else what)
 
@@ -118,6 +119,17 @@ class ShuttingDownError(RequestError):
         super().__init__("the server is shutting down; retry on another connection")
 
 
+class InternalError(RequestError):
+    """Defect of this server.
+
+    Args:
+        error: The exception; the message has its type only, the log its trace.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"the server failed with {type(error).__name__}; its log has the trace")
+
+
 class FixedModelsError(RequestError):
     """Load or unload of a model on a server with several worker processes."""
 
@@ -129,6 +141,37 @@ class FixedModelsError(RequestError):
         super().__init__(
             "the models of a server with --workers are fixed: load and unload would reach one process only"
         )
+
+
+class UnauthenticatedError(RequestError):
+    """A request without an accepted token.
+
+    Args:
+        is_missing: Whether there is no token at all.
+    """
+
+    status = 401
+    code = "UNAUTHENTICATED"
+    reason = "denied"
+
+    def __init__(self, *, is_missing: bool) -> None:
+        found = "none" if is_missing else "one that is not accepted"
+        super().__init__(f"header Authorization: must be 'Bearer TOKEN' with a token of this server, got {found}")
+
+
+class ManagementPortError(RequestError):
+    """A management request on the public port.
+
+    Args:
+        port: The management port.
+    """
+
+    status = 403
+    code = "PERMISSION_DENIED"
+    reason = "denied"
+
+    def __init__(self, port: int) -> None:
+        super().__init__(f"load, unload and metrics are answered on the management port only, {port}, by HTTP")
 
 
 class UnsupportedError(RequestError):
@@ -148,3 +191,8 @@ class GraphError(RequestError):
 
     def __init__(self, message: str) -> None:
         super().__init__(f"the computation of the model failed: {message}")
+
+
+def shorten_text(text: str, limit: int = 200) -> str:
+    """Truncate a text of a client for a message."""
+    return text if len(text) <= limit else f"{text[:limit]}…"

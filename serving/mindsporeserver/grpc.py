@@ -1,8 +1,9 @@
-"""The Open Inference Protocol (V2) over gRPC, with kserve's messages and the standard health service."""
+"""The Open Inference Protocol (V2) over gRPC, with kserve's messages, Triton's repository and the health service."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,15 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from kfp_mindspore.compat.protobuf import load_generated
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
-from mindsporeserver.errors import ClientGoneError, InvalidRequestError, RequestError, ShuttingDownError
+from mindsporeserver import triton
+from mindsporeserver.access import Access, Needs
+from mindsporeserver.errors import (
+    ClientGoneError,
+    InternalError,
+    InvalidRequestError,
+    RequestError,
+    ShuttingDownError,
+)
 from mindsporeserver.protocols.tensors import InputReader, check_names, join, name_array, shorten
 from mindsporeserver.protocols.v2 import refuse_extensions, to_bytes
 from mindsporeserver.state import ServerState, read_deadline
@@ -24,6 +33,8 @@ if TYPE_CHECKING:
     from mindsporeserver.models.model import MindSporeModel
 
     Arrays = dict[str, NDArray[Any]]
+
+logger = logging.getLogger(__name__)
 
 pb: Any = load_generated("kserve.protocol.grpc.grpc_predict_v2_pb2", "serving")
 _SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
@@ -38,6 +49,22 @@ _CONTENTS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
+# As the routes of HTTP: health needs no token.
+_NEEDS = {
+    **dict.fromkeys(("ServerLive", "ServerReady", "ModelReady"), Needs.NOTHING),
+    **dict.fromkeys(
+        ("RepositoryModelLoad", "RepositoryModelUnload", "ModelStatistics"), Needs.TOKEN | Needs.MANAGEMENT
+    ),
+}
+_MESSAGES = {
+    **{
+        method.name: (getattr(pb, method.input_type.name), getattr(pb, method.output_type.name))
+        for method in _SERVICE.methods
+    },
+    **triton.METHODS,
+    "RepositoryModelLoad": (triton.RepositoryModelRequest, pb.RepositoryModelLoadResponse),
+    "RepositoryModelUnload": (triton.RepositoryModelRequest, pb.RepositoryModelUnloadResponse),
+}
 _Method = Callable[[Any, Any], Awaitable[Any]]
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -49,18 +76,28 @@ class InferenceService:
     Args:
         state: What is served.
         timeout_seconds: How long a request may wait for the graph; 0 for no limit.
+        access: Access rules of the port; default none.
     """
 
-    def __init__(self, state: ServerState, timeout_seconds: float = 0.0) -> None:
+    def __init__(self, state: ServerState, timeout_seconds: float = 0.0, access: Access | None = None) -> None:
         self._state = state
+        self._access = access or Access()
         self._timeout_seconds = timeout_seconds
         self._calls: set[asyncio.Task[Any]] = set()
         self._is_closed = False
         self._is_over = False
+        self._ended = asyncio.Event()
 
     def close(self) -> None:
-        """End further calls with UNAVAILABLE; calls in flight go on."""
+        """Hold further calls until `end`; calls in flight go on.
+
+        A client that waits for a held call sends no other one to a server that has stopped.
+        """
         self._is_closed = True
+
+    def end(self) -> None:
+        """End held calls with UNAVAILABLE."""
+        self._ended.set()
 
     async def drain(self, seconds: float) -> None:
         """Wait for the calls in flight, and end those that take longer with UNAVAILABLE.
@@ -79,24 +116,26 @@ class InferenceService:
     def build_handlers(self) -> grpc.GenericRpcHandler:
         """Return the handlers of all methods; bytes that are no message are answered with INVALID_ARGUMENT."""
         handlers = {
-            method.name: grpc.unary_unary_rpc_method_handler(
-                self._wrap(getattr(self, method.name), getattr(pb, method.input_type.name)),
-                response_serializer=getattr(pb, method.output_type.name).SerializeToString,
+            name: grpc.unary_unary_rpc_method_handler(
+                self._wrap(getattr(self, name), request, _NEEDS.get(name, Needs.TOKEN)),
+                response_serializer=response.SerializeToString,
             )
-            for method in _SERVICE.methods
+            for name, (request, response) in _MESSAGES.items()
         }
         return grpc.method_handlers_generic_handler(_SERVICE.full_name, handlers)
 
-    def _wrap(self, function: _Method, kind: Any) -> _Method:
+    def _wrap(self, function: _Method, kind: Any, needs: Needs) -> _Method:
         parse = kind.FromString
 
         async def handle(content: bytes, context: Any) -> Any:
             call = asyncio.current_task()
             assert call is not None
             if self._is_closed:
+                await self._ended.wait()
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
             self._calls.add(call)
             try:
+                self._access.check(needs, _get_authorization(context))
                 return await function(parse(content), context)
             except DecodeError:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"not a valid {kind.DESCRIPTOR.name} message")
@@ -106,6 +145,9 @@ class InferenceService:
                 missing = isinstance(error, NotFoundError)
                 code = grpc.StatusCode.NOT_FOUND if missing else grpc.StatusCode.FAILED_PRECONDITION
                 await context.abort(code, error.message)
+            except Exception as error:
+                logger.exception("%s failed", function.__name__)
+                await context.abort(grpc.StatusCode.INTERNAL, InternalError(error).message)
             finally:
                 self._calls.discard(call)
 
@@ -122,15 +164,15 @@ class InferenceService:
         record = telemetry.start("grpc", model)
         record.request_id = request.id
         try:
-            model.admit()
-            inputs = decode(request, model.readers)
-            names = _read_outputs(request, model.output_names)
-            remaining = context.time_remaining()
-            deadline = read_deadline(started, self._timeout_seconds, None)
-            if remaining is not None:
-                deadline = min(started + remaining, deadline or started + remaining)
-            outputs, record.ticket = await model.infer(inputs, deadline=deadline)
-            response = encode(request, outputs, names, model)
+            with model.admit():
+                inputs = decode(request, model.readers)
+                names = _read_outputs(request, model.output_names)
+                remaining = context.time_remaining()
+                deadline = read_deadline(started, self._timeout_seconds, None)
+                if remaining is not None:
+                    deadline = min(started + remaining, deadline or started + remaining)
+                outputs, record.ticket = await model.infer(inputs, deadline=deadline)
+                response = encode(request, outputs, names, model)
         except asyncio.CancelledError:
             if self._is_over:
                 record.fail(ShuttingDownError())
@@ -142,7 +184,7 @@ class InferenceService:
             record.fail(error)
             raise
         except Exception as error:
-            record.crash(error)
+            record.fail(InternalError(error))
             raise
         record.finish()
         return response
@@ -169,14 +211,30 @@ class InferenceService:
         return pb.ModelMetadataResponse(**self._state.describe_model(request.name, request.version))
 
     async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:
-        """Load a model, or load it again."""
-        await self._state.load(request.model_name)
-        return pb.RepositoryModelLoadResponse(model_name=request.model_name, isLoaded=True)
+        """Load a model, or load it again; the response is kserve's, Triton's has no fields."""
+        name = triton.get_model_name(request)
+        await self._state.load(name)
+        return pb.RepositoryModelLoadResponse(model_name=name, isLoaded=True)
 
     async def RepositoryModelUnload(self, request: Any, context: Any) -> Any:
         """Unload a model."""
-        await self._state.unload(request.model_name)
-        return pb.RepositoryModelUnloadResponse(model_name=request.model_name, isUnloaded=True)
+        name = triton.get_model_name(request)
+        await self._state.unload(name)
+        return pb.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
+
+    async def RepositoryIndex(self, request: Any, context: Any) -> Any:
+        """Return the models, loaded or not."""
+        return triton.encode_index(await self._state.repository.index(), only_ready=request.ready)
+
+    async def ModelConfig(self, request: Any, context: Any) -> Any:
+        """Return a model's configuration in Triton's form."""
+        return triton.encode_config(self._state.repository.get_model(request.name, request.version))
+
+    async def ModelStatistics(self, request: Any, context: Any) -> Any:
+        """Return the totals of a model, or of each model without a name."""
+        repository = self._state.repository
+        names = [request.name] if request.name else list(repository.models)
+        return triton.encode_statistics([repository.get_model(name, request.version) for name in names])
 
 
 class HealthService:
@@ -256,6 +314,11 @@ def encode(request: Any, outputs: Arrays, names: tuple[str, ...], model: MindSpo
         else:
             getattr(tensor.contents, _CONTENTS[datatype]).extend(array.ravel().tolist())
     return response
+
+
+def _get_authorization(context: Any) -> bytes | None:
+    found = next((value for key, value in context.invocation_metadata() or () if key == "authorization"), None)
+    return found.encode() if isinstance(found, str) else found
 
 
 def _list_contents(tensor: Any, name: str) -> list[Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from kfp_mindspore.compat.onednn import avoid_slow_convolutions
 from kfp_mindspore.formats.bundle import ModelBundle
 from kfp_mindspore.mindir.encryption import read_model_key
+from mindsporeserver.access import TokenFile
 from mindsporeserver.bodies import RequestLimits
 from mindsporeserver.models.batcher import Limits
 from mindsporeserver.models.inference_executor import InferenceExecutor
@@ -93,10 +94,16 @@ def _build_options(options: Options, link: WorkerLink | None) -> ServerOptions:
     grpc_tls = check_certificates(
         options.grpc_ssl_certfile, options.grpc_ssl_keyfile, options.grpc_ssl_ca_certs, prefix="grpc_ssl"
     )
+    tokens = TokenFile(options.token_file) if options.token_file is not None else None
     http_socket = bind_port("--http_port", options.host, options.http_port, shared=link is not None)
     grpc_port = options.grpc_port if options.enable_grpc else None
     if grpc_port is not None and link is None:
         check_port("--grpc_port", options.host, grpc_port)
+    management_socket = None
+    if options.management_port is not None:
+        management_socket = bind_port(
+            "--management_port", options.host, options.management_port, shared=link is not None
+        )
     send, receive = options.grpc_max_send_message_length, options.grpc_max_receive_message_length
     return ServerOptions(
         options.host,
@@ -112,4 +119,6 @@ def _build_options(options: Options, link: WorkerLink | None) -> ServerOptions:
         drain_seconds=options.drain_seconds,
         grace_period=options.grace_period,
         watch_seconds=options.reload_interval if link is None else 0.0,
+        tokens=tokens,
+        management_socket=management_socket,
     )

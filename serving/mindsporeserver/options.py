@@ -71,6 +71,8 @@ class Options:
     reload_interval: float
     allow_model_code: bool
     model_key_file: Path | None
+    token_file: Path | None
+    management_port: int | None
     log_requests: str
     log_format: str
     log_config_file: str | None
@@ -180,6 +182,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Key of encrypted models. [environment variable MINDSPORE_MODEL_KEY]",
     )
     add(
+        "--token-file",
+        "--token_file",
+        metavar="FILE",
+        help="Bearer tokens, one a line, of which HTTP and gRPC requests must have one; the file is read again when it "
+        "changes. Health and metrics need none.",
+    )
+    add(
+        "--management-port",
+        "--management_port",
+        type=int,
+        metavar="PORT",
+        help="A second HTTP port, which alone answers load, unload and metrics. [--http_port]",
+    )
+    add(
         "--log_requests",
         default="failed",
         choices=["none", "failed", "all"],
@@ -237,26 +253,32 @@ def read_options(arguments: argparse.Namespace) -> Options:
     for flag, reason in _WITHOUT_EFFECT.items():
         if found[flag] is not None:
             _logger.warning("--%s has no effect: %s", flag, reason)
-    ports = ["http_port", *(["grpc_port"] if found["enable_grpc"] else [])]
-    for flag in ports:
-        if not 0 < found[flag] < 65536:
-            errors.append(f"--{flag}: must be 1 to 65535, got {found[flag]}")
-    if len(ports) == 2 and found["http_port"] == found["grpc_port"]:
-        errors.append(f"--grpc_port: must differ from --http_port, got {found['grpc_port']} for both")
+    ports: dict[int, str] = {}
+    for flag in ("http_port", "grpc_port", "management_port"):
+        port = found[flag]
+        if port is None or (flag == "grpc_port" and not found["enable_grpc"]):
+            continue
+        if not 0 < port < 65536:
+            errors.append(f"--{flag}: must be 1 to 65535, got {port}")
+        elif port in ports:
+            errors.append(f"--{flag}: must differ from --{ports[port]}, got {port} for both")
+        ports[port] = flag
     if errors:
         raise ValidationError(errors)
     repository = found.get("model_repository")
     directories = found.get("model_dir") or ([] if repository else [DEFAULT_MODEL_DIR])
-    key_file = found.get("model_key_file")
+    paths: dict[str, Any] = {
+        name: Path(found[name]) if found[name] else None for name in ("model_key_file", "token_file")
+    }
     return Options(
         **{
             name: found[name]
             for name in Options.__dataclass_fields__
-            if name not in ("model_dirs", "model_repository", "model_key_file")
+            if name not in ("model_dirs", "model_repository", *paths)
         },
         model_dirs=_read_model_dirs(directories, found["model_name"]),
         model_repository=Path(repository) if repository else None,
-        model_key_file=Path(key_file) if key_file else None,
+        **paths,
     )
 
 

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import uvicorn
 
+from mindsporeserver.access import Access, TokenFile
 from mindsporeserver.app import Application
 from mindsporeserver.bodies import RequestLimits
 from mindsporeserver.connection import Connection
 from mindsporeserver.grpc import HealthService, InferenceService
 from mindsporeserver.models.watch import ModelWatcher
+from mindsporeserver.ports import stop_handshakes
 from mindsporeserver.state import ServerState
 from mindsporeserver.tls import TLSOptions
 
@@ -29,11 +31,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _EXPIRE_SECONDS = 0.2
-# Time after SIGTERM in which open connections are served and closed by `Connection: close`.
-_DRAIN_SECONDS = 1.0
-# Time in which new gRPC calls end with UNAVAILABLE before the server stops: grpc ends calls that reach a stopped
-# server with CANCELLED, which clients do not retry.
-_REFUSE_SECONDS = 0.3
+# Time for connections in the listener's queue, and handshakes in progress, before it is closed. In several turns: after
+# a pause of the whole process a timer that has expired runs before sockets are polled.
+_SETTLE_TURNS, _SETTLE_SECONDS = 10, 0.02
+# Time in which gRPC clients end up waiting for a held call, and in which they receive GOAWAY before it ends: grpc ends
+# calls that reach a stopped server with CANCELLED, which clients do not retry.
+_HOLD_SECONDS = 0.3
+_GOAWAY_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ class ServerOptions:
         drain_seconds: Seconds after SIGTERM for which new connections are accepted.
         grace_period: Seconds for accepted requests to finish after that.
         watch_seconds: Poll interval of the models' files; 0 disables reloading.
+        tokens: Accepted bearer tokens; None requires none.
+        management_socket: Socket bound to the management port; None without one.
     """
 
     host: str
@@ -69,6 +75,14 @@ class ServerOptions:
     drain_seconds: float = 0.0
     grace_period: int = 30
     watch_seconds: float = 0.0
+    tokens: TokenFile | None = None
+    management_socket: socket.socket | None = None
+
+    @property
+    def access(self) -> Access:
+        """Access rules of the public ports."""
+        managed = self.management_socket
+        return Access(self.tokens, None if managed is None else managed.getsockname()[1])
 
 
 class _HTTPServer(uvicorn.Server):  # type: ignore[misc]
@@ -112,8 +126,10 @@ class Server:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         self._ending = asyncio.Event()
-        self._http = _HTTPServer(self._configure_http())
-        self._service = InferenceService(self._state, self._options.limits.timeout_seconds)
+        access = self._options.access
+        self._http = _HTTPServer(self._configure_http(access))
+        self._management = _HTTPServer(self._configure_http(Access(self._options.tokens)))
+        self._service = InferenceService(self._state, self._options.limits.timeout_seconds, access)
         self._health = HealthService()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
             loop.add_signal_handler(number, self._on_signal)
@@ -127,8 +143,14 @@ class Server:
         if not self._ending.is_set():
             rpc = await self._start_grpc()
             serving = loop.create_task(self._http.serve(sockets=[self._options.http_socket]))
+            managed = self._options.management_socket
+            managing = loop.create_task(self._management.serve(sockets=[managed])) if managed is not None else None
             await self._ending.wait()
             await self._drain(serving, rpc)
+            if managing is not None:
+                # The last to end, so that metrics of the drain are scraped.
+                self._management.should_exit = True
+                await managing
         for task in (loading, expiring):
             task.cancel()
         await asyncio.gather(loading, expiring, return_exceptions=True)
@@ -138,7 +160,7 @@ class Server:
     def _on_signal(self) -> None:
         if self._ending.is_set():
             # The second signal does not wait for accepted requests.
-            self._http.force_exit = True
+            self._http.force_exit = self._management.force_exit = True
         self._ending.set()
 
     def _on_loaded(self, loading: asyncio.Task[None]) -> None:
@@ -171,13 +193,16 @@ class Server:
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(_EXPIRE_SECONDS)
+            # After a pause of the whole process, requests that have arrived are read before their time is over.
+            await asyncio.sleep(_SETTLE_SECONDS)
             self._state.repository.expire()
-            for connection in tuple(self._http.server_state.connections):
-                connection.close_if_late()
+            for server in (self._http, self._management):
+                for connection in tuple(server.server_state.connections):
+                    connection.close_if_late()
 
-    def _configure_http(self) -> uvicorn.Config:
+    def _configure_http(self, access: Access) -> uvicorn.Config:
         options = self._options
-        application: Any = Application(self._state, options.limits)
+        application: Any = Application(self._state, options.limits, access)
         tracing = self._state.telemetry.tracing
         return uvicorn.Config(
             application if tracing is None else tracing.wrap(application),
@@ -222,22 +247,28 @@ class Server:
         return rpc
 
     async def _drain(self, serving: asyncio.Task[Any], rpc: grpc.aio.Server | None) -> None:
-        """Answer with `Connection: close` while requests may arrive, then close idle connections."""
+        """Answer with `Connection: close` while requests may arrive, then close the listener, then connections."""
         loop = asyncio.get_running_loop()
         self._state.is_draining = True
         await self._health.set_serving(False)
-        accepting = loop.time() + self._options.drain_seconds
-        deadline = max(accepting, loop.time() + min(_DRAIN_SECONDS, self._options.grace_period))
+        deadline = loop.time() + self._options.drain_seconds
         while loop.time() < deadline and not self._http.force_exit:
-            if loop.time() >= accepting and not self._http.server_state.connections:
-                break
             await asyncio.sleep(0.02)
+        stop_handshakes(self._options.http_socket)
+        for _ in range(_SETTLE_TURNS):
+            await asyncio.sleep(_SETTLE_SECONDS)
         self._http.should_exit = True
         stopping = [serving] if rpc is None else [serving, loop.create_task(self._stop_grpc(rpc))]
         await asyncio.gather(*stopping)
+        if self._http.force_exit:
+            for task in self._http.server_state.tasks:
+                task.cancel()
 
     async def _stop_grpc(self, rpc: grpc.aio.Server) -> None:
         self._service.close()
         await self._service.drain(0 if self._http.force_exit else self._options.grace_period)
-        await asyncio.sleep(_REFUSE_SECONDS)
-        await rpc.stop(1.0)
+        await asyncio.sleep(_HOLD_SECONDS)
+        stopping = asyncio.ensure_future(rpc.stop(1.0))
+        await asyncio.sleep(_GOAWAY_SECONDS)
+        self._service.end()
+        await stopping

@@ -49,7 +49,7 @@ class Telemetry:
 
 
 class RequestRecord:
-    """One request; `finish`, `fail` or `crash` is called once, with its outcome."""
+    """One request; `finish` or `fail` is called once, with its outcome."""
 
     __slots__ = ("_model", "_protocol", "_span", "_telemetry", "request_id", "started", "ticket")
 
@@ -70,19 +70,11 @@ class RequestRecord:
 
     def fail(self, error: RequestError) -> None:
         """Record a request that was refused or failed."""
-        self._count_failure(error.reason)
-        self._record(error.status, error.message)
-
-    def crash(self, error: BaseException) -> None:
-        """Record a request that failed by a defect of this server."""
-        self._count_failure("error")
-        self._record(500, type(error).__name__)
-
-    def _count_failure(self, reason: str) -> None:
         if isinstance(self._model, str):
-            self._telemetry.metrics.count_unknown(self._protocol, reason)
+            self._telemetry.metrics.count_unknown(self._protocol, error.reason)
         else:
-            self._model.metrics.count_failure(reason)
+            self._model.metrics.count_failure(error.reason)
+        self._record(error.status, error.message)
 
     def _record(self, status: int, reason: str = "") -> None:
         span, log, ticket = self._span, self._telemetry.log, self.ticket

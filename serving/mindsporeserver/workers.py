@@ -75,6 +75,7 @@ def run_workers(
     http_port: int,
     grpc_port: int | None,
     grace_period: float,
+    management_port: int | None = None,
     command: Sequence[str] = (sys.executable, "-m", "mindsporeserver"),
 ) -> int:
     """Serve by several processes until SIGTERM or SIGINT; a second signal kills them.
@@ -86,6 +87,7 @@ def run_workers(
         http_port: The HTTP port.
         grpc_port: The gRPC port, or None without gRPC.
         grace_period: Seconds that a worker has to finish accepted requests.
+        management_port: The management port, or None without one.
         command: The program of a worker.
 
     Returns:
@@ -95,10 +97,11 @@ def run_workers(
         UserError: A port cannot be used.
     """
     with contextlib.ExitStack() as stack:
-        for flag, port in (("--http_port", http_port), ("--grpc_port", grpc_port)):
+        ports = {"--http_port": http_port, "--grpc_port": grpc_port, "--management_port": management_port}
+        for flag, port in ports.items():
             if port is not None:
                 check_port(flag, host, port)
-                # Bound and not listening: it keeps other servers off the port while no worker runs.
+                # Bound and not listening: the kernel gives the port to no outgoing connection while no worker runs.
                 stack.enter_context(bind_port(flag, host, port, shared=True))
         environment = {**os.environ, **share_cores(workers, os.environ)}
         return asyncio.run(_Pool([*command, *argv], environment, grace_period).run(workers))

@@ -29,7 +29,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., ModelServer]]:
 def everything(models: Path, hard_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServer]:
     """Return a server of several models that accepts long queues and bodies of 1 MB."""
     bundles = {"digits": models / "free", "fixed": models / "fixed", "pair": models / "pair"}
-    bundles |= {name: hard_models / name for name in ("tokens", "loose", "lookup", "unranged")}
+    bundles |= {name: hard_models / name for name in ("tokens", "loose", "lookup", "unranged", "shifted")}
     flags = ("--max_queue=100000", "--max_request_bytes=1000000")
     with ModelServer(tmp_path_factory.mktemp("everything"), bundles, *flags) as server:
         yield server.wait_ready()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 import json
 import os
 import resource
@@ -15,11 +17,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from kfp_mindspore import files
-from kfp_mindspore.formats.bundle import MODEL_FILE, SIGNATURE_FILE, VERIFIED_FILE, ModelBundle, write_bundle
+from kfp_mindspore.formats.bundle import (
+    MODEL_FILE,
+    PREPROCESSING_FILE,
+    SIGNATURE_FILE,
+    VERIFIED_FILE,
+    ModelBundle,
+    write_bundle,
+)
+from kfp_mindspore.transform import DecodeImage, Pipeline, Resize
+from kfp_mindspore.transform.declaration import declare
 from tests.support.model_servers import ModelServer
-from tests.support.serving_client import PROTOCOLS, Client
+from tests.support.serving_client import INFER, PROTOCOLS, Client, Connection, GrpcConnection, messages
 
 pytestmark = pytest.mark.mindspore
 
@@ -132,6 +144,84 @@ def test_reload_in_a_loop_under_load(hard_models: Path, serve: Serve, tmp_path: 
     assert set(seen) == {"a", "b"}, seen
     assert server.read_metrics()[loads] >= RELOADS
     assert server.read_memory() - memory < 96 << 20, "a graph that is no longer served is still there"
+    assert "Traceback" not in server.read_log()
+
+
+def put_decoding(source: Path, place: Path) -> None:
+    """Put a model of image files in another's place."""
+    bundle = ModelBundle.open(source)
+    with write_bundle(place) as writer:
+        shutil.copy(bundle.mindir, writer.directory)
+        declaration = declare(Pipeline([DecodeImage("L"), Resize((8, 8))]))
+        (writer.directory / PREPROCESSING_FILE).write_text(json.dumps(declaration))
+        writer.sign(bundle.signature)
+
+
+def test_requests_in_progress_survive_reload_and_unload(
+    hard_models: Path, serve: Serve, tmp_path: Path, eventually: Callable[..., Any]
+) -> None:
+    place = tmp_path / "model"
+    put_decoding(hard_models / "a", place)
+    server = serve({"images": place}, "--reload_interval=0").wait_ready()
+    buffer = io.BytesIO()
+    # Noise: a body above 256 KiB is decoded by a thread.
+    Image.fromarray(np.random.default_rng(1).integers(0, 256, (512, 512), np.uint8)).save(buffer, "PNG")
+    file = buffer.getvalue()
+    body = json.dumps({"instances": [{"b64": base64.b64encode(file).decode()}]}).encode()
+    head = b"POST /v1/models/images:predict HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+    message = messages.ModelInferRequest(model_name="images")
+    message.inputs.add(name="image", datatype="BYTES", shape=[1])
+    message.raw_input_contents.append(len(file).to_bytes(4, "little") + file)
+    seen: Counter[Any] = Counter()
+
+    async def send_half(count: int) -> Any:
+        started = server.sum_metric("mindsporeserver_requests_total", protocol="v1")
+        clients = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(count)]
+        for _, writer in clients:
+            writer.write(head + body[: len(body) // 2])
+        await asyncio.to_thread(
+            eventually, lambda: server.sum_metric("mindsporeserver_requests_total", protocol="v1") >= started + count
+        )
+        return clients
+
+    async def send_rest(clients: Any) -> list[bytes]:
+        for _, writer in clients:
+            writer.write(body[len(body) // 2 :])
+        answers = [await asyncio.wait_for(reader.readuntil(b"\r\n"), 30) for reader, _ in clients]
+        for _, writer in clients:
+            writer.close()
+        return answers
+
+    async def run() -> None:
+        over = False
+
+        async def send_http() -> None:
+            async with Connection(server.port) as connection:
+                while not over:
+                    seen[(await connection.send(head + body)).status] += 1
+
+        async def send_grpc() -> None:
+            async with GrpcConnection(server.grpc_port) as connection:
+                while not over:
+                    seen[(await connection.call(INFER, message.SerializeToString())).code] += 1
+
+        tasks = [asyncio.create_task(send()) for send in (send_http, send_http, send_http, send_grpc)]
+        try:
+            for turn in range(RELOADS):
+                slow = await send_half(2)
+                put_decoding(hard_models / "ba"[turn % 2], place)
+                assert (await asyncio.to_thread(server.post, "/v2/repository/models/images/load"))[0] == 200
+                assert set(await send_rest(slow)) == {b"HTTP/1.1 200 OK\r\n"}
+        finally:
+            over = True
+            await asyncio.gather(*tasks)
+        assert set(seen) == {200, "OK"}, seen
+        slow = await send_half(4)
+        assert (await asyncio.to_thread(server.post, "/v2/repository/models/images/unload"))[0] == 200
+        assert set(await send_rest(slow)) == {b"HTTP/1.1 200 OK\r\n"}
+
+    asyncio.run(run())
+    assert server.post("/v1/models/images:predict", {"instances": []})[0] == 404
     assert "Traceback" not in server.read_log()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import time
 import urllib.error
 import urllib.request
@@ -170,6 +171,30 @@ def test_bodies_that_are_too_large_are_refused_before_they_are_whole(server: Mod
 
     asyncio.run(run())
     assert server.read_peak_memory() - peak < 64 << 20
+
+
+def test_gzip_of_many_members_delays_no_other(server: ModelServer) -> None:
+    content = gzip.compress(b"")
+    content *= 1_000_000 // len(content)
+
+    async def run() -> None:
+        async def send() -> int:
+            async with Connection(server.port) as connection:
+                headers = (("Content-Encoding", "gzip"),)
+                answer = await connection.request("POST", "/v1/models/digits:predict", content, headers)
+                return answer.status
+
+        start = time.monotonic()
+        sending = [asyncio.create_task(send()) for _ in range(8)]
+        async with Connection(server.port) as connection:
+            while not all(task.done() for task in sending):
+                before = time.monotonic()
+                assert (await connection.get("/metrics")).status == 200
+                assert time.monotonic() - before < 2
+        assert [task.result() for task in sending] == [413] * 8
+        assert time.monotonic() - start < 10
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,55 +23,62 @@ BODY = json.dumps({"instances": IMAGE.tolist()}).encode()
 REQUEST = b"POST /v1/models/digits:predict HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
 
 
-def test_keep_alive_clients_lose_no_request(models: Path, serve: Callable[..., ModelServer]) -> None:
-    server = serve({"digits": models / "free"}, "--drain_seconds=5").wait_ready()
+@pytest.mark.parametrize("drain", [0, 3])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_clients_that_connect_again_lose_no_request(
+    models: Path, serve: Callable[..., ModelServer], eventually: Callable[..., Any], workers: int, drain: int
+) -> None:
+    server = serve({"digits": models / "free"}, f"--drain_seconds={drain}", f"--workers={workers}").wait_ready()
+    eventually(lambda: server.read_log().count(" ready in ") == workers, 120)
     outcomes: Counter[str] = Counter()
     codes: Counter[str] = Counter()
     stopping = asyncio.Event()
 
+    async def send_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Return whether the connection stays open."""
+        writer.write(REQUEST)
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            outcomes["lost"] += 1
+            return False
+        outcomes[head.split(b" ", 2)[1].decode()] += 1
+        return b"connection: close" not in head.lower()
+
     async def send_http() -> None:
-        """Send requests on one connection until a response closes it."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        """Send requests, on a new connection whenever a response closes one, until a connection is refused."""
         while True:
-            writer.write(REQUEST)
             try:
-                head = await reader.readuntil(b"\r\n\r\n")
-            except (asyncio.IncompleteReadError, ConnectionError):
-                outcomes["lost"] += 1
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            except OSError:
                 return
-            length = head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]
-            await reader.readexactly(int(length))
-            outcomes[head.split(b" ", 2)[1].decode()] += 1
-            if b"connection: close" in head.lower():
-                outcomes["closed"] += 1
-                writer.close()
-                return
+            while await send_one(reader, writer):
+                pass
+            outcomes["closed"] += 1
+            writer.close()
 
     async def send_grpc() -> None:
         message = make_message("digits", {"image": IMAGE}, raw=True).SerializeToString()
         async with GrpcConnection(server.grpc_port, timeout=5) as connection:
-            while True:
+            while not (stopping.is_set() and server.process.poll() is not None):
                 code = (await connection.call(INFER, message)).code
                 codes[code] += 1
-                if code != "OK" or (stopping.is_set() and server.process.poll() is not None):
-                    return
 
     async def run() -> None:
-        http = [asyncio.create_task(send_http()) for _ in range(8)]
-        rpc = [asyncio.create_task(send_grpc()) for _ in range(4)]
+        http = [asyncio.create_task(send_http()) for _ in range(64)]
+        rpc = [asyncio.create_task(send_grpc()) for _ in range(8)]
         await asyncio.sleep(1)
         server.process.send_signal(signal.SIGTERM)
         stopping.set()
-        await asyncio.gather(*http)
-        # A load balancer may still open connections.
-        await send_http()
-        await asyncio.gather(*rpc)
+        await asyncio.wait_for(asyncio.gather(*http, *rpc), 60)
 
     asyncio.run(run())
     assert server.process.wait(40) == 0
-    assert (outcomes["lost"], outcomes["closed"]) == (0, 9), outcomes
-    assert set(outcomes) == {"200", "closed"}
-    # The clients wait for the server to come back until their deadline.
+    assert set(outcomes) == {"200", "closed"}, outcomes
+    assert outcomes["closed"] >= 64
+    assert "OK" in codes
+    # Some clients wait for the server to come back until their deadline.
     assert set(codes) <= {"OK", "UNAVAILABLE", "DEADLINE_EXCEEDED"}, codes
     assert "Traceback" not in server.read_log()
 

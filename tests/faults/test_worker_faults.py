@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
 from tests.faults.test_serving_bundles import damage, put
-from tests.support.model_servers import ModelServer
+from tests.support.model_servers import ModelServer, pick_ports
 from tests.support.serving_client import Connection
 
 pytestmark = pytest.mark.mindspore
@@ -36,6 +37,11 @@ def count_ready(server: ModelServer) -> int:
     return server.read_log().count(" ready in ")
 
 
+def read_management_port(server: ModelServer) -> int:
+    arguments = Path(f"/proc/{server.pid}/cmdline").read_text().split("\0")
+    return next(int(value) for flag, _, value in (item.partition("=") for item in arguments) if "management" in flag)
+
+
 def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -47,16 +53,25 @@ def is_alive(pid: int) -> bool:
 @pytest.fixture(scope="module")
 def pool(hard_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServer]:
     """A server of two workers; the last test with it kills its parent."""
-    flags = (WORKERS, "--reload_interval=0.1")
+    (management_port,) = pick_ports(1)
+    flags = (WORKERS, "--reload_interval=0.1", f"--management-port={management_port}")
     with ModelServer(tmp_path_factory.mktemp("pool"), {"digits": hard_models / "a"}, *flags) as server:
         yield server.wait_ready()
 
 
 def test_models_are_fixed_and_stay_served(pool: ModelServer, eventually: Eventually) -> None:
     eventually(lambda: count_ready(pool) == 2, 120)
+    managed = f"http://127.0.0.1:{read_management_port(pool)}"
+    public = f"http://127.0.0.1:{pool.port}"
     for action in ("load", "unload"):
-        status, answer, _ = pool.post(f"/v2/repository/models/digits/{action}")
-        assert (status, "the models of a server with --workers are fixed" in answer["error"]) == (409, True)
+        path = f"/v2/repository/models/digits/{action}"
+        answer = httpx.post(f"{managed}{path}", timeout=60)
+        assert (answer.status_code, "the models of a server with --workers are fixed" in answer.text) == (409, True)
+        assert httpx.post(f"{public}{path}", timeout=60).status_code == 403
+    for _ in range(10):
+        answer = httpx.get(f"{managed}/metrics", timeout=60)
+        assert (answer.status_code, "mindsporeserver_requests_total" in answer.text) == (200, True)
+        assert httpx.get(f"{public}/metrics", timeout=60).status_code == 403
     for _ in range(10):
         assert pool.post(PREDICT, json.loads(BODY))[0] == 200
     assert pool.read_log().count("--reload_interval is 0 with --workers") == 1
@@ -125,3 +140,21 @@ def test_a_port_in_use_is_reported_by_the_parent(hard_models: Path, serve: Serve
         server = serve({"digits": hard_models / "a"}, WORKERS, f"--http_port={port}")
         assert server.process.wait(30) == 2
     assert f"Error: --http_port: port {port} cannot be used" in server.read_log()
+
+
+def test_restart_on_the_port_of_earlier_connections(models: Path, tmp_path: Path, eventually: Eventually) -> None:
+    ports = pick_ports(2)
+    close = b"GET /v2/health/ready HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    for turn, workers in enumerate((1, 1, 2, 2, 1)):
+        flags = (f"--workers={workers}", "--max_batch=1")
+        with ModelServer(tmp_path / str(turn), {"digits": models / "free"}, *flags, ports=ports) as server:
+            server.wait_ready()
+            eventually(lambda: count_ready(server) == workers, 120)  # noqa: B023
+            for _ in range(20):
+                with socket.create_connection(("127.0.0.1", server.port)) as client:
+                    client.sendall(close)
+                    assert b"".join(iter(lambda: client.recv(4096), b"")).startswith(b"HTTP/1.1 200 OK")
+            # The server closes first: its ends stay in TIME_WAIT for a minute.
+            rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+            assert sum(row[1].endswith(f":{server.port:04X}") and row[3] == "06" for row in rows) >= 20
+            assert server.stop() == 0

@@ -2,7 +2,8 @@
 
 a, b      the digits' classifier with other weights: what stands at a path before and after a reload
 lookup    ids (-1, 3) into a table of ten rows: the graph raises when an id is not -10 to 9
-unranged  the same, exported by version 0.1: the signature does not say so
+unranged  the same, exported by version 0.1: the signature has no range, the graph has
+shifted   ids that reach the table by arithmetic: neither signature nor graph has a range
 loose     values (-1, -1): the signature says that any length will do, the graph takes 4 only
 slow      the digits' images to ten numbers, with some milliseconds of work for each
 endless   values (-1, -1) of any length, summed: a graph is compiled for each
@@ -36,6 +37,13 @@ class Lookup(nn.Cell):
 
     def construct(self, ids):  # type: ignore[no-untyped-def]
         return self.table(ids).sum(axis=1)
+
+
+class Shifted(Lookup):
+    """Rows of a table, next to those of the ids."""
+
+    def construct(self, ids):  # type: ignore[no-untyped-def]
+        return self.table(ids + 1).sum(axis=1)
 
 
 class Slow(nn.Cell):
@@ -85,12 +93,9 @@ def main(root: Path) -> None:
         network.dense.weight.set_data(mindspore.Tensor(random.standard_normal((10, 64)).astype(np.float32)))
         _export(root, name, network, {"image": images})
     _export(root, "lookup", Lookup(), {"ids": random.integers(0, 10, (16, 3), np.int32)})
-    lookup = ModelBundle.open(root / "lookup")
-    with write_bundle(root / "unranged") as writer:
-        for name in ("model.mindir", "verified.npz"):
-            shutil.copy(lookup.path / name, writer.directory)
-        inputs = tuple(dataclasses.replace(spec, range=None) for spec in lookup.signature.inputs)
-        writer.sign(dataclasses.replace(lookup.signature, inputs=inputs))
+    _remove_ranges(root / "lookup", root / "unranged")
+    _export(root, "ranged", Shifted(), {"ids": random.integers(0, 9, (16, 3), np.int32)})
+    _remove_ranges(root / "ranged", root / "shifted")
     _export(root, "slow", Slow(), {"image": images})
     tokens = {"tokens": {"inputs": {"values": 1}, "outputs": {"output_1": 1}, "sizes": [4, 8, 16]}}
     _export(root, "tokens", Summed(), {"values": random.random((6, 7), np.float32)}, dimensions=tokens)
@@ -98,6 +103,16 @@ def main(root: Path) -> None:
     # Exported with its true width; only the signature says that there is none.
     _write(root / "loose", Loose(), values, [None, 4])
     _write(root / "endless", Summed(), values, [None, None])
+
+
+def _remove_ranges(source: Path, target: Path) -> None:
+    """Write a bundle as version 0.1 did."""
+    bundle = ModelBundle.open(source)
+    with write_bundle(target) as writer:
+        for name in ("model.mindir", "verified.npz"):
+            shutil.copy(bundle.path / name, writer.directory)
+        inputs = tuple(dataclasses.replace(spec, range=None) for spec in bundle.signature.inputs)
+        writer.sign(dataclasses.replace(bundle.signature, inputs=inputs))
 
 
 def _export(root: Path, name: str, network: nn.Cell, samples: dict[str, Any], **options: Any) -> None:

@@ -33,6 +33,7 @@ class ModelServer:
         environment: Variables to set, over this process's.
         cwd: Its working directory.
         prepare: Called in the child before it becomes the server; its log then comes by a pipe, as in a container.
+        ports: For HTTP and gRPC; default free ones.
     """
 
     def __init__(
@@ -43,8 +44,9 @@ class ModelServer:
         environment: dict[str, str] | None = None,
         cwd: Path | None = None,
         prepare: Callable[[], None] | None = None,
+        ports: Sequence[int] = (),
     ) -> None:
-        self.port, self.grpc_port = pick_ports(2)
+        self.port, self.grpc_port = ports or pick_ports(2)
         directory.mkdir(parents=True, exist_ok=True)
         self.log = directory / f"server-{self.port}.log"
         if len(models) == 1:

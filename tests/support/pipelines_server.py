@@ -1,7 +1,7 @@
 """A fake Kubeflow Pipelines API server on 127.0.0.1 with the routes of kfp.Client, by kfp_server_api's own models.
 
 It behaves like KFP 2.17: a new run has no state, `error` and each task's `pod_name` stay empty, tasks are the nodes of
-the Argo Workflow, a terminated run is FAILED, and the log API returns errors with status 200.
+the Argo Workflow, a terminated run was CANCELING and is FAILED, and the log API returns errors with status 200.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import email
 import email.policy
 import json
 import threading
-import zlib
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +36,7 @@ from kfp_server_api import (
     V2beta1RecurringRun,
     V2beta1Run,
     V2beta1RunDetails,
+    V2beta1RuntimeStatus,
 )
 
 # Status and gRPC code of a refusal by the API's gateway.
@@ -189,6 +190,8 @@ class _Handler(BaseHTTPRequestHandler):
                     self._refuse(404, f"Run {identifier} not found")
                     return
                 server.states[:] = ["FAILED"]
+                history = [V2beta1RuntimeStatus(state=state) for state in ("RUNNING", "CANCELING", "FAILED")]
+                server.runs[identifier].state_history = history
                 self._send(200, "application/json", b"{}")
             case _:
                 self._refuse(404, "not found: " + "/".join(path[1:]))
@@ -273,22 +276,29 @@ class _Handler(BaseHTTPRequestHandler):
         """Suppress the access log."""
 
 
-def make_tasks(steps: Mapping[str, str], workflow: str = "counting-tpc82") -> list[V2beta1PipelineTaskDetail]:
+def make_tasks(
+    steps: Mapping[str, str], workflow: str = "counting-tpc82", *, attempt: str = "(0)"
+) -> list[V2beta1PipelineTaskDetail]:
     """Return the task details of a run as KFP 2.17 does: one per node of its Workflow, without names of pods.
 
     Args:
-        steps: State by step; the run's state is FAILED if one has failed, else RUNNING.
+        steps: State by step, CACHED for one from the cache; the run's state is FAILED if one has failed, else RUNNING.
         workflow: Name of the Workflow.
+        attempt: Suffix of the attempts that the default retry strategy of the Workflow gives each node; empty for none.
     """
     state = "FAILED" if "FAILED" in steps.values() else "RUNNING"
-    root = f"{workflow}(0).root(0)"
-    paths = {workflow: state, f"{workflow}(0).root-driver": "SUCCEEDED", f"{workflow}(0).root": state}
+    root = f"{workflow}{attempt}.root{attempt}"
+    paths = {workflow: state, f"{workflow}{attempt}.root-driver": "SUCCEEDED", f"{workflow}{attempt}.root": state}
     for step, result in steps.items():
-        paths |= {f"{root}.{step}-driver": "SUCCEEDED", f"{root}.{step}": result, f"{root}.{step}(0).executor": result}
-    # The default retry strategy of the Workflow gives each node an attempt.
+        state = "SUCCEEDED" if result == "CACHED" else result
+        paths |= {f"{root}.{step}-driver": "SUCCEEDED", f"{root}.{step}": state}
+        if result != "CACHED":
+            paths[f"{root}.{step}{attempt}.executor"] = state
     nodes = {
-        name: result for path, result in paths.items() for name, result in ((path, result), (f"{path}(0)", result))
+        name: result for path, result in paths.items() for name, result in ((path, result), (path + attempt, result))
     }
+    # Without an attempt.
+    nodes |= {f"{root}.{step}{attempt}.executor": "SKIPPED" for step, result in steps.items() if result == "CACHED"}
     tasks = [V2beta1PipelineTaskDetail(run_id="r0", task_id="t")]
     for index, (path, result) in enumerate(nodes.items()):
         children = [child for child in nodes if child == f"{path}(0)" or child.rpartition(".")[0] == path]
@@ -299,6 +309,7 @@ def make_tasks(steps: Mapping[str, str], workflow: str = "counting-tpc82") -> li
                 display_name=path.rpartition(".")[2],
                 state=result,
                 start_time=_START + datetime.timedelta(seconds=index),
+                end_time=_START + datetime.timedelta(seconds=index + 7) if result == "SUCCEEDED" else None,
                 child_tasks=[PipelineTaskDetailChildTask(pod_name=make_node_id(child, workflow)) for child in children],
             )
         )
@@ -306,14 +317,35 @@ def make_tasks(steps: Mapping[str, str], workflow: str = "counting-tpc82") -> li
 
 
 def make_node_id(path: str, workflow: str) -> str:
-    """Return the ID of a node."""
-    return f"{workflow}-{zlib.crc32(path.encode())}"
+    """Return the ID of a node: Argo's hash of its name, FNV-1a of 32 bits."""
+    return f"{workflow}-{reduce(lambda value, byte: (value ^ byte) * 16777619 % 2**32, path.encode(), 2166136261)}"
 
 
-def make_pod_name(step: str, workflow: str = "counting-tpc82") -> str:
-    """Return the name of a step's pod."""
-    number = make_node_id(f"{workflow}(0).root(0).{step}(0).executor(0)", workflow).rpartition("-")[2]
-    return f"{workflow}-system-container-impl-{number}"
+def make_pod_name(step: str, workflow: str = "counting-tpc82", *, attempt: str = "(0)", template: str = "") -> str:
+    """Return the name of a step's pod; `template` is `retry-` for a step with a retry policy."""
+    path = f"{workflow}{attempt}.root{attempt}.{step}{attempt}.executor{attempt}"
+    number = make_node_id(path, workflow).rpartition("-")[2]
+    return f"{workflow}-{template}system-container-impl-{number}"
+
+
+def make_log(outputs: Mapping[str, Any], artifacts: Mapping[str, Mapping[str, Any]] | None = None) -> str:
+    """Return the log of a step that succeeded, as KFP 2.17's launcher and Argo's executor write it.
+
+    Args:
+        outputs: Output parameters.
+        artifacts: Metadata of the output artifacts.
+    """
+    entries = {
+        name: {"artifacts": [{"name": "projects/x", "uri": f"s3://bucket/{name}", "metadata": dict(metadata)}]}
+        for name, metadata in (artifacts or {}).items()
+    }
+    document = json.dumps({"parameterValues": dict(outputs), "artifacts": entries}, indent=2)
+    return (
+        '[KFP Executor 2026-11-23 02:41:05,112 INFO]: Got executor_input: {\n    "inputs": {}\n}\n'
+        f"the step's own line\nI1123 02:41:07.101204      21 launcher_v2.go:1230] ExecutorOutput: {document}\n"
+        "I1123 02:41:07.120000      21 launcher_v2.go:206] publish success.\n"
+        'time=2026-11-23T02:41:08.495Z level=INFO msg="sub-process exited" argo=true error="<nil>"\n'
+    )
 
 
 @contextlib.contextmanager

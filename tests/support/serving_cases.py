@@ -65,6 +65,19 @@ def new_version_replaces_the_old_one(world: ServingEnvironment) -> None:
     assert world.identify(status.url) == SECOND
 
 
+def equal_bundle_elsewhere_starts_no_rollout(world: ServingEnvironment) -> None:
+    world.deploy(FIRST, digest="sha256:1", run="run-1")
+    for options in ({"run": "run-2"}, {"canary": 10}):
+        status = world.deploy(SECOND, digest="sha256:1", **options)
+        assert (status.version, status.model, status.canary) == (1, world.locate(FIRST), None)
+    assert world.identify(status.url) == FIRST
+    status = world.deploy(SECOND, digest="sha256:1", pod_labels={"team": "a"})
+    assert (status.version, status.model) == (2, world.locate(SECOND))
+    world.client.stop(NAME)
+    status = world.deploy(FIRST, digest="sha256:1", pod_labels={"team": "a"})
+    assert (status.version, status.model, status.state) == (3, world.locate(FIRST), ServiceState.READY)
+
+
 def failing_first_version_leaves_nothing(world: ServingEnvironment) -> None:
     with pytest.raises(ProcessFailedError, match=world.failure) as caught:
         world.deploy("broken")
@@ -180,6 +193,7 @@ def invalid_percentage_is_refused(world: ServingEnvironment) -> None:
 CASES: tuple[Callable[[ServingEnvironment], None], ...] = (
     serves_first_version,
     new_version_replaces_the_old_one,
+    equal_bundle_elsewhere_starts_no_rollout,
     failing_first_version_leaves_nothing,
     failing_new_version_leaves_the_old_one_serving,
     rollback_restores_the_version_before,

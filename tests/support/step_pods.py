@@ -61,18 +61,20 @@ class StepRunner:
         *,
         volumes: Mapping[str, tuple[str, dict[str, Any]]] | None = None,
         run: str = "",
+        task: str = "",
         **values: Any,
     ) -> Step:
         """Return a step that has not started.
 
         Args:
-            component: The compiled component.
+            component: The compiled component, or pipeline.
             artifacts: URIs of its input artifacts by name.
             volumes: Mount path and source of further volumes by name.
             run: The run's ID; empty for a new one.
+            task: Name of the component in a pipeline; empty for the only one.
             **values: Its parameters.
         """
-        return Step(self, component, artifacts or {}, volumes or {}, run, values)
+        return Step(self, component, task, artifacts or {}, volumes or {}, run, values)
 
 
 class Step:
@@ -82,6 +84,7 @@ class Step:
         self,
         runner: StepRunner,
         component: Path,
+        task: str,
         artifacts: Mapping[str, str],
         volumes: Mapping[str, tuple[str, dict[str, Any]]],
         run: str,
@@ -89,12 +92,14 @@ class Step:
     ) -> None:
         self.runner = runner
         self.run = run or f"run-{secrets.token_hex(4)}"
-        self.key = f"artifacts/{self.run}/{component.parent.name.replace('_', '-')}/{_UUID}"
+        self.key = f"artifacts/{self.run}/{task or component.parent.name.replace('_', '-')}/{_UUID}"
         self.pod = ""
         self._volumes = [{"name": name, **source} for name, (_, source) in volumes.items()]
         self._mounts = [{"name": name, "mountPath": path} for name, (path, _) in volumes.items()]
         document = next(iter(yaml.safe_load_all(component.read_text())))
-        (spec,), (executor,) = document["components"].values(), document["deploymentSpec"]["executors"].values()
+        components = document["components"]
+        spec = components[f"comp-{task}"] if task else next(iter(components.values()))
+        executor = document["deploymentSpec"]["executors"][spec["executorLabel"]]
         inputs, outputs = spec.get("inputDefinitions", {}), spec.get("outputDefinitions", {})
         self._output_file = f"/s3/{BUCKET}/{self.key}/output_metadata.json"
         executor_input = {
@@ -163,16 +168,17 @@ class Step:
         self._send(signal.SIGKILL)
 
     def delete(self) -> None:
-        """Kill the processes of the attempt and delete its pod as that of a lost node; wait until they ended.
-
-        The node's kubelet sends SIGTERM to the processes of a deleted pod, even without a grace period: that is a
-        termination of the step, which deletes its job.
-        """
+        """Kill the processes of the attempt and delete its pod as that of a lost node; wait until they ended."""
         processes = self._find_processes()
         for process in processes:
             process.send(signal.SIGKILL)
         self.runner.api.delete(PODS, self.pod, self.runner.namespace, grace_seconds=0)
         wait_for(lambda: not any(process.is_alive() for process in processes), lambda: f"{self.pod} still runs")
+
+    def drain(self) -> None:
+        """Delete the attempt's pod as a drain of its node does, and wait until it is gone."""
+        self.runner.api.delete(PODS, self.pod, self.runner.namespace)
+        wait_for(lambda: not self._exists(), lambda: f"{self.pod} is still there")
 
     def terminate(self) -> None:
         """Terminate the attempt as Argo does when its run is terminated, and wait until it has failed."""
@@ -221,6 +227,13 @@ class Step:
         wait_for(exists, self.read_log, SECONDS)
         (job,) = self.list_jobs()
         return job
+
+    def _exists(self) -> bool:
+        try:
+            self.runner.api.get(PODS, self.pod, self.runner.namespace)
+        except NotFoundError:
+            return False
+        return True
 
     def _find_processes(self) -> list[ProcessIdentity]:
         """Return the processes of the attempt's pod, whose status has its container a moment after the start."""

@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("--fail", type=int, default=0, help="exit code to end with at once")
     parser.add_argument("--fail-when", type=Path, help="file that makes it fail at its start with code 3")
     parser.add_argument("--never-ready", action="store_true")
+    parser.add_argument("--busy", type=float, default=0.0, help="seconds for which its start uses the CPU")
     parser.add_argument("--ignore-terminate", action="store_true")
     parser.add_argument("--child", action="store_true", help="start a child in a session of its own")
     given, others = parser.parse_known_args()
@@ -41,6 +42,9 @@ def main() -> int:
     if given.fail or (given.fail_when and given.fail_when.exists()):
         print("the disk is on fire", file=sys.stderr)
         return given.fail or 3
+    end = time.monotonic() + given.busy
+    while time.monotonic() < end:
+        pass
     model = (given.model_dir / "model.mindir").read_text().partition("\n")[0]
     if model == "broken":
         print("model.mindir: has no graph", file=sys.stderr)

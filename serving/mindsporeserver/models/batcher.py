@@ -98,7 +98,6 @@ class Batcher:
         self._expected_concurrency = 1.0
         self._filled = threading.Event()
         self._wanted = 0
-        self._drained: asyncio.Future[None] | None = None
         # Names, dtypes and shapes that were validated: validation takes 7 µs, as long as parsing a small request.
         self._valid: dict[tuple[Any, ...], tuple[RowShapes, int]] = {}
 
@@ -154,12 +153,6 @@ class Batcher:
             if ticket.deadline is not None and now > ticket.deadline and not ticket.future.done():
                 ticket.future.set_exception(DeadlineExceededError())
 
-    async def drain(self) -> None:
-        """Return when all submitted requests are answered."""
-        if self.requests:
-            self._drained = self._drained or self._loop.create_future()
-            await asyncio.shield(self._drained)
-
     def _validate(self, inputs: Arrays) -> tuple[RowShapes, int]:
         """Return row shapes and number of rows of valid inputs."""
         kind = tuple([(name, array.dtype, array.shape) for name, array in inputs.items()])
@@ -180,9 +173,6 @@ class Batcher:
         if not ticket.is_dequeued:
             with contextlib.suppress(ValueError):  # dequeued in the meantime
                 self._queue.remove(ticket)
-        if not self.requests and self._drained is not None:
-            self._drained.set_result(None)
-            self._drained = None
 
     def _schedule(self) -> None:
         self._is_scheduling = False

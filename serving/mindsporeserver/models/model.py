@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from kfp_mindspore.mindir.graph import Graph
 from kfp_mindspore.transform.base import TransformFailedError, TransformInputError
 from kfp_mindspore.transform.bound import BoundTransform
 from kfp_mindspore.transform.load import load_transform
-from mindsporeserver.errors import GraphError, InvalidRequestError, NotReadyError, OverloadedError
+from mindsporeserver.errors import GraphError, InvalidRequestError, NotReadyError, OverloadedError, RequestError
 from mindsporeserver.models.batcher import Batcher, Limits, Ticket
 from mindsporeserver.models.inference_executor import InferenceExecutor
 from mindsporeserver.models.transform_executor import TransformExecutor, TransformTimeoutError
@@ -60,6 +61,27 @@ class ModelSettings:
     key: bytes | None = field(default=None, repr=False)
 
 
+class _RequestCounter:
+    """Number of requests in progress, each counted by a `with` block."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __enter__(self) -> None:
+        self._count += 1
+        self._idle.clear()
+
+    def __exit__(self, *error: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self._idle.set()
+
+    async def wait_idle(self) -> None:
+        await self._idle.wait()
+
+
 class MindSporeModel:
     """Serves one bundle. It is loaded once: another bundle under the same name is another object.
 
@@ -99,6 +121,7 @@ class MindSporeModel:
         self._batcher = Batcher(self._graph, self._executor, self.settings.limits, self.metrics)
         self._transform: BoundTransform | None = None
         self._transforming = 0
+        self._requests = _RequestCounter()
         self._identity: tuple[int, ...] = ()
         self.readers: Mapping[str, InputReader] = {}
         self.output_names: tuple[str, ...] = ()
@@ -136,14 +159,17 @@ class MindSporeModel:
         logger.info("model %s version %s: ready in %.2f s, batch sizes %s", self.name, self.version, seconds, sizes)
 
     async def close(self) -> None:
-        """Return when submitted requests are answered, and release the graph."""
+        """Return when admitted requests are answered, and release the graph."""
         self.ready = False
-        await self._batcher.drain()
+        await self._requests.wait_idle()
         # MindSpore crashes when a graph is freed while another thread computes.
         self._executor.call(self._graph.release)
 
-    def admit(self) -> None:
+    def admit(self) -> AbstractContextManager[None]:
         """Refuse a request before its body is read if no request can be accepted.
+
+        Returns:
+            The context in which the request is read, transformed and computed: `close` waits for its end.
 
         Raises:
             NotReadyError: The model is loading or unloaded.
@@ -152,6 +178,7 @@ class MindSporeModel:
         if not self.ready:
             raise NotReadyError(self.name)
         self._batcher.admit()
+        return self._requests
 
     def expire(self) -> None:
         """Refuse queued requests whose deadline has passed."""
@@ -201,8 +228,8 @@ class MindSporeModel:
         """Run a light method in the event loop, where a small request takes less time than the start of a thread."""
         try:
             return function(arrays)
-        except TransformInputError as error:
-            raise InvalidRequestError(error.message) from None
+        except (TransformInputError, TransformFailedError) as error:
+            raise self._translate(error) from None
 
     async def _run_transform(self, function: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
         limit = self.settings.limits.max_queue
@@ -220,13 +247,16 @@ class MindSporeModel:
                 "model %s: %s did not return in %g s; its thread is abandoned", self.name, function.__name__, seconds
             )
             raise GraphError(f"its transform did not return in {seconds:g} s") from None
-        except TransformInputError as error:
-            raise InvalidRequestError(error.message) from None
-        except TransformFailedError as error:
-            logger.error("model %s: %s", self.name, error, exc_info=error)
-            raise GraphError(error.message) from None
+        except (TransformInputError, TransformFailedError) as error:
+            raise self._translate(error) from None
         finally:
             self._transforming -= 1
+
+    def _translate(self, error: TransformInputError | TransformFailedError) -> RequestError:
+        if isinstance(error, TransformInputError):
+            return InvalidRequestError(error.message)
+        logger.error("model %s: %s", self.name, error, exc_info=error)
+        return GraphError(error.message)
 
     def _read(self) -> None:
         self._identity = _identify(self.bundle.mindir)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, UserError
 from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
-from mindsporeserver.errors import NotReadyError, UnknownModelError
+from mindsporeserver.errors import NotReadyError, UnknownModelError, shorten_text
 from mindsporeserver.models.model import BundleReplacedError, MindSporeModel
 from mindsporeserver.observability.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-# Valid in a URL and in a directory's name without escapes.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+# Valid in a URL and, with at most 255 bytes, in a directory's name without escapes.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 DEFAULT_VERSION = "1"
 # Retries of a load whose bundle was replaced in the meantime.
@@ -70,8 +70,8 @@ class Sources:
         if path is None and self.repository is not None and _NAME.fullmatch(name):
             path = self.repository / name
         if path is None or not path.is_dir():
-            where = f" ({path})" if path is not None else ""
-            raise NotFoundError(f"model {name!r}: no such directory{where}")
+            where = f" ({path})" if name in self.models else ""
+            raise NotFoundError(f"model {shorten_text(name)!r}: no such directory{where}")
         if (path / SIGNATURE_FILE).is_file():
             return {DEFAULT_VERSION: path}
         versions = sorted(
@@ -133,10 +133,10 @@ class Repository:
     async def load(self, name: str) -> None:
         """Load or reload a model; the previous one answers until the new one is ready.
 
-        A version whose bundle has not changed is kept as it is.
+        A version whose signature has not changed is kept as it is, once the digests of its files are verified.
 
         Raises:
-            UserError: It cannot be loaded; the previous one stays.
+            UserError: It cannot be loaded, or its files are damaged; the previous one stays.
         """
         async with self._lock(name):
             self._unloaded.discard(name)
@@ -160,7 +160,7 @@ class Repository:
         """
         async with self._lock(name):
             if name not in self._versions:
-                raise NotFoundError(f"model {name!r}: not loaded")
+                raise NotFoundError(f"model {shorten_text(name)!r}: not loaded")
             self._unloaded.add(name)
             self._failures.pop(name, None)
             self._replace(name, {})
@@ -227,13 +227,19 @@ class Repository:
         self._replace(name, models)
 
     async def _open(self, name: str) -> dict[str, MindSporeModel]:
-        bundles = await asyncio.to_thread(self._read, name)
+        try:
+            bundles = await asyncio.to_thread(self._read, name)
+        except OSError as error:
+            # The message of an OSError has the server's path.
+            raise KfpMindSporeError(f"model {name!r}: cannot be read: {error.strerror}") from error
         served = self._versions.get(name, {})
         models: dict[str, MindSporeModel] = {}
         try:
             for version, bundle in bundles.items():
                 current = served.get(version)
                 if current is not None and _is_same(current.bundle, bundle):
+                    # Its files may be damaged under the same signature: the next start would fail.
+                    await asyncio.to_thread(bundle.verify)
                     models[version] = current
                 else:
                     models[version] = self._opener(name, bundle, version)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from prometheus_client import (
     REGISTRY,
@@ -20,7 +21,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 
 CREATED_VARIABLE = "PROMETHEUS_DISABLE_CREATED_SERIES"
 PROTOCOLS = ("v1", "v2", "v2-binary", "grpc")
-REASONS = ("invalid", "overload", "deadline", "cancelled", "not_ready", "unsupported", "error")
+REASONS = ("invalid", "overload", "deadline", "cancelled", "not_ready", "unsupported", "denied", "error")
 LOAD_RESULTS = ("ok", "failed")
 # Label value of all models that are not served: names sent by clients would create series without bound.
 UNKNOWN_MODEL = "(unknown)"
@@ -87,6 +88,20 @@ class Metrics:
         return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
 
 
+class Totals(NamedTuple):
+    """Totals of a model.
+
+    Args:
+        rows: Rows that were computed.
+        batches: Executions of the graph.
+        durations: Count and seconds of `success` and `fail` (requests), `queue` and `compute_infer`.
+    """
+
+    rows: float
+    batches: float
+    durations: dict[str, tuple[float, float]]
+
+
 class ModelMetrics:
     """The series of one model, with labels resolved once instead of per request. Made by `Metrics.for_model`.
 
@@ -138,6 +153,14 @@ class ModelMetrics:
         self._inference.observe(inference_seconds)
         for seconds in queue_seconds:
             self._queue.observe(seconds)
+
+    def sum_up(self) -> Totals:
+        """Return the totals; failures have no duration."""
+        batches, rows = _read(self._rows)
+        failed = sum(_read(counter)[0] for counter in self._failures.values())
+        series = {"success": self._latency, "queue": self._queue, "compute_infer": self._inference}
+        durations = {name: _read(histogram) for name, histogram in series.items()}
+        return Totals(rows, batches, {**durations, "fail": (failed, 0.0)})
 
     def set_warm_shapes(self, count: int) -> None:
         """Set the number of compiled input shapes; of several versions, the last one loaded."""
@@ -193,6 +216,16 @@ class _Families:
             family.remove(name)
         for gauge in (self.warm_shapes, self.in_flight, self.model_bytes):
             gauge.remove(name)
+
+
+def _read(metric: Counter | Histogram) -> tuple[float, float]:
+    """Return count and sum of a histogram, or the count of a counter and 0."""
+    samples = {sample.name: sample.value for family in metric.collect() for sample in family.samples}
+    count, total = (
+        next((value for name, value in samples.items() if name.endswith(ending)), 0.0)
+        for ending in (("_count", "_total"), "_sum")
+    )
+    return count, total
 
 
 def _to_label(name: str) -> str:

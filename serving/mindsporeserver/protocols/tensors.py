@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from kfp_mindspore.formats.bundle import TensorSpec
-from mindsporeserver.errors import InvalidRequestError
+from mindsporeserver.errors import InvalidRequestError, shorten_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -105,14 +105,14 @@ class InputReader:
         while (kinds := set(map(_type, leaves))) == {list}:
             sizes = set(map(len, leaves))
             if len(sizes) > 1:
-                self._refuse_ragged()
+                self.refuse_ragged()
             if len(shape) == _MAX_RANK:
                 raise InvalidRequestError(f"input {self.name!r}: nested deeper than {_MAX_RANK} lists")
             shape += sizes
             leaves = list(itertools.chain.from_iterable(leaves))
         if not kinds <= self._leaves:
             if list in kinds:
-                self._refuse_ragged()
+                self.refuse_ragged()
             raise InvalidRequestError(
                 f"input {self.name!r}: must contain {_EXPECTED[self.dtype.kind]} ({self.spec.dtype}), got "
                 f"{_name_kinds(kinds - self._leaves)}"
@@ -202,7 +202,8 @@ class InputReader:
             raise InvalidRequestError(f"input {self.name!r}: shape must be {expected}, got {shorten(tuple(shape))}")
         return math.prod(shape)
 
-    def _refuse_ragged(self) -> NoReturn:
+    def refuse_ragged(self) -> NoReturn:
+        """Refuse rows of different lengths, whether their number of elements fits or not."""
         raise InvalidRequestError(
             f"input {self.name!r}: shape must be {self.spec.shape}, got rows of different lengths"
         )
@@ -251,11 +252,6 @@ def shorten(value: Any) -> str:
     return shorten_text(repr(value))
 
 
-def shorten_text(text: str, limit: int = 200) -> str:
-    """Truncate a string."""
-    return text if len(text) <= limit else f"{text[:limit]}…"
-
-
 def name_type(value: Any) -> str:
     """Return JSON's name of a value's type."""
     names = {
@@ -295,12 +291,7 @@ def _map_texts(value: Any) -> Any:
 
 def _read_texts(values: Any, reader: InputReader) -> NDArray[Any]:
     leaves: list[bytes] = []
-    shape = _flatten_texts(values, reader, leaves, 0)
-    if math.prod(shape) != len(leaves):
-        raise InvalidRequestError(
-            f"input {reader.name!r}: shape must be {reader.spec.shape}, got rows of different lengths"
-        )
-    return _make_objects(leaves, shape)
+    return _make_objects(leaves, _flatten_texts(values, reader, leaves, 0))
 
 
 def _flatten_texts(value: Any, reader: InputReader, leaves: list[bytes], depth: int) -> tuple[int, ...]:
@@ -308,6 +299,8 @@ def _flatten_texts(value: Any, reader: InputReader, leaves: list[bytes], depth: 
         if depth >= _MAX_RANK:
             raise InvalidRequestError(f"input {reader.name!r}: nested deeper than {_MAX_RANK} lists")
         shapes = [_flatten_texts(item, reader, leaves, depth + 1) for item in value]
+        if any(shape != shapes[0] for shape in shapes):
+            reader.refuse_ragged()
         return (len(value), *(shapes[0] if shapes else ()))
     if isinstance(value, str):
         leaves.append(value.encode())

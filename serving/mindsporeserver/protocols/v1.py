@@ -17,16 +17,38 @@ if TYPE_CHECKING:
     Arrays = dict[str, NDArray[Any]]
 
 
+# First bytes of what clients send in place of JSON.
+_SIGNATURES = {
+    b"\x89PNG\r\n\x1a\n": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"\x93NUMPY": "a NumPy file",
+    b"PK\x03\x04": "an NPZ or ZIP file",
+    b"\x1f\x8b": "gzip data, without the header Content-Encoding: gzip",
+}
+
+
 def parse_json(body: bytes | memoryview) -> Any:
     """Read JSON.
 
     Raises:
-        InvalidRequestError: It is none.
+        InvalidRequestError: It is none; the message names the content where its first bytes show it.
     """
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise InvalidRequestError(f"body: not valid JSON: {error}") from None
+        raise InvalidRequestError(f"body: not valid JSON: {_describe_content(bytes(body)) or error}") from None
+
+
+def _describe_content(body: bytes) -> str:
+    """Return what a body that is no JSON is; empty for UTF-8 text."""
+    for signature, name in _SIGNATURES.items():
+        if body.startswith(signature):
+            return f'got {name}; send an object such as {{"instances": [{{"b64": "…"}}]}}'
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        return f"must be UTF-8 text, got byte {body[error.start]:#04x} at {error.start}"
+    return ""
 
 
 def decode(payload: Any, readers: Mapping[str, InputReader]) -> Arrays:

@@ -30,6 +30,7 @@ class SmallConnection(Connection):
     header_seconds = LEAST
     linger_seconds = 5 * LEAST
     linger_bytes = 8 << 20
+    first_seconds = 5 * LEAST
 
 
 class QuietServer(uvicorn.Server):  # type: ignore[misc]
@@ -204,8 +205,14 @@ def test_endless_headers_are_refused_before_they_are_large(run: Run, begin: byte
         (CHUNKED + b"5\r\nabcde\r\nnonsense\r\n", b"400", INVALID),
         (GET + b"X-A: 1\r\n" * 800_000, b"431", TOO_LARGE),
         (b"nonsense\r\n" * 700_000, b"400", INVALID),
+        (b"GET / HTTP/1.1\r\n\r\n", b"400", "Host: must be given once, got 0"),
+        (GET + b"host: b\r\n\r\n", b"400", "Host: must be given once, got 2"),
+        (b"GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n", b"400", "Host: must be given once, got 2"),
     ],
-    ids=["value", "headers", "long URL", "URL", "text", "TLS", "length", "chunk", "large headers", "large text"],
+    ids=[
+        *("value", "headers", "long URL", "URL", "text", "TLS", "length", "chunk", "large headers", "large text"),
+        *("no Host", "two Hosts", "two Hosts of HTTP/1.0"),
+    ],
 )
 def test_parser_refusals_are_json_and_reach_clients_that_send_all_first(
     run: Run, content: bytes, status: bytes, message: str
@@ -336,14 +343,38 @@ def test_a_client_that_half_closes_gets_its_response(run: Run) -> None:
             await asyncio.sleep(LEAST)
             site.go.set()
             answers = await reader.read()
-            # An interim response tests the connection; HTTP/1.0 has none.
-            assert (answers.count(b"100 Continue"), answers.count(b"200 OK")) == (int(version == b"1.1"), 1)
-            assert answers.endswith(b"\r\n\r\n3")
+            # One response, without an interim one that it did not request.
+            assert answers.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert (answers.count(b"HTTP/1.1"), answers.partition(b"\r\n\r\n")[2]) == (1, b"3")
             site.go.clear()
             site.waiting.clear()
             writer.close()
         await wait_until_closed(site)
         assert site.cancelled == 0
+
+    run(scenario)
+
+
+def test_client_that_half_closes_gets_pipelined_responses(run: Run) -> None:
+    async def scenario(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(WAIT + GET + b"\r\n")
+        writer.write_eof()
+        await site.waiting.wait()
+        await asyncio.sleep(LEAST)
+        site.go.set()
+        assert (await read_answer(reader))[1] == b"3"
+        assert (await read_answer(reader))[1] == b"0"
+        assert await reader.read() == b""
+        writer.close()
+
+    run(scenario)
+
+
+def test_http_1_0_needs_no_host(run: Run) -> None:
+    async def scenario(site: Site) -> None:
+        answer = await asyncio.to_thread(send_all_then_read, site.port, b"GET / HTTP/1.0\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 OK")
 
     run(scenario)
 
@@ -421,11 +452,17 @@ def test_a_shutdown_completes_requests_that_are_arriving(run: Run) -> None:
         writer.write(GET)
         while not any(connection._incomplete_bytes for connection in site.server.server_state.connections):
             await asyncio.sleep(0.005)
+        late, late_writer = await site.connect()
         site.server.should_exit = True
-        assert await idle.read() == b""
+        while site.server.servers[0].is_serving():
+            await asyncio.sleep(0.005)
         writer.write(b"Connection: close\r\n\r\n")
         assert (await read_answer(reader))[1] == b"0"
+        late_writer.write(GET + b"Connection: close\r\n\r\n")
+        assert (await read_answer(late))[1] == b"0"
+        assert await idle.read() == b""
         idle_writer.close()
+        late_writer.close()
         writer.close()
 
     run(scenario)

@@ -364,6 +364,19 @@ METHODS = [method.name for method in pb.DESCRIPTOR.services_by_name["GRPCInferen
 
 
 @pytest.mark.mindspore
+def test_defect_is_internal_without_its_message(world: GrpcWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*arguments: Any, **options: Any) -> Any:
+        raise KeyError("a secret")
+
+    before = world.count("error")
+    monkeypatch.setattr(world.repository.get_model("free"), "infer", fail)
+    expected = ("INTERNAL", "the server failed with KeyError; its log has the trace")
+    assert world.refuse("ModelInfer", ask_digits()) == expected
+    assert world.count("error") == before + 1
+    monkeypatch.setattr(world.repository, "get_model", lambda *_: {}["a secret"])
+    assert world.refuse("ModelReady", pb.ModelReadyRequest(name="free")) == expected
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_bytes_that_are_no_message_are_the_clients_mistake(world: GrpcWorld, method: str) -> None:
     async def call(content: bytes) -> Any:
@@ -415,9 +428,13 @@ def test_health_and_metadata(world: GrpcWorld) -> None:
 
 @pytest.mark.mindspore
 def test_loading_and_unloading(world: GrpcWorld, models: Path) -> None:
-    for name in ("nowhere", "../free", ""):
+    for name in ("nowhere", "../free", "", "a" * 256, "a" * 9000):
         code, details = world.refuse("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name=name))
-        assert (code, "no such directory" in details) == ("NOT_FOUND", True)
+        assert (code, "no such directory" in details, str(world.directory) in details) == ("NOT_FOUND", True, False)
+        assert len(details) < 250
+        for method, kind in (("ModelReady", pb.ModelReadyRequest), ("ModelMetadata", pb.ModelMetadataRequest)):
+            code, details = world.refuse(method, kind(name=name, version="1" * 9000))
+            assert (code, len(details) < 250) == ("NOT_FOUND", True)
     code, details = world.refuse("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name="nowhere"))
     assert (code, "not loaded" in details) == ("NOT_FOUND", True)
     broken = Path(shutil.copytree(models / "free", world.directory / "broken"))

@@ -25,7 +25,7 @@ def test_defaults() -> None:
     options = read()
     assert options.model_dirs == {"model": DEFAULT_MODEL_DIR}
     assert options.model_repository is None
-    assert options.model_key_file is None
+    assert (options.model_key_file, options.token_file, options.management_port) == (None, None, None)
     found = (options.host, options.max_batch, options.max_delay_ms, options.max_queue, options.max_request_bytes)
     assert found == ("0.0.0.0", 64, 2.0, 1024, 32 << 20)
     assert (options.request_timeout, options.reload_interval, options.grace_period) == (60.0, 1.0, 30)
@@ -148,6 +148,9 @@ def test_duplicate_names_are_refused(flags: list[str], message: str) -> None:
         ("--http_port=0", "--http_port: must be 1 to 65535, got 0"),
         ("--http_port=70000", "--http_port: must be 1 to 65535, got 70000"),
         ("--grpc_port=-1", "--grpc_port: must be 1 to 65535, got -1"),
+        ("--management_port=0", "--management_port: must be 1 to 65535, got 0"),
+        ("--management-port=8080", "--management_port: must differ from --http_port, got 8080 for both"),
+        ("--management-port=8081", "--management_port: must differ from --grpc_port, got 8081 for both"),
         ("--grpc_port=8080", "--grpc_port: must differ from --http_port, got 8080 for both"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb
 from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import GRPCInferenceServiceStub
 
 from kfp_mindspore.data import Samples, load_dataset, read_samples
+from kfp_mindspore.formats.bundle import PREPROCESSING_FILE, ModelBundle, write_bundle
 from kfp_mindspore.inference import run_smoke_test
 from kfp_mindspore.inference.predict import predict
 from kfp_mindspore.mindir import export_mindir
@@ -131,9 +133,28 @@ def echoed(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return root, {name: train_echo(root, name) for name in ECHOED}
 
 
+def write_joined(models: Path, path: Path) -> Path:
+    """Write the model with two inputs with one of them concatenated from two columns."""
+    bundle = ModelBundle.open(models / "pair")
+    declaration = {
+        "inputs": [
+            {"name": "a", "dtype": "float32", "shape": [-1, 2]},
+            {"name": "b", "dtype": "float32", "shape": [-1]},
+            {"name": "index", "dtype": "int32", "shape": [-1]},
+        ],
+        "pre": [{"type": "Concatenate", "columns": ["a", "b"], "name": "values"}],
+    }
+    with write_bundle(path) as writer:
+        shutil.copy(bundle.mindir, writer.directory)
+        (writer.directory / PREPROCESSING_FILE).write_text(json.dumps(declaration))
+        writer.sign(bundle.signature)
+    return path
+
+
 @pytest.fixture(scope="module")
 def served(models: Path, echoed: Any, start_server: Callable[..., Any]) -> Any:
     directories = {"raw": models / "raw", **{name: echoed[0] / name for name in ECHOED}}
+    directories["joined"] = write_joined(models, echoed[0] / "joined")
     server = start_server(f"raw={models / 'raw'}", "raw", *[f"--model_dir={k}={v}" for k, v in directories.items()][1:])
     server.wait("/v2/health/ready", 120)
     return server
@@ -171,6 +192,7 @@ def test_clients_send_raw_rows(served: Any, models: Path) -> None:
     assert (report.samples, report.prediction, report.label) == (32, report.label, report.label)
     test = read_samples(models / "dataset", "test", count=70)
     labels = predict(url, "raw", test.raw["image"])["label"]
+    assert {type(label) for label in labels} == {str}
     assert np.mean([int(label) == wanted for label, wanted in zip(labels, test.target, strict=True)]) > 0.8
     _, found, _ = served.request("/v2/models/raw")
     assert [(spec["name"], spec["datatype"], spec["shape"]) for spec in (*found["inputs"], *found["outputs"])] == [
@@ -178,3 +200,46 @@ def test_clients_send_raw_rows(served: Any, models: Path) -> None:
         ("output", "FP32", [-1, 10]),
         ("label", "BYTES", [-1]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        ([1, 2, 3], [4], "input 'a': shape must be (-1, 2), got (1, 3)"),
+        # As many numbers as the network takes.
+        ([1], [2, 3], "input 'a': shape must be (-1, 2), got (1, 1)"),
+        ([[1, 2]], 3, "input 'a': shape must be (-1, 2), got (1, 1, 2)"),
+        ([], 3, "input 'a': shape must be (-1, 2), got (1, 0)"),
+        ([1, 2], [3], "input 'b': shape must be (-1,), got (1, 1)"),
+    ],
+)
+def test_each_protocol_checks_the_declared_shapes(served: Any, a: Any, b: Any, message: str) -> None:
+    body = {"instances": [{"a": a, "b": b, "index": 3}]}
+    status, found, _ = served.request("/v1/models/joined:predict", body)
+    assert (status, message in found["error"]) == (400, True), found
+    arrays = {"a": np.array([a], np.float32), "b": np.array([b], np.float32), "index": np.array([3], np.int32)}
+    named = [(name, array, "INT32" if name == "index" else "FP32") for name, array in arrays.items()]
+    tensors = [
+        {"name": name, "shape": array.shape, "datatype": datatype, "data": array.ravel().tolist()}
+        for name, array, datatype in named
+    ]
+    status, found, _ = served.request("/v2/models/joined/infer", {"inputs": tensors})
+    assert (status, message in found["error"]) == (400, True), found
+    described = [
+        pb.ModelInferRequest.InferInputTensor(name=name, shape=array.shape, datatype=datatype)
+        for name, array, datatype in named
+    ]
+    contents = [array.tobytes() for array in arrays.values()]
+    request = pb.ModelInferRequest(model_name="joined", inputs=described, raw_input_contents=contents)
+    with grpc.insecure_channel(f"127.0.0.1:{served.grpc_port}") as channel, pytest.raises(grpc.RpcError) as caught:
+        GRPCInferenceServiceStub(channel).ModelInfer(request, timeout=30)
+    assert (caught.value.code(), message in caught.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+
+
+def test_declared_columns_of_fitting_shapes_are_concatenated(served: Any) -> None:
+    status, found, _ = served.request(
+        "/v1/models/joined:predict",
+        {"instances": [{"a": [1, 2], "b": 3, "index": 7}, {"index": 8, "b": 6, "a": [4, 5]}]},
+    )
+    assert status == 200, found
+    assert [list(row.values()) for row in found["predictions"]] == [[[2, 4, 6], 8], [[8, 10, 12], 9]]

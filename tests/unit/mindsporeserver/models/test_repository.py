@@ -74,7 +74,8 @@ def read_note(repository: Repository, name: str = "digits", version: str = "") -
 
 
 async def infer(model: MindSporeModel) -> None:
-    outputs, _ = await model.infer({"image": IMAGES})
+    with model.admit():
+        outputs, _ = await model.infer({"image": IMAGES})
     assert outputs["output"].shape == (2, 10)
 
 
@@ -122,6 +123,7 @@ BAD_NAMES = [
     "ä",
     "a\n",
     "%2e%2e",
+    "a" * 256,
 ]
 
 
@@ -133,8 +135,10 @@ def test_name_outside_the_repository_is_not_found(tmp_path: Path, make: Any, nam
     touch_bundle(tmp_path / "models" / "a b")
     sources = Sources(repository=tmp_path / "models")
     assert sources.list_names() == ["a"]
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NotFoundError) as caught:
         sources.list_bundles(name)
+    assert len(caught.value.message) < 250
+    assert str(tmp_path) not in caught.value.message
     repository = make(sources)
 
     async def scenario() -> None:
@@ -283,6 +287,34 @@ def test_unchanged_model_is_kept_and_changed_one_replaced_under_load(tmp_path: P
     run_scenario(scenario)
 
 
+@pytest.mark.parametrize("action", ["reload", "unload"])
+def test_admitted_request_is_computed_after_its_model_is_replaced(
+    tmp_path: Path, put: Any, make: Any, action: str
+) -> None:
+    path = put(tmp_path / "digits", "first")
+    repository = make(Sources({"digits": path}))
+
+    async def scenario() -> None:
+        await repository.load_all()
+        model = repository.get_model("digits")
+        with model.admit():
+            # Its body is arriving, decoded or transformed: the batcher has no request.
+            put(path, "second")
+            await getattr(repository, action)("digits")
+            await asyncio.wrap_future(model._executor.call(lambda: None))
+            outputs, _ = await model.infer({"image": IMAGES})
+            assert outputs["output"].shape == (2, 10)
+            closing = asyncio.create_task(model.close())
+            await asyncio.sleep(0)
+            assert not closing.done()
+        await closing
+        with pytest.raises(NotReadyError):
+            model.admit()
+        await repository.close()
+
+    run_scenario(scenario)
+
+
 def flip(path: Path) -> None:
     content = bytearray((path / MODEL_FILE).read_bytes())
     content[len(content) // 2] ^= 1
@@ -347,6 +379,41 @@ def test_load_verifies_the_digests_of_a_new_signature(tmp_path: Path, put: Any, 
             await repository.load("digits")
         assert read_note(repository) == "first"
         await repository.close()
+
+    run_scenario(scenario)
+
+
+@pytest.mark.parametrize("again", ["load", "reload"])
+def test_load_of_bundle_damaged_in_place_fails(tmp_path: Path, put: Any, make: Any, again: str) -> None:
+    path = put(tmp_path / "digits", "first")
+    repository = make(Sources({"digits": path}))
+
+    async def scenario() -> None:
+        await repository.load_all()
+        first = repository.get_model("digits")
+        content = (path / MODEL_FILE).read_bytes()
+        flip(path)
+        with pytest.raises(CorruptBundleError, match="sha256 must be"):
+            await getattr(repository, again)("digits")
+        assert repository.get_model("digits") is first
+        await infer(first)
+        assert "sha256 must be" in (await repository.index())[0]["reason"]
+        (path / MODEL_FILE).write_bytes(content)
+        await getattr(repository, again)("digits")
+        assert repository.get_model("digits") is first
+        assert (await repository.index())[0]["reason"] == ""
+        await repository.close()
+
+    run_scenario(scenario)
+
+
+def test_directory_that_cannot_be_read_is_an_error_without_its_path(tmp_path: Path, make: Any) -> None:
+    repository = make(Sources({"digits": tmp_path / ("a" * 256)}))
+
+    async def scenario() -> None:
+        with pytest.raises(KfpMindSporeError, match="model 'digits': cannot be read: File name too long") as caught:
+            await repository.load("digits")
+        assert str(tmp_path) not in caught.value.message
 
     run_scenario(scenario)
 

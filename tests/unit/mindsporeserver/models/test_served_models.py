@@ -168,7 +168,7 @@ def test_index_outside_its_table_gets_400(served: Any) -> None:
         row = {"ids": [1, value], "mask": [1.0, 1.0]}
         status, found, _ = served.request("/v1/models/sequence:predict", {"instances": [row]})
         assert status == expected
-    assert "input 'ids': values must be -50 to 49, got 50" in str(found)
+    assert "input 'ids': values must be 0 to 49, got 50" in str(found)
 
 
 @pytest.mark.parametrize(

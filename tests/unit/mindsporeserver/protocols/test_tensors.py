@@ -161,6 +161,10 @@ def test_invalid_utf8_in_a_list_is_shown_in_base_64() -> None:
         ("bytes", [["a", {"b64": "é"}]], "b64 is not valid base64"),
         ("bytes", [["a", "b"], ["c"]], "got rows of different lengths"),
         ("bytes", [["a", "b"], "c"], "got rows of different lengths"),
+        # As many texts as three rows of two.
+        ("bytes", [["a", "b"], ["c"], ["d", "e", "f"]], "shape must be (-1, 2), got rows of different lengths"),
+        ("bytes", [["a"], "b"], "got rows of different lengths"),
+        ("bytes", [["a"], []], "got rows of different lengths"),
     ],
 )
 def test_values_that_are_refused(dtype: str, values: Any, message: str) -> None:
