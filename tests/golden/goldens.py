@@ -7,10 +7,11 @@ import importlib.util
 import tempfile
 from collections.abc import Callable
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from tests.golden.readme import render_readme, render_reference
+from tests.golden.readme import render_index, render_readme, render_reference
 
 ROOT = Path(__file__).parents[2]
 DSL = Path(__file__).parent / "dsl"
@@ -45,9 +46,9 @@ def list_goldens() -> dict[Path, Callable[[], str]]:
         *((folder, "pipeline.yaml") for folder in list_pipelines()),
     ]:
         goldens[folder / name] = lambda folder=folder: compile_text(load(folder))  # type: ignore[misc]
-        goldens[folder / "README.md"] = lambda folder=folder: render_readme(  # type: ignore[misc]
-            folder, load(folder), get_module_name(folder)
-        )
+        goldens[folder / "README.md"] = partial(render_readme, folder)
+    for category, folders in groupby([*list_components(), *list_pipelines()], key=lambda folder: folder.parent):
+        goldens[category / "README.md"] = partial(render_index, category, list(folders))
     goldens[ROOT / "docs" / "components.md"] = lambda: render_reference(
         {folder: load(folder) for folder in list_components()}
     )
@@ -94,13 +95,12 @@ def compile_file(file: Path) -> str:
 
 def render_runtime(namespace: str | None) -> str:
     """Return the output of `kfp-mindspore service runtime`; a namespaced one without its namespace."""
-    from kfp_mindspore.cli.output import dump_manifest
-    from kfp_mindspore.inference.runtime import build_serving_runtime
+    from kfp_mindspore.inference.runtime import build_serving_runtime, render_serving_runtime
     from kfp_mindspore.settings import PLACEHOLDER_SERVER_IMAGE
 
     manifest = build_serving_runtime(PLACEHOLDER_SERVER_IMAGE, namespace=namespace)
     manifest["metadata"].pop("namespace", None)
-    return dump_manifest(manifest)
+    return render_serving_runtime(manifest)
 
 
 def render_definition() -> str:

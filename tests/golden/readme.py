@@ -1,10 +1,17 @@
-"""Rendering of READMEs and of the reference page from functions, docstrings and metadata.yaml."""
+"""Rendering of READMEs and of the reference page from functions, docstrings and metadata.yaml.
+
+The READMEs have the format that the generator of kubeflow/pipelines-components writes: its validator compares them
+byte by byte, and keeps what stands below the custom-content mark.
+"""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
-from collections.abc import Mapping
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +20,8 @@ import yaml
 
 CUSTOM_CONTENT = "<!-- custom-content -->"
 METADATA_KEYS = ("name", "stability", "dependencies", "tags", "lastVerified", "ci", "links")
+LINE_LENGTH = 120
+ACRONYMS = ("KFP", "API", "URL", "ID", "UI", "CI", "CD")
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
@@ -21,27 +30,61 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     return metadata
 
 
-def render_readme(folder: Path, component: Any, module: str) -> str:
-    """Render a README.md; the text below the custom-content mark of the existing file is kept.
+def read_function(folder: Path) -> ast.FunctionDef:
+    """Parse the function that a component or pipeline is made of; it has the folder's name."""
+    (file,) = (folder / name for name in ("component.py", "pipeline.py") if (folder / name).is_file())
+    tree = ast.parse(file.read_text())
+    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == folder.name)
+    return function
+
+
+def render_readme(folder: Path) -> str:
+    """Render a component's or pipeline's README.md; the existing file's custom content is kept."""
+    metadata = read_metadata(folder)
+    function = read_function(folder)
+    docstring = docstring_parser.parse(ast.get_docstring(function) or "")
+    links = metadata.pop("links", {})
+    metadata.pop("ci", None)
+    metadata["owners"] = yaml.safe_load((folder / "OWNERS").read_text())
+    parts = [f"# {_format_title(metadata['name'])} ✨"]
+    if metadata["stability"] != "stable":
+        warning = "This asset is not yet stable and may change."
+        parts.append(f"> ⚠️ **Stability: {metadata['stability']}** — {warning}")
+    parts += ["## Overview 🧾", _wrap(_get_overview(docstring))]
+    if function.args.args:
+        parts += ["## Inputs 📥", _render_parameters(function, docstring)]
+    if function.returns is not None:
+        description = (docstring.returns.description if docstring.returns else None) or ""
+        row = f"| Output | `{ast.unparse(function.returns)}` | {description} |"
+        parts += ["## Outputs 📤", f"| Name | Type | Description |\n|------|------|-------------|\n{row}"]
+    example = folder / "example_pipelines.py"
+    if example.is_file():
+        parts += ["## Usage Examples 🧪", f"```python\n{example.read_text()}\n```"]
+    items = [f"- **{_format_title(key)}**: {_format_value(value)}" for key, value in metadata.items()]
+    parts += ["## Metadata 🗂️", "\n".join(items)]
+    if links:
+        named = [f"- **{name.replace('_', ' ').title()}**: [{url}]({url})" for name, url in links.items()]
+        parts += ["## Additional Resources 📚", "\n".join(named)]
+    text = "\n".join(line.rstrip() for line in "\n\n".join(parts).splitlines()) + "\n"
+    custom = _read_custom_content(folder / "README.md")
+    return f"{text}\n\n{custom}" if custom else text
+
+
+def render_index(category: Path, folders: Sequence[Path]) -> str:
+    """Render the README.md of a category.
 
     Args:
-        folder: Directory of the component or pipeline.
-        component: The kfp component.
-        module: Name of the package to import it from.
+        category: Directory of the category.
+        folders: Directories of its components or pipelines.
     """
-    metadata = read_metadata(folder)
-    needs = ", ".join(f"{need['name']} {need['version']}" for need in metadata["dependencies"]["kubeflow"])
-    example = folder / "example_pipelines.py"
-    use = f"```python\n{example.read_text()}```" if example.is_file() else _render_commands(metadata["name"], module)
-    head = "\n\n".join(
-        [
-            f"# {metadata['name']}",
-            f"{metadata['stability']} · needs {needs} · tags: {', '.join(metadata['tags'])}",
-            _render_interface(component, "## "),
-            f"## Use\n\n{use}",
-        ]
-    )
-    return f"{head}\n\n{CUSTOM_CONTENT}\n{_read_custom_content(folder / 'README.md')}"
+    title, kind = _format_title(category.name), category.parent.name
+    entries = []
+    for folder in folders:
+        overview = _get_overview(docstring_parser.parse(ast.get_docstring(read_function(folder)) or ""))
+        summary = overview.partition("\n")[0].strip()[:LINE_LENGTH]
+        entries.append(f"- [{_format_title(folder.name)}](./{folder.name}/README.md): {summary}\n")
+    heading = f"# {title} {kind.capitalize()}\n\nThis directory contains {kind} in the **{title}** category:\n\n"
+    return heading + "".join(sorted(entries))
 
 
 def render_reference(components: Mapping[Path, Any]) -> str:
@@ -62,29 +105,75 @@ def render_reference(components: Mapping[Path, Any]) -> str:
         if folder.parent.name != category:
             category = folder.parent.name
             parts.append(f"## {category.replace('_', ' ').capitalize()}")
-        parts += [f"### {folder.name}", _render_interface(component, "")]
+        parts += [f"### {folder.name}", _render_interface(component)]
     return "\n\n".join(parts) + "\n"
 
 
-def _render_interface(component: Any, heading: str) -> str:
-    """Return description, inputs and outputs; tables have headings of the given prefix, or a bold word."""
-    function = getattr(component, "python_func", None) or component.pipeline_func
-    docstring = docstring_parser.parse(inspect.getdoc(function) or "")
+def _get_overview(docstring: docstring_parser.Docstring) -> str:
+    return "\n\n".join(part for part in (docstring.short_description, docstring.long_description) if part)
+
+
+def _wrap(text: str) -> str:
+    """Fill each paragraph to the line length."""
+    return "\n\n".join(
+        textwrap.fill(" ".join(part.split()), LINE_LENGTH, break_long_words=False, break_on_hyphens=False)
+        for part in text.split("\n\n")
+    )
+
+
+def _format_title(name: str) -> str:
+    """Return "Last Verified" for `lastVerified` and "Train Msjob" for `train_msjob`."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])|[_-]", " ", name).split()
+    return " ".join(word.upper() if word.upper() in ACRONYMS else word.capitalize() for word in words)
+
+
+def _format_value(value: Any, indent: str = "") -> str:
+    """Return a value of metadata.yaml as Markdown: a nested list where it has several parts."""
+    if isinstance(value, Mapping):
+        formatted = {_format_title(key): _format_value(part, indent + "  ") for key, part in value.items()}
+        items = [f"{key}:{part}" if "\n" in part else f"{key}: {part}" for key, part in formatted.items()]
+    elif isinstance(value, list):
+        items = [
+            ", ".join(f"{_format_title(key)}: {part}" for key, part in item.items())
+            if isinstance(item, Mapping)
+            else str(item)
+            for item in value
+        ]
+    else:
+        return str(value)
+    return "".join(f"\n{indent}  - {item}" for item in items) or "None"
+
+
+def _render_parameters(function: ast.FunctionDef, docstring: docstring_parser.Docstring) -> str:
+    """Return the table of a function's parameters, which include the output artifacts."""
+    described = {param.arg_name: param.description or "" for param in docstring.params}
+    arguments = function.args
+    defaults = [None] * (len(arguments.args) - len(arguments.defaults)) + list(arguments.defaults)
+    rows = ["| Parameter | Type | Default | Description |", "|-----------|------|---------|-------------|"]
+    for argument, default in zip(arguments.args, defaults, strict=True):
+        value = default.value if isinstance(default, ast.Constant) else default and ast.unparse(default)
+        kind = ast.unparse(argument.annotation) if argument.annotation else "Any"
+        shown = '""' if value == "" else value
+        rows.append(f"| `{argument.arg}` | `{kind}` | `{shown}` | {described.get(argument.arg, '')} |")
+    return "\n".join(rows)
+
+
+def _render_interface(component: Any) -> str:
+    """Return description, inputs and outputs of a component for the reference page."""
+    docstring = docstring_parser.parse(inspect.getdoc(component.python_func) or "")
     described = {param.arg_name: param.description or "" for param in docstring.params}
     spec = component.component_spec
-    titles = [f"{heading}{title}" if heading else f"**{title}**" for title in ("Inputs", "Outputs")]
     parts = [docstring.short_description or "", docstring.long_description or ""]
-    parts += [titles[0], _render_inputs(spec.inputs or {}, described)]
+    parts += ["**Inputs**", _render_inputs(spec.inputs or {}, described)]
     if spec.outputs:
-        parts += [titles[1], _render_outputs(spec.outputs, described)]
+        parts += ["**Outputs**", _render_outputs(spec.outputs, described)]
     return "\n\n".join(part for part in parts if part)
 
 
 def _read_custom_content(file: Path) -> str:
-    if not file.is_file():
-        return ""
-    _, mark, content = file.read_text().partition(f"{CUSTOM_CONTENT}\n")
-    return content if mark else ""
+    """Return what stands from the custom-content mark on."""
+    _, mark, content = (file.read_text() if file.is_file() else "").partition(CUSTOM_CONTENT)
+    return mark + content
 
 
 def _render_inputs(inputs: dict[str, Any], described: dict[str, str]) -> str:
@@ -107,13 +196,6 @@ def _render_outputs(outputs: dict[str, Any], described: dict[str, str]) -> str:
             f"| `{name}` | {_name_type(spec.type)} | {_flatten(described.get(name) or spec.description or '')} |"
         )
     return "\n".join(rows)
-
-
-def _render_commands(name: str, module: str) -> str:
-    return (
-        f"```bash\nkfp-mindspore run {name}\nkfp-mindspore pipeline compile {name} -o pipeline.yaml\n```\n\n"
-        f"In Python: `from {module} import {name}`."
-    )
 
 
 def _is_artifact(kind: str) -> bool:

@@ -18,7 +18,7 @@ import yaml
 
 from kfp_mindspore.settings import PLACEHOLDER_IMAGE
 from tests.golden.goldens import DSL, ROOT, get_module_name, list_components, list_pipelines, load
-from tests.golden.readme import CUSTOM_CONTENT, METADATA_KEYS, read_metadata
+from tests.golden.readme import METADATA_KEYS, read_metadata
 
 COMPONENTS = list_components()
 PIPELINES = list_pipelines()
@@ -74,7 +74,6 @@ def test_component_directory_follows_convention(folder: Path) -> None:
     assert isinstance(verified, datetime.datetime)
     assert verified.tzinfo is not None
     assert yaml.safe_load((folder / "OWNERS").read_text())["approvers"]
-    assert CUSTOM_CONTENT in (folder / "README.md").read_text()
     if folder in COMPONENTS:
         assert (folder / "tests" / "test_component_unit.py").is_file()
         assert (folder / "tests" / "test_component_local.py").is_file()
@@ -91,6 +90,24 @@ def test_module_imports_only_kfp_pytest_and_standard_library(file: Path) -> None
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
         for name in names:
             assert name.partition(".")[0] in {"kfp", "pytest", *sys.stdlib_module_names}, name
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "components").glob("*/*/tests/*.py")), ids=_name)
+def test_tests_of_a_component_need_its_folder_and_installed_packages_only(file: Path) -> None:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            # Two levels are the component's folder.
+            assert node.level <= 2, f"line {node.lineno}"
+            assert node.level or (node.module or "").partition(".")[0] not in ("tests", "components", "pipelines")
+
+
+@pytest.mark.parametrize("file", [file for file in MODULES if file.name != "__init__.py"], ids=_name)
+def test_folder_of_an_asset_is_a_component_or_pipeline(file: Path) -> None:
+    """Assert what CI of kubeflow/pipelines-components takes for an asset: each folder below a category."""
+    _, *below = file.relative_to(ROOT).parts[:-1]
+    if len(below) >= 2:
+        asset = ROOT.joinpath(*file.relative_to(ROOT).parts[:3])
+        assert asset in [*COMPONENTS, *PIPELINES]
 
 
 @pytest.mark.parametrize("file", MODULES, ids=_name)

@@ -8,6 +8,7 @@ from ..component import load_dataset
 
 
 def test_splits_are_counted_and_metadata_is_set(tmp_path: Path) -> None:
+    """Splits are counted and metadata is set."""
     from kfp_mindspore.formats.dataset import Dataset
 
     artifact = dsl.Dataset(uri=str(tmp_path / "dataset"), metadata={})
@@ -25,6 +26,7 @@ def test_splits_are_counted_and_metadata_is_set(tmp_path: Path) -> None:
 
 
 def test_options_of_a_table(tmp_path: Path) -> None:
+    """Options of a table."""
     from kfp_mindspore.data import read_samples
 
     rows = [f"{row},{'ab'[row % 2]},{row / 7}" for row in range(60)]
@@ -48,6 +50,7 @@ def test_options_of_a_table(tmp_path: Path) -> None:
 
 
 def test_unknown_name_is_refused(tmp_path: Path) -> None:
+    """Unknown name is refused."""
     from kfp_mindspore.errors import NotFoundError
 
     artifact = dsl.Dataset(uri=str(tmp_path / "dataset"), metadata={})

@@ -9,8 +9,8 @@ from ..component import select_samples
 
 @pytest.fixture
 def pets(tmp_path: Path) -> dsl.Dataset:
+    """Write a dataset with a pool."""
     import numpy as np
-
     from kfp_mindspore.formats.dataset import Column, write_dataset
 
     columns = (Column("x", "float32", (1,)), Column("y", "int32", (), "target"))
@@ -28,6 +28,7 @@ def pets(tmp_path: Path) -> dsl.Dataset:
 
 
 def test_rounds_move_samples_from_pool_to_train(pets, tmp_path) -> None:
+    """Rounds move samples from pool to train."""
     from kfp_mindspore.formats.dataset import Dataset
 
     source = Dataset.open(pets.path)
@@ -51,6 +52,7 @@ def test_rounds_move_samples_from_pool_to_train(pets, tmp_path) -> None:
 
 
 def test_strategy_without_a_model_is_refused(pets, tmp_path) -> None:
+    """Strategy without a model is refused."""
     from kfp_mindspore.errors import UserError
 
     artifact = dsl.Dataset(uri=str(tmp_path / "selected"), metadata={})

@@ -11,6 +11,7 @@ pytest_plugins = ["kfp_mindspore.testing"]
 
 @pytest.mark.mindspore
 def test_shard_has_its_part_of_the_samples(run_component, lifecycle) -> None:
+    """Shard has its part of the samples."""
     from kfp_mindspore.data import read_samples
 
     given = {"bundle": (dsl.Model, lifecycle.bundle), "dataset": (dsl.Dataset, lifecycle.dataset)}
@@ -26,6 +27,7 @@ def test_shard_has_its_part_of_the_samples(run_component, lifecycle) -> None:
 
 
 def test_unknown_split_fails_the_step(run_component, lifecycle) -> None:
+    """Unknown split fails the step."""
     given = {"bundle": (dsl.Model, lifecycle.bundle), "dataset": (dsl.Dataset, lifecycle.dataset)}
     with pytest.raises(RuntimeError, match="no split 'new', found"):
         run_component(batch_predict, given, split="new")

@@ -26,6 +26,7 @@ def _build(names=("a", "b"), **arguments):
 
 
 def test_ensemble_has_a_node_per_protocol(services) -> None:
+    """Ensemble has a node per protocol."""
     document = _build()
     assert document["metadata"]["namespace"] == "vision"
     nodes = document["spec"]["nodes"]
@@ -39,11 +40,13 @@ def test_ensemble_has_a_node_per_protocol(services) -> None:
 
 @pytest.mark.parametrize(("weights", "expected"), [((90, 10), [90, 10]), ((), [33, 33, 34])])
 def test_splitter_weights_sum_to_100(services, weights, expected) -> None:
+    """Splitter weights sum to 100."""
     document = _build(("a", "b", "c")[: len(expected)], router="Splitter", weights=weights)
     assert [step["weight"] for step in document["spec"]["nodes"]["v2"]["steps"]] == expected
 
 
 def test_change_of_the_graph_changes_its_version(services) -> None:
+    """Change of the graph changes its version."""
     versions = [
         _build(router="Splitter", weights=weights)["metadata"]["annotations"] for weights in ((50, 50), (90, 10))
     ]
@@ -51,6 +54,7 @@ def test_change_of_the_graph_changes_its_version(services) -> None:
 
 
 def test_local_run_returns_no_address(services, capsys) -> None:
+    """Local run returns no address."""
     assert deploy_graph.python_func(graph_name="both", services=["a", "b"]) == ("",)
     assert "no InferenceGraph router" in capsys.readouterr().out
 
@@ -68,6 +72,7 @@ def test_local_run_returns_no_address(services, capsys) -> None:
     ],
 )
 def test_invalid_argument_is_refused(services, arguments, message) -> None:
+    """Invalid argument is refused."""
     from kfp_mindspore.errors import ValidationError
 
     with pytest.raises(ValidationError, match=message):

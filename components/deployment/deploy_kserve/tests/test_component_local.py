@@ -1,3 +1,6 @@
+import dataclasses
+import shutil
+
 import pytest
 from kfp import dsl
 
@@ -6,12 +9,13 @@ pytest_plugins = ["kfp_mindspore.testing"]
 
 @pytest.mark.mindspore
 def test_smoke_test_of_a_deployment(run_component, lifecycle, tmp_path) -> None:
+    """Smoke test of a deployment."""
     from kfp_mindspore.components import deploy_kserve
     from kfp_mindspore.inference import InferenceClient
 
     client = InferenceClient()
     bundle = {"bundle": (dsl.Model, lifecycle.bundle)}
-    spoiled = {"bundle": (dsl.Model, spoil(lifecycle.bundle, tmp_path / "spoiled"))}
+    spoiled = {"bundle": (dsl.Model, rewrite(lifecycle.bundle, tmp_path / "spoiled", 1))}
     options = {"service_name": "deployed", "smoke_samples": 32}
     try:
         with pytest.raises(RuntimeError, match="The service was deleted: there was no version before it"):
@@ -33,22 +37,29 @@ def test_smoke_test_of_a_deployment(run_component, lifecycle, tmp_path) -> None:
 
 @pytest.mark.mindspore
 def test_canary_is_promoted_or_rolled_back(run_component, lifecycle, tmp_path) -> None:
+    """Canary is promoted or rolled back."""
     from kfp_mindspore.components import deploy_kserve, rollback_kserve, smoke_test
     from kfp_mindspore.inference import InferenceClient
 
     client = InferenceClient()
     bundle = {"bundle": (dsl.Model, lifecycle.bundle)}
-    spoiled = {"bundle": (dsl.Model, spoil(lifecycle.bundle, tmp_path / "spoiled"))}
+    spoiled = {"bundle": (dsl.Model, rewrite(lifecycle.bundle, tmp_path / "spoiled", 1))}
     options = {"service_name": "canary", "canary": 50}
     try:
         assert run_component(deploy_kserve, bundle, **options).parameters["version"] == 1
-        promoted = run_component(deploy_kserve, bundle, **options)
+        # An equal bundle is no rollout, wherever it is.
+        copy = tmp_path / "copy"
+        shutil.copytree(lifecycle.bundle, copy)
+        assert run_component(deploy_kserve, {"bundle": (dsl.Model, copy)}, **options).parameters["version"] == 1
+        # Within the tolerance, with another digest.
+        other = {"bundle": (dsl.Model, rewrite(lifecycle.bundle, tmp_path / "other", 1e-6))}
+        promoted = run_component(deploy_kserve, other, **options)
         assert promoted.parameters["version"] == 2
         assert "agreement 1.0000" in promoted.log
         with pytest.raises(RuntimeError, match="The canary was rolled back; version 2 serves on"):
             run_component(deploy_kserve, spoiled, **options)
         status = client.get("canary")
-        outputs = run_component(smoke_test, bundle, url=status.url, model_name="canary").parameters
+        outputs = run_component(smoke_test, other, url=status.url, model_name="canary").parameters
         assert outputs["samples"] == 32
         assert outputs["max_abs_diff"] <= 1e-5
         assert (status.version, status.canary, status.ready) == (2, None, True)
@@ -61,22 +72,23 @@ def test_canary_is_promoted_or_rolled_back(run_component, lifecycle, tmp_path) -
             client.delete(service.name)
 
 
-def spoil(bundle, path):
-    """Copy a bundle with other verified outputs than those of its model."""
-    from kfp_mindspore.formats.bundle import ModelBundle, VerifiedSamples, write_bundle
+def rewrite(bundle, path, offset):
+    """Copy a bundle with verified outputs that differ from the model's."""
+    from kfp_mindspore.formats.bundle import ModelBundle, write_bundle
 
     opened = ModelBundle.open(bundle)
     verified = opened.read_verified()
     with write_bundle(path) as writer:
         for name in opened.signature.files:
             (writer.directory / name).write_bytes((bundle / name).read_bytes())
-        outputs = {name: array + 1 for name, array in verified.outputs.items()}
-        writer.write_verified(VerifiedSamples(verified.inputs, outputs, verified.labels))
+        outputs = {name: array + offset for name, array in verified.outputs.items()}
+        writer.write_verified(dataclasses.replace(verified, outputs=outputs))
         writer.sign(opened.signature)
     return path
 
 
 def test_empty_directory_is_refused(run_component, tmp_path) -> None:
+    """Empty directory is refused."""
     from kfp_mindspore.components import deploy_kserve
 
     (tmp_path / "empty").mkdir()

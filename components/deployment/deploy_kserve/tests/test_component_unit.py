@@ -1,14 +1,15 @@
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
-from ...register_model.tests.registry_server import serve
 from ..component import deploy_kserve
 
 
 @pytest.fixture
 def backend(monkeypatch, tmp_path):
+    """Replace the local backend by a recording one."""
     from kfp_mindspore.inference import client
     from kfp_mindspore.inference.backends.local import LocalServing
     from kfp_mindspore.inference.service import ServiceState, ServiceStatus
@@ -44,7 +45,6 @@ def backend(monkeypatch, tmp_path):
 def bundle(tmp_path):
     """An artifact in a store, which KFP's launcher has downloaded."""
     import numpy as np
-
     from kfp_mindspore.formats.bundle import Signature, TensorSpec, VerifiedSamples, write_bundle
 
     with write_bundle(tmp_path / "bundle") as writer:
@@ -75,6 +75,7 @@ def bundle(tmp_path):
     ],
 )
 def test_arguments_become_a_service(backend, bundle, capsys, arguments, expected, seconds, canary) -> None:
+    """Arguments become a service."""
     from kfp_mindspore.files import read_json
     from kfp_mindspore.inference import Service
 
@@ -92,15 +93,20 @@ def test_arguments_become_a_service(backend, bundle, capsys, arguments, expected
     assert "warning: replicas: this machine runs one" in capsys.readouterr().out
 
 
-def test_model_below_its_gate_is_neither_deployed_nor_registered(backend, bundle) -> None:
-    with serve() as registry:
-        given = {"bundle": bundle, "service_name": "digits", "registry": registry.url}
-        outputs = deploy_kserve.python_func(**given, gate=False)
-        assert outputs == ("", "", "digits", -1, False, "not deployed: the gate is not met", "", "")
-        assert not backend.deployed
-        assert not registry.models
-        deploy_kserve.python_func(**given)
-        assert [artifact["artifact"]["uri"] for artifact in registry.artifacts] == ["s3://models/run/bundle"]
+def test_model_below_its_gate_is_neither_deployed_nor_registered(backend, bundle, monkeypatch) -> None:
+    """Model below its gate is neither deployed nor registered."""
+    from kfp_mindspore.steps import register
+
+    # The registration itself is tested with register_model.
+    registration = mock.create_autospec(register.register_bundle)
+    monkeypatch.setattr(register, "register_bundle", registration)
+    given = {"bundle": bundle, "service_name": "digits", "registry": "http://registry.test"}
+    outputs = deploy_kserve.python_func(**given, gate=False)
+    assert outputs == ("", "", "digits", -1, False, "not deployed: the gate is not met", "", "")
+    assert not backend.deployed
+    registration.assert_not_called()
+    deploy_kserve.python_func(**given)
+    registration.assert_called_once_with(bundle, "digits", registry="http://registry.test", service_account_name="")
 
 
 @pytest.mark.parametrize(
@@ -114,6 +120,7 @@ def test_model_below_its_gate_is_neither_deployed_nor_registered(backend, bundle
     ],
 )
 def test_failed_smoke_test_rolls_a_new_version_back(backend, bundle, monkeypatch, before, called, outcome) -> None:
+    """Failed smoke test rolls a new version back."""
     from kfp_mindspore import inference
     from kfp_mindspore.errors import NotFoundError, ProcessFailedError, UserError
 
@@ -146,6 +153,7 @@ def test_failed_smoke_test_rolls_a_new_version_back(backend, bundle, monkeypatch
     ("arguments", "uri"), [({}, "s3://models/run/bundle/"), ({"model_uri": "pvc://claim/path"}, "pvc://claim/path")]
 )
 def test_cluster_gets_the_uri_of_the_artifact(backend, bundle, monkeypatch, arguments, uri) -> None:
+    """Cluster gets the uri of the artifact."""
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
     deploy_kserve.python_func(bundle=bundle, service_name="digits", **arguments)
     assert backend.deployed[0][0].model_dir == uri
@@ -164,6 +172,7 @@ def test_cluster_gets_the_uri_of_the_artifact(backend, bundle, monkeypatch, argu
     ],
 )
 def test_invalid_argument_is_refused(backend, bundle, arguments, message) -> None:
+    """Invalid argument is refused."""
     from kfp_mindspore.errors import ValidationError
 
     with pytest.raises(ValidationError, match=message):

@@ -6,21 +6,24 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
-PREFIX = "/api/model_registry/v1/"
-
 
 class RegistryServer(ThreadingHTTPServer):
-    """Registered models, versions and artifacts in memory; `failures` is the number of GET requests that get 503."""
+    """Registered models, versions and artifacts in memory.
+
+    `failures` is the number of GET requests that get 503; paths of another version than `api` get 404.
+    """
 
     daemon_threads = True
 
     def __init__(self) -> None:
+        """Bind a free port."""
         super().__init__(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.models: list[dict] = []
         self.versions: list[dict] = []
         self.artifacts: list[dict] = []
         self.failures = 0
+        self.api = "v1"
         self.refuses_artifacts = False
         self.writes: list[str] = []
 
@@ -42,7 +45,11 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.failures:
             self.server.failures -= 1
             return self._respond(503, {"code": "503", "message": "starting"})
-        match address.path.removeprefix(PREFIX).split("/"):
+        match self._get_route(address.path):
+            case ["registered_models"]:
+                page = {"items": [], "nextPageToken": "", "pageSize": 0, "size": 0}
+                models.RegisteredModelList.from_dict(page)
+                return self._respond(200, page)
             case ["registered_model"]:
                 found = [entry for entry in self.server.models if entry["name"] == query["name"]]
                 return self._respond_one(models.RegisteredModel, found)
@@ -64,7 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
         from mr_openapi import models
 
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        route = self.path.removeprefix(PREFIX).split("/")
+        route = self._get_route(self.path)
         self.server.writes.append(route[-1])
         match route:
             case ["registered_models"]:
@@ -85,6 +92,10 @@ class _Handler(BaseHTTPRequestHandler):
                 artifact["id"] = entry["id"]
                 return self._respond(201, artifact)
         return self._respond(404, {"code": "404", "message": f"no route {self.path}"})
+
+    def _get_route(self, path: str) -> list[str]:
+        prefix = f"/api/model_registry/{self.server.api}/"
+        return path.removeprefix(prefix).split("/") if path.startswith(prefix) else [path]
 
     def _respond_one(self, kind: type, found: list[dict]) -> None:
         if not found:

@@ -11,6 +11,7 @@ pytest_plugins = ["kfp_mindspore.testing"]
 
 @pytest.fixture
 def registry():
+    """Run a registry."""
     with serve() as server:
         yield server
 
@@ -30,6 +31,7 @@ def register(registry, lifecycle, local_home):
 
 
 def test_model_version_and_artifact_are_created(register, registry, lifecycle) -> None:
+    """Model version and artifact are created."""
     model_id, version_id, version = register(
         author="team", description="first", service_account_name="reader", properties={"accuracy": 0.97}
     )
@@ -48,6 +50,7 @@ def test_model_version_and_artifact_are_created(register, registry, lifecycle) -
 
 
 def test_repeated_registration_changes_nothing(register, registry) -> None:
+    """Repeated registration changes nothing."""
     first = register()
     writes = list(registry.writes)
     assert register() == first
@@ -55,6 +58,7 @@ def test_repeated_registration_changes_nothing(register, registry) -> None:
 
 
 def test_registration_completes_after_a_refused_artifact(register, registry) -> None:
+    """Registration completes after a refused artifact."""
     from kfp_mindspore.errors import KfpMindSporeError
 
     registry.refuses_artifacts = True
@@ -66,6 +70,7 @@ def test_registration_completes_after_a_refused_artifact(register, registry) -> 
 
 
 def test_version_of_another_bundle_is_refused(register, registry) -> None:
+    """Version of another bundle is refused."""
     from kfp_mindspore.errors import AlreadyExistsError
 
     register(version="1")
@@ -73,12 +78,43 @@ def test_version_of_another_bundle_is_refused(register, registry) -> None:
         register(version="1", uri="s3://bucket/other/")
 
 
+def test_registry_of_an_older_api_is_used(register, registry, capsys) -> None:
+    """The same messages are sent to the paths of API v1alpha3."""
+    registry.api = "v1alpha3"
+    assert register(version="1") == register(version="1")
+    assert [len(registry.models), len(registry.versions), len(registry.artifacts)] == [1, 1, 1]
+    assert f"{registry.url} (API v1alpha3): model digits" in capsys.readouterr().out
+
+
+def test_server_without_a_known_api_is_named(register, registry) -> None:
+    """The error has the paths that were tried, and nothing is written."""
+    from kfp_mindspore.errors import KfpMindSporeError
+
+    registry.api = "v2"
+    known = "has neither /api/model_registry/v1/ nor /api/model_registry/v1alpha3/"
+    with pytest.raises(KfpMindSporeError, match=known):
+        register()
+    assert registry.writes == []
+
+
+@pytest.mark.parametrize("value", [["a"], {"b": 1}, None])
+def test_property_that_is_no_text_or_number_is_refused(register, registry, value) -> None:
+    """The error names the property, and nothing is written."""
+    from kfp_mindspore.errors import UserError
+
+    with pytest.raises(UserError, match=r"properties\.tags: must be text or a number, got"):
+        register(properties={"tags": value})
+    assert registry.writes == []
+
+
 def test_unavailable_registry_is_retried(register, registry) -> None:
+    """Unavailable registry is retried."""
     registry.failures = 2
     assert register(version="1")[2] == "1"
 
 
 def test_unreachable_registry_is_named(register) -> None:
+    """Unreachable registry is named."""
     from kfp_mindspore.errors import KfpMindSporeError
 
     with pytest.raises(KfpMindSporeError, match=r"http://127\.0\.0\.1:9: no answer"):
@@ -87,6 +123,7 @@ def test_unreachable_registry_is_named(register) -> None:
 
 @pytest.mark.parametrize("registry_address", ["", "registry:8080"])
 def test_cluster_run_needs_an_address(register, monkeypatch, registry_address) -> None:
+    """Cluster run needs an address."""
     from kfp_mindspore.errors import UserError
 
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")

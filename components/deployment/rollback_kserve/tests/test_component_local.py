@@ -6,6 +6,7 @@ pytest_plugins = ["kfp_mindspore.testing"]
 
 
 def test_missing_service_fails_the_step(run_component) -> None:
+    """Missing service fails the step."""
     from kfp_mindspore.components import rollback_kserve
 
     with pytest.raises(RuntimeError, match="service digits does not exist in namespace default"):

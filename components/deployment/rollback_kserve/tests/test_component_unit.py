@@ -4,6 +4,7 @@ from ..component import rollback_kserve
 
 
 def test_missing_service_is_refused(monkeypatch, tmp_path) -> None:
+    """Missing service is refused."""
     from kfp_mindspore.errors import NotFoundError
 
     monkeypatch.setenv("KFP_MINDSPORE_HOME", str(tmp_path))

@@ -9,6 +9,7 @@ pytest_plugins = ["kfp_mindspore.testing"]
 
 
 def test_unreachable_service_fails_the_step(run_component, lifecycle) -> None:
+    """Unreachable service fails the step."""
     with pytest.raises(RuntimeError, match=r"http://127\.0\.0\.1:9/.*: no "):
         run_component(
             smoke_test, {"bundle": (dsl.Model, lifecycle.bundle)}, url="http://127.0.0.1:9", model_name="smoke"

@@ -6,6 +6,7 @@ from ..component import smoke_test
 
 
 def test_report_is_returned_as_outputs(monkeypatch) -> None:
+    """Report is returned as outputs."""
     from kfp_mindspore import inference
     from kfp_mindspore.inference.smoke import SmokeReport
 

@@ -11,11 +11,13 @@ pytest_plugins = ["kfp_mindspore.testing"]
 
 @pytest.fixture
 def inputs(lifecycle):
+    """Return a candidate and a dataset."""
     return {"candidate": (dsl.Model, lifecycle.bundle), "dataset": (dsl.Dataset, lifecycle.dataset)}
 
 
 @pytest.mark.mindspore
 def test_equal_bundle_is_not_better(run_component, lifecycle, inputs) -> None:
+    """Equal bundle is not better."""
     baseline = {"baseline": (dsl.Model, lifecycle.bundle)}
     outputs = run_component(compare_models, {**inputs, **baseline})
     assert outputs.parameters["better"] is False
@@ -28,6 +30,7 @@ def test_equal_bundle_is_not_better(run_component, lifecycle, inputs) -> None:
 
 @pytest.mark.mindspore
 def test_bundle_is_compared_with_the_service(run_component, lifecycle, inputs) -> None:
+    """Bundle is compared with the service."""
     from kfp_mindspore.inference import InferenceClient, Service
 
     client = InferenceClient()
@@ -44,6 +47,7 @@ def test_bundle_is_compared_with_the_service(run_component, lifecycle, inputs) -
 
 @pytest.mark.mindspore
 def test_damaged_candidate_fails_the_step(run_component, lifecycle, inputs, tmp_path) -> None:
+    """Damaged candidate fails the step."""
     damaged = tmp_path / "damaged"
     shutil.copytree(lifecycle.bundle, damaged)
     (damaged / "model.mindir").unlink()

@@ -10,7 +10,6 @@ pytest_plugins = ["kfp_mindspore.testing"]
 def compare(monkeypatch, tmp_path, local_home):
     """Compare bundles whose evaluations have the given errors over 200 samples."""
     import numpy as np
-
     from kfp_mindspore import mindir
     from kfp_mindspore.evaluation import build_predictions
     from kfp_mindspore.formats.dataset import Column, Dataset, write_dataset
@@ -62,6 +61,7 @@ def compare(monkeypatch, tmp_path, local_home):
 def test_better_needs_threshold_and_an_interval_above_the_margin(
     compare, candidate, baseline, arguments, better
 ) -> None:
+    """Better needs threshold and an interval above the margin."""
     outputs, metrics, page = compare({"/candidate": candidate, "/baseline": baseline}, **arguments)
     metric = arguments.get("metric", "accuracy")
     assert (outputs.better, outputs.metric) == (better, metric)
@@ -77,6 +77,7 @@ def test_better_needs_threshold_and_an_interval_above_the_margin(
 @pytest.mark.parametrize(("threshold", "better"), [(None, True), (0.9, True), (0.95, False)])
 @pytest.mark.parametrize("service_name", ["", "missing"])
 def test_first_candidate_needs_the_threshold_only(compare, threshold, better, service_name) -> None:
+    """First candidate needs the threshold only."""
     outputs, metrics, page = compare({"/candidate": 20}, threshold=threshold, service_name=service_name)
     assert outputs == (better, "accuracy", 0.9, 0, 0, 0, 0)
     assert "baseline_accuracy" not in metrics

@@ -49,7 +49,9 @@ def evaluate(tmp_path, monkeypatch):
         ({"threshold": 0.7, "lower_is_better": True}, False),
     ],
 )
-def test_first_metric_decides_the_gate(evaluate, tmp_path, arguments, passed) -> None:
+def test_first_metric_decides_the_gate(evaluate, tmp_path, capsys, arguments, passed) -> None:
+    """First metric decides the gate."""
+
     def play(runner, games):
         # KFP turns the integer 4 into 4.0, and a pipeline parameter into a text.
         assert (runner.path, games, type(games)) == ("/bundle", 4, int)
@@ -65,9 +67,12 @@ def test_first_metric_decides_the_gate(evaluate, tmp_path, arguments, passed) ->
         )
     event = json.loads((tmp_path / "events.jsonl").read_text().splitlines()[0])
     assert (event["kind"], event["metric"], event["passed"]) == ("gate", "win_rate", passed)
+    verdict = "no threshold" if not arguments else f"threshold {arguments['threshold']}: "
+    assert capsys.readouterr().out.startswith(f"win_rate 0.75, {verdict}{'passed' * passed if arguments else ''}")
 
 
 def test_nan_passes_no_gate(evaluate) -> None:
+    """Nan passes no gate."""
     for lower_is_better in (False, True):
         outputs, _ = evaluate(lambda runner: {"cost": math.nan}, threshold=1.0, lower_is_better=lower_is_better)
         assert outputs[2] is False
@@ -85,6 +90,7 @@ def test_nan_passes_no_gate(evaluate) -> None:
     ],
 )
 def test_invalid_function_is_refused(evaluate, function, returned, message) -> None:
+    """Invalid function is refused."""
     from kfp_mindspore.errors import UserError
 
     with pytest.raises(UserError) as caught:

@@ -10,6 +10,7 @@ pytest_plugins = ["kfp_mindspore.testing"]
 
 
 def test_bundle_is_evaluated_on_the_test_split(run_component, lifecycle) -> None:
+    """Bundle is evaluated on the test split."""
     outputs = run_component(
         evaluate_mindir,
         {"bundle": (dsl.Model, lifecycle.bundle), "dataset": (dsl.Dataset, lifecycle.dataset)},
@@ -26,6 +27,7 @@ def test_bundle_is_evaluated_on_the_test_split(run_component, lifecycle) -> None
 
 
 def test_damaged_bundle_fails_the_step(run_component, lifecycle, tmp_path) -> None:
+    """Damaged bundle fails the step."""
     damaged = tmp_path / "damaged"
     shutil.copytree(lifecycle.bundle, damaged)
     content = bytearray((damaged / "model.mindir").read_bytes())

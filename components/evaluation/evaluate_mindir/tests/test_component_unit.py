@@ -11,7 +11,6 @@ from ..component import evaluate_mindir
 def evaluate(tmp_path, monkeypatch):
     """Evaluate a dataset of six samples with given scores in place of a graph's."""
     import numpy as np
-
     from kfp_mindspore import mindir
     from kfp_mindspore.data import read_samples
     from kfp_mindspore.formats.dataset import Column, Dataset, write_dataset
@@ -59,7 +58,8 @@ SCORES = [[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.1, 0.9], [0.3, 0.7], [0.6, 0.4]
         ({"metric": "roc_auc", "threshold": 1.0}, "roc_auc", 1.0, True),
     ],
 )
-def test_outputs_artifacts_and_gate(evaluate, tmp_path, arguments, metric, value, passed) -> None:
+def test_outputs_artifacts_and_gate(evaluate, tmp_path, capsys, arguments, metric, value, passed) -> None:
+    """Outputs artifacts and gate."""
     outputs, metrics, confusion = evaluate("classification", TARGET, SCORES, **arguments)
     assert outputs == (metric, pytest.approx(value), passed, 6)
     assert {name: metrics[name] for name in ("samples", "recall.cat", "recall.dog")} == {
@@ -76,10 +76,14 @@ def test_outputs_artifacts_and_gate(evaluate, tmp_path, arguments, metric, value
     (event,) = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
     assert event["kind"] == "gate"
     assert [event[name] for name in ("metric", "threshold", "passed")] == [metric, arguments.get("threshold"), passed]
+    threshold, verdict = arguments.get("threshold"), "passed" if passed else "not met"
+    gate = "no threshold" if threshold is None else f"threshold {threshold:g}: {verdict}"
+    assert capsys.readouterr().out == f"{metric} {value:.6g}, {gate}\n"
 
 
 @pytest.mark.parametrize(("threshold", "passed"), [(1.0, True), (0.9, False)])
 def test_gate_of_an_error_is_an_upper_bound(evaluate, threshold, passed) -> None:
+    """Gate of an error is an upper bound."""
     outputs, metrics, confusion = evaluate("regression", [1, 2, 3, 4], [2, 1, 4, 3], threshold=threshold)
     assert outputs == ("rmse", 1.0, passed, 4)
     assert metrics == {"mae": 1.0, "rmse": 1.0, "r2": pytest.approx(0.2), "samples": 4, "threshold": threshold}
@@ -94,6 +98,7 @@ def test_gate_of_an_error_is_an_upper_bound(evaluate, threshold, passed) -> None
     ],
 )
 def test_invalid_gate_is_refused(evaluate, arguments, message) -> None:
+    """Invalid gate is refused."""
     from kfp_mindspore.errors import UserError
 
     with pytest.raises(UserError, match=message):

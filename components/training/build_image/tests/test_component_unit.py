@@ -10,11 +10,13 @@ REFERENCE = "registry.test/team/train@sha256:" + "a" * 64
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch) -> None:
+    """Select the local backend, without an image of the environment."""
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "local")
     monkeypatch.delenv("KFP_MINDSPORE_IMAGE", raising=False)
 
 
 def test_arguments_are_passed_and_the_digest_returned(tmp_path, monkeypatch) -> None:
+    """Arguments are passed and the digest returned."""
     # An autospec refuses arguments that the real function does not have.
     from kfp_mindspore.images.result import BuildResult
     from kfp_mindspore.steps import build as image_step
@@ -43,6 +45,7 @@ def test_arguments_are_passed_and_the_digest_returned(tmp_path, monkeypatch) -> 
 
 
 def test_settings_of_the_task_reach_the_build_pod(monkeypatch) -> None:
+    """Settings of the task reach the build pod."""
     from kfp_mindspore.images.builders import cluster
     from kfp_mindspore.images.builders.cluster_job import JobSettings
 
@@ -66,6 +69,7 @@ def test_settings_of_the_task_reach_the_build_pod(monkeypatch) -> None:
 
 
 def test_build_of_a_run_is_owned_by_its_workflow(monkeypatch) -> None:
+    """Build of a run is owned by its workflow."""
     from kfp_mindspore.images.builders import cluster
     from kfp_mindspore.steps import build
     from kfp_mindspore.steps.step_pod import StepPod
@@ -87,11 +91,13 @@ def test_build_of_a_run_is_owned_by_its_workflow(monkeypatch) -> None:
 
 
 def test_local_run_without_a_destination_builds_nothing(capsys) -> None:
+    """Local run without a destination builds nothing."""
     assert build_image.python_func(files={"a.py": "1"}) == ("", "", False)
     assert "nothing to build" in capsys.readouterr().out
 
 
 def test_cluster_run_needs_a_destination(monkeypatch) -> None:
+    """Cluster run needs a destination."""
     from kfp_mindspore.errors import UserError
 
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
@@ -123,6 +129,7 @@ def test_cluster_run_needs_a_destination(monkeypatch) -> None:
     ],
 )
 def test_arguments_are_validated_before_a_request(arguments, kind, message) -> None:
+    """Arguments are validated before a request."""
     from kfp_mindspore import errors
 
     with pytest.raises(getattr(errors, kind), match=message):

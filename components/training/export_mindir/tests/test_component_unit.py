@@ -33,8 +33,9 @@ pytest_plugins = ["kfp_mindspore.testing"]
     ],
 )
 def test_arguments_are_passed_to_export_and_metadata_is_set(
-    lifecycle, tmp_path, monkeypatch, arguments, passed_on
+    lifecycle, tmp_path, monkeypatch, capsys, arguments, passed_on
 ) -> None:
+    """Arguments are passed to export and metadata is set."""
     from kfp_mindspore import mindir
     from kfp_mindspore.formats.bundle import ModelBundle
 
@@ -52,6 +53,7 @@ def test_arguments_are_passed_to_export_and_metadata_is_set(
     )
     assert 0 <= difference <= 1e-5
     assert bundle.metadata["max_abs_diff"] == difference
+    assert f"network {difference:.3g} over 64 samples, tolerance " in capsys.readouterr().out
     mindir_file = lifecycle.bundle / "model.mindir"
     assert json.loads(bundle.metadata["inputs"])[0]["shape"] == [-1, 1, 8, 8]
     assert json.loads(bundle.metadata["labels"]) == [str(digit) for digit in range(10)]
@@ -61,6 +63,7 @@ def test_arguments_are_passed_to_export_and_metadata_is_set(
 
 
 def test_without_a_dataset_the_training_has_written_one(lifecycle, tmp_path, monkeypatch) -> None:
+    """Without a dataset the training has written one."""
     from kfp_mindspore import mindir
     from kfp_mindspore.formats.bundle import ModelBundle
 

@@ -7,10 +7,12 @@ pytest_plugins = ["kfp_mindspore.testing"]
 
 @dsl.component(base_image="python:placeholder", install_kfp_package=False)
 def work() -> int:
+    """Do nothing."""
     return 1
 
 
 def test_exit_task_of_a_local_run(local_home, tmp_path) -> None:
+    """Exit task of a local run."""
     local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path))
 
     @dsl.pipeline(name="exit-handler")

@@ -28,12 +28,14 @@ data = os.environ.get("KFP_MINDSPORE_DATASET_DIR", "")
 
 @pytest.fixture
 def script(tmp_path) -> Path:
+    """Write a training script."""
     file = tmp_path / "train.py"
     file.write_text(SCRIPT)
     return file
 
 
 def test_script_resumes_after_a_restart(run_component, script, tmp_path) -> None:
+    """Script resumes after a restart."""
     (tmp_path / "data").mkdir()
     outputs = run_component(
         train_msjob,
@@ -53,12 +55,14 @@ def test_script_resumes_after_a_restart(run_component, script, tmp_path) -> None
 
 
 def test_failed_script_fails_the_step_with_its_last_lines(run_component, script) -> None:
+    """Failed script fails the step with its last lines."""
     with pytest.raises(RuntimeError, match="ValueError: invalid data"):
         run_component(train_msjob, command=[sys.executable, str(script)], args=["1", "--fail"])
 
 
 @pytest.mark.mindspore
 def test_digits_are_trained(run_component, lifecycle) -> None:
+    """Digits are trained."""
     outputs = run_component(
         train_msjob,
         {"dataset": (dsl.Dataset, lifecycle.dataset)},

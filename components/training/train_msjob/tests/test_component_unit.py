@@ -30,6 +30,7 @@ def _get_environment(container):
 
 @pytest.mark.timeout(120)
 def test_arguments_become_a_job_and_outputs_are_described(local_home, lifecycle, tmp_path) -> None:
+    """Arguments become a job and outputs are described."""
     model, metrics, job = _train(
         tmp_path,
         lifecycle.dataset,
@@ -69,6 +70,7 @@ def test_arguments_become_a_job_and_outputs_are_described(local_home, lifecycle,
 
 @pytest.mark.timeout(120)
 def test_task_setters_take_precedence_over_parameters(local_home, tmp_path, monkeypatch) -> None:
+    """Task setters take precedence over parameters."""
     from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
     from kfp_mindspore.steps.options import JobOptions
 
@@ -80,6 +82,7 @@ def test_task_setters_take_precedence_over_parameters(local_home, tmp_path, monk
         env={"B": "2"},
         labels={"team": "vision"},
         annotations={"why": "test"},
+        empty_dirs={"/dev/shm": "8Gi"},
     )
     monkeypatch.setenv(JOB_OPTIONS_VARIABLE, options.to_json())
     (tmp_path / "source").mkdir()
@@ -97,9 +100,13 @@ def test_task_setters_take_precedence_over_parameters(local_home, tmp_path, monk
     assert job["metadata"]["labels"]["team"] == "vision"
     assert job["metadata"]["annotations"]["why"] == "test"
     assert model.metadata["workers"] == 3
+    volume = {"name": "empty-dir-0", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}
+    assert worker["template"]["spec"]["volumes"] == [volume]
+    assert container["volumeMounts"] == [{"name": "empty-dir-0", "mountPath": "/dev/shm"}]
 
 
 def test_empty_output_directory_is_an_error(local_home, tmp_path) -> None:
+    """Empty output directory is an error."""
     from kfp_mindspore.errors import ProcessFailedError
 
     with pytest.raises(ProcessFailedError, match="succeeded, but its output directory is empty"):
@@ -118,6 +125,7 @@ def test_empty_output_directory_is_an_error(local_home, tmp_path) -> None:
     ],
 )
 def test_invalid_argument_is_refused(local_home, tmp_path, arguments, message) -> None:
+    """Invalid argument is refused."""
     from kfp_mindspore.errors import ValidationError
 
     with pytest.raises(ValidationError, match=message):
