@@ -9,6 +9,7 @@ from .deployment.smoke_test.component import smoke_test as smoke_test
 from .evaluation.compare_models.component import compare_models as compare_models
 from .evaluation.evaluate_function.component import evaluate_function as evaluate_function
 from .evaluation.evaluate_mindir.component import evaluate_mindir as evaluate_mindir
+from .evaluation.select_best.component import select_best as select_best
 from .training.build_image.component import build_image as build_image
 from .training.export_mindir.component import export_mindir as export_mindir
 from .training.stop_msjobs.component import stop_msjobs as stop_msjobs

@@ -32,6 +32,16 @@ class Comparison:
     confidence: float
 
 
+def check_confidence(confidence: float) -> None:
+    """Refuse a confidence that is not between 0 and 1.
+
+    Raises:
+        UserError: The message has the value.
+    """
+    if not 0 < confidence < 1:
+        raise UserError(f"confidence: must be between 0 and 1, got {confidence}")
+
+
 def compare_predictions(
     metric: Metric,
     candidate: Predictions,

@@ -19,6 +19,8 @@ from kfp_mindspore.evaluation.summaries import compute_calibration
 _DEFAULT_CUTOFF = 10
 _BINS = 10
 
+MAXIMUM, MINIMUM = "max", "min"
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -125,6 +127,26 @@ def check_threshold(metric: str, threshold: float | None, *, task: str = "", sub
         return
     wanted = " or ".join(f"{found.describe_range()}, the range of {found.name}" for found in possible)
     raise ValidationError([f"threshold: must be {wanted}, got {threshold:g}"], subject=subject)
+
+
+def is_maximum(metric: str, direction: str = "") -> bool:
+    """Return whether the largest value of a metric is the best.
+
+    Args:
+        metric: Name of the metric.
+        direction: `max` or `min`; empty for that of the metric.
+
+    Raises:
+        UserError: The direction is neither, or empty for a metric that does not exist.
+    """
+    if direction not in ("", MAXIMUM, MINIMUM):
+        raise UserError(f"direction: must be {MAXIMUM} or {MINIMUM}, got {direction!r}")
+    if direction:
+        return direction == MAXIMUM
+    try:
+        return get_metric(metric).higher_is_better
+    except UserError as error:
+        raise UserError(error.message, hint=f"Give the direction of another metric: {MAXIMUM} or {MINIMUM}.") from None
 
 
 def compute_metrics(predictions: Predictions) -> dict[str, float]:

@@ -75,16 +75,15 @@ def compare_with_baseline(
         UserError: A bundle or the dataset is damaged, they do not fit together, or an argument is invalid.
         RequestError: The service exists and does not answer.
     """
-    from kfp_mindspore.errors import UserError
     from kfp_mindspore.evaluation import compare_predictions, get_metric
+    from kfp_mindspore.evaluation.comparison import check_confidence
     from kfp_mindspore.evaluation.metrics import check_threshold
     from kfp_mindspore.formats.dataset import Dataset
     from kfp_mindspore.mindir import evaluate_bundle
 
     opened = Dataset.open(dataset.path)
     check_threshold(metric, threshold, task=opened.task)
-    if not 0 < confidence < 1:
-        raise UserError(f"confidence: must be between 0 and 1, got {confidence}")
+    check_confidence(confidence)
     compared = get_metric(metric, opened.task)
     evaluation = evaluate_bundle(candidate.path, dataset.path, split=split, metric=compared.name)
     name, other = "none", None

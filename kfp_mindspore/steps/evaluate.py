@@ -56,7 +56,7 @@ def evaluate_model(
     evaluation = evaluate_bundle(bundle.path, dataset.path, split=split, metric=metric)
     name, value = evaluation.metric, evaluation.value
     passed = get_metric(name).is_met(value, threshold)
-    events.emit("gate", name, metric=name, value=value, threshold=threshold, passed=passed)
+    _report_gate(name, value, threshold, passed)
     logged = {**evaluation.metrics, "samples": evaluation.count}
     if threshold is not None:
         logged["threshold"] = threshold
@@ -111,11 +111,18 @@ def evaluate_by_function(
     values = {str(name): float(number) for name, number in result.items()}
     name, value = next(iter(values.items()))
     passed = threshold is None or (value <= threshold if lower_is_better else value >= threshold)
-    events.emit("gate", name, metric=name, value=value, threshold=threshold, passed=passed)
+    _report_gate(name, value, threshold, passed)
     for key, number in (values if threshold is None else {**values, "threshold": threshold}).items():
         if not math.isnan(number):
             metrics.log_metric(key, number)
     return name, value, passed
+
+
+def _report_gate(metric: str, value: float, threshold: float | None, passed: bool) -> None:
+    """Emit the gate's decision, and print it for the step's log."""
+    events.emit("gate", metric, metric=metric, value=value, threshold=threshold, passed=passed)
+    verdict = "no threshold" if threshold is None else f"threshold {threshold:g}: {'passed' if passed else 'not met'}"
+    print(f"{metric} {value:.6g}, {verdict}", flush=True)
 
 
 def _is_number(value: Any) -> bool:

@@ -63,4 +63,10 @@ def export_model(
         labels=to_metadata(signature.labels),
         max_abs_diff=difference,
     )
+    verified = signature.verified
+    print(
+        f"largest difference between graph and network {difference:.3g} over {verified['samples']} samples, "
+        f"tolerance {verified['tolerance']:.3g}: verified",
+        flush=True,
+    )
     return difference

@@ -62,7 +62,8 @@ def launch_job(
     """Submit a job, print its log and wait until it has finished; a retry of the step adopts the job.
 
     On a cluster the job has a lease that this process renews, and belongs to the Workflow of the step's pod. When the
-    step is terminated, the job is deleted.
+    run is terminated, the job is deleted; when the step's pod is deleted, as by a drain of its node, the job is left to
+    the step's retry and to its lease.
 
     Args:
         root: Output root of the step, which identifies it, see `make_job_name`.
@@ -95,7 +96,7 @@ def launch_job(
         name or make_job_name(root), root, command, options, directories, namespace, image, patch or PodPatch(), pod
     )
     try:
-        _run(client, job, is_named=bool(name), start_seconds=options.start_timeout_seconds)
+        _run(client, job, pod, is_named=bool(name), start_seconds=options.start_timeout_seconds)
     finally:
         if options.delete_after_done:
             _delete_finished(client, job)
@@ -114,7 +115,7 @@ def _build_job(
     pod: StepPod | None,
 ) -> MSJob:
     from kfp_mindspore.msjob import MSJob, build_msjob
-    from kfp_mindspore.msjob.build import to_env_vars
+    from kfp_mindspore.msjob.build import build_empty_dirs, to_env_vars
 
     document = build_msjob(
         name,
@@ -126,8 +127,11 @@ def _build_job(
     ).to_dict()
     if options.success_policy is not None:
         document["spec"]["successPolicy"] = "" if options.success_policy == "Default" else options.success_policy
+    volumes, mounts = build_empty_dirs(options.empty_dirs)
     additions = patch.merge(
         PodPatch(
+            volumes=volumes,
+            volume_mounts=mounts,
             env=to_env_vars({**options.env, **directories}),
             resources=options.resources,
             labels=options.pod_labels,
@@ -154,13 +158,14 @@ def _build_job(
     return MSJob.from_dict(document)
 
 
-def _run(client: MSJobClient, job: MSJob, *, is_named: bool, start_seconds: float | None) -> None:
+def _run(client: MSJobClient, job: MSJob, pod: StepPod | None, *, is_named: bool, start_seconds: float | None) -> None:
     from kfp_mindspore.local.interrupts import Interrupts
     from kfp_mindspore.msjob.failure import JobFailedError
     from kfp_mindspore.msjob.follow import follow_job
     from kfp_mindspore.msjob.lease import LeaseRenewal
     from kfp_mindspore.msjob.missing_operator import report_missing_operator
     from kfp_mindspore.msjob.start_limit import StartLimit
+    from kfp_mindspore.msjob.waiting import NO_OPERATOR, Waiting
 
     has_lease = get_backend_name() == KUBERNETES
     printed: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -170,9 +175,12 @@ def _run(client: MSJobClient, job: MSJob, *, is_named: bool, start_seconds: floa
         printed.append(line)
         print(line, flush=True)
 
-    def report_waiting(reason: str) -> None:
-        print_line(f"Waiting: {reason}")
-        start_limit.start(reason)
+    def report_waiting(waiting: Waiting) -> None:
+        print_line(f"Waiting: {waiting.message}")
+        start_limit.start(waiting)
+
+    def report_missing(text: str) -> None:
+        report_waiting(Waiting(NO_OPERATOR, text))
 
     with Interrupts() as interrupts:
         with interrupts.held():
@@ -183,7 +191,7 @@ def _run(client: MSJobClient, job: MSJob, *, is_named: bool, start_seconds: floa
                 stack.enter_context(start_limit)
                 if has_lease:
                     stack.enter_context(LeaseRenewal(client.backend, job.name, job.namespace, on_error=print_line))
-                    stack.enter_context(report_missing_operator(client, job.name, job.namespace, report_waiting))
+                    stack.enter_context(report_missing_operator(client, job.name, job.namespace, report_missing))
                 follow_job(
                     client,
                     job.name,
@@ -201,7 +209,8 @@ def _run(client: MSJobClient, job: MSJob, *, is_named: bool, start_seconds: floa
         except BaseException as error:
             # After other errors on a cluster a retry adopts the job, or its lease ends. Kubeflow Pipelines closes
             # stdout when it terminates a step.
-            if not has_lease or isinstance(error, (SystemExit, KeyboardInterrupt, BrokenPipeError)):
+            is_terminated = isinstance(error, (SystemExit, KeyboardInterrupt, BrokenPipeError))
+            if not has_lease or (is_terminated and not (pod is not None and pod.is_deleted())):
                 with contextlib.suppress(KfpMindSporeError):
                     client.backend.cancel(submitted)
             raise

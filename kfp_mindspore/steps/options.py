@@ -41,6 +41,7 @@ class JobOptions:
         image_pull_secrets: Names of the registry secrets of the job's pods.
         service_account: Service account of the job's pods.
         security_context: PodSecurityContext of the job's pods.
+        empty_dirs: Size limits of empty directories of the job's pods by path, such as {"/dev/shm": "8Gi"}.
         delete_after_done: Whether the step deletes its finished job.
         storage: Hand-over of data to the job's pods: `artifacts`, `workspace` or `claim:NAME/PATH`.
     """
@@ -62,6 +63,7 @@ class JobOptions:
     image_pull_secrets: Sequence[str] | None = None
     service_account: str | None = None
     security_context: Mapping[str, Any] = field(default_factory=dict)
+    empty_dirs: Mapping[str, str] = field(default_factory=dict)
     delete_after_done: bool | None = None
     storage: str | None = None
 
@@ -104,7 +106,7 @@ class JobOptions:
             UserError: A referenced input has no value.
         """
         resolved = {entry.name: _resolve(getattr(self, entry.name), values) for entry in dataclasses.fields(self)}
-        for name in ("env", "labels", "annotations", "pod_labels", "pod_annotations"):
+        for name in ("env", "labels", "annotations", "pod_labels", "pod_annotations", "empty_dirs"):
             resolved[name] = {key: to_argument(value) for key, value in resolved[name].items()}
         resolved["resources"] = {
             kind: {key: to_argument(value) for key, value in amounts.items()}

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kfp_mindspore import events
-from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:
     from kfp import dsl
@@ -42,16 +40,14 @@ def predict_batch(
     """
     import numpy as np
 
+    from kfp_mindspore.data.split import parse_shard
     from kfp_mindspore.evaluation.predictions import decode_scores
     from kfp_mindspore.formats.bundle import MODEL_FILE, ModelBundle
     from kfp_mindspore.formats.dataset import Dataset
     from kfp_mindspore.mindir import GraphRunner
     from kfp_mindspore.mindir.evaluate import read_model_samples, select_inputs
 
-    matched = re.fullmatch(r"(\d+)/(\d+)", shard)
-    number, count = (int(group) for group in matched.groups()) if matched else (0, 0)
-    if not 1 <= number <= count:
-        raise UserError(f"shard: must be a number from 1 on and the number of shards, such as 2/4, got {shard!r}")
+    number, count = parse_shard(shard)
     opened = ModelBundle.open(bundle.path)
     signature = opened.signature
     data = Dataset.open(dataset.path)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 # Service of the Model Registry in a default installation of Kubeflow.
 DEFAULT_REGISTRY = "http://model-registry-service.kubeflow.svc.cluster.local:8080"
+# Versions of the registry's REST API with the same messages; the client requests the first one only.
+_API_VERSIONS = ("v1", "v1alpha3")
+_API = "/api/model_registry/{}/"
 _RETRIES = 3
 _VERSION_LENGTH = 12
 
@@ -71,7 +75,7 @@ def register_bundle(
         ID of the registered model, ID of the version and name of the version; empty in a local run without a registry.
 
     Raises:
-        UserError: The registry's address is missing or invalid.
+        UserError: The registry's address is missing or invalid, or a property is no text or number.
         AlreadyExistsError: The version exists with another URI.
         MissingExtraError: The package model-registry is not installed.
         KfpMindSporeError: The registry does not answer or refuses a request; the message has its response.
@@ -86,6 +90,9 @@ def register_bundle(
         return "", "", ""
     if not registry.startswith(("http://", "https://")):
         raise UserError(f"registry: must be http://host:port or https://host:port, got {registry!r}")
+    if wrong := [name for name, value in (properties or {}).items() if not isinstance(value, (str, int, float))]:
+        found = f"{(properties or {})[wrong[0]]!r:.80}"
+        raise UserError(f"properties.{wrong[0]}: must be text or a number, got {found}")
     signature = ModelBundle.open(bundle.path).signature
     digest = signature.files[MODEL_FILE]["sha256"]
     registration = Registration(
@@ -98,26 +105,55 @@ def register_bundle(
         service_account_name=service_account_name,
         properties={"sha256": digest, **(properties or {})},
     )
-    model_id, version_id = asyncio.run(_register(registry.rstrip("/"), registration))
-    print(f"{registry}: model {model_name}, version {registration.version}: {registration.uri}")
+    model_id, version_id, api = asyncio.run(_register(registry.rstrip("/"), registration))
+    print(f"{registry} (API {api}): model {model_name}, version {registration.version}: {registration.uri}")
     return model_id, version_id, registration.version
 
 
-async def _register(registry: str, registration: Registration) -> tuple[str, str]:
-    """Create what is missing of model, version and artifact; return the IDs of the model and the version."""
+async def _register(registry: str, registration: Registration) -> tuple[str, str, str]:
+    """Create what is missing of model, version and artifact; return the IDs of the first two and the API version."""
     try:
         import aiohttp
         from model_registry.core import ModelRegistryAPIClient
         from model_registry.types import ModelArtifact, ModelVersion, RegisteredModel
-        from mr_openapi import Configuration
-        from mr_openapi.exceptions import ApiException
+        from mr_openapi import ApiClient, Configuration, ModelRegistryServiceApi
+        from mr_openapi.exceptions import ApiException, NotFoundException
     except ImportError as error:
         raise MissingExtraError("model-registry", "registry") from error
     token = SERVICE_ACCOUNT_DIR / "token"
     configuration = Configuration(host=registry, access_token=token.read_text() if token.is_file() else None)
     configuration.retries = _RETRIES
-    client = ModelRegistryAPIClient(configuration)
+
+    class VersionedApiClient(ApiClient):  # type: ignore[misc]
+        api = _API_VERSIONS[0]
+
+        async def call_api(self, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
+            versioned = url.replace(_API.format(_API_VERSIONS[0]), _API.format(self.api), 1)
+            return await super().call_api(method, versioned, *args, **kwargs)
+
+    class Client(ModelRegistryAPIClient):  # type: ignore[misc]
+        @asynccontextmanager
+        async def get_client(self) -> AsyncIterator[ModelRegistryServiceApi]:
+            api_client = VersionedApiClient(self.config)
+            try:
+                yield ModelRegistryServiceApi(api_client)
+            finally:
+                await api_client.close()
+
+    async def is_served(api: str) -> bool:
+        VersionedApiClient.api = api
+        async with client.get_client() as service:
+            try:
+                await service.get_registered_models(page_size="1")
+            except NotFoundException:
+                return False
+        return True
+
+    client = Client(configuration)
     try:
+        if not await is_served(_API_VERSIONS[0]) and not await is_served(_API_VERSIONS[1]):
+            paths = " nor ".join(_API.format(api) for api in _API_VERSIONS)
+            raise KfpMindSporeError(f"{registry}: has neither {paths} of a Model Registry (404)")
         model = await client.get_registered_model_by_params(registration.name)
         if model is None:
             model = await client.upsert_registered_model(
@@ -155,4 +191,4 @@ async def _register(registry: str, registration: Registration) -> tuple[str, str
         raise KfpMindSporeError(f"{registry}: answered {error.status}: {error.body or error.reason}") from error
     except (aiohttp.ClientError, OSError) as error:
         raise KfpMindSporeError(f"{registry}: no answer ({error or type(error).__name__})") from error
-    return str(model.id), str(version.id)
+    return str(model.id), str(version.id), VersionedApiClient.api

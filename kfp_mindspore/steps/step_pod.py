@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.errors import KfpMindSporeError
+from kfp_mindspore.errors import KfpMindSporeError, NotFoundError
 
 if TYPE_CHECKING:
     from kfp_mindspore.kube.cluster import Cluster
@@ -28,12 +28,34 @@ class StepPod:
         run_id: ID of the run; empty if the pod has no such label.
         workflow: Owner reference to the run's Workflow; None if the pod has none.
         image: Image of the step.
+        cluster: The cluster.
+        name: Name of the pod.
     """
 
     namespace: str
     run_id: str = ""
     workflow: Mapping[str, Any] | None = None
     image: str = ""
+    cluster: Cluster | None = field(default=None, compare=False, repr=False)
+    name: str = ""
+
+    def is_deleted(self) -> bool:
+        """Return whether the pod is being deleted or gone: the node is drained, and the run goes on.
+
+        Argo terminates a run by signals to the processes of its pods, which it does not delete. One short request: a
+        terminated step has half a second left.
+        """
+        if self.cluster is None:
+            return False
+        from kfp_mindspore.kube.resources import PODS
+
+        try:
+            metadata = self.cluster.get(PODS, self.name, self.namespace)["metadata"]
+        except NotFoundError:
+            return True
+        except KfpMindSporeError:
+            return False
+        return "deletionTimestamp" in metadata
 
     def has_run(self, metadata: Mapping[str, Any]) -> bool:
         """Return whether an object belongs to the run of this pod: by its label, or by its owner."""
@@ -74,4 +96,6 @@ def read_step_pod(cluster: Cluster) -> StepPod | None:
         run_id=(metadata.get("labels") or {}).get(RUN_LABEL, ""),
         workflow={field: workflow[field] for field in fields} if workflow else None,
         image=next((entry.get("image", "") for entry in containers if entry.get("name") == _STEP_CONTAINER), ""),
+        cluster=cluster,
+        name=name,
     )

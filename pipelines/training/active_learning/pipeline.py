@@ -41,7 +41,7 @@ def active_learning(
         service_account: Service account of the service's pods, with the credentials of the model's store.
     """
     from kfp_mindspore.components import export_mindir, load_dataset, select_samples, train_msjob
-    from kfp_mindspore.pipelines.training.shared.deployment import deploy_if_passed
+    from kfp_mindspore.pipelines.shared.deployment import deploy_if_passed
 
     def train(labelled):
         return train_msjob(

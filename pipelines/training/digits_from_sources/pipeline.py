@@ -43,7 +43,7 @@ def digits_from_sources(
         service_account: Service account of the service's pods, with the credentials of the model's store.
     """
     from kfp_mindspore.components import build_image, load_dataset, train_msjob
-    from kfp_mindspore.pipelines.training.shared.deployment import deploy_if_passed
+    from kfp_mindspore.pipelines.shared.deployment import deploy_if_passed
 
     built = build_image(files=files, destination=destination, base=base, registry=registry).set_caching_options(False)
     dataset = load_dataset(name="digits").outputs["dataset"]

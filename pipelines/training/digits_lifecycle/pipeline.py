@@ -33,7 +33,7 @@ def digits_lifecycle(
         smoke_samples: Number of held-out samples that the smoke test sends by each protocol.
     """
     from kfp_mindspore.components import load_dataset, train_msjob
-    from kfp_mindspore.pipelines.training.shared.deployment import deploy_if_passed
+    from kfp_mindspore.pipelines.shared.deployment import deploy_if_passed
 
     dataset = load_dataset(name="digits").outputs["dataset"]
     training = train_msjob(

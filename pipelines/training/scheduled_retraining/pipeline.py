@@ -37,7 +37,7 @@ def scheduled_retraining(
         canary: Percentage of the requests that the new version gets during its test, 1 to 99.
         registry: Address of Kubeflow's Model Registry, in which a deployed model is registered; default none.
     """
-    from kfp_mindspore.pipelines.training.shared.retraining import retrain
+    from kfp_mindspore.pipelines.shared.retraining import retrain
 
     retrain(
         data=data,

@@ -33,7 +33,7 @@ def vit(
         service_account: Service account of the service's pods, with the credentials of the model's store.
     """
     from kfp_mindspore.components import load_dataset, train_msjob
-    from kfp_mindspore.pipelines.training.shared.deployment import deploy_if_passed
+    from kfp_mindspore.pipelines.shared.deployment import deploy_if_passed
 
     data = load_dataset(name=dataset, limit=limit).outputs["dataset"]
     training = train_msjob(

@@ -35,7 +35,7 @@ def wide_deep(
         service_account: Service account of the service's pods, with the credentials of the model's store.
     """
     from kfp_mindspore.components import load_dataset, train_msjob
-    from kfp_mindspore.pipelines.training.shared.deployment import deploy_if_passed
+    from kfp_mindspore.pipelines.shared.deployment import deploy_if_passed
 
     data = load_dataset(name=dataset, split=split).outputs["dataset"]
     training = train_msjob(
