@@ -14,8 +14,18 @@ from kfp_mindspore.images.plan import ImageOptions
 from kfp_mindspore.images.runtime_wheel import CONSTRAINTS_FILE, DISTRIBUTION, read_constraints, read_wheel
 
 DEFAULT_BASE = "docker.io/library/python:3.11-slim-bookworm"
-DEFAULT_EXTRAS = ("artifacts", "images", "kubernetes", "pipelines", "train")
-KNOWN_EXTRAS = (*DEFAULT_EXTRAS, "gcs", "notebook", "operator", "registry", "serving", "storage", "tracing")
+DEFAULT_EXTRAS = ("artifacts", "data", "images", "kubernetes", "pipelines", "train")
+KNOWN_EXTRAS = (
+    *DEFAULT_EXTRAS,
+    "gcs",
+    "notebook",
+    "operator",
+    "registry",
+    "serving",
+    "storage",
+    "tracing",
+    "workloads",
+)
 DEVICES = ("cpu", "all")
 PIP_SECRET = "pip"
 _WITH_MINDSPORE = {"train", "serving"}

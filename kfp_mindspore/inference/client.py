@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, UserError, ValidationError, WaitTimeoutError
 from kfp_mindspore.inference.backends.base import ServingBackend
 from kfp_mindspore.inference.predict import predict
-from kfp_mindspore.inference.service import Service, ServiceStatus, list_name_errors
+from kfp_mindspore.inference.service import Service, ServiceStatus, check_canary, list_name_errors
 from kfp_mindspore.local.lease import Lease
 from kfp_mindspore.settings import BACKEND_VARIABLE, KSERVE, KUBERNETES, LOCAL, get_backend_name
 
@@ -72,11 +72,7 @@ class InferenceClient:
         """
         service = replace(service, namespace=service.namespace or self.namespace)
         service.validate()
-        if type(canary) is not int or not 0 <= canary <= 99:
-            raise ValidationError(
-                [f"canary: must be a percentage of 1 to 99, or 0 for none, got {canary!r}"],
-                subject=f"service {service.name}",
-            )
+        check_canary(canary, service.name)
         # No span: nearly all of the time is the server's start-up, which a run counts as overhead.
         return self.backend.deploy(service, wait_seconds=wait_seconds, lease=lease, canary=canary)
 
@@ -184,7 +180,7 @@ class InferenceClient:
             timeout: Timeout of each request of 64 samples, in seconds.
 
         Returns:
-            Arrays of shape (N, …) by output name.
+            Arrays of shape (N, …) by output name. Texts are `str`; values that are not UTF-8 are bytes.
 
         Raises:
             NotFoundError: The service does not exist.

@@ -196,6 +196,15 @@ def is_same_version(text: str, service: Service) -> bool:
     return record_service(replace(recorded, run="")) == record_service(replace(service, run=""))
 
 
+def keep_location(text: str, service: Service) -> Service:
+    """Return the service with the recorded location of its bundle, if nothing else of the record but the run differs.
+
+    Bundles with equal digests are the same model wherever they are.
+    """
+    kept = replace(service, model_dir=restore_service(text, service.name, service.namespace).model_dir)
+    return kept if service.digest and is_same_version(text, kept) else service
+
+
 def _resolve_uri(service: Service) -> str:
     uri = str(service.model_dir)
     match = _URI.fullmatch(uri)

@@ -57,7 +57,7 @@ def predict(
         timeout: Timeout of each request in seconds.
 
     Returns:
-        Arrays of shape (N, …) by output name.
+        Arrays of shape (N, …) by output name. Texts are `str`; values that are not UTF-8 are bytes.
 
     Raises:
         UserError: An input is missing, unknown, empty, of another length or cannot be converted.
@@ -70,7 +70,12 @@ def predict(
         raise rest.RequestError(f"{url}: model {name} describes no inputs or outputs")
     arrays = _convert_inputs(inputs, specs, name)
     address = target.rstrip("/") or url
-    return predict_parts(lambda part: predict_v2(address, name, part, outputs, timeout), arrays, rows)
+    answers = predict_parts(lambda part: predict_v2(address, name, part, outputs, timeout), arrays, rows)
+    for spec in outputs:
+        if spec.dtype == BYTES:
+            texts = answers[spec.name]
+            texts.ravel()[:] = [_decode(value) for value in texts.flat]
+    return answers
 
 
 def predict_parts(
@@ -142,6 +147,13 @@ def to_array(values: Any, spec: TensorSpec) -> NDArray[Any]:
         return np.asarray(values, dtype=np.dtype(spec.dtype))
     except (TypeError, ValueError) as error:
         raise rest.RequestError(f"output {spec.name}: not an array of {spec.dtype} ({error})") from None
+
+
+def _decode(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
 
 
 def _to_bytes(value: Any) -> bytes:

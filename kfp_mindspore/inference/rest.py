@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 from typing import Any
 from urllib.parse import urlsplit
 
 from kfp_mindspore.errors import KfpMindSporeError, UserError
+from kfp_mindspore.settings import SERVICE_TOKEN_VARIABLE
 
 _SHOWN_CHARACTERS = 500
 
@@ -21,14 +23,15 @@ class RequestError(KfpMindSporeError):
     """
 
     def __init__(self, message: str, *, status: int = 0) -> None:
-        super().__init__(message)
+        hint = f"Set {SERVICE_TOKEN_VARIABLE} to a token of the server." if status == 401 else ""
+        super().__init__(message, hint=hint)
         self.status = status
 
 
 def request_json(method: str, url: str, body: Any = None, *, timeout: float = 60.0) -> Any:
     """Send a request and return the JSON of its response.
 
-    Proxies of the environment are not used.
+    Proxies of the environment are not used. The token in KFP_MINDSPORE_SERVICE_TOKEN, if any, is sent as bearer token.
 
     Args:
         method: `GET` or `POST`.
@@ -37,7 +40,7 @@ def request_json(method: str, url: str, body: Any = None, *, timeout: float = 60
         timeout: Seconds, for the connection and for each read.
 
     Raises:
-        UserError: The address is invalid.
+        UserError: The address or the token is invalid.
         RequestError: The request failed, or its response was not 200 with JSON.
     """
     parts = urlsplit(url)
@@ -48,6 +51,10 @@ def request_json(method: str, url: str, body: Any = None, *, timeout: float = 60
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     content = None if body is None else json.dumps(body, allow_nan=False).encode()
     headers = {"Accept": "application/json", **({} if content is None else {"Content-Type": "application/json"})}
+    if token := os.environ.get(SERVICE_TOKEN_VARIABLE, "").strip():
+        if not (token.isascii() and token.isprintable()):
+            raise UserError(f"{SERVICE_TOKEN_VARIABLE}: must be one token of printable ASCII characters")
+        headers["Authorization"] = f"Bearer {token}"
     try:
         connection.request(method, path, content, headers)
         response = connection.getresponse()

@@ -18,6 +18,22 @@ GRPC_PORT = 8081
 MODEL_DIRECTORY = "/mnt/models"
 # Startup deadline of loading and warm-up; KServe's progress deadline of a rollout is the same.
 STARTUP_SECONDS = 600
+_GRACE_FLAG = "--grace_period=20"
+# Comments of the manifest, each after a line that it has once: access control is off by default.
+_COMMENTS = {
+    f"    - {_GRACE_FLAG}\n": """\
+    # Access, see docs/serving.md: bearer tokens, and load, unload and metrics on a port of their own, which then is
+    # prometheus.kserve.io/port, too.
+    # - --token-file=/etc/mindsporeserver/tokens
+    # - --management-port=8082
+""",
+    "      mountPath: /tmp\n": """\
+    # - {name: tokens, mountPath: /etc/mindsporeserver, readOnly: true}
+""",
+    "      sizeLimit: 1Gi\n": """\
+  # - {name: tokens, secret: {secretName: mindsporeserver-tokens, defaultMode: 0440}}
+""",
+}
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
@@ -64,6 +80,16 @@ def build_serving_runtime(
     }
 
 
+def render_serving_runtime(manifest: dict[str, Any]) -> str:
+    """Return a manifest of `build_serving_runtime` as YAML, with the options of access as comments."""
+    import yaml
+
+    text = yaml.safe_dump(manifest, sort_keys=False, width=120)
+    for line, comment in _COMMENTS.items():
+        text = text.replace(line, line + comment, 1)
+    return text
+
+
 def _build_container(image: str) -> dict[str, Any]:
     return {
         "name": "kserve-container",
@@ -77,7 +103,7 @@ def _build_container(image: str) -> dict[str, Any]:
             f"--grpc_port={GRPC_PORT}",
             # kube-proxy routes new connections to a terminating pod for some time; together less than the pod's 30 s.
             "--drain_seconds=5",
-            "--grace_period=20",
+            _GRACE_FLAG,
         ],
         # Liveness succeeds during the import of MindSpore, readiness once every batch size is compiled. The startup
         # probe is the deadline, and its period of 1 s bounds the delay of readiness.

@@ -9,8 +9,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from kfp_mindspore.errors import ValidationError
+from kfp_mindspore.errors import NotFoundError, UserError, ValidationError
 from kfp_mindspore.kube.names import list_namespace_errors
+from kfp_mindspore.settings import KUBERNETES, LOCAL
 
 LOOPBACK = "127.0.0.1"
 INITIALIZER = "initializer"
@@ -66,7 +67,8 @@ class Service:
         storage_secret: With `download="server"`: Secret whose keys are its environment, such as AWS_ACCESS_KEY_ID,
             AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL.
         pod_labels: Labels of the pods on a cluster, such as {"sidecar.istio.io/inject": "false"}.
-        digest: Digest of the bundle; a new digest at the same URI is a new version.
+        digest: Digest of the bundle; a new digest at the same URI is a new version, the digest of the version that
+            serves at another URI is not.
         run: The pipeline run that deploys it; recorded only.
     """
 
@@ -209,6 +211,41 @@ def list_name_errors(name: Any, namespace: Any) -> list[str]:
             f"digit, got {name!r}"
         )
     return [*errors, *list_namespace_errors("namespace", namespace)]
+
+
+def check_canary(percent: int, name: str = "") -> None:
+    """Refuse an invalid canary percentage for the service `name`.
+
+    Raises:
+        ValidationError: It is no integer from 0, for none, to 99.
+    """
+    if type(percent) is not int or not 0 <= percent <= 99:
+        raise ValidationError(
+            [f"canary: must be a percentage of 1 to 99, or 0 for none, got {percent!r}"],
+            subject=f"service {name}" if name else "service",
+        )
+
+
+def format_command(verb: str, name: str, namespace: str, backend: str) -> str:
+    """Return a command for a service, such as `kfp-mindspore service logs digits -n team --backend kubernetes`."""
+    return f"kfp-mindspore service {verb} {name} -n {namespace}" + (f" --backend {backend}" if backend else "")
+
+
+def make_missing_error(name: str, namespace: str, backend: str) -> NotFoundError:
+    """Return the error of a service that a backend does not have."""
+    return NotFoundError(
+        f"service {name} does not exist in namespace {namespace}",
+        hint=f"These exist: kfp-mindspore service list -A --backend {backend}. The other backend is "
+        f"{LOCAL if backend == KUBERNETES else KUBERNETES}.",
+    )
+
+
+def make_canary_error(name: str, namespace: str, backend: str) -> UserError:
+    """Return the error of a deployment to a service that has a canary."""
+    return UserError(
+        f"service {name}: has a canary",
+        hint=f"End it first: {format_command('promote', name, namespace, backend)}, or rollback.",
+    )
 
 
 def suggest_name(model_dir: str | Path) -> str:

@@ -42,10 +42,11 @@ def build_application(name: str, stable: str, canary: str, percent: int) -> Star
         if path is None:
             return JSONResponse({"error": "the body must be JSON with instances (V1) or inputs (V2)"}, 404)
         url = canary if random.random() * 100 < percent else stable
+        headers = {"Content-Type": "application/json"}
+        if (authorization := request.headers.get("authorization")) is not None:
+            headers["Authorization"] = authorization
         try:
-            response = await client.post(
-                f"{url}{path}", content=await request.body(), headers={"Content-Type": "application/json"}
-            )
+            response = await client.post(f"{url}{path}", content=await request.body(), headers=headers)
         except httpx.HTTPError as error:
             return JSONResponse({"error": f"{url}: {error or type(error).__name__}"}, 502)
         return Response(response.content, response.status_code, media_type=response.headers.get("content-type"))

@@ -97,6 +97,21 @@ class ProcessIdentity:
         return False
 
 
+def read_cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process and its descendants, ended children included; 0 when it is gone."""
+    try:
+        process = psutil.Process(pid)
+        own = process.cpu_times()
+        total = own.user + own.system + own.children_user + own.children_system
+    except psutil.NoSuchProcess:
+        return 0.0
+    for child in _list_children(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = child.cpu_times()
+            total += times.user + times.system
+    return float(total)
+
+
 def spawn_detached(
     argv: Sequence[str], *, cwd: Path | str | None = None, env: Mapping[str, str] | None = None, log: Path
 ) -> ProcessIdentity:

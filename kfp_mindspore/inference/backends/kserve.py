@@ -26,11 +26,12 @@ from kfp_mindspore.inference.backends.kserve_status import (
 )
 from kfp_mindspore.inference.manifest import PREVIOUS_ANNOTATION, SERVICE_ANNOTATION, STOP_ANNOTATION
 from kfp_mindspore.inference.manifest import VERSION_ANNOTATION as VERSION
-from kfp_mindspore.inference.service import Service, ServiceStatus
+from kfp_mindspore.inference.service import Service, ServiceStatus, make_canary_error, make_missing_error
 from kfp_mindspore.kube.cluster import Cluster
 from kfp_mindspore.kube.errors import ForbiddenError
 from kfp_mindspore.kube.resources import PODS, Resource
 from kfp_mindspore.local.lease import Lease
+from kfp_mindspore.settings import KUBERNETES
 
 SERVICES = Resource("serving.kserve.io", "v1beta1", "inferenceservices", "InferenceService")
 GRAPHS = Resource("serving.kserve.io", "v1alpha1", "inferencegraphs", "InferenceGraph")
@@ -82,8 +83,9 @@ class KServeBackend(ServingBackend):
     def deploy(self, service: Service, *, wait_seconds: float, lease: Lease | None, canary: int = 0) -> ServiceStatus:
         """Apply a service, or its canary, and return once the new version serves.
 
-        The same service again is no new rollout. When the new version fails, the InferenceService is restored to the
-        version before, or deleted if this deployment created it. A lease has no effect: the service outlives its run.
+        The same service again is no new rollout, nor is an equal digest at another URI: the service keeps its URI. When
+        the new version fails, the InferenceService is restored to the version before, or deleted if this deployment
+        created it. A lease has no effect: the service outlives its run.
         """
         current = self._find(SERVICES, service.name, service.namespace)
         if current is not None and manifest.MANAGER_LABEL not in (current["metadata"].get("labels") or {}):
@@ -92,6 +94,7 @@ class KServeBackend(ServingBackend):
                 hint=f"Choose another name, or label it to hand it over: kubectl label -n {service.namespace} "
                 f"inferenceservice {service.name} {_OWN_LABEL}",
             )
+        service = self._keep_location(current, service)
         has_canary = self._find(SERVICES, f"{service.name}-canary", service.namespace) is not None
         # After its promotion, the canary of a retried step is the version that serves.
         is_promoted = not has_canary and current is not None and is_version_of(current, service)
@@ -99,10 +102,7 @@ class KServeBackend(ServingBackend):
             self._deploy_canary(service, canary, current, wait_seconds)
         else:
             if has_canary:
-                raise UserError(
-                    f"service {service.name}: has a canary",
-                    hint=f"End it first: kfp-mindspore service promote {service.name}, or rollback.",
-                )
+                raise make_canary_error(service.name, service.namespace, KUBERNETES)
             self._deploy_stable(service, current, wait_seconds)
         return self.get(service.name, service.namespace)
 
@@ -178,6 +178,13 @@ class KServeBackend(ServingBackend):
         self._delete(namespace, (SERVICES, name))
         self._wait_gone(namespace, name)
 
+    def _keep_location(self, current: Document | None, service: Service) -> Service:
+        """Return the service at the URI of a version that serves an equal bundle: another URI would be a rollout."""
+        recorded = get_annotations(current).get(SERVICE_ANNOTATION) if current is not None else None
+        if current is None or not recorded or is_stopped(current) or not self._is_serving(current):
+            return service
+        return manifest.keep_location(recorded, service)
+
     def _deploy_stable(
         self, service: Service, current: Document | None, wait_seconds: float, *, keep_previous: bool = True
     ) -> None:
@@ -206,6 +213,7 @@ class KServeBackend(ServingBackend):
     def _deploy_canary(self, service: Service, percent: int, stable: Document, wait_seconds: float) -> None:
         name, namespace = service.name, service.namespace
         current = self._find(SERVICES, manifest.name_canary(name), namespace)
+        service = self._keep_location(current, service)
         before = get_annotations(current) if current else {}
         version = max(int(get_annotations(stable).get(VERSION) or 0), int(before.get(VERSION) or 0)) + 1
         if current is not None and is_version_of(current, service):
@@ -312,10 +320,7 @@ class KServeBackend(ServingBackend):
 
     def _get(self, name: str, namespace: str) -> Document:
         if (document := self._find(SERVICES, name, namespace)) is None:
-            raise NotFoundError(
-                f"service {name} does not exist in namespace {namespace}",
-                hint="`kfp-mindspore service list` lists the services.",
-            )
+            raise make_missing_error(name, namespace, KUBERNETES)
         return document
 
     def _is_serving(self, document: Document) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
+import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -17,9 +18,16 @@ from kfp_mindspore.inference.backends.base import ServingBackend
 from kfp_mindspore.inference.backends.local_rollout import LocalRollout, ServerOptions
 from kfp_mindspore.inference.backends.state import ServerSpec, ServiceDirectory, VersionDirectory
 from kfp_mindspore.inference.backends.versions import discard, end_version, get_status, read_logs
-from kfp_mindspore.inference.service import CanaryStatus, Service, ServiceState, ServiceStatus
+from kfp_mindspore.inference.service import (
+    CanaryStatus,
+    Service,
+    ServiceState,
+    ServiceStatus,
+    make_canary_error,
+    make_missing_error,
+)
 from kfp_mindspore.local.lease import Lease, is_lease_held
-from kfp_mindspore.settings import LEASE_VARIABLE
+from kfp_mindspore.settings import LEASE_VARIABLE, LOCAL
 
 CANARY = "canary"
 TRAFFIC = "traffic"
@@ -57,8 +65,9 @@ class LocalServing(ServingBackend):
     def deploy(self, service: Service, *, wait_seconds: float, lease: Lease | None, canary: int = 0) -> ServiceStatus:
         """Start a service, its new version or its canary, and return when it is ready.
 
-        When the old version listens on the requested port, the new one first becomes ready on another port and then
-        moves to the requested one, with a gap of its start-up time.
+        A bundle with the digest of the version that serves starts nothing, wherever it is, unless another field of the
+        service or its lease differs. When the old version listens on the requested port, the new one first becomes
+        ready on another port and then moves to the requested one, with a gap of its start-up time.
         """
         bundle = _open_bundle(service)
         _check_flags(service)
@@ -74,13 +83,13 @@ class LocalServing(ServingBackend):
         service = dataclasses.replace(service, model_dir=bundle.path.absolute())
         with directory.lock():
             current = directory.current
+            has_canary = self._get_hidden(service.name, service.namespace, CANARY).current is not None
+            if not has_canary and current is not None and _is_version_of(current, service, lease_path):
+                return self.get(service.name, service.namespace)
             if canary and current is not None and not get_status(current).is_finished:
                 self._deploy_canary(service, bundle, current, canary, lease_path, wait_seconds)
-            elif self._get_hidden(service.name, service.namespace, CANARY).current is not None:
-                raise UserError(
-                    f"service {service.name}: has a canary",
-                    hint=f"End it first: kfp-mindspore service promote {service.name}, or rollback.",
-                )
+            elif has_canary:
+                raise make_canary_error(service.name, service.namespace, LOCAL)
             else:
                 _sweep(directory)
                 try:
@@ -250,11 +259,19 @@ class LocalServing(ServingBackend):
     def _get_current(self, name: str, namespace: str) -> VersionDirectory:
         current = self._get_directory(name, namespace).current
         if current is None:
-            raise NotFoundError(
-                f"service {name} does not exist in namespace {namespace}",
-                hint="`kfp-mindspore service list` lists the services.",
-            )
+            raise make_missing_error(name, namespace, LOCAL)
         return current
+
+
+def _is_version_of(version: VersionDirectory, service: Service, lease: str | None) -> bool:
+    """Return whether a version serves an equal bundle in the same way, whichever run deployed it."""
+    spec = version.read_spec()
+    if not service.digest or spec.lease != lease:
+        return False
+    recorded = {**spec.service, "model_dir": str(service.model_dir), "run": service.run}
+    given = {**dataclasses.asdict(service), "model_dir": str(service.model_dir)}
+    # As JSON: a tuple is read back as a list.
+    return json.loads(json.dumps(given)) == recorded and get_status(version).ready
 
 
 def _open_bundle(service: Service) -> ModelBundle:

@@ -11,16 +11,20 @@ from collections.abc import Iterator
 from kfp_mindspore.errors import ProcessFailedError, UserError, WaitTimeoutError
 from kfp_mindspore.inference import rest
 from kfp_mindspore.inference.backends.state import ServerState, VersionDirectory
-from kfp_mindspore.inference.service import ServiceState, ServiceStatus
+from kfp_mindspore.inference.service import ServiceState, ServiceStatus, format_command
 from kfp_mindspore.local.logs import LogReader, read_last_lines
-from kfp_mindspore.local.process import ProcessIdentity
+from kfp_mindspore.local.process import ProcessIdentity, read_cpu_seconds
 from kfp_mindspore.local.supervisor import end_supervisor, start_supervisor
-from kfp_mindspore.settings import EVENTS_VARIABLE, LEASE_VARIABLE, STEP_VARIABLE
+from kfp_mindspore.settings import CALLER_TMPDIR_VARIABLE, EVENTS_VARIABLE, LEASE_VARIABLE, LOCAL, STEP_VARIABLE
 
 SUPERVISOR_MODULE = "kfp_mindspore.inference.backends.supervisor"
 _LAST_LINES = 20
 _POLL_SECONDS = 0.02
 _FOLLOW_SECONDS = 0.1
+# A server that uses this share of one core in each period is waited for beyond the timeout, up to the factor.
+_PROGRESS_SECONDS = 10.0
+_PROGRESS_SHARE = 0.05
+_MAXIMUM_FACTOR = 5
 
 
 def start_version(version: VersionDirectory, deadline: float, wait_seconds: float) -> None:
@@ -40,6 +44,8 @@ def _wait_for_server(
     version: VersionDirectory, supervisor: ProcessIdentity, deadline: float, wait_seconds: float
 ) -> None:
     name = version.read_spec().name
+    limit = deadline + (_MAXIMUM_FACTOR - 1) * wait_seconds
+    progress = _Progress(min(_PROGRESS_SECONDS, wait_seconds / 2))
     while True:
         # Checked before the state, so that the last state of a supervisor is still read.
         alive = supervisor.is_alive()
@@ -49,13 +55,45 @@ def _wait_for_server(
         if not alive or (state is not None and state.state in (ServiceState.FAILED, ServiceState.STOPPED)):
             why = state.message if state is not None and state.message else "its supervisor ended"
             raise ProcessFailedError(f"service {name}: {why}", log=_read_last_lines(version))
-        if time.monotonic() >= deadline:
+        server = state.server if state is not None else None
+        progress.update((server or supervisor).pid)
+        now = time.monotonic()
+        if now >= limit or (now >= deadline and not progress.is_made):
+            waited = f" and {now - deadline:.0f} s more" if now - deadline >= 1 else ""
             raise WaitTimeoutError(
-                f"service {name}: not ready within {wait_seconds:g} s",
+                f"service {name}: not ready within {wait_seconds:g} s{waited}; "
+                f"its server used {progress.cpu_seconds:.1f} s of CPU time",
                 log=_read_last_lines(version),
                 hint="Increase the timeout if it is still loading according to its last lines.",
             )
         time.sleep(_POLL_SECONDS)
+
+
+class _Progress:
+    """Progress of a server that starts: whether it uses the CPU, of which a busy machine gives it little.
+
+    Args:
+        period: Seconds between two measurements.
+    """
+
+    def __init__(self, period: float) -> None:
+        self._period = period
+        self._measured_at = time.monotonic()
+        self._pid = 0
+        self.cpu_seconds = 0.0
+        self.is_made = True
+
+    def update(self, pid: int) -> None:
+        """Measure the CPU time of a process if the period is over."""
+        elapsed = time.monotonic() - self._measured_at
+        if elapsed < self._period:
+            return
+        used = read_cpu_seconds(pid)
+        # The start of the server by its supervisor is progress too.
+        is_new, self._pid = pid != self._pid, pid
+        self.is_made = is_new or used - self.cpu_seconds >= _PROGRESS_SHARE * elapsed
+        self.cpu_seconds = used
+        self._measured_at += elapsed
 
 
 def _read_last_lines(version: VersionDirectory) -> list[str]:
@@ -65,7 +103,11 @@ def _read_last_lines(version: VersionDirectory) -> list[str]:
 def _make_environment() -> dict[str, str]:
     # The spec names the lease; events of a service do not belong to the step that deployed it.
     dropped = (LEASE_VARIABLE, EVENTS_VARIABLE, STEP_VARIABLE)
-    return {name: value for name, value in os.environ.items() if name not in dropped}
+    environment = {name: value for name, value in os.environ.items() if name not in dropped}
+    if (temporary := environment.pop(CALLER_TMPDIR_VARIABLE, None)) is not None:
+        # That of the run is removed at its end.
+        environment["TMPDIR"] = temporary
+    return environment
 
 
 def end_version(version: VersionDirectory) -> None:
@@ -111,7 +153,8 @@ def get_status(version: VersionDirectory) -> ServiceStatus:
     state = version.read_state()
     if state is None:
         raise UserError(
-            f"{version.path}: its state is lost", hint=f"Remove it: kfp-mindspore service delete {spec.name}"
+            f"{version.path}: its state is lost",
+            hint=f"Remove it: {format_command('delete', spec.name, spec.namespace, LOCAL)}",
         )
     kind, message = state.state, state.message
     is_finished = kind in (ServiceState.STOPPED, ServiceState.FAILED)

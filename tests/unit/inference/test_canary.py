@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,32 @@ def test_splitter_reports_a_server_that_does_not_respond(free_port: int) -> None
     client = TestClient(build_application(NAME, address, address, 50))
     response = client.post("/", json={"instances": [[0.0]]})
     assert (response.status_code, address in response.json()["error"]) == (502, True)
+
+
+def test_splitter_forwards_the_token_only(free_port: int) -> None:
+    found: list[dict[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            found.append({name.lower(): value for name, value in self.headers.items()})
+            self.send_response(401)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", free_port), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        address = f"http://127.0.0.1:{free_port}"
+        client = TestClient(build_application(NAME, address, address, 50))
+        for headers in ({}, {"Authorization": "Bearer a", "Cookie": "b"}):
+            assert client.post("/", json={"instances": [[0.0]]}, headers=headers).status_code == 401
+        server.shutdown()
+        thread.join()
+    assert [headers.get("authorization") for headers in found] == [None, "Bearer a"]
+    assert not any("cookie" in headers for headers in found)
 
 
 def test_canary_ends_with_its_run(world: LocalEnvironment, eventually: Callable[..., Any], tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from kfp_mindspore.inference import InferenceClient, KServeBackend, LocalServing
 from kfp_mindspore.inference.rest import is_ready, request_json
 from kfp_mindspore.inference.service import ServiceState
 from kfp_mindspore.local.process import ProcessIdentity
-from kfp_mindspore.settings import EVENTS_VARIABLE, STEP_VARIABLE
+from kfp_mindspore.settings import CALLER_TMPDIR_VARIABLE, EVENTS_VARIABLE, STEP_VARIABLE
 from mindsporeserver.options import add_arguments
 from tests.support.tiny_server import SERVER_FLAGS
 
@@ -257,10 +257,13 @@ def test_a_service_is_no_part_of_the_step_that_deployed_it(
     file = tmp_path / "events.jsonl"
     monkeypatch.setenv(EVENTS_VARIABLE, str(file))
     monkeypatch.setenv(STEP_VARIABLE, "deploy")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "of-the-run"))
+    monkeypatch.setenv(CALLER_TMPDIR_VARIABLE, str(tmp_path))
     status = shop.deploy()
     environment = Path(f"/proc/{status.pid}/environ").read_bytes()
     assert b"KFP_MINDSPORE_EVENTS" not in environment
     assert b"KFP_MINDSPORE_STEP" not in environment
+    assert f"TMPDIR={tmp_path}\0".encode() in environment, "the run's own is removed at its end"
     assert not file.exists(), "starting a server is no work of the step: a run counts it as overhead"
 
 
@@ -279,6 +282,19 @@ def test_not_ready_in_time(shop: Any) -> None:
     assert caught.value.exit_code == 1
     assert shop.find_processes() == []
     assert shop.connect().list() == []
+
+
+def test_a_server_that_starts_slowly_is_waited_for_while_it_uses_the_cpu(shop: Any) -> None:
+    assert shop.deploy("--busy=6", wait_seconds=4).ready
+
+
+def test_waiting_for_a_busy_server_is_bounded(shop: Any) -> None:
+    with pytest.raises(
+        WaitTimeoutError, match=r"not ready within 1 s and 4 s more; its server used .* s of CPU"
+    ) as caught:
+        shop.deploy("--busy=1000", wait_seconds=1)
+    assert caught.value.log == ("tiny server of digits starts",)
+    assert shop.find_processes() == []
 
 
 def test_a_server_that_stops_answering_is_not_ready(shop: Any) -> None:

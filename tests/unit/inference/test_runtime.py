@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import ValidationError
 from kfp_mindspore.inference import Service, build_inference_service, build_serving_runtime
 from kfp_mindspore.settings import PLACEHOLDER_SERVER_IMAGE
+from mindsporeserver.options import build_parser, read_options
 
 ROOT = Path(__file__).parents[3]
 SCHEMAS = Path(os.environ.get("KFP_MINDSPORE_CRDS", ROOT.parent / "shared" / "crds"))
@@ -116,6 +118,24 @@ def test_its_arguments_are_flags_of_the_server() -> None:
         "--drain_seconds=5",
         "--grace_period=20",
     ]
+
+
+def test_commented_options_are_valid_for_kserve_and_flags_of_the_server() -> None:
+    text = (ROOT / "serving" / "runtime.yaml").read_text()
+    options = re.compile(r"^( *)# (- .*\n)", re.MULTILINE)
+    runtime = yaml.safe_load(options.sub(r"\1\2", text))
+    jsonschema.Draft7Validator(read_schema("ClusterServingRuntime")).validate(runtime)
+    (container,) = runtime["spec"]["containers"]
+    added = container["args"][len(build_serving_runtime(IMAGE)["spec"]["containers"][0]["args"]) :]
+    assert added == ["--token-file=/etc/mindsporeserver/tokens", "--management-port=8082"]
+    found = read_options(build_parser().parse_args([*container["args"]]))
+    assert (found.token_file, found.management_port) == (Path("/etc/mindsporeserver/tokens"), 8082)
+    volumes = {volume["name"]: volume for volume in runtime["spec"]["volumes"]}
+    assert volumes["tokens"]["secret"] == {"secretName": "mindsporeserver-tokens", "defaultMode": 0o440}
+    assert {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]} == {
+        "tmp": "/tmp",
+        "tokens": "/etc/mindsporeserver",
+    }
 
 
 @pytest.mark.parametrize(
