@@ -91,6 +91,11 @@ PERMISSIONS: Mapping[Capability, tuple[Permission, ...]] = {
 CAPABILITIES: tuple[Capability, ...] = tuple(PERMISSIONS)
 
 
+def list_default_capabilities(*, has_builds: bool) -> list[Capability]:
+    """Return the capabilities for any pipeline; those of image builds are granted on request only."""
+    return [name for name in CAPABILITIES if has_builds or name != "images"]
+
+
 @dataclass(frozen=True)
 class ServiceAccount:
     """The service account of a run's steps.

@@ -16,6 +16,8 @@ from kfp_mindspore.local.lease import is_lease_held
 ACTIVE_FILE = "active"
 REPORT_FILE = "report.html"
 RESULT_FILE = "result.json"
+# Number of newest runs that the error of a missing one names.
+_HINT_RUNS = 5
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def get_run(name: str = "", home: Path | None = None) -> StoredRun:
     found = next((run for run in runs if name in ("", run.id)), None)
     if found is None:
         missing = f"{name}: no such run" if name else "no runs"
-        raise NotFoundError(missing, hint="See: kfp-mindspore runs list" if runs else "Start one: kfp-mindspore demo")
+        raise NotFoundError(missing, hint=_describe_ids([run.id for run in runs]))
     return found
 
 
@@ -106,6 +108,13 @@ def remove_run(run: StoredRun) -> None:
     if is_lease_held(run.directory / ACTIVE_FILE):
         raise UserError(f"run {run.id}: is running", hint="Wait for its end, or interrupt it with Ctrl-C.")
     shutil.rmtree(run.directory)
+
+
+def _describe_ids(ids: Sequence[str]) -> str:
+    if not ids:
+        return "Start one: kfp-mindspore demo"
+    more = f" and {len(ids) - _HINT_RUNS} more: kfp-mindspore runs list" if len(ids) > _HINT_RUNS else ""
+    return f"There are: {', '.join(ids[:_HINT_RUNS])}{more}"
 
 
 def _read_run(directory: Path) -> StoredRun:

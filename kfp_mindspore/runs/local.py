@@ -30,6 +30,7 @@ from kfp_mindspore.runs.spec import dump_spec
 from kfp_mindspore.runs.tracker import RunTracker
 from kfp_mindspore.settings import (
     BACKEND_VARIABLE,
+    CALLER_TMPDIR_VARIABLE,
     CODE_DIGEST_VARIABLE,
     EVENTS_VARIABLE,
     HOME_VARIABLE,
@@ -86,6 +87,7 @@ def run_local(
         UserError: The pipeline does not exist, or an argument is unknown, missing or has the wrong type.
         GateNotMetError: A step returned a false output `passed`.
         ProcessFailedError: A step failed; the last lines of its log are in the message.
+        KeyboardInterrupt: The run was interrupted; the message names its log and its report.
     """
     home = (home or files.get_home()).absolute()
     source, compiled = (str(pipeline), None) if isinstance(pipeline, (str, Path)) else ("", pipeline)
@@ -122,10 +124,10 @@ def run_local(
             _execute(result, environment, on_progress, on_log)
         except KeyboardInterrupt:
             result.state = "interrupted"
-            files.write_json(directory / RESULT_FILE, result.to_dict())
-            raise
-        finally:
             result.seconds = time.perf_counter() - begin
+            # A second Ctrl-C may end the clean-up.
+            files.write_json(directory / RESULT_FILE, result.to_dict())
+        finally:
             shutil.rmtree(directory / "tmp", ignore_errors=True)
     # Includes the termination of jobs and services.
     result.seconds = time.perf_counter() - begin
@@ -138,6 +140,9 @@ def run_local(
 
         result.report = write_report(result, directory / REPORT_FILE)
     files.write_json(directory / RESULT_FILE, result.to_dict())
+    if result.state == "interrupted":
+        lines = [f"Log: {directory / 'run.log'}", *([f"Report: {result.report}"] if result.report else [])]
+        raise KeyboardInterrupt("\n".join(lines))
     return result.check() if raise_on_error else result
 
 
@@ -153,7 +158,10 @@ def _execute(
     directory = result.directory
     tracker = RunTracker(result, directory / "events.jsonl", directory / "logs")
     log = LogReader(directory / "run.log")
-    with _start_process(directory, environment) as process:
+    with contextlib.ExitStack() as stack:
+        # Called last, after the process was terminated: the final states of an interrupted run.
+        stack.callback(lambda: tracker.read(final=True))
+        process = stack.enter_context(_start_process(directory, environment))
         has_exited = False
         while not has_exited:
             has_exited = process.poll() is not None
@@ -249,10 +257,12 @@ def _make_environment(directory: Path, home: Path, lease: Lease | None, project:
     if project is not None:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(project), os.environ.get("PYTHONPATH", "")]))
     environment = add_recorder(environment)
+    # Each step writes its code to a new directory in TMPDIR: outside the run it would be recorded as an input.
+    environment["TMPDIR"] = str(temporary)
     if lease is not None:
         environment.update(lease.environment)
-        # Each step leaves an empty directory in TMPDIR; kept services may still use the machine's.
-        environment["TMPDIR"] = str(temporary)
+    else:
+        environment[CALLER_TMPDIR_VARIABLE] = os.environ.get("TMPDIR", "")
     return environment
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from kfp_mindspore.errors import NotFoundError
+from kfp_mindspore.errors import KfpMindSporeError, MissingExtraError, NotFoundError, UserError
 from kfp_mindspore.inference.manifest import MODEL_FORMAT
 from kfp_mindspore.inference.store_account import ACCOUNTS, find_secret
 from kfp_mindspore.kube.errors import ForbiddenError, NotInstalledError
@@ -19,11 +19,13 @@ from kfp_mindspore.runs.access import (
     LAUNCHER_CONFIG,
     Capability,
     ServiceAccount,
+    list_default_capabilities,
     list_missing,
     list_permissions,
 )
+from kfp_mindspore.runs.data_sources import list_sources
 from kfp_mindspore.runs.image import list_placeholders
-from kfp_mindspore.runs.spec import PipelineSpec
+from kfp_mindspore.runs.spec import PipelineSpec, list_parameters
 
 if TYPE_CHECKING:
     from kfp_mindspore.kube.cluster import Cluster
@@ -114,22 +116,33 @@ def list_capabilities(spec: PipelineSpec) -> list[Capability]:
     return [capability for capability in CAPABILITIES if capability in found]
 
 
-def run_checks(cluster: Cluster, destination: Destination, spec: PipelineSpec | None = None) -> Iterator[CheckResult]:
+def run_checks(
+    cluster: Cluster,
+    destination: Destination,
+    spec: PipelineSpec | None = None,
+    arguments: Mapping[str, Any] | None = None,
+) -> Iterator[CheckResult]:
     """Yield the result of each check that the pipeline requires.
 
     Args:
         cluster: Client of the cluster.
         destination: Account and namespaces of the run.
-        spec: The compiled pipeline; None for the checks of any pipeline of this package.
+        spec: The compiled pipeline; None for the checks of any pipeline of this package, with those of image builds
+            where the destination has a namespace for them.
+        arguments: Arguments of the run by name; defaults are added.
 
     Raises:
         UnreachableError: The API server does not respond.
         ConfigurationError: No cluster is configured.
     """
-    capabilities = CAPABILITIES if spec is None else list_capabilities(spec)
-    if spec is not None:
+    if spec is None:
+        capabilities = list_default_capabilities(has_builds=bool(destination.namespaces.get("images")))
+    else:
+        capabilities = list_capabilities(spec)
         yield _check_images(spec)
     yield _check("account", _check_account, cluster, destination.account)
+    for uri in list_sources(spec, arguments or {}) if spec is not None else ():
+        yield _check("data", _check_data, cluster, destination.account.namespace, uri)
     for capability in capabilities:
         for api_version, kind in _DEFINITIONS.get(capability, ()):
             yield _check("definition", _check_definition, cluster, api_version, kind, _INSTALL[capability])
@@ -140,7 +153,7 @@ def run_checks(cluster: Cluster, destination: Destination, spec: PipelineSpec | 
     if "deployment" in capabilities:
         for namespace in destination.list_namespaces("deployment"):
             yield _check("runtime", _check_runtime, cluster, namespace)
-            yield _check("model store", _check_model_store, cluster, destination, namespace)
+            yield _check("model store", _check_model_store, cluster, destination, namespace, spec)
         yield _check("pipeline root", _check_root, cluster, destination, spec)
 
 
@@ -282,7 +295,30 @@ def _check_runtime(cluster: Cluster, namespace: str) -> CheckResult:
     )
 
 
-def _check_model_store(cluster: Cluster, destination: Destination, namespace: str) -> CheckResult:
+def _check_data(cluster: Cluster, namespace: str, uri: str) -> CheckResult:
+    """Try a source of data with the credentials that the steps of the namespace use."""
+    from kfp_mindspore.data.fetch import check_source
+    from kfp_mindspore.stores.artifact_store import PROTOCOLS
+    from kfp_mindspore.stores.config import open_run_source, open_source
+
+    is_stored = uri.partition("://")[0] in PROTOCOLS
+    access = open_run_source(uri, cluster, namespace, is_probe=True) if is_stored else open_source(uri)
+    try:
+        check_source(uri, access)
+    except MissingExtraError as error:
+        return CheckResult("data", "unknown", f"{uri}: {error.message} on this machine", error.hint)
+    except UserError as error:
+        # The step's environment is not that of this process.
+        is_known = access.has_secret or not is_stored
+        return CheckResult("data", "failed" if is_known else "unknown", error.message, error.hint)
+    except KfpMindSporeError as error:
+        return CheckResult("data", "unknown", error.message, "The store may be reachable from within the cluster only.")
+    return CheckResult("data", "passed", f"{uri} can be read")
+
+
+def _check_model_store(
+    cluster: Cluster, destination: Destination, namespace: str, spec: PipelineSpec | None
+) -> CheckResult:
     name, place = destination.model_account or "default", destination.account.namespace
     try:
         if secret := find_secret(cluster, name, namespace):
@@ -293,14 +329,15 @@ def _check_model_store(cluster: Cluster, destination: Destination, namespace: st
     except NotFoundError:
         message = f"namespace {namespace} has no service account {name}"
     flag = "" if namespace == place else f" {NAMESPACE_FLAGS['deployment']} {namespace}"
+    has_parameter = spec is None or any(parameter.name == "service_account" for parameter in list_parameters(spec))
+    given = "run with -p service_account=…" if has_parameter else "set service_account of deploy_kserve"
     return CheckResult(
         "model store",
         # A run may name another account, and a cloud may give the account an identity.
         "failed" if destination.model_account else "unknown",
         message,
         f"For s3:// and minio://: kfp-mindspore pipeline setup -n {place}{flag} --model-account "
-        f"{destination.model_account or 'model-reader'} --apply, then run with -p service_account=… and check with "
-        "--model-account.",
+        f"{destination.model_account or 'model-reader'} --apply, then {given} and check with --model-account.",
     )
 
 

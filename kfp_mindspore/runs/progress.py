@@ -82,11 +82,19 @@ class ProgressDisplay:
         detail = f", {step.describe()}" if step.is_done and step.describe() != step.state else ""
         if self._progress is not None:
             from rich.markup import escape
+            from rich.table import Table
 
             color = _COLORS.get(step.state, "default")
             outcome = f"{step.state}{seconds}"
-            line = f"[{color}]{_MARKS.get(step.state, ' ')}[/] {step.name:<{width}}  {outcome:<18}"
-            self._progress.console.print(line + escape(detail.removeprefix(", ")), overflow="ellipsis", no_wrap=True)
+            # A grid wraps the details in their own column.
+            line = Table.grid()
+            line.add_column(no_wrap=True)
+            line.add_column(overflow="fold")
+            line.add_row(
+                f"[{color}]{_MARKS.get(step.state, ' ')}[/] {step.name:<{width}}  {outcome:<18}",
+                escape(detail.removeprefix(", ")),
+            )
+            self._progress.console.print(line)
         else:
             self._print(f"{position} {step.name}: {step.state}{seconds and ' in' + seconds}{detail}")
 

@@ -42,6 +42,7 @@ class RemoteRun:
         created: Time of its creation, RFC 3339; empty if unknown.
         steps: State of each step that has started, by name.
         error: KFP's error message; empty for most failed runs.
+        is_terminated: Whether it was terminated; its state is FAILED then.
     """
 
     run_id: str
@@ -51,6 +52,7 @@ class RemoteRun:
     created: str = ""
     steps: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
+    is_terminated: bool = False
 
     @property
     def is_finished(self) -> bool:
@@ -108,6 +110,7 @@ def describe_run(host: str, run: Any) -> RemoteRun:
         created=_format_time(run.created_at),
         steps=steps,
         error=str(run.error.message or "") if run.error else "",
+        is_terminated=any(item.state == "CANCELING" for item in run.state_history or ()),
     )
 
 

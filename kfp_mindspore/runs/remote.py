@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.compat.lazy_kfp import import_kfp
@@ -23,9 +23,17 @@ from kfp_mindspore.runs.records import (
     format_cron,
     get_details,
 )
+from kfp_mindspore.runs.remote_result import build_result, get_spec
+from kfp_mindspore.runs.result import RunResult
 from kfp_mindspore.runs.server import Credentials, check_host, check_server, explain_errors, read_pod_log
 from kfp_mindspore.runs.spec import convert_arguments, get_pipeline_name
-from kfp_mindspore.runs.task_details import list_failed_pods
+from kfp_mindspore.runs.task_details import (
+    count_cached,
+    get_step_seconds,
+    list_failed_pods,
+    list_step_pods,
+    list_task_names,
+)
 from kfp_mindspore.runs.wait import LOG_LINES, POLL_SECONDS, wait_for_run
 from kfp_mindspore.runs.workflow import FailedStep, RunOnCluster, get_last_lines
 
@@ -325,6 +333,29 @@ class RemoteClient:
         The cluster has the reasons and logs of all pods that still exist; the server's log API may have logs only.
         """
         return self._list_failed_steps(run, self._open_run(run.run_id))
+
+    def read_result(self, run_id: str) -> RunResult:
+        """Return the result of a finished run: outputs, gates and durations of its steps, from their logs.
+
+        Args:
+            run_id: ID of the run.
+
+        Raises:
+            KfpMindSporeError: The server is unreachable, or the run does not exist.
+        """
+        with explain_errors(self.host, "get the run"):
+            found = self._client.get_run(run_id)
+        details, names = get_details(found), list_task_names(found.pipeline_spec)
+        pods = list_step_pods(details, names)
+
+        def read_log(step: str) -> Sequence[str]:
+            logs = (read_pod_log(self.host, self._credentials, run_id, pod) for pod in pods.get(step, ()))
+            return next(filter(None, logs), [])
+
+        arguments = (found.runtime_config.parameters or {}) if found.runtime_config else {}
+        seconds = get_step_seconds(details, names)
+        run, spec = describe_run(self.host, found), get_spec(found.pipeline_spec)
+        return build_result(run, spec, arguments, seconds, read_log, count_cached(details))
 
     def _open_run(self, run_id: str) -> RunOnCluster | None:
         namespaces = (self.namespace,) if self.namespace else ()

@@ -120,14 +120,14 @@ def compile_text(source: Any, image: str = "") -> str:
 
     Raises:
         NotFoundError: The pipeline or file does not exist.
-        UserError: The file cannot be imported, contains no pipeline or several, does not compile, or has a gate with a
-            threshold outside the range of its metric.
+        UserError: The file cannot be imported, contains no pipeline or several, does not compile, or a step would
+            refuse an argument.
     """
     import tempfile
 
     import yaml
 
-    from kfp_mindspore.runs.gates import check_gates
+    from kfp_mindspore.runs.argument_checks import check_arguments
     from kfp_mindspore.runs.image import set_image
     from kfp_mindspore.runs.task_config_digest import add_task_config_digests
 
@@ -148,7 +148,7 @@ def compile_text(source: Any, image: str = "") -> str:
             compiler.Compiler().compile(pipeline, str(file))
             text = file.read_text()
     compiled = [document for document in yaml.safe_load_all(text) if document]
-    check_gates(compiled[0], {})
+    check_arguments(compiled[0], None)
     documents = add_task_config_digests(compiled)
     if image:
         documents = [set_image(document, image) for document in documents]
@@ -194,9 +194,23 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
-    except (ImportError, SyntaxError, NameError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path}: cannot be imported: {type(error).__name__}: {error}") from error
+    except Exception as error:  # the user's code may raise anything
+        raise _explain_import_error(path, error) from error
     return module
+
+
+def _explain_import_error(path: Path, error: Exception) -> UserError:
+    from kfp.dsl.types.type_utils import InconsistentTypeException
+
+    from kfp_mindspore.transform.load import describe_failure
+
+    message = describe_failure(error, str(path.absolute()))
+    if isinstance(error, InconsistentTypeException):
+        return UserError(
+            message.replace(f"{type(error).__name__}: ", "", 1),
+            hint="Pass a value of the input's type: a list or dict for a STRING input as JSON text, json.dumps(value).",
+        )
+    return UserError(message, hint=error.hint if isinstance(error, UserError) else "")
 
 
 def _get_pipeline(module: ModuleType, function: str, subject: str) -> Any:

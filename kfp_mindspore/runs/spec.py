@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_mindspore.errors import UserError, ValidationError
-from kfp_mindspore.runs.gates import check_gates
+from kfp_mindspore.runs.argument_checks import check_arguments
 
 PipelineSpec = dict[str, Any]
 
@@ -163,8 +163,8 @@ def convert_arguments(spec: PipelineSpec, arguments: Mapping[str, Any]) -> dict[
         Values with the types of the parameters.
 
     Raises:
-        ValidationError: A parameter is unknown, missing or has the wrong type, or a gate's threshold is outside the
-            range of its metric; the message names each.
+        ValidationError: A parameter is unknown, missing or has the wrong type, or a step would refuse it; the
+            message names each.
     """
     parameters = {parameter.name: parameter for parameter in list_parameters(spec)}
     errors = []
@@ -182,7 +182,7 @@ def convert_arguments(spec: PipelineSpec, arguments: Mapping[str, Any]) -> dict[
     errors += [f"{name}: is required" for name, it in parameters.items() if it.required and name not in arguments]
     if errors:
         raise ValidationError(errors, subject=f"run of {get_pipeline_name(spec)}")
-    check_gates(spec, values)
+    check_arguments(spec, values)
     return values
 
 

@@ -16,6 +16,9 @@ _PRECEDENCE = ("FAILED", "CANCELED", "CANCELING", "RUNNING", "PENDING", "PAUSED"
 _DRIVER = "-driver"
 # Templates of KFP's Argo compiler for the pod of a step, without and with a retry policy.
 _TEMPLATES = ("system-container-impl", "retry-system-container-impl")
+_EXECUTOR = "executor"
+# Each node may be retried, `STEP(0).executor(0)`.
+_ATTEMPT = re.compile(r"\(\d+\)$")
 # Nodes without a step; the Workflow's name has a generated suffix.
 _INTERNAL_NODE = re.compile(r"(root|executor|iteration-item|iteration-iterations|.*-driver|.*-[a-z0-9]{5})?(\(.*\))?")
 
@@ -69,6 +72,58 @@ def list_failed_pods(details: Sequence[Any]) -> list[str]:
                 if workflow:
                     pods += [f"{workflow}-{template}-{number}" for template in _TEMPLATES]
     return list(dict.fromkeys(pods))
+
+
+def list_step_pods(details: Sequence[Any], names: Sequence[str]) -> dict[str, list[str]]:
+    """Return the names that the pods of each step may have, the last attempt first.
+
+    A node's ID ends with the FNV-1a hash of its name, the path of its display names from the Workflow: paths are
+    extended by each display name, and those whose ID is a child of another node exist.
+
+    Args:
+        details: The run's task details.
+        names: Names of the pipeline's tasks.
+    """
+    ids = {str(child.pod_name or "") for task in details for child in task.child_tasks or []}
+    displays = {str(task.display_name or "") for task in details}
+    workflow = next((node.rpartition("-")[0] for node in sorted(ids) if node), "")
+    pods: dict[str, list[str]] = {}
+    pending = [workflow] if workflow else []
+    while pending:
+        path = pending.pop()
+        last = path.rpartition(".")[2]
+        attempts = {path + name.removeprefix(last) for name in displays if name.startswith(f"{last}(")}
+        found = {name for name in {f"{path}.{name}" for name in displays} | attempts if _get_id(workflow, name) in ids}
+        pending += found
+        parts = [_ATTEMPT.sub("", part) for part in path.split(".")]
+        if parts[-1] == _EXECUTOR and parts[-2] in names:
+            number = _get_id(workflow, path).rpartition("-")[2]
+            entries = [f"{workflow}-{template}-{number}" for template in _TEMPLATES]
+            pods[parts[-2]] = entries + pods.get(parts[-2], [])
+    return pods
+
+
+def count_cached(details: Sequence[Any]) -> int:
+    """Return the number of steps that were taken from the cache: Argo skips their pods after the driver."""
+    return sum(task.display_name == _EXECUTOR and task.state == "SKIPPED" for task in details)
+
+
+def get_step_seconds(details: Sequence[Any], names: Sequence[str]) -> dict[str, float]:
+    """Return the seconds between start and end of each finished step, summed over the iterations of a loop."""
+    seconds: dict[str, float] = {}
+    for task in details:
+        name = str(task.display_name or "")
+        if name in names and task.start_time and task.end_time:
+            seconds[name] = seconds.get(name, 0.0) + (task.end_time - task.start_time).total_seconds()
+    return seconds
+
+
+def _get_id(workflow: str, name: str) -> str:
+    """Return the ID that Argo gives to a node."""
+    value = 0x811C9DC5
+    for byte in name.encode():
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return f"{workflow}-{value}"
 
 
 def _is_internal(name: str) -> bool:

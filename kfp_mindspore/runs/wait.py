@@ -64,7 +64,8 @@ def make_failure(run: RemoteRun, failed: Sequence[FailedStep]) -> ProcessFailedE
     error = f": {run.error}" if run.error else ""
     # The reason may be a line of the log.
     log = next((tuple(line for line in step.log if line != step.reason) for step in failed if step.log), ())
-    return ProcessFailedError(f"run {run.name} ended {run.state}{steps}{error}", log=log, hint=f"Details: {run.url}")
+    end = "was terminated" if run.is_terminated else f"ended {run.state}"
+    return ProcessFailedError(f"run {run.name} {end}{steps}{error}", log=log, hint=f"Details: {run.url}")
 
 
 class _Monitor:

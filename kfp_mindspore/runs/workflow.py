@@ -108,10 +108,13 @@ class RunOnCluster:
         if workflow is None:
             return []
         failed = [node for node in _list_last_attempts(workflow) if node.get("phase") in _FAILED]
+        # KFP terminates a run by a deadline of 0, which Argo's messages name as the reason.
+        is_terminated = (workflow.get("spec") or {}).get("activeDeadlineSeconds") == 0
         steps = []
         for node in failed:
             log = self._read_log(node["id"], lines)
-            steps.append(FailedStep(_get_step(node), _get_reason(str(node.get("message") or ""), log), log))
+            reason = "" if is_terminated else _get_reason(str(node.get("message") or ""), log)
+            steps.append(FailedStep(_get_step(node), reason, log))
         message = str((workflow.get("status") or {}).get("message") or "")
         return steps or ([FailedStep("root", message)] if message else [])
 

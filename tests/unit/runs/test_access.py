@@ -47,7 +47,24 @@ def test_setup_prints_objects_of_the_given_namespaces(capsys: pytest.CaptureFixt
     }
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "default-editor", "namespace": "team-a"}]
     assert run([*command, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["objects"] == [role, binding]
+    assert json.loads(capsys.readouterr().out)["items"] == [role, binding]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "granted"),
+    [
+        ([], {"run": "a", "training": "a", "deployment": "a"}),
+        (["--build-namespace", "b"], {"run": "a", "training": "a", "deployment": "a", "images": "b"}),
+        (["--for", "images"], {"images": "a"}),
+    ],
+)
+def test_setup_grants_image_builds_on_request_only(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], granted: dict[str, str]
+) -> None:
+    assert run(["pipeline", "setup", "-n", "a", *arguments, "--json"]) == 0
+    roles = [item for item in json.loads(capsys.readouterr().out)["items"] if item["kind"] == "Role"]
+    found = {item["metadata"]["name"]: item["metadata"]["namespace"] for item in roles}
+    assert found == {f"kfp-mindspore-{name}": namespace for name, namespace in granted.items()}
 
 
 def test_setup_prints_the_account_of_services_without_its_secret(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,9 +74,8 @@ def test_setup_prints_the_account_of_services_without_its_secret(capsys: pytest.
     assert (account["kind"], account["metadata"]["namespace"]) == ("ServiceAccount", "b")
     assert account["secrets"] == [{"name": "reader"}]
     assert "The Secret reader holds credentials and is not printed" in printed.err
-    for endpoint in (["store:9000"], ["http://store:9000", "--model-account", ""]):
-        command = ["pipeline", "setup", "-n", "a", "--model-account", "reader", "--store-endpoint", *endpoint]
-        assert run(command) == 2
+    for options in (["store:9000", "--model-account", "reader"], ["http://store:9000"]):
+        assert run(["pipeline", "setup", "-n", "a", "--store-endpoint", *options]) == 2
         assert "--store-endpoint: must be" in capsys.readouterr().err
 
 

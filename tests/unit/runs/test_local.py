@@ -77,6 +77,23 @@ def test_run_reports_outputs_and_progress_and_rerun_is_cached(project: Path, hom
     assert "cached" not in states(uncached).values()
 
 
+def test_rerun_with_kept_services_is_cached_and_leaves_no_temporary_folder(
+    project: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    source = f"{project}/steps.py:toy_lifecycle"
+    first = run_local(source, {"count": 4}, keep=True)
+    assert first.notes == []
+    again = run_local(source, {"count": 4}, keep=True)
+    assert states(again) == {
+        "load": "cached", "train": "cached", "evaluate": "cached", "serve": "succeeded", "smoke": "succeeded"
+    }  # fmt: skip
+    assert not list(temporary.glob("*/ephemeral_component.py"))
+    assert not (again.directory / "tmp").exists()
+
+
 def test_unmet_gate_skips_its_branch_and_keeps_artifacts(project: Path, home: Path) -> None:
     with pytest.raises(GateNotMetError, match=r"accuracy 0\.931 is 0\.019 below the threshold of 0\.950") as caught:
         run_local(f"{project}/steps.py:toy_lifecycle", {"accuracy": 0.931})
@@ -123,7 +140,7 @@ def test_invalid_argument_leaves_no_run_directory(project: Path, home: Path) -> 
         ("steps.py", UserError, "contains several pipelines: toy_lifecycle, failing, hanging, looping"),
         ("steps.py:absent", NotFoundError, "no pipeline named absent"),
         ("helper.py", UserError, "contains no pipeline"),
-        ("raising.py", UserError, "raising.py: cannot be imported: ImportError: no such friend"),
+        ("raising.py", UserError, "raising.py:1: ImportError: no such friend"),
         ("broken.yaml", UserError, "broken.yaml: not valid YAML"),
         ("other.yaml", UserError, "other.yaml: not a compiled pipeline"),
         ("list.yaml", UserError, "list.yaml: expected a compiled pipeline"),
@@ -177,7 +194,13 @@ def test_terminated_run_leaves_no_process(project: Path, home: Path, tmp_path: P
     if number == signal.SIGINT:
         assert run.returncode == 130
         assert "Traceback" not in errors
-        assert json.loads(next(home.glob("runs/*/result.json")).read_text())["state"] == "interrupted"
+        directory = next(home.glob("runs/*"))
+        stored = json.loads((directory / "result.json").read_text())
+        assert (stored["state"], stored["states"]["hang"]) == ("interrupted", "failed")
+        assert stored["wall_seconds"] > 0
+        expected = ["Interrupted.", f"Log: {directory / 'run.log'}", f"Report: {directory / 'report.html'}"]
+        assert errors.splitlines()[-3:] == expected
+        assert "interrupted" in (directory / "report.html").read_text()
     events = next((home / "runs").iterdir()) / "events.jsonl"
     assert '"load"' not in [line for line in events.read_text().splitlines() if '"task"' in line][-1]
 

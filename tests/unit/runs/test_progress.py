@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +60,17 @@ def test_bar_leaves_one_line_per_step() -> None:
     assert "train" in text
     assert "accuracy 0.97" in text
     assert "[1/3] train: started" not in text
+
+
+def test_long_results_wrap_within_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    stream = io.StringIO()
+    run = RunResult(id="r", pipeline="p", directory=Path())
+    outputs = {"url": "http://127.0.0.1:34567", "verdict": "version 1 serves; 32 samples tested", "label": "seven"}
+    run.steps = {"deploy": StepResult("deploy", "succeeded", 2.5, outputs=outputs)}
+    with ProgressDisplay(stream, bar=True) as display:
+        display(run, [])
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+    assert "…" not in text
+    assert {"http://127.0.0.1:34567,", "serves;", "tested,", "seven"} <= set(text.split())
+    assert all(len(line) <= 60 for line in text.replace("\r", "\n").splitlines())

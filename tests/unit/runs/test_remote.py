@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from kfp_mindspore.errors import (
     ValidationError,
     WaitTimeoutError,
 )
-from kfp_mindspore.runs import remote, server, sources
+from kfp_mindspore.runs import remote, server, sources, task_details
 from kfp_mindspore.runs.package import disable_caching
 from kfp_mindspore.runs.records import format_cron
-from tests.support.pipelines_server import make_pod_name, make_tasks
+from kfp_mindspore.runs.task_details import list_step_pods
+from tests.support.pipelines_server import make_log, make_pod_name, make_tasks
 
 SOURCE = """
 from kfp import dsl
@@ -137,6 +139,131 @@ def test_failed_run_names_each_step_once_with_its_last_lines(
     assert caught.value.hint == f"Details: {run.url}"
 
 
+GATED = """
+from typing import NamedTuple
+from kfp import dsl
+
+lightweight = dsl.component(base_image="python:3.11", install_kfp_package=False)
+
+@lightweight
+def train(metrics: dsl.Output[dsl.Metrics]):
+    pass
+
+@lightweight
+def evaluate(threshold: float, metric: str = "accuracy") -> NamedTuple(
+    "Outputs", [("metric", str), ("value", float), ("passed", bool), ("samples", int)]
+):
+    pass
+
+@lightweight
+def deploy(gate: bool) -> NamedTuple("Outputs", [("url", str), ("deployed", bool), ("verdict", str)]):
+    pass
+
+@dsl.pipeline(name="gated")
+def gated(threshold: float = 0.95):
+    evaluation = evaluate(threshold=threshold).after(train())
+    deploy(gate=evaluation.outputs["passed"])
+"""
+EVALUATION = {"metric": "accuracy", "value": 0.931, "passed": False, "samples": 360}
+REFUSED = {"url": "", "deployed": False, "verdict": "not deployed: the gate is not met"}
+
+
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("gated") / "gated.py"
+    file.write_text(GATED)
+    return sources.compile_text(str(file))
+
+
+def start(
+    client: remote.RemoteClient,
+    server: Any,
+    package: str,
+    logs: dict[str, str],
+    cached: Sequence[str] = (),
+    **arguments: Any,
+) -> str:
+    """Start a run with these logs by step, which succeeds."""
+    run = client.run(package, arguments)
+    steps = {step: "CACHED" if step in cached else "SUCCEEDED" for step in ("train", "evaluate", "deploy")}
+    server.tasks = make_tasks(steps)
+    server.logs = {make_pod_name(step): log for step, log in logs.items()}
+    return client.wait(run.run_id, interval=0.01).run_id
+
+
+def test_result_of_a_run_is_read_from_the_logs_of_its_steps(
+    client: remote.RemoteClient, pipelines_server: Any, gated: str
+) -> None:
+    logs = {
+        "train": make_log({}, {"metrics": {"loss": 0.1, "accuracy": 0.95}}),
+        "evaluate": make_log(EVALUATION),
+        "deploy": make_log(REFUSED),
+    }
+    result = client.read_result(start(client, pipelines_server, gated, logs, threshold=0.96))
+    assert result.state == "refused"
+    assert result.error is not None
+    assert (result.error.exit_code, result.error.message) == (
+        3,
+        "accuracy 0.931 is 0.029 below the threshold of 0.960",
+    )
+    assert "Skipped: deploy" in result.error.hint
+    assert result.get_evaluation() == {"metric": "accuracy", "value": 0.931, "samples": 360}
+    assert result.steps["train"].describe() == "accuracy 0.95, loss 0.1"
+    assert result.steps["train"].seconds == 7.0
+    assert result.notes == []
+
+    logs["evaluate"] = make_log({**EVALUATION, "value": 0.97, "passed": True})
+    logs["deploy"] = make_log({"url": "http://digits", "deployed": True, "verdict": "version 1 serves"})
+    passed = client.read_result(start(client, pipelines_server, gated, logs))
+    assert (passed.state, passed.error, passed.get_output("url")) == ("succeeded", None, "http://digits")
+
+
+def test_unmet_gate_from_the_cache_is_known_from_the_deployment(
+    client: remote.RemoteClient, pipelines_server: Any, gated: str
+) -> None:
+    run = start(client, pipelines_server, gated, {"deploy": make_log(REFUSED)}, cached=["train", "evaluate"])
+    result = client.read_result(run)
+    assert result.error is not None
+    assert (result.error.exit_code, result.error.message) == (3, "deploy: not deployed: the gate is not met")
+    assert {name: step.state for name, step in result.steps.items()} == {
+        "train": "cached",
+        "evaluate": "cached",
+        "deploy": "succeeded",
+    }
+    assert result.notes == ["outputs of cached steps are in the runs that computed them"]
+
+
+def test_steps_without_logs_beside_cached_ones_have_notes(
+    client: remote.RemoteClient, pipelines_server: Any, gated: str
+) -> None:
+    run = start(client, pipelines_server, gated, {"deploy": make_log(REFUSED)}, cached=["train"])
+    result = client.read_result(run)
+    assert [note.partition(":")[0] for note in result.notes] == ["train", "evaluate"]
+
+
+@pytest.mark.parametrize("log", ["", "ExecutorOutput: {", "ExecutorOutput: {]", "no output"])
+def test_result_without_readable_logs_has_notes(
+    client: remote.RemoteClient, pipelines_server: Any, gated: str, log: str
+) -> None:
+    result = client.read_result(start(client, pipelines_server, gated, {"evaluate": log}))
+    assert (result.state, result.error, len(result.notes)) == ("succeeded", None, 3)
+
+
+@pytest.mark.parametrize(("attempt", "template"), [("", ""), ("", "retry-"), ("(0)", "retry-")])
+def test_pods_of_steps_follow_from_the_nodes_of_the_workflow(attempt: str, template: str) -> None:
+    details = make_tasks({"count": "SUCCEEDED", "count-2": "SUCCEEDED"}, attempt=attempt)
+    pods = list_step_pods(details, ["count", "count-2"])
+    for step in ("count", "count-2"):
+        assert make_pod_name(step, attempt=attempt, template=template) in pods[step]
+
+
+def test_node_ids_are_those_of_argo() -> None:
+    # Published test vectors of FNV-1a.
+    assert [task_details._get_id("w", name) for name in ("", "a", "foobar")] == [
+        "w-2166136261", "w-3826002220", "w-3214735720",
+    ]  # fmt: skip
+
+
 def test_steps_after_a_failed_one_are_skipped(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
     run = client.run(package)
     pipelines_server.tasks = make_tasks({"count": "FAILED"})
@@ -175,6 +302,15 @@ def test_terminated_run_ends_failed(client: remote.RemoteClient, pipelines_serve
     assert client.get_run(run.run_id).state == "RUNNING"
     client.terminate(run.run_id)
     assert client.get_run(run.run_id).state == "FAILED"
+
+
+def test_wait_reports_terminated_run(client: remote.RemoteClient, pipelines_server: Any, package: str) -> None:
+    run = client.run(package, name="long")
+    pipelines_server.tasks = make_tasks({"count": "FAILED"})
+    client.terminate(run.run_id)
+    with pytest.raises(ProcessFailedError) as caught:
+        client.wait(run.run_id, interval=0.01)
+    assert caught.value.message == "run long was terminated in step count"
 
 
 def test_deleted_run_is_unknown(client: remote.RemoteClient, package: str) -> None:

@@ -117,6 +117,7 @@ def test_report_of_a_failed_run_shows_the_last_lines(tmp_path: Path) -> None:
     page = Page(render_report(run))
     assert "one <script> two" in page.words
     assert "script" not in page.tags
+    assert "white-space: pre-wrap; overflow-wrap: anywhere" in render_report(run), "long lines must not be cut"
     run.error, run.state = GateNotMetError("accuracy 0.1 is 0.8 below the threshold of 0.9"), "refused"
     assert "Gate not met" in Page(render_report(run)).words
 

@@ -43,10 +43,12 @@ def make_node(path: str, phase: str, second: int, message: str = "", kind: str =
     return {**node, "phase": phase, "startedAt": STARTED.format(second), "message": message}
 
 
-def put_workflow(server: FakeApiServer, *nodes: dict[str, Any], message: str = "") -> None:
+def put_workflow(
+    server: FakeApiServer, *nodes: dict[str, Any], message: str = "", spec: dict[str, Any] | None = None
+) -> None:
     status = {"phase": "Running", "nodes": {node["id"]: node for node in nodes}, "message": message}
     metadata = {"name": "digits-x7k2p", "labels": LABELS, "creationTimestamp": STARTED.format(0)}
-    server.put(WORKFLOWS, {"metadata": metadata, "status": status})
+    server.put(WORKFLOWS, {"metadata": metadata, "spec": spec or {}, "status": status})
 
 
 def put_pod(server: FakeApiServer, node: dict[str, Any], *lines: str) -> None:
@@ -85,6 +87,13 @@ def test_reason_of_an_exit_code_is_the_error_in_the_log(server: FakeApiServer, r
     error = make_failure(RemoteRun("run-1", "mine", "FAILED", url="http://kfp"), steps)
     assert error.message == f"run mine ended FAILED in step train-msjob ({lines[1]})"
     assert list(error.log) == ["ValueError: lr", "A hint."]
+
+
+def test_step_of_a_terminated_run_has_no_reason(server: FakeApiServer, run: RunOnCluster) -> None:
+    failed = make_node("root(0).train-msjob(0).executor(0)", "Failed", 4, "Step exceeded its deadline")
+    put_workflow(server, failed, spec={"activeDeadlineSeconds": 0})
+    put_pod(server, failed, "epoch 7/400")
+    assert run.list_failed_steps(lines=5) == [FailedStep("train-msjob", "", ("epoch 7/400",))]
 
 
 def test_failed_driver_is_reported_as_its_step(server: FakeApiServer, run: RunOnCluster) -> None:

@@ -1,0 +1,198 @@
+"""Arguments of a pipeline's steps, validated before a step starts.
+
+The arguments of a task are known as far as they are constants, defaults or pipeline parameters. They are passed to the
+functions by which the steps of this package validate them, so that a value that a later step will refuse ends no run
+after its training.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kfp_mindspore.errors import UserError, ValidationError
+from kfp_mindspore.runs.known_tasks import KnownTask, list_known_tasks
+
+Check = Callable[..., object]
+
+
+def check_arguments(spec: Mapping[str, Any], arguments: Mapping[str, Any] | None) -> None:
+    """Refuse arguments of tasks that their steps would refuse.
+
+    Args:
+        spec: A compiled pipeline.
+        arguments: Arguments of the run by name, without defaults; None for a pipeline that is compiled, whose empty
+            defaults may stand for arguments of the run.
+
+    Raises:
+        ValidationError: The message names each task and parameter.
+    """
+    errors = [
+        f"step {task.name}: {message}"
+        for task in list_known_tasks(spec, arguments)
+        for check in _list_checks(task)
+        for message in _list_errors(check, task.arguments)
+    ]
+    if errors:
+        raise ValidationError(errors, subject=f"pipeline {spec['pipelineInfo']['name']}")
+
+
+def _list_checks(task: KnownTask) -> list[Check]:
+    checks = [check for function in task.functions for check in _CHECKS.get(function, ())]
+    # A gate: of a component of the user's too.
+    return [*checks, _check_gate] if {"metric", "threshold"} <= task.parameters else checks
+
+
+def _list_errors(check: Check, known: Mapping[str, Any]) -> Sequence[str]:
+    """Return the errors of a check; none if an argument that it requires is not known."""
+    parameters = inspect.signature(check).parameters
+    if any(name not in known for name, it in parameters.items() if it.default is it.empty):
+        return []
+    try:
+        check(**{name: known[name] for name in parameters if name in known})
+    except ValidationError as error:
+        return error.errors
+    except UserError as error:
+        return [error.message]
+    return []
+
+
+def _check_gate(metric: str, threshold: Any = None, dataset_task: str = "") -> None:
+    from kfp_mindspore.evaluation.metrics import check_threshold
+    from kfp_mindspore.formats.dataset import TASKS
+
+    is_number = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)
+    task = dataset_task if dataset_task in TASKS else ""
+    check_threshold(metric, float(threshold) if is_number else None, task=task)
+
+
+def _check_dataset(
+    validation_fraction: float = 0.1,
+    test_fraction: float = 0.1,
+    split: str = "",
+    missing: str = "refuse",
+    preprocessing: str = "",
+    limit: int = 0,
+    length: int = 1,
+    task: str = "",
+    storage: str = "npz",
+) -> None:
+    from kfp_mindspore.data.load import check_options
+    from kfp_mindspore.data.options import parse_missing, parse_preprocessing
+
+    check_options(
+        validation_fraction=validation_fraction,
+        test_fraction=test_fraction,
+        split=split,
+        missing=parse_missing(missing),
+        preprocessing=parse_preprocessing(preprocessing),
+        limit=limit,
+        length=length,
+        task=task,
+        storage=storage,
+    )
+
+
+def _check_strategy(strategy: str) -> None:
+    from kfp_mindspore.evaluation.selection import check_strategy
+
+    check_strategy(strategy)
+
+
+def _check_direction(metric: str, direction: str = "") -> None:
+    from kfp_mindspore.evaluation.metrics import is_maximum
+
+    is_maximum(metric, direction)
+
+
+def _check_shard(shard: str) -> None:
+    from kfp_mindspore.data.split import parse_shard
+
+    parse_shard(shard)
+
+
+def _check_confidence(confidence: float) -> None:
+    from kfp_mindspore.evaluation.comparison import check_confidence
+
+    check_confidence(confidence)
+
+
+def _check_job(
+    job_name: str = "",
+    namespace: str = "",
+    workers: int = 1,
+    restart_policy: str = "ExitCode",
+    backoff_limit: int = 0,
+    active_deadline_seconds: int = 0,
+) -> None:
+    from kfp_mindspore.msjob import build_msjob
+
+    build_msjob(
+        job_name or "job",
+        command=["true"],
+        workers=workers,
+        namespace=namespace or "default",
+        restart_policy=restart_policy,
+        backoff_limit=backoff_limit,
+        active_deadline_seconds=active_deadline_seconds or None,
+    )
+
+
+def _check_service_name(service_name: str, namespace: str = "") -> None:
+    from kfp_mindspore.inference.service import list_name_errors
+
+    # A step without a service has an empty name.
+    if errors := list_name_errors(service_name or "none", namespace or "default"):
+        raise ValidationError([re.sub(r"^name:", "service_name:", error) for error in errors])
+
+
+def _check_service(
+    replicas: int = 1,
+    resources: Mapping[str, Any] | None = None,
+    server_args: Sequence[str] = (),
+    download: str = "initializer",
+    storage_secret: str = "",
+    canary: int = 0,
+) -> None:
+    from kfp_mindspore.inference.service import Service, check_canary
+
+    check_canary(canary)
+    Service(
+        "name",
+        "model",
+        replicas=replicas,
+        resources=resources or {},
+        server_args=server_args,
+        download=download,
+        storage_secret=storage_secret,
+    ).validate()
+
+
+def _check_required_name(service_name: str) -> None:
+    if not service_name:
+        raise ValidationError(["service_name: must be the name of a service, got an empty text"])
+
+
+def _check_image(destination: str, platform: str = "linux/amd64") -> None:
+    from kfp_mindspore.images.plan import check_platform
+    from kfp_mindspore.images.reference import parse_repository
+
+    check_platform(platform)
+    if destination:
+        parse_repository(destination)
+
+
+# Checks by function of `kfp_mindspore.steps`; the parameters of a check are those of the component.
+_CHECKS: Mapping[str, Sequence[Check]] = {
+    "prepare_dataset": (_check_dataset,),
+    "select_best_model": (_check_direction,),
+    "select_from_pool": (_check_strategy,),
+    "predict_batch": (_check_shard,),
+    "compare_with_baseline": (_check_confidence, _check_service_name),
+    "train_model": (_check_job,),
+    "build_step_image": (_check_image,),
+    "deploy_model": (_check_required_name, _check_service_name, _check_service),
+    "rollback_service": (_check_required_name, _check_service_name),
+}

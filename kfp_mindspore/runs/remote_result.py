@@ -1,0 +1,131 @@
+"""Result of a run on a server, from the logs of its steps.
+
+KFP 2.17's API has no outputs of tasks. KFP's launcher, since 2.0, logs the output of a step before it publishes it:
+`ExecutorOutput: {"parameterValues": …, "artifacts": …}`. The API serves the logs of pods, from Argo's archive when a
+pod is gone. A step that was taken from the cache has no such pod.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kfp_mindspore.errors import GateNotMetError, KfpMindSporeError
+from kfp_mindspore.runs.known_tasks import list_known_tasks
+from kfp_mindspore.runs.records import RemoteRun
+from kfp_mindspore.runs.result import GATE_OUTPUT, RunResult, StepResult, StepState, build_error
+
+_OUTPUT = "ExecutorOutput: {"
+_STATES: Mapping[str, StepState] = {
+    "SUCCEEDED": "succeeded",
+    "FAILED": "failed",
+    "CANCELED": "failed",
+    "RUNNING": "running",
+    "SKIPPED": "skipped",
+}
+_UNREAD = "its outputs are not in a log, and its pod may be gone"
+_CACHED = "outputs of cached steps are in the runs that computed them"
+
+
+def build_result(
+    run: RemoteRun,
+    spec: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    seconds: Mapping[str, float],
+    read_log: Callable[[str], Iterable[str]],
+    cached: int = 0,
+) -> RunResult:
+    """Return the result of a finished run, as far as the logs of its steps have it.
+
+    Args:
+        run: The run.
+        spec: Its compiled pipeline.
+        arguments: Its arguments.
+        seconds: Duration of its steps by name.
+        read_log: Returns the log of a step, of the pod that succeeded; empty if there is none.
+        cached: Number of steps that were taken from the cache; task details do not name them.
+
+    Returns:
+        The result; `error` is a GateNotMetError if a gate was not met, `notes` names steps whose outputs are unknown.
+    """
+    known = {task.name: task for task in list_known_tasks(spec, arguments)}
+    result = RunResult(run.run_id, str(spec["pipelineInfo"]["name"]), Path())
+    result.arguments = dict(arguments)
+    for name, state in run.steps.items():
+        step = StepResult(name, _STATES.get(state, "pending"), seconds.get(name, 0.0))
+        result.steps[name] = step
+        definitions = _get_outputs(spec, name)
+        if name in known:
+            step.arguments = dict(known[name].arguments)
+        if step.state == "succeeded" and definitions:
+            found = parse_outputs(read_log(name), definitions)
+            step.outputs, step.note = found or {}, "" if found else _UNREAD
+    unread = [step for step in result.steps.values() if step.note]
+    if unread and len(unread) == cached:
+        result.note = _CACHED
+        for step in unread:
+            step.state, step.note = "cached", ""
+    result.error = _get_error(result, spec)
+    result.state = "refused" if result.error is not None else "succeeded" if run.state == "SUCCEEDED" else "failed"
+    return result
+
+
+def parse_outputs(log: Iterable[str], definitions: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the outputs in a step's log, artifacts as `uri`, `type` and `metadata`; None if it has none.
+
+    Args:
+        log: Lines of the log.
+        definitions: The component's `outputDefinitions`.
+    """
+    # A program may print the same words; KFP's launcher logs after it.
+    _, found, text = "\n".join(log).rpartition(_OUTPUT)
+    try:
+        document, _ = json.JSONDecoder().raw_decode("{" + text) if found else (None, 0)
+    except ValueError:
+        return None
+    if not isinstance(document, dict):
+        return None
+    outputs: dict[str, Any] = dict(document.get("parameterValues") or {})
+    types = definitions.get("artifacts", {})
+    for name, entry in (document.get("artifacts") or {}).items():
+        for artifact in entry.get("artifacts", ())[:1]:
+            kind = types.get(name, {}).get("artifactType", {}).get("schemaTitle", "")
+            outputs[name] = {"uri": artifact.get("uri", ""), "type": kind, "metadata": artifact.get("metadata") or {}}
+    return outputs
+
+
+def _get_outputs(spec: Mapping[str, Any], task: str) -> Mapping[str, Any]:
+    """Return the output definitions of a task's component."""
+    components: Mapping[str, Any] = spec.get("components", {})
+    for component in (spec["root"], *components.values()):
+        found = component.get("dag", {}).get("tasks", {}).get(task)
+        if found is not None:
+            outputs: Mapping[str, Any] = components.get(found["componentRef"]["name"], {}).get("outputDefinitions", {})
+            return outputs
+    return {}
+
+
+def _get_error(result: RunResult, spec: Mapping[str, Any]) -> KfpMindSporeError | None:
+    if any(step.state == "failed" for step in result.steps.values()):
+        return None
+    if (error := build_error(result, {})) is not None:
+        return error
+    unread = [step for step in result.steps.values() if not step.outputs and _has_gate(spec, step.name)]
+    blocked = next((step for step in result.steps.values() if step.outputs.get("deployed") is False), None)
+    if unread and blocked is not None:
+        # The gate was taken from the cache: a later step has its verdict.
+        return GateNotMetError(f"{blocked.name}: {blocked.outputs.get('verdict') or 'the gate is not met'}")
+    return None
+
+
+def _has_gate(spec: Mapping[str, Any], task: str) -> bool:
+    return GATE_OUTPUT in _get_outputs(spec, task).get("parameters", {})
+
+
+def get_spec(pipeline_spec: Any) -> Mapping[str, Any]:
+    """Return the compiled pipeline of a run, which may be in an object with its platform configuration."""
+    spec = pipeline_spec if isinstance(pipeline_spec, Mapping) else {}
+    found: Mapping[str, Any] = spec.get("pipeline_spec") or spec
+    return found
