@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from kfp_mindspore import files
+from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.formats.dataset import STORAGES, TASKS, Dataset
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 
-@click.group(epilog="Example: kfp-mindspore dataset load data.csv data --target price")
+
+@click.group(cls=StrictGroup, epilog="Example: kfp-mindspore dataset load data.csv data --target price")
 def dataset() -> None:
     """Load data into a dataset directory, and inspect one."""
 
@@ -26,6 +30,15 @@ class _Names(click.ParamType[Any]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the names of a list that is separated by commas."""
         return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+
+def _add_names_option(name: str, *, help: str) -> Callable[[Command], Command]:
+    """Add an option of names, which may be repeated; passed as one list, None if it is not given."""
+
+    def join(context: click.Context, parameter: click.Parameter, values: tuple[list[str], ...]) -> list[str] | None:
+        return [name for names in values for name in names] if values else None
+
+    return click.option(name, type=_Names(), multiple=True, callback=join, help=help)
 
 
 class _Size(click.ParamType[Any]):
@@ -45,8 +58,8 @@ class _Size(click.ParamType[Any]):
 )
 @click.argument("source")
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--target", type=_Names(), default=(), help="Fields of the target. [default: target, label or class]")
-@click.option("--features", type=_Names(), help="Fields of the features. [default: all others]")
+@_add_names_option("--target", help="Fields of the target; repeatable. [default: target, label or class]")
+@_add_names_option("--features", help="Fields of the features; repeatable. [default: all others]")
 @click.option(
     "--input",
     "inputs",
@@ -57,7 +70,7 @@ class _Size(click.ParamType[Any]):
     "after it) are stacked as float32. [default: features]",
 )
 @click.option("--weight", default="", help="Field of the sample weights.")
-@click.option("--ids", type=_Names(), default=(), help="Fields that identify a sample.")
+@_add_names_option("--ids", help="Fields that identify a sample; repeatable.")
 @click.option("--task", type=click.Choice(TASKS), help="Task. [default: guessed from the target]")
 @click.option(
     "--split",
@@ -85,6 +98,8 @@ class _Size(click.ParamType[Any]):
 def load(
     source: str,
     directory: Path,
+    target: list[str] | None,
+    ids: list[str] | None,
     inputs: tuple[tuple[str, str], ...],
     task: str | None,
     validation: str,
@@ -110,6 +125,8 @@ def load(
     loaded = load_dataset(
         join_sources(source, validation, test),
         directory,
+        target=target or (),
+        ids=ids or (),
         inputs={name: _parse_fields(name, fields) for name, fields in inputs} or None,
         task=task or "",
         preprocessing=parse_preprocessing(preprocessing),

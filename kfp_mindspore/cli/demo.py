@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from kfp_mindspore.cli.command import StrictCommand
 from kfp_mindspore.cli.output import add_json_option, print_json
 
 PIPELINE = "digits_lifecycle"
 
 
-@click.command(epilog="\b\nExamples:\n  kfp-mindspore demo\n  kfp-mindspore demo --keep")
+@click.command(cls=StrictCommand, epilog="\b\nExamples:\n  kfp-mindspore demo\n  kfp-mindspore demo --keep")
 @click.option("--keep", is_flag=True, help="Keep the service after the demo; stop it with `service stop`.")
 @click.option("--no-cache", is_flag=True, help="Run all steps, including cached ones.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the output of the steps.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.image_options import add_builder_options, add_registry_options
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_table
 from kfp_mindspore.errors import UserError
@@ -22,7 +23,10 @@ _FILE = click.Path(path_type=Path)
 _DRY_RUN = "Print files, sizes and the Containerfile; build nothing. Resolves the base image's digest."
 
 
-@click.group(epilog="Example: kfp-mindspore image build train/ --base registry/python:3.11 --to registry/team/train")
+@click.group(
+    cls=StrictGroup,
+    epilog="Example: kfp-mindspore image build train/ --base registry/python:3.11 --to registry/team/train",
+)
 def image() -> None:
     """Build images from notebooks, scripts and folders; inspect images; build the runtime image."""
 

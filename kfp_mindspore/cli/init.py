@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from kfp_mindspore import files
+from kfp_mindspore.cli.command import StrictCommand
 from kfp_mindspore.cli.output import add_json_option, print_json
 from kfp_mindspore.errors import AlreadyExistsError, UserError
 
@@ -19,6 +20,8 @@ _NAME = re.compile(r"[A-Za-z](?:[A-Za-z0-9_-]*[A-Za-z0-9])?")
 _TEMPLATES = Path(__file__).with_name("templates") / "project"
 _HIDDEN = ("gitignore",)
 _WORKLOADS = "kfp_mindspore.workloads"
+# Named data sets of the extra `workloads`.
+_WORKLOAD_SETS = {"movielens", "new_testament"}
 # A new Git repository counts as empty.
 _IGNORED = {".git"}
 
@@ -66,7 +69,9 @@ TEMPLATES = {
 }
 
 
-@click.command(epilog="Example: kfp-mindspore init my-project && cd my-project && kfp-mindspore run pipeline.py")
+@click.command(
+    cls=StrictCommand, epilog="Example: kfp-mindspore init my-project && cd my-project && kfp-mindspore run pipeline.py"
+)
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option(
     "--template", type=click.Choice(list(TEMPLATES)), default="classification", show_default=True, help="Kind of model."
@@ -148,7 +153,15 @@ def render_project(name: str, template: str = "classification") -> dict[str, str
         loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
     )
     chosen = TEMPLATES[template]
-    values = {"name": name, "slug": name.lower().replace("_", "-"), "template": template, **asdict(chosen)}
+    # What the image of a cluster needs.
+    extras = "all,workloads" if chosen.dataset in _WORKLOAD_SETS else "all"
+    values = {
+        "extras": extras,
+        "name": name,
+        "slug": name.lower().replace("_", "-"),
+        "template": template,
+        **asdict(chosen),
+    }
     project = {file: _read_module(chosen.workload, file) for file in ("network.py", "train.py")}
     for source in environment.list_templates(extensions=["j2"]):
         file = source.removesuffix(".j2")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from kfp_mindspore.cli.command import StrictGroup
+from kfp_mindspore.cli.completion import complete_jobs
 from kfp_mindspore.cli.job_document import (
-    build_directory_variables,
     fill_images,
     mount_claims,
     read_job,
@@ -20,13 +22,15 @@ from kfp_mindspore.cli.job_report import (
     WaitingReport,
     get_state,
     print_detached,
+    print_failed_job,
     print_job,
     print_jobs,
+    print_output_directory,
     print_waiting,
     print_warning,
     warn_of_missing_operator,
 )
-from kfp_mindspore.cli.output import PairType, add_json_option, print_json
+from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_json_list
 from kfp_mindspore.cli.target import Target, add_target_options
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.msjob.missing_operator import report_missing_operator
@@ -39,7 +43,7 @@ REPLICA_TYPES = {"scheduler": "Scheduler", "ps": "PS", "worker": "Worker"}
 CONDITIONS = ("Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed")
 
 
-@click.group(epilog="Example: kfp-mindspore job submit --name lenet --workers 2 -- python train.py")
+@click.group(cls=StrictGroup, epilog="Example: kfp-mindspore job submit --name lenet --workers 2 -- python train.py")
 def job() -> None:
     """Submit, follow and delete training jobs (MSJob)."""
 
@@ -55,15 +59,20 @@ def job() -> None:
 @click.option(
     "--claim",
     "claims",
-    type=PairType(),
+    type=PairType(has_unique_keys=False),
     multiple=True,
     help="A PersistentVolumeClaim and its mount path in the workers, such as digits=/data; repeatable.",
 )
 @click.option(
-    "--dataset", type=click.Path(path_type=Path), help="Dataset directory, passed in KFP_MINDSPORE_DATASET_DIR."
+    "--empty-dir",
+    "empty_dirs",
+    type=PairType(),
+    multiple=True,
+    help="An empty directory of each worker's pod and its size limit, in memory for /dev/shm=8Gi; repeatable.",
 )
-@click.option("--output", type=click.Path(path_type=Path), help="Output directory, passed in KFP_MINDSPORE_OUTPUT_DIR.")
-@click.option("--checkpoints", type=click.Path(path_type=Path), help="Checkpoint directory. [default: in --output]")
+@click.option("--dataset", type=click.Path(), help="Dataset directory, passed in KFP_MINDSPORE_DATASET_DIR.")
+@click.option("--output", type=click.Path(), help="Output directory, passed in KFP_MINDSPORE_OUTPUT_DIR.")
+@click.option("--checkpoints", type=click.Path(), help="Checkpoint directory. [default: in --output]")
 @click.option(
     "--restart-policy",
     type=click.Choice(["Always", "OnFailure", "Never", "ExitCode"]),
@@ -98,9 +107,10 @@ def submit(
     workers: int,
     env: tuple[tuple[str, str], ...],
     claims: tuple[tuple[str, str], ...],
-    dataset: Path | None,
-    output: Path | None,
-    checkpoints: Path | None,
+    empty_dirs: tuple[tuple[str, str], ...],
+    dataset: str | None,
+    output: str | None,
+    checkpoints: str | None,
     wait: bool,
     dry_run: bool,
     image: str | None,
@@ -115,6 +125,7 @@ def submit(
     delete NAME` ends it.
     """
     from kfp_mindspore.msjob import build_msjob
+    from kfp_mindspore.msjob.commands import build_directory_variables
     from kfp_mindspore.msjob.follow import follow_job
     from kfp_mindspore.settings import PLACEHOLDER_IMAGE
 
@@ -131,12 +142,16 @@ def submit(
                 f"--name: is for a command after --, got the file {words[0]}",
                 hint="The name of a job in a file is its metadata.name.",
             )
+        if dataset is not None and not target.is_cluster and not Path(dataset).is_dir():
+            raise UserError(f"--dataset: must be a directory, got {dataset}")
+        directories = build_directory_variables(dataset, output, checkpoints, in_pods=target.is_cluster)
         document = build_msjob(
             name,
             command=words,
             workers=workers,
             namespace=client.namespace,
-            env={**build_directory_variables(dataset, output, checkpoints, target.is_cluster), **dict(env)},
+            env={**directories, **dict(env)},
+            empty_dirs=dict(empty_dirs),
             image=image or PLACEHOLDER_IMAGE,
             **policies,
         )
@@ -150,10 +165,17 @@ def submit(
         validated = client.backend.create(document, dry_run=True)
         print_json(validated.to_dict()) if as_json else click.echo(validated.to_yaml(), nl=False)
         return
-    client.create_job(document)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        client.create_job(document)
+    for warning in caught:
+        print_warning(str(warning.message))
     if wait:
         try:
-            with report_missing_operator(client, document.name, document.namespace, print_warning):
+            with (
+                print_failed_job(client, document.name, document.namespace, as_json),
+                report_missing_operator(client, document.name, document.namespace, print_warning),
+            ):
                 on_log = None if as_json else click.echo
                 follow_job(client, document.name, document.namespace, on_log=on_log, on_waiting=print_waiting)
         except KeyboardInterrupt:
@@ -167,10 +189,12 @@ def submit(
         click.echo(f"job {document.name} submitted; follow it with: {follow}")
     else:
         click.echo(f"job {document.name}: {get_state(submitted)}")
+    if not as_json:
+        print_output_directory(submitted)
 
 
 @job.command(epilog="Example: kfp-mindspore job get lenet")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_jobs)
 @add_target_options
 @add_json_option
 def get(name: str, target: Target, as_json: bool) -> None:
@@ -190,13 +214,13 @@ def list_command(target: Target, as_json: bool) -> None:
     """List jobs."""
     jobs = target.make_client().list_jobs()
     if as_json:
-        print_json([found.to_dict() for found in jobs])
+        print_json_list([found.to_dict() for found in jobs])
     else:
         print_jobs(jobs)
 
 
 @job.command(epilog="Example: kfp-mindspore job logs -f lenet --replica-type worker --index 1")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_jobs)
 @click.option("-f", "--follow", is_flag=True, help="Continue until the job has finished.")
 @click.option("--replica-type", type=click.Choice(list(REPLICA_TYPES)), help="Only these. [default: worker 0]")
 @click.option("--index", type=click.IntRange(min=0), help="Only this index.")
@@ -244,7 +268,7 @@ def logs(
 
 
 @job.command(epilog="Example: kfp-mindspore job wait lenet --timeout 600")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_jobs)
 @click.option("--timeout", type=click.FloatRange(min=0), default=600, show_default=True, help="Timeout in seconds.")
 @click.option(
     "--for",
@@ -260,7 +284,10 @@ def logs(
 def wait(name: str, timeout: float, conditions: tuple[str, ...], target: Target, as_json: bool) -> None:
     """Wait for a condition of a job; exit with 1 on failure or timeout."""
     client = target.make_client()
-    with report_missing_operator(client, name, client.namespace, print_warning):
+    with (
+        print_failed_job(client, name, client.namespace, as_json),
+        report_missing_operator(client, name, client.namespace, print_warning),
+    ):
         ended = client.wait_for_job_conditions(
             name, expected_conditions=set(conditions), wait_timeout=timeout, callback=WaitingReport()
         )
@@ -271,7 +298,7 @@ def wait(name: str, timeout: float, conditions: tuple[str, ...], target: Target,
 
 
 @job.command(epilog="Example: kfp-mindspore job suspend lenet")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_jobs)
 @add_target_options
 @add_json_option
 def suspend(name: str, target: Target, as_json: bool) -> None:
@@ -280,7 +307,7 @@ def suspend(name: str, target: Target, as_json: bool) -> None:
 
 
 @job.command(epilog="Example: kfp-mindspore job resume lenet")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_jobs)
 @add_target_options
 @add_json_option
 def resume(name: str, target: Target, as_json: bool) -> None:
@@ -289,7 +316,7 @@ def resume(name: str, target: Target, as_json: bool) -> None:
 
 
 @job.command(epilog="Example: kfp-mindspore job scale lenet --workers 4")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_jobs)
 @click.option("--workers", type=click.IntRange(min=1), required=True, help="Number of workers.")
 @add_target_options
 @add_json_option
@@ -300,7 +327,7 @@ def scale(name: str, workers: int, target: Target, as_json: bool) -> None:
 
 
 @job.command(epilog="Example: kfp-mindspore job delete lenet")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_jobs)
 @click.option(
     "--grace-seconds",
     type=click.FloatRange(min=0),

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 # Options that describe a job without a file.
 _DESCRIPTION = (
-    *("workers", "env", "claims", "dataset", "output", "checkpoints", "restart_policy", "backoff_limit"),
-    *("active_deadline_seconds", "ttl_seconds_after_finished", "working_dir"),
+    *("workers", "env", "claims", "empty_dirs", "dataset", "output", "checkpoints", "restart_policy"),
+    *("backoff_limit", "active_deadline_seconds", "ttl_seconds_after_finished", "working_dir"),
 )
 
 
@@ -98,21 +98,6 @@ def fill_images(document: MSJob, image: str) -> None:
     for spec in document.ms_replica_specs.values():
         if not has_image(spec.container):
             spec.container["image"] = image
-
-
-def build_directory_variables(
-    dataset: Path | None, output: Path | None, checkpoints: Path | None, in_pods: bool
-) -> dict[str, str]:
-    """Return the variables of the training contract; paths in pods are kept as given."""
-    from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE
-
-    if dataset is not None and not in_pods and not dataset.is_dir():
-        raise UserError(f"--dataset: must be a directory, got {dataset}")
-    if checkpoints is None and output is not None:
-        checkpoints = output / "checkpoints"
-    named = {DATASET_VARIABLE: dataset, OUTPUT_VARIABLE: output, CHECKPOINT_VARIABLE: checkpoints}
-    given = {variable: path for variable, path in named.items() if path is not None}
-    return {variable: str(path if in_pods else path.absolute()) for variable, path in given.items()}
 
 
 def mount_claims(document: MSJob, claims: tuple[tuple[str, str], ...]) -> None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kfp_mindspore.cli.command import StrictCommand
 from kfp_mindspore.cli.job_document import read_text
-from kfp_mindspore.cli.output import add_json_option, print_json
+from kfp_mindspore.cli.output import add_json_option, print_json, print_json_list
 from kfp_mindspore.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,8 +20,9 @@ KINDS = ("MPIJob", "TrainJob", "AscendJob", "volcano", "legacy", "first-generati
 
 
 @click.command(
+    cls=StrictCommand,
     epilog="Examples: kfp-mindspore job convert old.yaml --output job.yaml; "
-    "kfp-mindspore job convert job.yaml --to MPIJob | kubectl apply -f -"
+    "kfp-mindspore job convert job.yaml --to MPIJob | kubectl apply -f -",
 )
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--to", type=click.Choice([*KINDS], case_sensitive=False), help="Kind of the result. [default: MSJob]")
@@ -69,9 +71,12 @@ def submit_as(client: MSJobClient, document: MSJob, kind: str, *, dry_run: bool,
 
     from kfp_mindspore.msjob.backends.foreign import create_as_kind
 
-    stored = create_as_kind(client.backend, document, kind, dry_run=dry_run)
+    export = create_as_kind(client.backend, document, kind, dry_run=dry_run)
+    stored = export.manifests
+    for change in () if as_json else export.changes:
+        click.echo(str(change), err=True)
     if as_json:
-        print_json(stored)
+        print_json_list(stored)
     elif dry_run:
         click.echo(yaml.safe_dump_all(stored, sort_keys=False), nl=False)
     else:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kfp_mindspore.cli.output import print_table
+from kfp_mindspore.cli.output import print_json, print_table
+from kfp_mindspore.errors import NotFoundError, ProcessFailedError, WaitTimeoutError
+from kfp_mindspore.msjob.progress import describe_progress
 
 if TYPE_CHECKING:
-    from kfp_mindspore.msjob import MSJob
+    from kfp_mindspore.msjob import MSJob, MSJobClient
     from kfp_mindspore.msjob.backends.base import JobBackend, Pod
-    from kfp_mindspore.msjob.status import Progress
+    from kfp_mindspore.msjob.waiting import Waiting
 
 
 def get_state(job: MSJob) -> str:
@@ -39,14 +41,16 @@ def print_jobs(jobs: Sequence[MSJob]) -> None:
 
 def print_job(job: MSJob, pods: Sequence[Pod], backend: JobBackend) -> None:
     """Print a job: state, conditions, reason of waiting, first failure and pods."""
+    from kfp_mindspore.msjob.elastic import get_restart_limit
+
     click.echo(f"{job.name}: {get_state(job)}")
     restarts = getattr(job.status, "restarts", None)
     if restarts is None:
         restarts = max((pod.restarts for pod in pods), default=0)
     if restarts:
-        click.echo(f"restarts: {restarts} of {job.effective_run_policy.backoff_limit}")
+        click.echo(f"restarts: {restarts} of {get_restart_limit(job)}")
     if (progress := getattr(job.status, "progress", None)) is not None:
-        click.echo(f"progress: {_describe_progress(progress)}")
+        click.echo(f"progress: {describe_progress(progress)}")
     if (waiting := getattr(job.status, "waiting", None)) is not None:
         click.echo(f"waits: {waiting}")
     if (failure := getattr(job.status, "failure", None)) is not None:
@@ -73,14 +77,36 @@ def warn_of_missing_operator(job: MSJob, backend: JobBackend) -> None:
         print_warning(text)
 
 
+def print_output_directory(job: MSJob) -> None:
+    """Print the directory that a job's workers write to, where the job names one."""
+    from kfp_mindspore.settings import OUTPUT_VARIABLE
+
+    variables = {item["name"]: item.get("value") for item in job.ms_replica_specs["Worker"].container.get("env") or []}
+    if path := variables.get(OUTPUT_VARIABLE):
+        click.echo(f"output: {path}")
+
+
+@contextlib.contextmanager
+def print_failed_job(client: MSJobClient, name: str, namespace: str, as_json: bool) -> Iterator[None]:
+    """Print the job as JSON, with `as_json`, when the wait in this block fails; the error is raised again."""
+    try:
+        yield
+    except (ProcessFailedError, WaitTimeoutError):
+        if as_json:
+            # A job that was deleted meanwhile has no JSON.
+            with contextlib.suppress(NotFoundError):
+                print_json(client.get_job(name, namespace).to_dict())
+        raise
+
+
 def print_warning(text: str) -> None:
     """Print a warning to standard error."""
     click.echo(f"Warning: {text}", err=True)
 
 
-def print_waiting(reason: str) -> None:
+def print_waiting(waiting: Waiting) -> None:
     """Print why a job's pods do not run, to standard error."""
-    click.echo(f"waits: {reason}", err=True)
+    click.echo(f"waits: {waiting.message}", err=True)
 
 
 def print_detached(backend: JobBackend, name: str, namespace: str) -> None:
@@ -94,12 +120,14 @@ class WaitingReport:
     """A callback that prints why a job's pods do not run, whenever that changes."""
 
     def __init__(self) -> None:
-        self._reported = ""
+        self._reported: Waiting | None = None
 
     def __call__(self, job: MSJob) -> None:
         """Print the reason of waiting, if it is a new one."""
-        waiting = getattr(job.status, "waiting", None) or ""
-        if waiting not in ("", self._reported):
+        from kfp_mindspore.msjob.status import read_waiting
+
+        waiting = read_waiting(job.status)
+        if waiting is not None and waiting != self._reported:
             print_waiting(waiting)
         self._reported = waiting
 
@@ -107,17 +135,6 @@ class WaitingReport:
 def _describe_percentage(job: MSJob) -> str | None:
     progress = getattr(job.status, "progress", None)
     return None if progress is None or progress.percentage is None else f"{progress.percentage} %"
-
-
-def _describe_progress(progress: Progress) -> str:
-    """Return a line such as `45 %, epoch 5/10, step 450/1000, 2:00:00 left, loss 0.31`."""
-    parts = [] if progress.percentage is None else [f"{progress.percentage} %"]
-    for name, done, total in (("epoch", progress.epoch, progress.epochs), ("step", progress.step, progress.steps)):
-        if done is not None:
-            parts.append(f"{name} {done}" + (f"/{total}" if total is not None else ""))
-    if seconds := progress.estimated_remaining_seconds:
-        parts.append(f"about {datetime.timedelta(seconds=seconds)} left")
-    return ", ".join([*parts, *(f"{metric.name} {metric.value}" for metric in progress.metrics)])
 
 
 def _describe_pod(pod: Pod) -> dict[str, Any]:

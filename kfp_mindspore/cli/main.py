@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 import importlib
+import json
 import os
 import signal
 import sys
@@ -83,7 +84,8 @@ def cli(debug: bool) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its exit code.
 
-    A `KfpMindSporeError` is printed as `Error: …` on standard error, without a stack trace unless `--debug` is given.
+    An error is printed on standard error, as `Error: …` or, for a command line with `--json`, as one line of JSON,
+    `{"error": …}`. Errors of this package have a stack trace only with `--debug`.
     Exit codes: 2 for a user error, 1 for a failure, 3 for an unmet gate, 130 for Ctrl-C.
 
     Args:
@@ -95,24 +97,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line like `main` and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    debug = _is_debug(words)
+    debug, as_json = _is_debug(words), _is_json(words)
     try:
         result: Any = cli.main(args=words, prog_name="kfp-mindspore", standalone_mode=False)
         sys.stdout.flush()
     except KfpMindSporeError as error:
         if debug:
             raise
+        if as_json:
+            return _print_json_error(type(error).__name__, error.exit_code, error.message, error.hint, error.log)
         click.echo(f"Error: {error}", err=True)
         return error.exit_code
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
+        hint = _get_parameter_hint(error, words) if isinstance(error, click.NoSuchOption) else ""
+        if as_json:
+            return _print_json_error(type(error).__name__, error.exit_code, error.format_message(), hint)
         error.show()
-        if isinstance(error, click.NoSuchOption) and (hint := _get_parameter_hint(error, words)):
+        if hint:
             click.echo(hint, err=True)
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("\nInterrupted.", err=True)
+    except (click.Abort, KeyboardInterrupt) as error:
+        # click raises Abort from the KeyboardInterrupt, whose message names the files of an interrupted run.
+        details = str(error.__cause__ or error)
+        if as_json:
+            return _print_json_error("Interrupted", INTERRUPTED_EXIT_CODE, "Interrupted.", details)
+        click.echo(f"\nInterrupted.\n{details}".rstrip(), err=True)
         return INTERRUPTED_EXIT_CODE
     except BrokenPipeError:
         # The reader of a pipe (`… | head`) has closed it; without the redirect, the flush at exit fails again.
@@ -121,12 +132,16 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if debug:
             raise
+        failure = KfpMindSporeError(str(error))
         if error.errno in _UNWRITABLE and Path(str(error.filename)).is_relative_to(get_home()):
-            click.echo(f"Error: {error.filename}: cannot be written: {error.strerror}", err=True)
-            click.echo(f"Set {HOME_VARIABLE} to a directory that you can write to.", err=True)
-            return UserError.exit_code
-        click.echo(f"Error: {error}", err=True)
-        return 1
+            failure = UserError(
+                f"{error.filename}: cannot be written: {error.strerror}",
+                hint=f"Set {HOME_VARIABLE} to a directory that you can write to.",
+            )
+        if as_json:
+            return _print_json_error(type(error).__name__, failure.exit_code, failure.message, failure.hint)
+        click.echo(f"Error: {failure}", err=True)
+        return failure.exit_code
     return result if isinstance(result, int) else 0
 
 
@@ -141,6 +156,18 @@ def _get_parameter_hint(error: click.NoSuchOption, words: Sequence[str]) -> str:
     if not equals and 0 <= index < len(words) - 1:
         value = words[index + 1]
     return f"An argument of the pipeline: -p {name.replace('-', '_')}={value or 'VALUE'}"
+
+
+def _is_json(words: Sequence[str]) -> bool:
+    """Return whether `--json` is given, also on a command line that cannot be parsed."""
+    return "--json" in words[: words.index("--") if "--" in words else None]
+
+
+def _print_json_error(kind: str, exit_code: int, message: str, hint: str = "", log: Sequence[str] = ()) -> int:
+    """Print an error as one line of JSON on standard error, and return the exit code."""
+    fields = {"type": kind, "message": message, "hint": hint, "log": [*log], "exit_code": exit_code}
+    click.echo(json.dumps({"error": fields}), err=True)
+    return exit_code
 
 
 def _is_debug(words: Sequence[str]) -> bool:

@@ -13,13 +13,14 @@ from typing import Any
 import click
 
 from kfp_mindspore import files
+from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json, print_table
 from kfp_mindspore.errors import MissingExtraError, UserError
 from kfp_mindspore.formats.bundle import MODEL_FILE, TRANSFORM_FILE, ModelBundle, Signature, TensorSpec
 from kfp_mindspore.settings import LOG_LEVEL_VARIABLE
 
 
-@click.group(epilog="Example: kfp-mindspore model verify out/model --outputs")
+@click.group(cls=StrictGroup, epilog="Example: kfp-mindspore model verify out/model --outputs")
 def model() -> None:
     """Export, inspect and verify model bundles (MindIR), and predict with them."""
 

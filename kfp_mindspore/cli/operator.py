@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.flags import list_given
-from kfp_mindspore.cli.output import add_json_option, print_json
+from kfp_mindspore.cli.output import add_json_option, print_json, print_json_list
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.kube.names import list_namespace_errors
 from kfp_mindspore.operator.install.options import NAME, NAMESPACE
@@ -24,7 +25,7 @@ _OPERATOR_OPTIONS = (
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=StrictGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def operator() -> None:
     """Run MSJobs on Kubernetes: the controller and its installation."""
 
@@ -199,7 +200,7 @@ def install(
         if not image and not definition_only:
             click.echo("image: a placeholder that no registry has; name yours with --image", err=True)
         if as_json:
-            print_json({"objects": objects})
+            print_json_list(objects)
         else:
             click.echo(dump_documents(objects), nl=False)
         return

@@ -1,4 +1,4 @@
-"""Output and options shared by the commands: tables, manifests, and one JSON object as the last line."""
+"""Output and options shared by the commands: tables, manifests, and one JSON object on standard output."""
 
 from __future__ import annotations
 
@@ -14,9 +14,16 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class PairType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A parameter type `KEY=VALUE`, converted to a pair of strings."""
+    """A parameter type `KEY=VALUE`, converted to a pair of strings.
+
+    Args:
+        has_unique_keys: Whether a repeated key is refused.
+    """
 
     name = "KEY=VALUE"
+
+    def __init__(self, *, has_unique_keys: bool = True) -> None:
+        self.has_unique_keys = has_unique_keys
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         """Return key and value."""
@@ -43,9 +50,14 @@ def add_backend_option(command: Command) -> Command:
     )(command)
 
 
-def print_json(value: Any) -> None:
-    """Print `value` as one line of JSON."""
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print an object as one line of JSON."""
     click.echo(json.dumps(value, sort_keys=True))
+
+
+def print_json_list(items: Sequence[Mapping[str, Any]]) -> None:
+    """Print a list as one line of JSON, `{"items": […]}`, the shape of every list."""
+    print_json({"items": items})
 
 
 def dump_manifest(manifest: Mapping[str, Any]) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from kfp_mindspore.cli.output import add_json_option, print_json, print_table
+from kfp_mindspore.cli.command import StrictGroup
+from kfp_mindspore.cli.output import add_json_option, print_json, print_json_list, print_table
 from kfp_mindspore.cli.pipeline_cluster import check, setup
 from kfp_mindspore.cli.pipeline_options import Server, add_server_options, add_source
 from kfp_mindspore.cli.pipeline_runs import delete, get, run, schedule, terminate, unschedule
@@ -19,7 +20,7 @@ _LISTINGS = ("packaged", "uploaded", "versions", "runs", "schedules")
 Listing = tuple[list[dict[str, Any]], list[str]]
 
 
-@click.group(epilog="Example: kfp-mindspore pipeline compile digits_lifecycle -o pipeline.yaml")
+@click.group(cls=StrictGroup, epilog="Example: kfp-mindspore pipeline compile digits_lifecycle -o pipeline.yaml")
 def pipeline() -> None:
     """List, compile and check pipelines; run them on Kubeflow Pipelines."""
 
@@ -49,7 +50,7 @@ def list_(what: str, name: str, limit: int, server: Server, as_json: bool) -> No
         raise UserError("list: --pipeline and versions must be given together")
     rows, columns = _list_packaged() if what == "packaged" else _list_remote(server, what, name, limit)
     if as_json:
-        print_json(rows)
+        print_json_list(rows)
     else:
         print_table(rows, columns)
 

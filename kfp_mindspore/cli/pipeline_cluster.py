@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kfp_mindspore.cli.output import add_json_option, dump_manifest, print_json, print_table
+from kfp_mindspore.cli.command import StrictCommand
+from kfp_mindspore.cli.completion import complete_pipelines
+from kfp_mindspore.cli.output import add_json_option, dump_manifest, print_json, print_json_list, print_table
+from kfp_mindspore.cli.pipeline_options import add_parameters
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.kube.names import list_name_errors, list_namespace_errors
 from kfp_mindspore.runs.access import CAPABILITIES, PERMISSIONS, Capability, ServiceAccount
@@ -37,7 +40,12 @@ def add_account_options(command: Command) -> Command:
         ),
         click.option("--job-namespace", "training", multiple=True, help="Namespace of the MSJobs. [default: -n]"),
         click.option("--service-namespace", "deployment", multiple=True, help="Namespace of services. [default: -n]"),
-        click.option("--build-namespace", "images", multiple=True, help="Namespace of image builds. [default: -n]"),
+        click.option(
+            "--build-namespace",
+            "images",
+            multiple=True,
+            help="Namespace of image builds, which it enables.",
+        ),
         click.option(
             "--secret", "secrets", multiple=True, help="Secret of the artifact store, besides KFP's own; repeatable."
         ),
@@ -53,11 +61,12 @@ def add_account_options(command: Command) -> Command:
 
 
 @click.command(
+    cls=StrictCommand,
     epilog="""\b
 Examples:
   kfp-mindspore pipeline setup -n kubeflow > access.yaml
   kfp-mindspore pipeline setup -n my-profile --service-account default-editor --apply
-  kfp-mindspore pipeline setup -n kubeflow --model-account model-reader --apply"""
+  kfp-mindspore pipeline setup -n kubeflow --model-account model-reader --apply""",
 )
 @add_account_options
 @click.option(
@@ -65,7 +74,7 @@ Examples:
     "capabilities",
     type=click.Choice(CAPABILITIES),
     multiple=True,
-    help="Only what these steps need; repeatable. [default: all]",
+    help="Only what these steps need; repeatable. [default: all but images, which --build-namespace adds]",
 )
 @click.option("--store-endpoint", default="", help="URL of the model's store. [default: that of kfp-launcher]")
 @click.option("--apply", is_flag=True, help="Apply the objects to the cluster instead of printing them.")
@@ -91,13 +100,14 @@ def setup(
     the artifact store's credentials in KServe's form. Credentials are never printed.
     """
     from kfp_mindspore.inference.store_account import build_account
-    from kfp_mindspore.runs.access import build_access
+    from kfp_mindspore.runs.access import build_access, list_default_capabilities
 
     account = _make_account(namespace, service_account, (*training, *deployment, *images), secrets, model_account)
     if store_endpoint and not (model_account and store_endpoint.startswith(("http://", "https://"))):
         raise UserError("--store-endpoint: must be http://… or https://…, together with --model-account")
     given: dict[Capability, tuple[str, ...]] = {"training": training, "deployment": deployment, "images": images}
-    chosen = {name: given.get(name) or (namespace,) for name in PERMISSIONS if name in (capabilities or PERMISSIONS)}
+    names = capabilities or list_default_capabilities(has_builds=bool(images))
+    chosen = {name: given.get(name) or (namespace,) for name in PERMISSIONS if name in names}
     documents = build_access(account, chosen, secrets)
     places = (deployment or (namespace,)) if model_account else ()
     documents += [build_account(model_account, place) for place in places]
@@ -105,7 +115,7 @@ def setup(
         if model_account:
             click.echo(f"The Secret {model_account} holds credentials and is not printed: --apply makes it.", err=True)
         if as_json:
-            print_json({"objects": documents})
+            print_json_list(documents)
         else:
             click.echo("---\n".join(dump_manifest(document) for document in documents), nl=False)
         return
@@ -128,7 +138,7 @@ def _build_secrets(
 ) -> list[dict[str, Any]]:
     """Return the Secrets of the service account of services, with the credentials of the artifact store."""
     from kfp_mindspore.inference.store_account import build_secret
-    from kfp_mindspore.steps.store_config import read_model_store
+    from kfp_mindspore.stores.config import read_model_store
 
     if not places:
         return []
@@ -139,18 +149,28 @@ def _build_secrets(
 
 
 @click.command(
+    cls=StrictCommand,
     epilog="""\b
 Examples:
   kfp-mindspore pipeline check digits_lifecycle -n kubeflow --image registry/image@sha256:…
-  kfp-mindspore pipeline check pipeline.yaml -n my-profile --service-account default-editor --json"""
+  kfp-mindspore pipeline check scheduled_retraining -n kubeflow --image … -p data=s3://bucket/data/
+  kfp-mindspore pipeline check pipeline.yaml -n my-profile --service-account default-editor --json""",
 )
-@click.argument("source", metavar="[NAME|FILE.py[:FUNCTION]|FILE.yaml]", required=False, default="")
+@click.argument(
+    "source",
+    metavar="[NAME|FILE.py[:FUNCTION]|FILE.yaml]",
+    required=False,
+    default="",
+    shell_complete=complete_pipelines,
+)
 @add_account_options
 @click.option("--image", envvar=IMAGE_VARIABLE, default="", help="Image of the steps. [env: KFP_MINDSPORE_IMAGE]")
+@add_parameters
 @click.option("--pipeline-root", default="", help="URI of the run's artifacts. [default: the namespace's]")
 @add_json_option
 def check(
     source: str,
+    parameters: tuple[tuple[str, str], ...],
     namespace: str,
     service_account: str,
     training: tuple[str, ...],
@@ -164,18 +184,21 @@ def check(
     context: str | None,
     as_json: bool,
 ) -> int:
-    """Check before a run that a cluster has what its steps need.
+    """Check before a run that a cluster has what its steps need, and that URIs of data can be read.
 
     Exit code 1 if something is missing; unknown results, of checks without the necessary rights, do not count.
     """
     from kfp_mindspore.kube.cluster import Cluster
     from kfp_mindspore.runs.preflight import Destination, run_checks
     from kfp_mindspore.runs.sources import compile_text
-    from kfp_mindspore.runs.spec import parse_spec
+    from kfp_mindspore.runs.spec import convert_arguments, parse_spec
 
+    if parameters and not source:
+        raise UserError("--param: needs a pipeline: kfp-mindspore pipeline check NAME … --param NAME=VALUE")
     account = _make_account(namespace, service_account, (*training, *deployment, *images), secrets, model_account)
     text = compile_text(source, image) if source else ""
     spec = parse_spec(text, subject=source) if source else None
+    arguments = convert_arguments(spec, dict(parameters)) if spec is not None and parameters else {}
     destination = Destination(
         account,
         {"training": training, "deployment": deployment, "images": images},
@@ -183,7 +206,7 @@ def check(
         model_account=model_account,
         pipeline_root=pipeline_root,
     )
-    results = [*_check_storage(spec, text), *run_checks(Cluster(kubeconfig, context), destination, spec)]
+    results = [*_check_storage(spec, text), *run_checks(Cluster(kubeconfig, context), destination, spec, arguments)]
     passed = all(result.status != "failed" for result in results)
     if as_json:
         print_json({"passed": passed, "checks": [dataclasses.asdict(result) for result in results]})

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kfp_mindspore.cli.completion import complete_pipelines
 from kfp_mindspore.settings import IMAGE_VARIABLE
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def add_source(command: Command) -> Command:
         default="",
         help="Image of the steps and of the jobs' pods, preferably by digest. [env: KFP_MINDSPORE_IMAGE]",
     )
-    return click.argument("source", metavar=SOURCE)(image(command))
+    return click.argument("source", metavar=SOURCE, shell_complete=complete_pipelines)(image(command))
 
 
 def add_server_options(command: Command) -> Command:
@@ -149,15 +150,20 @@ def add_server_options(command: Command) -> Command:
     return wrapped  # type: ignore[return-value]
 
 
-def add_run_options(command: Command) -> Command:
-    """Add the options of a run and of a schedule."""
+def add_parameters(command: Command) -> Command:
+    """Add the option of pipeline arguments, passed to the command as `parameters`."""
     from kfp_mindspore.cli.output import PairType
 
+    return click.option(
+        "-p", "--param", "parameters", type=PairType(), multiple=True, help="Pipeline argument; repeatable."
+    )(command)
+
+
+def add_run_options(command: Command) -> Command:
+    """Add the options of a run and of a schedule."""
     for option in reversed(
         (
-            click.option(
-                "-p", "--param", "parameters", type=PairType(), multiple=True, help="Pipeline argument; repeatable."
-            ),
+            add_parameters,
             click.option("--experiment", default="Default", show_default=True, help="Experiment of the run."),
             click.option("--pipeline-root", default="", help="URI of the artifacts, such as s3://bucket/runs."),
             click.option("--service-account", default="", help="Service account of the steps."),

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from kfp_mindspore.cli.command import StrictCommand
 from kfp_mindspore.cli.output import add_json_option, print_json, print_table
 from kfp_mindspore.cli.pipeline_options import Server, add_run_options, add_server_options, add_source
 
 if TYPE_CHECKING:
     from kfp_mindspore.runs.records import RemoteRun
+    from kfp_mindspore.runs.result import RunResult
 
-_WAIT = click.option("--wait", is_flag=True, help="Wait until the run has finished; exit code 1 if it failed.")
+# Fields of `RunResult.to_dict` that a run on a server has.
+_RESULT_FIELDS = (
+    *("state", "metric", "value", "samples", "prediction", "label", "url", "max_abs_diff"),
+    *("gates", "seconds", "notes", "error"),
+)
+_WAIT = click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait until the run has finished; exit code 1 if it failed, 3 if a gate was not met.",
+)
 _TIMEOUT = click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -23,10 +34,11 @@ _TIMEOUT = click.option(
 
 
 @click.command(
+    cls=StrictCommand,
     epilog="""\b
 Examples:
   kfp-mindspore pipeline run digits_lifecycle --host http://127.0.0.1:8888 --image registry/image@sha256:…
-  kfp-mindspore pipeline run my-project/pipeline.py -p epochs=40 --wait"""
+  kfp-mindspore pipeline run my-project/pipeline.py -p epochs=40 --wait""",
 )
 @add_source
 @add_run_options
@@ -65,11 +77,14 @@ def run(
         started = client.wait(
             started.run_id, timeout=timeout, on_change=_make_printer(as_json), on_obstacle=_print_obstacle
         )
-    if as_json:
+        _print_result(client.read_result(started.run_id), dataclasses.asdict(started), as_json).check()
+    elif as_json:
         print_json(dataclasses.asdict(started))
 
 
-@click.command(epilog="Example: kfp-mindspore pipeline get 6f2c… --host http://127.0.0.1:8888 --wait")
+@click.command(
+    cls=StrictCommand, epilog="Example: kfp-mindspore pipeline get 6f2c… --host http://127.0.0.1:8888 --wait"
+)
 @click.argument("run_id")
 @_WAIT
 @_TIMEOUT
@@ -83,10 +98,17 @@ def get(run_id: str, wait: bool, timeout: float | None, server: Server, as_json:
     else:
         found = client.get_run(run_id)
     failed = client.explain_failure(found) if found.state == "FAILED" else []
+    if found.state == "SUCCEEDED":
+        if not as_json:
+            click.echo(f"{found.name}: {found.state}\n{found.url}")
+        result = _print_result(client.read_result(run_id), {**dataclasses.asdict(found), "failed": []}, as_json)
+        if wait or timeout is not None:
+            result.check()
+        return
     if as_json:
         print_json({**dataclasses.asdict(found), "failed": [dataclasses.asdict(step) for step in failed]})
         return
-    click.echo(f"{found.name}: {found.state}\n{found.url}")
+    click.echo(f"{found.name}: {found.state}{' (terminated)' if found.is_terminated else ''}\n{found.url}")
     if found.steps:
         print_table([{"step": name, "state": state} for name, state in found.steps.items()], ["step", "state"])
     for step in failed:
@@ -95,7 +117,7 @@ def get(run_id: str, wait: bool, timeout: float | None, server: Server, as_json:
             click.echo(f"  | {line}")
 
 
-@click.command(epilog="Example: kfp-mindspore pipeline terminate 6f2c… --host http://127.0.0.1:8888")
+@click.command(cls=StrictCommand, epilog="Example: kfp-mindspore pipeline terminate 6f2c… --host http://127.0.0.1:8888")
 @click.argument("run_id")
 @add_server_options
 @add_json_option
@@ -105,7 +127,7 @@ def terminate(run_id: str, server: Server, as_json: bool) -> None:
     _report(run_id, "terminated", as_json)
 
 
-@click.command(epilog="Example: kfp-mindspore pipeline delete 6f2c… --host http://127.0.0.1:8888")
+@click.command(cls=StrictCommand, epilog="Example: kfp-mindspore pipeline delete 6f2c… --host http://127.0.0.1:8888")
 @click.argument("run_id")
 @add_server_options
 @add_json_option
@@ -116,10 +138,11 @@ def delete(run_id: str, server: Server, as_json: bool) -> None:
 
 
 @click.command(
+    cls=StrictCommand,
     epilog="""\b
 Examples:
   kfp-mindspore pipeline schedule my-project/pipeline.py --name nightly --cron "0 3 * * *"
-  kfp-mindspore pipeline schedule digits_lifecycle --name hourly --every 3600 --image registry/image@sha256:…"""
+  kfp-mindspore pipeline schedule digits_lifecycle --name hourly --every 3600 --image registry/image@sha256:…""",
 )
 @add_source
 @add_run_options
@@ -169,7 +192,9 @@ def schedule(
         click.echo(f"{created.name}: {created.when}\n{created.url}")
 
 
-@click.command(epilog="Example: kfp-mindspore pipeline unschedule 6f2c… --host http://127.0.0.1:8888")
+@click.command(
+    cls=StrictCommand, epilog="Example: kfp-mindspore pipeline unschedule 6f2c… --host http://127.0.0.1:8888"
+)
 @click.argument("schedule_id")
 @add_server_options
 @add_json_option
@@ -177,6 +202,19 @@ def unschedule(schedule_id: str, server: Server, as_json: bool) -> None:
     """Delete a schedule with the Workflows of its runs: runs in progress end unfinished; their records stay."""
     server.connect().delete_schedule(schedule_id)
     _report(schedule_id, "deleted", as_json)
+
+
+def _print_result(result: RunResult, document: dict[str, Any], as_json: bool) -> RunResult:
+    """Print the result of a finished run, as JSON within its document, and return it."""
+    if as_json:
+        print_json({**document, "result": {name: result.to_dict()[name] for name in _RESULT_FIELDS}})
+        return result
+    from kfp_mindspore.cli.run import print_result
+
+    console = print_result(result)
+    for note in result.notes:
+        console.print(f"Note: {note}", markup=False)
+    return result
 
 
 def _make_printer(as_json: bool) -> Callable[[RemoteRun], None]:

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kfp_mindspore.cli.command import StrictCommand
+from kfp_mindspore.cli.completion import complete_pipelines
 from kfp_mindspore.cli.output import PairType, add_json_option, print_json
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from kfp_mindspore.runs.result import RunResult
 
 
@@ -18,14 +22,15 @@ _PIPE_WIDTH = 240
 
 
 @click.command(
+    cls=StrictCommand,
     epilog="""\b
 Examples:
   kfp-mindspore run digits_lifecycle
   kfp-mindspore run digits_lifecycle --param epochs=5 --param threshold=0.9 --json
   kfp-mindspore run my-project/pipeline.py:train_and_serve --keep
-  kfp-mindspore run compiled.yaml --no-cache"""
+  kfp-mindspore run compiled.yaml --no-cache""",
 )
-@click.argument("source", metavar="NAME|FILE.py[:FUNCTION]|FILE.yaml")
+@click.argument("source", metavar="NAME|FILE.py[:FUNCTION]|FILE.yaml", shell_complete=complete_pipelines)
 @click.option("-p", "--param", "parameters", type=PairType(), multiple=True, help="Pipeline argument; repeatable.")
 @click.option("--keep", is_flag=True, help="Keep services and jobs after the run; stop a service with `service stop`.")
 @click.option("--no-cache", is_flag=True, help="Run all steps, including those with unchanged inputs and code.")
@@ -75,7 +80,18 @@ def run_and_show(
 
 
 def print_summary(result: RunResult) -> None:
-    """Print the table of steps and the path of the report."""
+    """Print the result of a local run, its time and the path of its report."""
+    console = print_result(result)
+    console.print(f"{result.seconds:.1f} s total, {result.overhead_seconds:.1f} s of it start-up, imports and waiting.")
+    for note in result.notes:
+        console.print(f"Note: {note}", markup=False)
+    if result.report:
+        # A path must not be split.
+        console.print(f"Report: {result.report}", soft_wrap=True)
+
+
+def print_result(result: RunResult) -> Console:
+    """Print a run's step table and prediction; return the console."""
     from rich.console import Console
     from rich.table import Table
 
@@ -101,8 +117,4 @@ def print_summary(result: RunResult) -> None:
         console.print(
             f"{result.get_output('url') or 'The service'} predicted {prediction} for a test sample{expected}."
         )
-    console.print(f"{result.seconds:.1f} s total, {result.overhead_seconds:.1f} s of it start-up, imports and waiting.")
-    for note in result.notes:
-        console.print(f"Note: {note}", markup=False)
-    if result.report:
-        console.print(f"Report: {result.report}")
+    return console

@@ -6,12 +6,14 @@ import time
 
 import click
 
-from kfp_mindspore.cli.output import add_json_option, print_json, print_table
+from kfp_mindspore.cli.command import StrictGroup
+from kfp_mindspore.cli.completion import complete_runs
+from kfp_mindspore.cli.output import add_json_option, print_json, print_json_list, print_table
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.runs.history import get_run, list_runs, remove_run, select_runs
 
 
-@click.group(epilog="Example: kfp-mindspore runs list")
+@click.group(cls=StrictGroup, epilog="Example: kfp-mindspore runs list")
 def runs() -> None:
     """List, open and remove local runs of pipelines."""
 
@@ -21,9 +23,10 @@ def runs() -> None:
 @add_json_option
 def list_(limit: int, as_json: bool) -> None:
     """List the newest local runs; `pipeline list runs` lists those of a server."""
-    found = list_runs()[:limit]
+    stored = list_runs()
+    found = stored[:limit]
     if as_json:
-        print_json([run.to_dict() for run in found])
+        print_json_list([run.to_dict() for run in found])
         return
     rows = [
         {
@@ -36,10 +39,12 @@ def list_(limit: int, as_json: bool) -> None:
         for run in found
     ]
     print_table(rows, ["run", "state", "started", "seconds", "size"])
+    if len(stored) > limit:
+        click.echo(f"{len(stored) - limit} older runs: --limit {len(stored)}")
 
 
 @runs.command("open", epilog="Example: kfp-mindspore runs open digits-lifecycle-20260102-120000-1a2b")
-@click.argument("run_id", default="")
+@click.argument("run_id", default="", shell_complete=complete_runs)
 @click.option("--print", "only_print", is_flag=True, help="Print the path of the report instead of opening it.")
 def open_(run_id: str, only_print: bool) -> None:
     """Open the report of a run in the browser; by default of the newest one."""
@@ -57,7 +62,7 @@ Examples:
   kfp-mindspore runs rm digits-lifecycle-20260102-120000-1a2b
   kfp-mindspore runs rm --older-than 30 --keep-last 3 --dry-run"""
 )
-@click.argument("run_ids", nargs=-1, metavar="[RUN_ID]...")
+@click.argument("run_ids", nargs=-1, metavar="[RUN_ID]...", shell_complete=complete_runs)
 @click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Remove the runs of this age.")
 @click.option("--keep-last", type=click.IntRange(min=0), metavar="N", help="Keep the newest N runs of each pipeline.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")

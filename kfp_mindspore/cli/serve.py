@@ -12,6 +12,7 @@ from types import FrameType
 
 import click
 
+from kfp_mindspore.cli.command import StrictCommand
 from kfp_mindspore.cli.output import add_json_option, print_json
 from kfp_mindspore.errors import AlreadyExistsError, NotFoundError, ProcessFailedError
 from kfp_mindspore.files import get_home
@@ -24,6 +25,7 @@ _LAST_LINES = 20
 
 
 @click.command(
+    cls=StrictCommand,
     epilog="Example: kfp-mindspore serve out/model --name digits, then from another terminal: "
     "curl http://127.0.0.1:8080/v2/models/digits",
 )
@@ -43,7 +45,7 @@ _LAST_LINES = 20
     help="Seconds to wait for readiness.",
 )
 @click.option(
-    "--host", default=LOOPBACK, show_default=True, help="Address to listen on; 0.0.0.0 for all, without authentication."
+    "--host", default=LOOPBACK, show_default=True, help="Address to listen on; 0.0.0.0 for all, see --token-file."
 )
 @click.option("--workers", type=click.IntRange(min=1), help="Processes that share the ports. [default: 1]")
 @click.option("--max-batch", type=click.IntRange(min=1), help="Maximum number of rows of a batch. [default: 64]")
@@ -59,6 +61,11 @@ _LAST_LINES = 20
     type=click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path),
     help="File with the key of an encrypted model. [default: $MINDSPORE_MODEL_KEY]",
 )
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path),
+    help="File with bearer tokens, one a line, of which requests must have one. [default: no authentication]",
+)
 @add_json_option
 def serve(
     model_dir: Path,
@@ -72,6 +79,7 @@ def serve(
     nonfinite: str | None,
     allow_model_code: bool,
     key_file: Path | None,
+    token_file: Path | None,
     as_json: bool,
 ) -> None:
     """Serve the model bundle MODEL_DIR by KServe's protocols V1, V2 and gRPC until Ctrl-C.
@@ -86,6 +94,7 @@ def serve(
         "nonfinite": nonfinite,
         "allow_model_code": "true" if allow_model_code else None,
         "model_key_file": key_file,
+        "token_file": token_file,
     }
     flags = tuple(f"--{flag}={value}" for flag, value in given.items() if value is not None)
     service = Service(name, model_dir, port=port, grpc_port=grpc_port, host=host, server_args=flags)

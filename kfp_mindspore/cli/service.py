@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 
 import click
 
-from kfp_mindspore.cli.output import add_json_option, dump_manifest, print_json, print_table
+from kfp_mindspore.cli.command import StrictGroup
+from kfp_mindspore.cli.completion import complete_services
+from kfp_mindspore.cli.output import add_json_option, print_json, print_json_list, print_table
 from kfp_mindspore.inference import InferenceClient, Service
-from kfp_mindspore.inference.service import LOOPBACK, ServiceStatus
+from kfp_mindspore.inference.service import LOOPBACK, ServiceStatus, format_command
 from kfp_mindspore.settings import BACKEND_VARIABLE, KSERVE, KUBERNETES, LOCAL, SERVER_IMAGE_VARIABLE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -41,7 +43,7 @@ def add_backend_option(command: Command) -> Command:
     )(command)
 
 
-@click.group(epilog="Example: kfp-mindspore service describe digits")
+@click.group(cls=StrictGroup, epilog="Example: kfp-mindspore service describe digits")
 def service() -> None:
     """Create, list, describe, promote, roll back and stop services."""
 
@@ -53,7 +55,7 @@ Examples:
   kfp-mindspore service create digits s3://bucket/model --backend kubernetes --replicas 2
   kfp-mindspore service create digits out/new --canary 10"""
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete_services)
 @click.argument("model", metavar="DIR|URI")
 @click.option("--canary", type=click.IntRange(0, 99), default=0, help="Percentage of the requests for a canary.")
 @click.option("--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Replicas on a cluster.")
@@ -84,6 +86,8 @@ def create(
     client = InferenceClient(backend, namespace)
     status = client.deploy(Service(name, model, **fields), wait, canary=canary)
     _print_outcome(status, as_json)
+    if canary and not as_json:
+        _print_canary(status, backend or "")
 
 
 @service.command("list", epilog="Example: kfp-mindspore service list --all-namespaces")
@@ -96,7 +100,7 @@ def list_services(namespace: str | None, all_namespaces: bool, backend: str | No
     client = InferenceClient(backend, namespace)
     statuses = client.list(all_namespaces=all_namespaces)
     if as_json:
-        print_json({"services": [status.to_dict() for status in statuses]})
+        print_json_list([status.to_dict() for status in statuses])
         return
     if not statuses:
         click.echo("No services." if all_namespaces else f"No services in namespace {client.namespace}.")
@@ -107,7 +111,7 @@ def list_services(namespace: str | None, all_namespaces: bool, backend: str | No
 
 
 @service.command(epilog="Example: kfp-mindspore service describe digits --json")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_services)
 @add_namespace_option
 @add_backend_option
 @add_json_option
@@ -117,7 +121,7 @@ def describe(name: str, namespace: str | None, backend: str | None, as_json: boo
 
 
 @service.command(epilog="Example: kfp-mindspore service promote digits")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_services)
 @add_wait_option
 @add_namespace_option
 @add_backend_option
@@ -128,7 +132,7 @@ def promote(name: str, wait: float, namespace: str | None, backend: str | None, 
 
 
 @service.command(epilog="Example: kfp-mindspore service rollback digits")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_services)
 @add_wait_option
 @add_namespace_option
 @add_backend_option
@@ -139,7 +143,7 @@ def rollback(name: str, wait: float, namespace: str | None, backend: str | None,
 
 
 @service.command(epilog="Example: kfp-mindspore service stop digits")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_services)
 @add_namespace_option
 @add_backend_option
 @add_json_option
@@ -153,7 +157,7 @@ def stop(name: str, namespace: str | None, backend: str | None, as_json: bool) -
 
 
 @service.command(epilog="Example: kfp-mindspore service delete digits")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_services)
 @add_namespace_option
 @add_backend_option
 @add_json_option
@@ -168,7 +172,7 @@ def delete(name: str, namespace: str | None, backend: str | None, as_json: bool)
 
 
 @service.command(epilog="Example: kfp-mindspore service logs digits --lines 50 --follow")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_services)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the service is over.")
 @click.option("--lines", type=click.IntRange(min=0), help="How many of the lines so far. [default: all]")
 @add_namespace_option
@@ -193,7 +197,7 @@ def logs(name: str, follow: bool, lines: int | None, namespace: str | None, back
 @add_json_option
 def runtime(image: str | None, namespace: str | None, name: str | None, auto_select: bool, as_json: bool) -> None:
     """Write the manifest of the serving runtime, with which KServe serves model bundles."""
-    from kfp_mindspore.inference.runtime import RUNTIME_NAME, build_serving_runtime
+    from kfp_mindspore.inference.runtime import RUNTIME_NAME, build_serving_runtime, render_serving_runtime
     from kfp_mindspore.settings import PLACEHOLDER_SERVER_IMAGE
 
     image = image or PLACEHOLDER_SERVER_IMAGE
@@ -201,7 +205,7 @@ def runtime(image: str | None, namespace: str | None, name: str | None, auto_sel
     if as_json:
         print_json(manifest)
     else:
-        click.echo(dump_manifest(manifest), nl=False)
+        click.echo(render_serving_runtime(manifest), nl=False)
     if "@sha256:" not in image:
         click.echo(f"image: {image} has no digest; set --image REGISTRY/NAME@sha256:…", err=True)
 
@@ -211,6 +215,18 @@ def _print_outcome(status: ServiceStatus, as_json: bool) -> None:
         print_json(status.to_dict())
     else:
         click.echo(f"{status.name}: version {status.version} serves {status.model} at {status.url}")
+
+
+def _print_canary(status: ServiceStatus, backend: str) -> None:
+    if status.canary is None:
+        click.echo("It is the first version, which has no canary.")
+        return
+    click.echo(
+        f"{status.name}: {status.canary.model} is a canary and gets {status.canary.percent}% of the requests to "
+        f"{status.canary.traffic_url}"
+    )
+    commands = [format_command(verb, status.name, status.namespace, backend) for verb in ("promote", "rollback")]
+    click.echo(f"End it: {commands[0]}\n    or: {commands[1]}")
 
 
 def _print_status(status: ServiceStatus, as_json: bool) -> None:
@@ -232,7 +248,7 @@ def _print_status(status: ServiceStatus, as_json: bool) -> None:
         "digest": status.digest or "unknown",
         "run": status.run or "unknown",
         "age": _format_age(status),
-        "log": status.log or f"kfp-mindspore service logs {status.name}",
+        "log": status.log or format_command("logs", status.name, status.namespace, KUBERNETES),
     }
     if (canary := status.canary) is not None:
         lines |= {

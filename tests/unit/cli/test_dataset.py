@@ -64,3 +64,16 @@ def test_mistakes_exit_with_2(arguments: list[str], message: str, capsys: pytest
     assert run(["dataset", "load", source, "data", *options]) == 2
     assert message in capsys.readouterr().err
     assert not Path("data").exists()
+
+
+def test_repeated_names_are_joined(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("two.csv").write_text(
+        "y1,y2,a,b,c,d\n" + "".join(f"{i},{i + 1},{i % 7},{i % 5},{i},{-i}\n" for i in range(40))
+    )
+    words = ["--target", "y1", "--target", "y2", "--features", "a", "--features", "b", "--ids", "c", "--ids", "d"]
+    assert run(["dataset", "load", "two.csv", "data", *words, "--json"]) == 0
+    columns = json.loads(capsys.readouterr().out)["columns"]
+    assert [column["fields"] for column in columns if column["role"] in ("feature", "target")] == [
+        ["a", "b"], ["y1", "y2"],
+    ]  # fmt: skip
+    assert [column["name"] for column in columns if column["role"] == "id"] == ["c", "d"]

@@ -10,6 +10,8 @@ import pytest
 from kfp_mindspore.cli import init
 from kfp_mindspore.cli.main import run
 from kfp_mindspore.errors import AlreadyExistsError, UserError
+from kfp_mindspore.runs.sources import compile_text
+from kfp_mindspore.runs.spec import list_parameters, parse_spec
 
 FILES = [".gitignore", "README.md", "network.py", "notebook.ipynb", "pipeline.py", "train.py"]
 
@@ -108,6 +110,17 @@ def test_pipeline_and_service_are_named_after_directory(name):
     text = init.render_project(name)["pipeline.py"]
     assert f'@dsl.pipeline(name="{slug}"' in text
     assert f'service_name: str = "{slug}"' in text
+
+
+@pytest.mark.parametrize("template", init.TEMPLATES)
+def test_compiled_template_passes_namespace_and_account_on(tmp_path, template):
+    init.write_project(tmp_path / "mine", template)
+    spec = parse_spec(compile_text(str(tmp_path / "mine" / "pipeline.py"), "registry.example.com/mine:1"))
+    names = {parameter.name: parameter.default for parameter in list_parameters(spec)}
+    assert (names["namespace"], names["service_account"]) == ("", "")
+    for task, passed in (("train-msjob", ["namespace"]), ("deploy-kserve", ["namespace", "service_account"])):
+        inputs = spec["root"]["dag"]["tasks"][task]["inputs"]["parameters"]
+        assert [inputs[name] for name in passed] == [{"componentInputParameter": name} for name in passed]
 
 
 @pytest.mark.parametrize(

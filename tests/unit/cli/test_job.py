@@ -55,7 +55,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
         return Result(done.returncode, done.stdout, done.stderr)
 
     yield call
-    for job in call("list", "--json").json:
+    for job in call("list", "--json").json["items"]:
         call("delete", job["metadata"]["name"])
 
 
@@ -76,9 +76,10 @@ def test_a_command_is_submitted_waited_for_shown_and_deleted(run: Run, script: s
     submitted = run("submit", "--name", "lenet", "--output", "out", "--env", "COLOR=red", "--", "python", script, "0")
     assert submitted.code == 0, submitted.errors
     assert "job logs -f lenet" in submitted.output
+    assert submitted.output.endswith(f"\noutput: {tmp_path / 'out'}\n")
     assert run("wait", "lenet").output == "job lenet: Succeeded\n"
     assert run("logs", "lenet").output.splitlines() == ["role none rank 0", f"output {tmp_path / 'out'} red"]
-    assert [job["metadata"]["name"] for job in run("list", "--json").json] == ["lenet"]
+    assert [job["metadata"]["name"] for job in run("list", "--json").json["items"]] == ["lenet"]
     found = run("get", "lenet", "--json").json
     assert [item["type"] for item in found["status"]["conditions"] if item["status"] == "True"] == [
         "Created",
@@ -87,7 +88,7 @@ def test_a_command_is_submitted_waited_for_shown_and_deleted(run: Run, script: s
     assert "lenet-worker-0" in run("get", "lenet").output
     assert run("scale", "lenet", "--workers", "2").output == "job lenet has finished: the change has no effect\n"
     assert run("delete", "lenet").code == 0
-    assert run("list", "--json").json == []
+    assert run("list", "--json").json["items"] == []
 
 
 def test_a_file_is_submitted_and_every_process_is_shown(run: Run, script: str, tmp_path: Path) -> None:
@@ -122,11 +123,40 @@ def test_a_job_is_suspended_resumed_and_scaled(run: Run, tmp_path: Path) -> None
     assert run("delete", "long", "--grace-seconds", "0").output == "job long deleted\n"
 
 
+@pytest.mark.parametrize("waits_by_submit", [True, False])
+def test_failed_wait_prints_job_and_error_as_json(run: Run, script: str, waits_by_submit: bool) -> None:
+    submit = ["submit", "--name", "bad", "--restart-policy", "Never"]
+    if waits_by_submit:
+        failed = run(*submit, "--wait", "--json", "--", "python", script, "5")
+    else:
+        assert run(*submit, "--", "python", script, "5").code == 0
+        failed = run("wait", "bad", "--json")
+    assert failed.code == 1
+    assert failed.json["metadata"]["name"] == "bad"
+    assert failed.json["status"]["conditions"][-1]["type"] == "Failed"
+    error = json.loads(failed.errors.splitlines()[-1])["error"]
+    assert (error["type"], error["exit_code"]) == ("JobFailedError", 1)
+    assert "exit code 5" in error["message"]
+    assert any(line.endswith("role none rank 0") for line in error["log"])
+
+
+def test_expired_wait_prints_job_as_json(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "sleep.py").write_text("import time\ntime.sleep(600)\n")
+    assert run("submit", "--name", "long", "--", "python", "sleep.py").code == 0
+    expired = run("wait", "long", "--timeout", "0", "--json")
+    assert (expired.code, expired.json["metadata"]["name"]) == (1, "long")
+    assert json.loads(expired.errors.splitlines()[-1])["error"]["type"] == "WaitTimeoutError"
+
+
 def test_a_dry_run_starts_nothing(run: Run, script: str) -> None:
-    judged = run("submit", "--name", "lenet", "--dry-run", "--json", "--", "python", script, "0")
+    words = ["--empty-dir", "/dev/shm=8Gi", "--checkpoints", "s3://bucket/c", "--dry-run", "--json"]
+    judged = run("submit", "--name", "lenet", *words, "--", "python", script, "0")
     assert (judged.code, judged.json["metadata"]["name"]) == (0, "lenet")
+    pod = judged.json["spec"]["msReplicaSpecs"]["Worker"]["template"]["spec"]
+    assert pod["containers"][0]["env"] == [{"name": "KFP_MINDSPORE_CHECKPOINT_DIR", "value": "s3://bucket/c"}]
+    assert pod["volumes"] == [{"name": "empty-dir-0", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}]
     assert run("submit", "--name", "lenet", "--dry-run", "--", "python", "missing.py").code == 2
-    assert run("list", "--json").json == []
+    assert run("list", "--json").json["items"] == []
 
 
 @pytest.mark.parametrize(
@@ -194,6 +224,8 @@ def test_a_job_is_submitted_as_another_kind(run: Run, tmp_path: Path) -> None:
         "ClusterTrainingRuntime team-lenet created",
         "TrainJob lenet created in namespace team",
     ]
+    policy = "spec.msReplicaSpecs.Worker.restartPolicy: ExitCode is now OnFailure"
+    assert created.errors.startswith(policy)
     assert refused.code == 2
     assert "this cluster cannot run MPIJob" in refused.errors
 
@@ -239,6 +271,9 @@ def test_a_job_of_the_first_generation_is_converted(run: Run, tmp_path: Path) ->
         (["submit", "missing.yaml"], "missing.yaml: no such file"),
         (["submit", "broken.yaml"], "broken.yaml: line 3"),
         (["submit", "unknown.yaml"], "Boss"),
+        (["submit", "first.yaml"], "convert it with: kfp-mindspore job convert first.yaml"),
+        (["submit", "two.yaml"], "two.yaml: must be MSJob of mindspore.gitee.com/v1, got MSJob of kubeflow.org/v1"),
+        (["submit", "--name", "a", "--empty-dir", "shm=1Gi", "--", "true"], "empty_dirs: must be absolute paths"),
         (["submit", "--name", "a", "--", "python", "missing.py"], "no such script 'missing.py'"),
         (["submit", "--name", "a"], "command"),
         (["submit", "--name", "A_B", "--", "true"], "metadata.name"),
@@ -267,11 +302,13 @@ def test_a_mistake_exits_with_2_names_it_and_leaves_nothing(
     (tmp_path / "good.yaml").write_text(build_msjob("good", command=["true"]).to_yaml())
     (tmp_path / "latin.yaml").write_bytes(b"# caf\xe9")
     (tmp_path / "old.yaml").write_text("kind: MSJob")
+    (tmp_path / "first.yaml").write_text(FIRST_GENERATION)
+    (tmp_path / "two.yaml").write_text(f"{FIRST_GENERATION}\n---\n{FIRST_GENERATION}")
     result = run(*words)
     assert result.code == 2, result.errors
     assert message in result.errors
     assert "Traceback" not in result.errors
-    assert run("list", "--json").json == []
+    assert run("list", "--json").json["items"] == []
 
 
 def test_interrupted_wait_lets_the_job_continue(run: Run, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from kfp_mindspore.cli.job_report import WaitingReport, print_job, warn_of_missing_operator
 from kfp_mindspore.msjob import MSJob, RunPolicy
 from kfp_mindspore.msjob.backends.base import JobBackend, Pod
+from kfp_mindspore.msjob.spec import ElasticPolicy, ReplicaSpec
 from kfp_mindspore.msjob.status import DetailedStatus, Metric, Progress
 
 INSTALL = "Install one with: kfp-mindspore operator install --image REGISTRY/NAME@sha256:… --context here\n"
@@ -54,6 +55,17 @@ def test_progress_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_job(job, [], make_backend([Pod("digits-worker-0", "default", "Worker", 0, "Running")]))
     line = "progress: 45 %, epoch 5/10, step 450/1000, about 1:02:05 left, loss 0.31"
     assert line in capsys.readouterr().out.splitlines()
+
+
+def test_restarts_of_an_elastic_job_are_counted_against_its_own_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    job = MSJob(
+        metadata={"name": "digits"},
+        ms_replica_specs={"Worker": ReplicaSpec()},
+        elastic_policy=ElasticPolicy(max_restarts=10),
+    )
+    job.status = DetailedStatus(restarts=2)
+    print_job(job, [], make_backend([]))
+    assert "restarts: 2 of 10" in capsys.readouterr().out.splitlines()
 
 
 def test_each_reason_of_waiting_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import signal
 import subprocess
@@ -56,6 +57,51 @@ def test_error_prints_message_and_sets_exit_code(
     assert captured.err.endswith(expected)
     assert "Traceback" not in captured.err
     assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (KfpMindSporeError("it broke"), {"type": "KfpMindSporeError", "message": "it broke", "exit_code": 1}),
+        (
+            NotFoundError("x: no such job", hint="List them."),
+            {"type": "NotFoundError", "message": "x: no such job", "hint": "List them.", "exit_code": 2},
+        ),
+        (GateNotMetError("low"), {"type": "GateNotMetError", "message": "low", "exit_code": 3}),
+        (
+            ProcessFailedError("failed", log=["one", "two"]),
+            {"type": "ProcessFailedError", "message": "failed", "log": ["one", "two"], "exit_code": 1},
+        ),
+        (KeyboardInterrupt(), {"type": "Interrupted", "message": "Interrupted.", "exit_code": 130}),
+        (click.UsageError("no"), {"type": "UsageError", "message": "no", "exit_code": 2}),
+        (
+            OSError(28, "No space left on device"),
+            {"type": "OSError", "message": "[Errno 28] No space left on device", "exit_code": 1},
+        ),
+    ],
+)
+def test_error_is_one_line_of_json_with_the_option(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    expected: dict[str, object],
+) -> None:
+    def fail(as_json: bool) -> None:
+        raise error
+
+    command = click.Command("job", callback=fail, params=[click.Option(["--json", "as_json"], is_flag=True)])
+    monkeypatch.setattr(main.LazyGroup, "get_command", lambda self, ctx, name: command)
+    monkeypatch.delenv("KFP_MINDSPORE_DEBUG", raising=False)
+    assert main.run(["job", "--json"]) == expected["exit_code"]
+    output, errors = capsys.readouterr()
+    # click ends the line of ^C first.
+    assert json.loads(errors.lstrip("\n")) == {"error": {"hint": "", "log": [], **expected}}
+    assert (output, errors.lstrip("\n").count("\n")) == ("", 1)
+
+
+def test_json_of_a_job_command_is_no_option() -> None:
+    assert main._is_json(["job", "submit", "--json", "--", "python"])
+    assert not main._is_json(["job", "submit", "--name", "a", "--", "python", "--json"])
 
 
 @pytest.mark.parametrize(("words", "variable"), [(["--debug", "job"], ""), (["job"], "1")])

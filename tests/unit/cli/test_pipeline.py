@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,12 @@ import yaml
 
 from kfp_mindspore.cli.init import write_project
 from kfp_mindspore.cli.main import run
-from tests.support.pipelines_server import make_pod_name, make_tasks
+from kfp_mindspore.runs.data_sources import list_sources
+from kfp_mindspore.runs.sources import compile_text
+from kfp_mindspore.runs.spec import parse_spec
+from tests.support.pipelines_server import make_log, make_pod_name, make_tasks
 
+ROOT = Path(__file__).parents[3]
 IMAGE = "registry.example.com/mine@sha256:" + "0" * 64
 STEPS = ["load-dataset", "train-msjob", "export-mindir", "evaluate-mindir", "deploy-kserve"]
 
@@ -36,7 +42,7 @@ def test_list_shows_packaged_pipelines(capsys: pytest.CaptureFixture[str]) -> No
     assert lines[0].split() == ["NAME", "DESCRIPTION"]
     assert any(line.startswith("digits_lifecycle ") for line in lines)
     assert run(["pipeline", "list", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["items"]
     assert "digits_lifecycle" in [row["name"] for row in rows]
     assert all(row["description"] for row in rows)
 
@@ -81,13 +87,33 @@ def test_compile_of_compiled_pipeline_sets_image(project: Path) -> None:
     assert {executors[name]["container"]["image"] for name in executors} == {IMAGE}
 
 
+DSL = """from kfp import dsl
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def show(value: str):
+    print(value)
+
+@dsl.pipeline(name="showing")
+def showing():
+    show({})
+"""
+
+
 @pytest.mark.parametrize(
     ("source", "content", "message"),
     [
         ("nothing", None, "nothing: no such pipeline"),
         ("nothing.py", None, "nothing.py: no such file"),
-        ("bad.py", "x = ", "bad.py: cannot be imported: SyntaxError"),
-        ("bad.py", "import nowhere", "bad.py: cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
+        ("bad.py", "x = ", "bad.py:1: SyntaxError"),
+        ("bad.py", "import nowhere", "bad.py:1: ModuleNotFoundError: No module named 'nowhere'"),
+        ("bad.py", DSL.format("value=nobody"), "bad.py:9: NameError: name 'nobody' is not defined"),
+        (
+            "bad.py",
+            DSL.format("value=[1]"),
+            "bad.py:9: Incompatible argument passed to the input 'value' of component",
+        ),
+        ("bad.py", DSL.format("value=[1]"), "a list or dict for a STRING input as JSON text"),
+        ("bad.py", "1 / 0", "bad.py:1: ZeroDivisionError"),
         ("bad.py", "x = 1", "bad.py: contains no pipeline"),
         ("my-project/pipeline.py:train", None, "no pipeline named train"),
         ("bad.yaml", "a: [", "bad.yaml: not valid YAML"),
@@ -198,6 +224,35 @@ def test_failed_run_is_reported_with_its_last_lines(
     assert described["failed"] == [{"name": "train-msjob", "reason": "", "log": ["loading", "Error: no data"]}]
 
 
+def test_run_with_unmet_gate_ends_with_3_and_its_result(
+    project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = ["evaluate-mindir", "deploy-kserve"]
+    pipelines_server.tasks = make_tasks(dict.fromkeys(steps, "SUCCEEDED"))
+    evaluation = {"metric": "accuracy", "value": 0.931, "passed": False, "samples": 360}
+    verdict = "not deployed: the gate is not met"
+    deployment = {"url": "", "name": "digits", "version": -1, "deployed": False, "verdict": verdict}
+    pipelines_server.logs = {
+        make_pod_name(step): make_log(outputs) for step, outputs in zip(steps, (evaluation, deployment), strict=True)
+    }
+    host = ["--host", pipelines_server.url]
+    command = ["pipeline", "run", "digits_lifecycle", "--image", IMAGE, "--name", "one", "-p", "threshold=0.95"]
+    assert run([*command, *host, "--wait"]) == 3
+    printed = capsys.readouterr()
+    rows = [line.strip().split(maxsplit=2) for line in printed.out.splitlines()]
+    assert ["evaluate-mindir", "7.0", "accuracy 0.931, passed no, samples 360"] in rows
+    assert printed.err.splitlines() == [
+        "Error: accuracy 0.931 is 0.019 below the threshold of 0.950",
+        "Skipped: deploy-kserve. Deployed models are unchanged.",
+    ]
+    assert run(["pipeline", "get", "r0", *host]) == 0
+    assert verdict in capsys.readouterr().out
+    assert run(["pipeline", "get", "r0", *host, "--wait", "--json"]) == 3
+    *_, last = capsys.readouterr().out.splitlines()
+    value = json.loads(last)
+    assert (value["state"], value["result"]["state"], value["result"]["value"]) == ("SUCCEEDED", "refused", 0.931)
+
+
 def test_runs_are_listed_terminated_and_deleted(
     project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,7 +261,7 @@ def test_runs_are_listed_terminated_and_deleted(
     assert run(["pipeline", "run", "my-project/pipeline.py", "--image", IMAGE, "--name", "one", *host]) == 0
     capsys.readouterr()
     assert run(["pipeline", "list", "runs", *host, "--json"]) == 0
-    assert [row["run_id"] for row in json.loads(capsys.readouterr().out)] == ["r0"]
+    assert [row["run_id"] for row in json.loads(capsys.readouterr().out)["items"]] == ["r0"]
     assert run(["pipeline", "terminate", "r0", *host]) == 0
     assert run(["pipeline", "get", "r0", *host]) == 0
     assert run(["pipeline", "delete", "r0", *host, "--json"]) == 0
@@ -226,9 +281,9 @@ def test_pipelines_and_versions_are_listed(
         assert run(["pipeline", "upload", "digits_lifecycle", "--image", IMAGE, "--name", name, *host]) == 0
     capsys.readouterr()
     assert run(["pipeline", "list", "uploaded", *host, "--json"]) == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["b", "a"]
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)["items"]] == ["b", "a"]
     assert run(["pipeline", "list", "versions", "--pipeline", "b", *host, "--json"]) == 0
-    assert [row["version_id"] for row in json.loads(capsys.readouterr().out)] == ["v1"]
+    assert [row["version_id"] for row in json.loads(capsys.readouterr().out)["items"]] == ["v1"]
     assert run(["pipeline", "list", "versions", *host]) == 2
     assert "--pipeline and versions must be given together" in capsys.readouterr().err
 
@@ -242,11 +297,21 @@ def test_schedule_is_created_and_deleted(
     assert capsys.readouterr().out.splitlines()[0] == "nightly: 0 0 3 * * *"
     assert pipelines_server.schedules["s0"].runtime_config.parameters == {"epochs": 3}
     assert run(["pipeline", "list", "schedules", *host, "--json"]) == 0
-    assert [row["when"] for row in json.loads(capsys.readouterr().out)] == ["0 0 3 * * *"]
+    assert [row["when"] for row in json.loads(capsys.readouterr().out)["items"]] == ["0 0 3 * * *"]
     assert run(["pipeline", "unschedule", "s0", *host]) == 0
     assert not pipelines_server.schedules
     assert run(command) == 2
     assert "exactly one of cron and an interval" in capsys.readouterr().err
+
+
+def test_documented_schedule_reads_its_data(pipelines_server: Any) -> None:
+    page = (ROOT / "docs/pipelines.md").read_text()
+    (command,) = re.findall(r"^kfp-mindspore (pipeline schedule .* -p data=.*)$", page, re.MULTILINE)
+    command = command.replace("--host …", f"--host {pipelines_server.url}").replace("--image …", f"--image {IMAGE}")
+    assert run(shlex.split(command)) == 0
+    arguments = pipelines_server.schedules["s0"].runtime_config.parameters
+    spec = parse_spec(compile_text("scheduled_retraining", IMAGE))
+    assert list_sources(spec, arguments) == ["s3://bucket/data/"]
 
 
 @pytest.mark.parametrize("command", ["upload", "run"])

@@ -51,7 +51,9 @@ def test_unmet_gate_prints_json_and_distance(capsys: pytest.CaptureFixture[str])
     captured = capsys.readouterr()
     value = json.loads(captured.out.splitlines()[-1])
     assert (value["state"], value["url"]) == ("refused", None)
-    assert "Error: accuracy 0.500 is 0.450 below the threshold of 0.950\nSkipped: serve, smoke." in captured.err
+    error = json.loads(captured.err.splitlines()[-1])["error"]
+    assert error["message"] == "accuracy 0.500 is 0.450 below the threshold of 0.950"
+    assert error["hint"].startswith("Skipped: serve, smoke.")
 
 
 def test_failure_prints_last_lines_and_verbose_prints_all(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,8 +48,10 @@ def test_list_shows_the_newest_runs(home: Path, capsys: pytest.CaptureFixture[st
         ["live-6", "running"],
     ]  # fmt: skip
     assert rows[0][4:] == ["12.3", "0.2", "MB"]
+    assert run(["runs", "list", "--limit", "3"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "4 older runs: --limit 7"
     assert run(["runs", "list", "--limit", "1", "--json"]) == 0
-    (value,) = json.loads(capsys.readouterr().out)
+    (value,) = json.loads(capsys.readouterr().out)["items"]
     assert value["report"] == str(home / "runs" / "a-0" / "report.html")
 
 
@@ -84,7 +86,7 @@ def test_rm_removes_the_selected_finished_runs(
         (["rm", "a-0", "nope"], "nope: no such run"),
         (["rm", "live-6"], "run live-6: is running"),
         (["open", "killed-5"], "run killed-5: has no report, it is killed"),
-        (["open", "nope"], "nope: no such run\nSee: kfp-mindspore runs list"),
+        (["open", "nope"], "nope: no such run\nThere are: a-0, a-1, a-2, a-3, b-4 and 2 more: kfp-mindspore runs list"),
     ],
 )
 def test_mistake_removes_nothing(

@@ -47,7 +47,7 @@ def test_no_services(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["service", "list", "-A"]) == 0
     assert capsys.readouterr().out == "No services.\n"
     assert run(["service", "list", "--json"]) == 0
-    assert read_json(capsys) == {"services": []}
+    assert read_json(capsys) == {"items": []}
 
 
 def test_the_life_of_a_service(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,7 +63,7 @@ def test_the_life_of_a_service(shop: Any, capsys: pytest.CaptureFixture[str]) ->
         ["team", "other"],
     ]
     assert run(["service", "list", "--json"]) == 0
-    assert read_json(capsys) == {"services": [status.to_dict()]}
+    assert read_json(capsys) == {"items": [status.to_dict()]}
 
     assert run(["service", "describe", "digits"]) == 0
     text = capsys.readouterr().out
@@ -212,8 +212,9 @@ def test_serve_fails_when_its_server_does(shop: Any) -> None:
     os.kill(json.loads(process.stdout.readline())["pid"], signal.SIGKILL)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 1
-    assert "Error: service bundle: its server was ended by signal 9 (SIGKILL): not restarted again\n" in err
-    assert "  | tiny server of bundle starts" in err
+    error = json.loads(err.splitlines()[-1])["error"]
+    assert error["message"] == "service bundle: its server was ended by signal 9 (SIGKILL): not restarted again"
+    assert "tiny server of bundle starts" in error["log"]
     assert shop.connect().list() == []
 
 
@@ -307,8 +308,21 @@ def test_create_deploys_a_service_and_its_next_version(
     assert capsys.readouterr().out.startswith(f"digits: version 1 serves {bundle} at http://127.0.0.1:")
     assert run(["service", "create", "digits", bundle, "--canary", "10", "--json"]) == 0
     assert read_json(capsys)["canary"]["state"] == "Ready"
+    assert run(["service", "create", "digits", bundle, "--canary", "20", "--backend", "local"]) == 0
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"digits: {bundle} is a canary and gets 20% of the requests to http://127.0.0.1:")
+    assert lines[1:] == [
+        "End it: kfp-mindspore service promote digits -n default --backend local",
+        "    or: kfp-mindspore service rollback digits -n default --backend local",
+    ]
     assert run(["service", "create", "digits", bundle]) == 2
-    assert "has a canary" in capsys.readouterr().err
+    refusal = capsys.readouterr().err
+    assert "has a canary" in refusal
+    assert "kfp-mindspore service promote digits -n default --backend local, or rollback." in refusal
+    assert run(["service", "create", "other", bundle, "--canary", "20"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "It is the first version, which has no canary."
+    assert run(["service", "describe", "missing", "-n", "default"]) == 2
+    assert "kfp-mindspore service list -A --backend local" in capsys.readouterr().err
     assert run(["service", "create", "Digits", bundle]) == 2
     assert "service Digits is invalid: name: must be" in capsys.readouterr().err
     assert run(["service", "create", "digits", bundle, "--server-arg", "max_batch=3"]) == 2
