@@ -372,7 +372,7 @@ def test_job_commands(run: Run, client: MSJobClient, cluster: Cluster, tmp_path:
     assert "Error: job digits failed: It is Failed.\n  | last words" in run("wait", "digits").errors
     cluster.patch(PODS, "digits-worker-0", namespace, {"metadata": {"finalizers": None}})
     assert run("delete", "digits").output == "job digits deleted\n"
-    assert json.loads(run("list", "--json").output) == []
+    assert json.loads(run("list", "--json").output) == {"items": []}
     gone = run("get", "digits")
     assert (gone.code, "job digits does not exist" in gone.errors, "Traceback" in gone.errors) == (2, True, False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -14,11 +15,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from kfp_mindspore.kube.resources import CONFIG_MAPS, PODS, SECRETS, Resource
 from kfp_mindspore.msjob.crd import build_crd
+from kfp_mindspore.msjob.lease import format_lease
 from kfp_mindspore.msjob.names import LEASE_ANNOTATION, MSJOBS
 from kfp_mindspore.operator.install.apply import apply_objects
 from kfp_mindspore.steps.step_pod import RUN_LABEL
@@ -75,7 +78,10 @@ class Step:
         inputs, outputs = spec["inputDefinitions"]["parameters"], spec.get("outputDefinitions", {})
         values = {name: entry["defaultValue"] for name, entry in inputs.items() if "defaultValue" in entry}
         # The driver's JSON of a protobuf number has no fraction.
-        values = {name: int(value) if isinstance(value, float) else value for name, value in values.items()}
+        values = {
+            name: int(value) if isinstance(value, float) and value.is_integer() else value
+            for name, value in values.items()
+        }
         executor_input = {
             "inputs": {"parameterValues": {**values, **arguments}},
             "outputs": {
@@ -103,18 +109,20 @@ class Step:
         ]
         self.log = run.directory / f"{self.name}.log"
         self.process: subprocess.Popen[bytes] | None = None
+        self.pod = ""
         run.steps.append(self)
 
     def start(self, **variables: str) -> None:
         """Start an attempt, in a new pod of the run, with further environment variables."""
-        pod = self.run.put_pod()
+        self.pod = self.run.put_pod()
         environment = {
-            **os.environ,
+            # Credentials of a task take precedence over those of the run's store: a pod has none of other tests.
+            **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             "KUBECONFIG": str(self.run.kubeconfig),
             "KFP_MINDSPORE_BACKEND": "kubernetes",
             "KFP_MINDSPORE_IMAGE": "example.com/train:1",
-            "KFP_POD_NAME": pod,
+            "KFP_POD_NAME": self.pod,
             "PYTHONPATH": str(self.run.write_site()),
             **variables,
         }
@@ -327,6 +335,33 @@ def test_terminated_step_deletes_its_job(
     assert step.wait() != 0
 
 
+def test_job_of_a_drained_launcher_is_adopted_by_its_retry(
+    make_run: Callable[[], Run], operator: OperatorProcess, start_step: Callable[..., Step]
+) -> None:
+    run = make_run()
+    step = train(run, start_step)
+    job = run.wait_job()
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+    run.jobs.launch(name, 1)
+    # A finalizer keeps the pod, which no kubelet terminates, as the grace period does on a node.
+    run.jobs.cluster.patch(PODS, step.pod, run.jobs.namespace, {"metadata": {"finalizers": ["tests/kept"]}})
+    run.jobs.cluster.delete(PODS, step.pod, run.jobs.namespace)
+    step.send(signal.SIGTERM)
+    assert step.wait() != 0
+    run.jobs.cluster.patch(PODS, step.pod, run.jobs.namespace, {"metadata": {"finalizers": None}})
+    assert [item["metadata"]["uid"] for item in run.list_jobs()] == [uid]
+    step.start()
+    wait_for(lambda: b"Adopting job" in step.log.read_bytes(), lambda: step.log.read_text())
+    # Nobody comes back.
+    run.jobs.cluster.delete(PODS, step.pod, run.jobs.namespace)
+    step.send(signal.SIGTERM)
+    assert step.wait() != 0
+    expired = {"metadata": {"annotations": {LEASE_ANNOTATION: format_lease(-600)}}}
+    run.jobs.cluster.patch(MSJOBS, name, run.jobs.namespace, expired)
+    failed = run.jobs.wait(name, "Failed")
+    assert "LeaseExpired" in [condition["reason"] for condition in failed["status"]["conditions"]]
+
+
 def test_exit_task_ends_the_jobs_of_its_run_only(
     make_run: Callable[[], Run], jobs: Jobs, start_step: Callable[..., Step]
 ) -> None:
@@ -401,3 +436,28 @@ def test_task_config_and_options_reach_the_pods_of_the_job(
     assert step.wait() != 0
     assert "OOMKilled" in step.log.read_text()
     run.wait_no_job(SECONDS)
+
+
+def test_documented_data_are_read_with_the_credentials_of_the_run(
+    make_run: Callable[[], Run], start_step: Callable[..., Step], store: ObjectStore, tmp_path: Path
+) -> None:
+    (uri,) = re.findall(r"-p data=(s3://\S+)", (ROOT / "docs/pipelines.md").read_text())
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    store.client.create_bucket(Bucket=bucket)
+    for split, rows in (("train", 60), ("test", 20)):
+        np.savez(tmp_path / split, features=np.ones((rows, 2), np.float32), labels=np.arange(rows) % 2)
+        store.client.upload_file(str(tmp_path / f"{split}.npz"), bucket, f"{key}{split}.npz")
+    step = start_step(make_run(), "data_processing/load_dataset", name=uri)
+    assert step.wait() == 0, step.log.read_text()
+    output = json.loads((step.root / "output_metadata.json").read_text())
+    assert json.loads(output["artifacts"]["dataset"]["artifacts"][0]["metadata"]["splits"])["test"] == 20
+
+
+def test_refused_data_are_one_message(make_run: Callable[[], Run], jobs: Jobs, start_step: Callable[..., Step]) -> None:
+    run = make_run()
+    jobs.cluster.delete(SECRETS, "mlpipeline-minio-artifact", jobs.namespace)
+    step = start_step(run, "data_processing/load_dataset", name=f"s3://{BUCKET}/table.csv")
+    assert step.wait() != 0
+    log = step.log.read_text()
+    assert "Traceback" not in log
+    assert f"Secret {jobs.namespace}/mlpipeline-minio-artifact with the credentials of s3://{BUCKET}/ does not" in log

@@ -20,7 +20,7 @@ from kfp_mindspore.kube.resources import CONFIG_MAPS, DEFINITIONS, NAMESPACES, P
 from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.runs.access import CAPABILITIES, Permission, ServiceAccount, list_missing, list_permissions
 from tests.cluster.infrastructure.api_server import ControlPlane
-from tests.support.object_store import ACCESS_KEY, SECRET_KEY
+from tests.support.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, start_object_store
 from tests.support.operators import wait_for
 
 IMAGE = "registry.example.com/mine@sha256:" + "0" * 64
@@ -84,14 +84,16 @@ def _wait_granted(cluster: Cluster, account: ServiceAccount, namespace: str = ""
 
 
 def test_setup_grants_what_check_requires(setup: Any, check: Check, cluster: Cluster, account: ServiceAccount) -> None:
-    missing = _get_messages(check()[1], "access", "failed")
+    builds = ("--build-namespace", account.namespace)
+    missing = _get_messages(check(*builds)[1], "access", "failed")
     assert len(missing) == len(CAPABILITIES)
     assert any("create" in text and "msjobs.mindspore.gitee.com" in text for text in missing)
-    setup()
+    setup(*builds)
     _wait_granted(cluster, account)
-    granted = _get_messages(check()[1], "access", "passed")
+    granted = _get_messages(check(*builds)[1], "access", "passed")
     assert len(granted) == len(CAPABILITIES)
-    setup()
+    assert len(_get_messages(check()[1], "access", "passed")) == len(CAPABILITIES) - 1
+    setup(*builds)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,8 @@ def test_setup_grants_what_check_requires(setup: Any, check: Check, cluster: Clu
 def test_check_names_a_removed_right(
     setup: Any, check: Check, cluster: Cluster, account: ServiceAccount, role: str, permission: Permission
 ) -> None:
-    setup()
+    builds = ("--build-namespace", account.namespace)
+    setup(*builds)
     _wait_granted(cluster, account)
     document = cluster.get(ROLES, f"kfp-mindspore-{role}", account.namespace)
     for rule in document["rules"]:
@@ -117,7 +120,7 @@ def test_check_names_a_removed_right(
     rules = [rule for rule in document["rules"] if rule["verbs"]]
     cluster.patch(ROLES, f"kfp-mindspore-{role}", account.namespace, {"rules": rules})
     wait_until(lambda: list_missing(cluster, account, [permission], account.namespace) == [permission])
-    code, results = check()
+    code, results = check(*builds)
     assert code == 1
     names = "".join(f" {name}" for name in permission.names)
     rights = f"{', '.join(permission.verbs)} {permission.full_name}{names}"
@@ -130,7 +133,7 @@ def test_rights_in_other_namespaces(
     api_server: ControlPlane, setup: Any, check: Check, cluster: Cluster, account: ServiceAccount
 ) -> None:
     with api_server.make_namespace("jobs") as jobs:
-        setup()
+        setup("--build-namespace", account.namespace)
         _wait_granted(cluster, account)
         (message,) = _get_messages(check("--job-namespace", jobs)[1], "access", "failed")
         assert message.startswith(f"training: runner of {account.namespace} lacks in namespace {jobs}: ")
@@ -198,7 +201,7 @@ def test_account_reviews_its_own_rights(
     own = tmp_path / "kubeconfig"
     own.write_text(yaml.safe_dump(config))
     _, results = check(kubeconfig=own)
-    assert len(_get_messages(results, "access", "failed")) == len(CAPABILITIES) - 1
+    assert len(_get_messages(results, "access", "failed")) == len(CAPABILITIES) - 2
     assert _get_messages(results, "access", "passed") == [
         f"training: runner has all rights in namespace {account.namespace}"
     ]
@@ -261,7 +264,7 @@ def lifecycle_cluster(cluster: Cluster, account: ServiceAccount) -> Iterator[dic
 def test_check_of_lifecycle(
     setup: Any, check: Check, cluster: Cluster, account: ServiceAccount, lifecycle_cluster: dict[str, Any]
 ) -> None:
-    setup("--model-account", "reader")
+    setup("--model-account", "reader", "--build-namespace", account.namespace)
     _wait_granted(cluster, account)
     place = lifecycle_cluster["operator"]
     source = ("digits_lifecycle", "--image", IMAGE)
@@ -342,6 +345,52 @@ def test_storage_of_jobs_is_checked(check: Check, tmp_path: Path, storage: str, 
     )
     _, results = check(str(file), "--image", IMAGE)
     assert _get_messages(results, "storage", "failed") == [message] * bool(message)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "step"),
+    [("service_account: str = ''", "run with -p service_account=…"), ("", "set service_account of deploy_kserve")],
+)
+def test_recommended_account_is_a_parameter_of_the_pipeline(
+    check: Check, tmp_path: Path, parameter: str, step: str
+) -> None:
+    file, given = tmp_path / "own.py", ", service_account=service_account" * bool(parameter)
+    file.write_text(
+        "from kfp import dsl\n"
+        "from kfp_mindspore.components import deploy_kserve\n\n"
+        "@dsl.pipeline(name='own')\n"
+        f"def own({parameter}):\n"
+        "    bundle = dsl.importer(artifact_uri='s3://b/m', artifact_class=dsl.Model)\n"
+        f"    deploy_kserve(bundle=bundle.output, service_name='a'{given})\n"
+    )
+    _, results = check(str(file), "--image", IMAGE)
+    (hint,) = [result["hint"] for result in results if result["name"] == "model store"]
+    assert f"--apply, then {step} and check with --model-account." in hint
+
+
+def test_data_of_a_run_is_tried_with_the_credentials_of_its_steps(
+    check: Check, cluster: Cluster, account: ServiceAccount
+) -> None:
+    source = ("scheduled_retraining", "--image", IMAGE)
+    with start_object_store() as store:
+        store.refuse_strangers()
+        store.put("data/train.npz", b"")
+        uri = f"s3://{BUCKET}/data/"
+        for resource, document in zip((CONFIG_MAPS, SECRETS), store.build_kfp_configuration(), strict=True):
+            cluster.create(resource, document, account.namespace)
+        assert _get_messages(check(*source, "-p", f"data={uri}")[1], "data", "passed") == [f"{uri} can be read"]
+        absent = f"s3://{BUCKET}/absent/"
+        assert _get_messages(check(*source, "-p", f"data={absent}")[1], "data", "failed") == [
+            f"{absent}: nothing there"
+        ]
+        secret = {"stringData": {"secretkey": "another"}}
+        cluster.patch(SECRETS, "mlpipeline-minio-artifact", account.namespace, secret)
+        (refused,) = _get_messages(check(*source, "-p", f"data={uri}")[1], "data", "failed")
+        assert refused.startswith(f"{uri} cannot be read: ")
+        assert f"credentials: Secret {account.namespace}/mlpipeline-minio-artifact" in refused
+    (unreachable,) = _get_messages(check(*source, "-p", f"data={uri}")[1], "data", "unknown")
+    assert unreachable.startswith(f"{uri} cannot be read: ")
+    assert not [result for result in check("digits_lifecycle", "--image", IMAGE)[1] if result["name"] == "data"]
 
 
 def _make_definition(group: str, version: str, kind: str, namespaced: bool) -> dict[str, Any]:

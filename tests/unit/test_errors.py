@@ -29,6 +29,16 @@ def test_message_is_followed_by_log_and_hint() -> None:
     assert str(error) == "step train failed\n  | a\n  | b\nSee run.log"
 
 
+def test_missing_extra_in_a_pod_names_the_build_of_its_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert errors.MissingExtraError("pyarrow", "data").hint == "Install it with: pip install 'kfp-mindspore[data]'"
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    hint = errors.MissingExtraError("pyarrow", "data").hint
+    assert "EXTRAS=…,data of serving/Containerfile" in hint
+    assert "kfp-mindspore image runtime --extra data" in hint
+    assert "pip install" not in hint
+
+
 def test_validation_error_names_subject_and_all_fields() -> None:
     error = errors.ValidationError(["spec.a: must be 1, got 0", "spec.b: missing"], subject="MSJob digits")
     assert str(error) == "MSJob digits is invalid: spec.a: must be 1, got 0; spec.b: missing"

@@ -17,7 +17,9 @@ from typing import Any
 from tests.cluster.infrastructure.paths import ROOT, compute_digest, get_cache, lock, make_directory
 from tests.cluster.infrastructure.prerequisites import UnavailableError
 
-EXTRAS = ("artifacts", "pipelines", "train", "serving", "storage", "operator", "images", "kubernetes")
+EXTRAS = (
+    "artifacts", "data", "pipelines", "train", "serving", "storage", "operator", "images", "kubernetes", "workloads"
+)  # fmt: skip
 _PYTHON_VERSION = "3.11"
 _SOURCES = ("kfp_mindspore", "components", "pipelines", "serving")
 _FILES = ("pyproject.toml", "README.md", "LICENSE", "kfp_mindspore_cli.py")

@@ -102,6 +102,19 @@ def test_step_killed_at_each_stage_has_one_job_and_loses_no_epoch(training: Trai
     assert artifacts["model"]["artifacts"][0]["metadata"]["job"] == name
 
 
+def test_drained_launcher_leaves_its_job_to_the_retry(training: Training) -> None:
+    step = training.step
+    step.start()
+    job = step.wait_job()
+    training.wait_held()
+    step.drain()
+    (training.directory / "continue").touch()
+    step.finish()
+    (done,) = step.list_jobs()
+    assert (done["metadata"]["uid"], done["status"].get("restarts", 0)) == (job["metadata"]["uid"], 0)
+    assert training.list_epochs() == list(range(1, EPOCHS + 1))
+
+
 def test_terminated_run_leaves_no_job_and_no_pod(training: Training) -> None:
     step = training.step
 

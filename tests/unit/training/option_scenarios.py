@@ -594,6 +594,7 @@ def mistakes(path: Path) -> Any:
         "loss without a target": lambda: fit(Pair(), data=given, loss={"kinds": nn.MSELoss()}),
         "columns": lambda: fit(data=(X[:, :5], Y)),
         "floats for ids": lambda: fit(Language(), data=(IDS.astype(np.float32), IDS), loss=next_id_loss),
+        "ids above the table": lambda: fit(Language(), data=(IDS + 5000, IDS), loss=next_id_loss),
         "ids for floats": lambda: fit(data=(IDS, Y)),
         "floats for labels": lambda: fit(data=(X, REAL)),
         "shape of the outputs": lambda: fit(Regressor(), data=(X, REAL), loss=nn.MSELoss()),

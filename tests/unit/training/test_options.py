@@ -202,6 +202,7 @@ def test_float16_trains_float32_weights_and_warns_on_cpu(results: dict[str, Any]
         ("columns", "Small cannot be computed for a batch of x (16, 5) float32"),
         ("columns", "return self.head(ops.relu(self.front(x)))"),
         ("floats for ids", "An embedding needs integer ids (int32); ids has another dtype."),
+        ("ids above the table", "ids has ids up to 50"),
         ("ids for floats", "Layers need float32; x and target have another dtype."),
         ("floats for labels", "For 'CrossEntropyLoss', the 'labels' should be Int32"),
         ("shape of the outputs", "For 'MSELoss', the output has shape (16, 1), the target (16"),

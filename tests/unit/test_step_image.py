@@ -1,0 +1,147 @@
+"""The extras of the documented image of steps, compared with what the step functions of the components import."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from kfp_mindspore.images.runtime import DEFAULT_EXTRAS
+from kfp_mindspore.stores.artifact_store import LIBRARIES
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+COMPONENTS = sorted(path.parent for path in (ROOT / "components").glob("*/*/component.py"))
+# What the documentation names for single components, by step module, and modules that run on this machine only.
+OPTIONAL = {"build": {"images"}, "register": {"registry"}, "deploy": {"registry"}}
+LOCAL = {"kfp_mindspore.inference.backends.local"}
+DISTRIBUTIONS = importlib.metadata.packages_distributions()
+
+
+def normalize(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", re.split(r"[\s<>=!~;\[]", name, maxsplit=1)[0]).lower()
+
+
+def list_requirements(distribution: str) -> list[str]:
+    """Return the requirements of an installed distribution without those of its extras."""
+    try:
+        return [item for item in importlib.metadata.requires(distribution) or () if "extra ==" not in item]
+    except importlib.metadata.PackageNotFoundError:
+        return []
+
+
+@cache
+def list_distributions(*extras: str) -> set[str]:
+    """Return the distributions of the package and of extras."""
+    found = {normalize(name) for name in PROJECT["dependencies"]}
+    for extra in extras:
+        for requirement in PROJECT["optional-dependencies"][extra]:
+            if nested := re.match(r"kfp-mindspore\[(.*)\]", requirement):
+                found |= list_distributions(*nested[1].split(","))
+            found.add(normalize(requirement))
+    # What MindSpore and KFP bring along, such as protobuf.
+    return found | {normalize(item) for name in found - {"kfp-mindspore"} for item in list_requirements(name)}
+
+
+@cache
+def list_imports(module: str) -> frozenset[str]:
+    """Return the modules that a module imports anywhere in it, `package.name` for names of packages."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None, module
+    names = _list_imports(ast.parse(Path(str(spec.origin)).read_text()))
+    return frozenset(importlib.util.resolve_name(name, spec.parent) for name in names)
+
+
+def _list_imports(tree: ast.AST) -> Iterator[str]:
+    nodes = [tree]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            nodes += node.orelse
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{'.' * node.level}{node.module}.{alias.name}" for alias in node.names)
+        nodes += ast.iter_child_nodes(node)
+
+
+@cache
+def find_stub(module: str) -> Path | None:
+    """Return the file in which a package declares the names that it imports lazily; None for other modules."""
+    spec = importlib.util.find_spec(module)
+    stub = Path(spec.origin).with_suffix(".pyi") if spec is not None and spec.origin else None
+    return stub if stub is not None and stub.is_file() else None
+
+
+@cache
+def resolve(name: str) -> str:
+    """Return the module of an imported name: its own, or the one in which a lazy package declares it."""
+    while True:
+        try:
+            if importlib.util.find_spec(name) is not None:
+                return name
+        except ModuleNotFoundError:
+            pass
+        package, _, attribute = name.rpartition(".")
+        stub = find_stub(package)
+        imports = _list_imports(ast.parse(stub.read_text())) if stub is not None else ()
+        declared = [found for found in imports if found.endswith(f".{attribute}")]
+        if not declared:
+            return package
+        name = importlib.util.resolve_name(declared[0], package)
+
+
+def list_external(module: str) -> dict[str, set[str]]:
+    """Return the distributions of what a module and the package's modules below it import, by top-level name."""
+    pending, seen, found = [module], {module}, {}
+    while pending:
+        current = pending.pop()
+        for name in list_imports(current):
+            top = name.partition(".")[0]
+            if top != "kfp_mindspore":
+                found[top] = {normalize(distribution) for distribution in DISTRIBUTIONS.get(top, ())}
+            elif (inner := resolve(name)) not in seen | LOCAL:
+                seen.add(inner)
+                # A package that declares its names lazily imports none of them.
+                if find_stub(inner) is None:
+                    pending.append(inner)
+    if "kfp_mindspore.data.fetch" in seen:
+        found |= {library: {library} for scheme, (library, _) in LIBRARIES.items() if scheme != "gs"}
+    return found
+
+
+def read_documented() -> set[str]:
+    """Return the extras of the page's command, which the file's comment and `image runtime` have too."""
+    pages = [ROOT / "docs/pipelines.md", ROOT / "serving/Containerfile"]
+    found = [re.findall(r"--target steps --build-arg EXTRAS=(\S+)", page.read_text()) for page in pages]
+    assert found[0] == found[1]
+    (extras,) = found[0]
+    assert set(extras.split(",")) == set(DEFAULT_EXTRAS) - {"images"}
+    return set(extras.split(","))
+
+
+@pytest.mark.parametrize("component", COMPONENTS, ids=lambda path: path.name)
+def test_documented_image_has_what_a_component_imports(component: Path) -> None:
+    (module,) = {
+        name for name in _list_imports(ast.parse((component / "component.py").read_text())) if ".steps." in name
+    }
+    optional = set().union(*(list_distributions(extra) for extra in PROJECT["optional-dependencies"])) - {
+        "kfp-mindspore"
+    }
+    found = resolve(module)
+    extras = read_documented() | OPTIONAL.get(found.rpartition(".")[2], set())
+    present = list_distributions(*extras)
+    assert not {top: names for top, names in list_external(found).items() if names & optional and not names & present}
