@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kfp_mindspore.settings import is_in_pod
+
 
 class KfpMindSporeError(Exception):
     """A failure with a message for the user.
@@ -63,7 +65,7 @@ class AlreadyExistsError(UserError, RuntimeError):
 
 
 class MissingExtraError(UserError, ImportError):
-    """A library of an extra is not installed.
+    """A library of an extra is not installed; in a pod the hint names the build of its image.
 
     Args:
         library: The import name, such as `mindspore`.
@@ -71,7 +73,13 @@ class MissingExtraError(UserError, ImportError):
     """
 
     def __init__(self, library: str, extra: str) -> None:
-        super().__init__(f"{library} is not installed", hint=f"Install it with: pip install 'kfp-mindspore[{extra}]'")
+        hint = (
+            f"Build the image of this pod with the extra {extra}: EXTRAS=…,{extra} of serving/Containerfile, or "
+            f"kfp-mindspore image runtime --extra {extra} beside its other extras."
+            if is_in_pod()
+            else f"Install it with: pip install 'kfp-mindspore[{extra}]'"
+        )
+        super().__init__(f"{library} is not installed", hint=hint)
 
 
 class CorruptBundleError(UserError):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import shutil
 import socket
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,8 @@ from kfp_mindspore.errors import UserError
 from kfp_mindspore.settings import HOME_VARIABLE
 
 _CHUNK_BYTES = 1 << 20
+_OPEN_TO_OTHERS = stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP
+_logger = logging.getLogger(__name__)
 
 
 def get_home() -> Path:
@@ -31,6 +35,34 @@ def get_home() -> Path:
 def resolve_location(location: Path | str) -> str:
     """Return an absolute path, or a URI as it is."""
     return str(location) if "://" in str(location) else str(Path(location).expanduser().absolute())
+
+
+def read_secret_file(path: Path, kind: str, limit: int) -> bytes:
+    """Read a file with a secret; a file that others may read is used, with a warning in the log.
+
+    Args:
+        path: The file.
+        kind: What it is, for messages, such as `key file`.
+        limit: Most bytes to read.
+
+    Raises:
+        UserError: It cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            status = os.fstat(stream.fileno())
+            if stat.S_ISREG(status.st_mode) and status.st_mode & _OPEN_TO_OTHERS:
+                # No error: the default mode of a mounted Kubernetes secret.
+                _logger.warning(
+                    "%s: %s: its mode is %04o: others than its owner can read or change it; "
+                    "chmod 600, or in Kubernetes mount the secret with defaultMode: 0440",
+                    path,
+                    kind,
+                    stat.S_IMODE(status.st_mode),
+                )
+            return stream.read(limit)
+    except OSError as error:
+        raise UserError(f"{path}: {kind}: {error.strerror}") from error
 
 
 def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:

@@ -48,6 +48,8 @@ PROGRESS_PREFIX = "KFP_MINDSPORE_PROGRESS "
 CODE_DIGEST_VARIABLE = "KFP_MINDSPORE_CODE_DIGEST"
 # Directory of the records of the files that the steps of a local run open.
 READS_VARIABLE = "KFP_MINDSPORE_READS"
+# TMPDIR of the process that started a local run: of services that outlive the run; empty for none.
+CALLER_TMPDIR_VARIABLE = "KFP_MINDSPORE_CALLER_TMPDIR"
 # Options of a task's MSJob, set by the task setters of `kfp_mindspore.dsl`.
 JOB_OPTIONS_VARIABLE = "KFP_MINDSPORE_MSJOB_OPTIONS"
 # Digest of what a pipeline sets on the task of a launcher; part of the cache key of its step.
@@ -55,6 +57,8 @@ TASK_CONFIG_DIGEST_VARIABLE = "KFP_MINDSPORE_TASK_CONFIG_DIGEST"
 DEBUG_VARIABLE = "KFP_MINDSPORE_DEBUG"
 
 MODEL_KEY_VARIABLE = "MINDSPORE_MODEL_KEY"
+# Bearer token of requests to services whose server has --token_file.
+SERVICE_TOKEN_VARIABLE = "KFP_MINDSPORE_SERVICE_TOKEN"
 
 # MindSpore's dynamic cluster, read by `mindspore.communication.init`. The node ID of a worker is its rank.
 ROLE_VARIABLE = "MS_ROLE"
@@ -105,6 +109,11 @@ KFP_RUNTIME_VARIABLE = "_KFP_RUNTIME"
 
 # Mounted into every pod with a service account token.
 SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+def is_in_pod() -> bool:
+    """Return whether this process runs in a pod, with or without a service account token."""
+    return "KUBERNETES_SERVICE_HOST" in os.environ
 
 
 def get_image(image: str = "") -> str:

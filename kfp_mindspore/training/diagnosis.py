@@ -19,6 +19,8 @@ _DTYPES = (
     (re.compile(r"segment_ids|input_indices|Gather"), "float", "An embedding needs integer ids (int32)"),
     (re.compile(r"type.*(MatMul|Conv|BatchMatMul)|(MatMul|Conv).*type", re.DOTALL), "int", "Layers need float32"),
 )
+# An index outside of a table, such as `'input_indices' should be in the range [0, 20), but got 48`.
+_RANGE = re.compile(r"range \[-?\d+, (?P<end>\d+)\), but got (?P<index>-?\d+)")
 _MARKS = ("The Traceback of Net Construct Code", "Kernel select failed")
 _FRAME = re.compile(r"^# \d+ In file (?P<file>.+?):(?P<line>\d+)(?:~\d+)?, [^\n]*\n\s*(?P<code>[^\n]*)", re.MULTILINE)
 
@@ -47,8 +49,31 @@ def explain_computation(error: Exception, network: Any, names: Sequence[str], ba
     libraries = {Path(mindspore.__file__).parent, Path(__file__).parent}
     own = [frame for frame in _FRAME.finditer(text) if libraries.isdisjoint(Path(frame["file"]).parents)]
     where = f"{own[-1]['file']}:{own[-1]['line']}: {own[-1]['code']}" if own else ""
-    hint = "\n".join(line for line in (_describe_dtypes(reason, names, batch), where) if line)
+    found = _RANGE.search(reason)
+    cause = (
+        _describe_index(int(found["index"]), int(found["end"]), names, batch)
+        if found
+        else _describe_dtypes(reason, names, batch)
+    )
+    hint = "\n".join(line for line in (cause, where) if line)
     return UserError(f"{type(network).__name__} cannot be computed for a batch of {shapes}: {reason}", hint=hint)
+
+
+def _describe_index(index: int, end: int, names: Sequence[str], batch: Sequence[Any]) -> str:
+    """Return which integer tensors have an index outside of a table of `end` rows, and the size that they need."""
+    arrays = {name: tensor.asnumpy() for name, tensor in zip(names, batch, strict=False)}
+    largest = {
+        name: int(array.max()) for name, array in arrays.items() if array.dtype.kind in "iu" and (array == index).any()
+    }
+    if not largest:
+        return f"The network computes the index {index} of a table with {end} rows."
+    columns = " or ".join(largest)
+    if index < 0:
+        return f"{columns} has the id {index}: ids must be 0 to {end - 1}."
+    return (
+        f"{columns} has ids up to {max(largest.values())} in this batch, and the table {end} rows, for ids of 0 to "
+        f"{end - 1}: nn.Embedding needs a row for each id of the dataset."
+    )
 
 
 def _describe_dtypes(reason: str, names: Sequence[str], batch: Sequence[Any]) -> str:
