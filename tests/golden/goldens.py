@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from tests.golden.readme import render_index, render_readme, render_reference
+from tests.golden.readme import render_index, render_readme
 
 ROOT = Path(__file__).parents[2]
 DSL = Path(__file__).parent / "dsl"
@@ -49,9 +49,6 @@ def list_goldens() -> dict[Path, Callable[[], str]]:
         goldens[folder / "README.md"] = partial(render_readme, folder)
     for category, folders in groupby([*list_components(), *list_pipelines()], key=lambda folder: folder.parent):
         goldens[category / "README.md"] = partial(render_index, category, list(folders))
-    goldens[ROOT / "docs" / "components.md"] = lambda: render_reference(
-        {folder: load(folder) for folder in list_components()}
-    )
     goldens[ROOT / "serving" / "runtime.yaml"] = partial(render_runtime, None)
     goldens[ROOT / "serving" / "servingruntime.yaml"] = partial(render_runtime, "default")
     goldens[ROOT / "config" / "operator" / "base" / "crd.yaml"] = render_definition
