@@ -15,6 +15,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from kfp_mindspore.cli.main import cli
+from kfp_mindspore.options import build_table
 
 PACKAGES = {
     "dsl": "The KFP extension: `@msjob_component` and task setters.",
@@ -52,6 +53,8 @@ MOVED = {
     "knative": "not-run/#kserve-in-knative-mode",
     "multi-user": "not-run/#istio",
 }
+# Heading to module and dataclass of options.
+OPTIONS = {"Jobs": ("kfp_mindspore.steps.options", "JobOptions")}
 POD_TEMPLATE = "https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-template-v1/"
 
 
@@ -63,6 +66,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     }
     pages["commands"] = _build_commands()
     pages["components"] = _build_components()
+    pages["options"] = _build_options()
     pages["msjob-fields"] = _build_fields(yaml.safe_load(DEFINITION.read_text()))
     for name, text in pages.items():
         files.append(File.generated(config, f"reference/{name}.md", content=text))
@@ -85,6 +89,14 @@ def _build_package(package: str, summary: str) -> str:
 
 def _build_module(module: str) -> str:
     return f"::: {module}\n    options:\n      show_root_full_path: true\n"
+
+
+def _build_options() -> str:
+    parts = ["# Options", "The same in components, task setters, clients and commands."]
+    for heading, (module, name) in OPTIONS.items():
+        declaration = getattr(importlib.import_module(module), name)
+        parts += [f"## {heading}", build_table(declaration)]
+    return "\n\n".join(parts)
 
 
 def _build_commands() -> str:

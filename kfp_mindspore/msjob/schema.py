@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import inspect
-import re
 import types
 import typing
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import Any
 
 from kfp_mindspore.msjob.manifest import to_field_name
 from kfp_mindspore.msjob.pod_schema import Schema, build_schema
+from kfp_mindspore.options import read_descriptions
 
 _PLAIN: dict[Any, Schema] = {
     str: {"type": "string"},
@@ -79,16 +79,6 @@ def _describe_type(
 
 
 def _read_docstring(kind: type[Any]) -> dict[str, str]:
-    """Return the first sentence of a docstring under the empty name, and the description of each attribute."""
-    text = inspect.getdoc(kind) or ""
-    head, _, attributes = text.partition("\nAttributes:\n")
-    texts = {"": _join(head.split("\n\n")[0])}
-    for entry in re.split(r"\n(?=    \w)", "\n" + attributes.split("\n\n")[0]):
-        name, colon, description = entry.strip().partition(":")
-        if colon:
-            texts[name] = _join(description)
-    return texts
-
-
-def _join(text: str) -> str:
-    return " ".join(text.replace("`", "").split())
+    """Return the first paragraph of a docstring under the empty name, and the description of each attribute."""
+    texts = {"": (inspect.getdoc(kind) or "").split("\n\n")[0], **read_descriptions(kind)}
+    return {name: " ".join(text.replace("`", "").split()) for name, text in texts.items()}

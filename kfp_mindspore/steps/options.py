@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_mindspore.errors import UserError
+from kfp_mindspore.options import option
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
 from kfp_mindspore.steps.arguments import to_argument
 from kfp_mindspore.steps.executor_input import read_executor_input
@@ -46,11 +47,11 @@ class JobOptions:
         storage: Hand-over of data to the job's pods: `artifacts`, `workspace` or `claim:NAME/PATH`.
     """
 
-    workers: int | None = None
-    backoff_limit: int | None = None
-    active_deadline_seconds: int | None = None
-    start_timeout_seconds: int | None = None
-    ttl_seconds_after_finished: int | None = None
+    workers: int | None = option(None, minimum=1)
+    backoff_limit: int | None = option(None, minimum=0)
+    active_deadline_seconds: int | None = option(None, minimum=1)
+    start_timeout_seconds: int | None = option(None, minimum=1)
+    ttl_seconds_after_finished: int | None = option(None, minimum=0)
     clean_pod_policy: str | None = None
     restart_policy: str | None = None
     success_policy: str | None = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import inspect
 import json
 import os
 import re
@@ -20,6 +19,7 @@ from kfp_mindspore import training
 from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.formats.dataset import TASKS, Dataset
 from kfp_mindspore.mindir.network import build_network
+from kfp_mindspore.options import read_descriptions
 from kfp_mindspore.settings import DATASET_VARIABLE
 from kfp_mindspore.training.config import TrainingConfig
 from kfp_mindspore.training.names import suggest
@@ -50,12 +50,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--loss-arguments", type=_parse_object, default={}, help="of it, as JSON")
     parser.add_argument("--metrics", help="comma-separated names; default: of the task")
     options = parser.add_argument_group("options of TrainingConfig; dicts and lists are JSON")
-    described = _describe_fields()
+    described = read_descriptions(TrainingConfig)
     for field in dataclasses.fields(TrainingConfig):
         if field.name in _WITHOUT_FLAG:
             continue
         flag = "--" + field.name.replace("_", "-")
-        settings: dict[str, Any] = {"dest": field.name, "default": None, "help": described[field.name]}
+        settings: dict[str, Any] = {"dest": field.name, "default": None, "help": _shorten(described[field.name])}
         if isinstance(field.default, bool):
             options.add_argument(flag, action=argparse.BooleanOptionalAction, **settings)
         else:
@@ -127,13 +127,9 @@ def _build(name: str, field: str, *positional: Any, **arguments: Any) -> Any:
         raise UserError(f"{field}: {name} cannot be built: {str(error).strip().splitlines()[0]}") from error
 
 
-def _describe_fields() -> dict[str, str]:
-    """Return the first sentence of each field's description."""
-    text = inspect.getdoc(TrainingConfig) or ""
-    body = text.partition("Args:\n")[2].partition("\nRaises:")[0]
-    found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", body, re.MULTILINE)
-    sentences = {name: re.split(r"(?<=\.)\s|; ", re.sub(r"\s+", " ", words))[0] for name, words in found}
-    return {name: sentence.rstrip(".").replace("%", "%%") for name, sentence in sentences.items()}
+def _shorten(description: str) -> str:
+    """Return the first sentence; argparse formats the text."""
+    return re.split(r"(?<=\.)\s|; ", description)[0].rstrip(".").replace("%", "%%")
 
 
 def _parse_value(text: str) -> Any:

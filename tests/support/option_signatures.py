@@ -1,0 +1,81 @@
+"""Comparison of literal signatures with the declaration of their options."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kfp_mindspore.options import Option, list_options, parse_type, read_descriptions, resolve_type
+
+# What a default is compared with: a component has no None, a setter leaves a field unchanged by None.
+COMPONENT, SETTER, CLIENT = "component", "setter", "client"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A function whose arguments must match a declaration.
+
+    Args:
+        declaration: The options class.
+        function: A function, or a KFP component.
+        form: `COMPONENT`, `SETTER` or `CLIENT`.
+        names: Argument by field, where they differ.
+        only: Fields with an argument; empty for all.
+        without: Fields without one, with the reason.
+    """
+
+    declaration: type[Any]
+    function: Any
+    form: str
+    names: Mapping[str, str] = field(default_factory=dict)
+    only: tuple[str, ...] = ()
+    without: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return str(self.python_function.__qualname__)
+
+    @property
+    def python_function(self) -> Callable[..., Any]:
+        """The function of a component, too."""
+        return getattr(self.function, "python_func", self.function)  # type: ignore[no-any-return]
+
+    def list_differences(self) -> list[str]:
+        """Return one sentence for each difference, with the place and both forms."""
+        return [f"{self.name}: {difference}" for difference in self._list_differences()]
+
+    def _list_differences(self) -> Iterator[str]:
+        declared = {entry.name: entry for entry in list_options(self.declaration)}
+        for name in (*self.only, *self.without, *self.names):
+            if name not in declared:
+                yield f"{name}: is no field of {self.declaration.__name__}"
+        parameters = inspect.signature(self.python_function).parameters
+        described = read_descriptions(self.python_function)
+        for name, entry in declared.items():
+            argument = self.names.get(name, name)
+            if name in self.without or (self.only and name not in self.only):
+                continue
+            if argument not in parameters:
+                yield f"{argument}: is no argument; {self.declaration.__name__}.{name} is {entry.kind.__name__}"
+                continue
+            hint = resolve_type(parameters[argument].annotation, self.python_function.__module__)
+            default = parameters[argument].default
+            yield from (f"{argument}: {text}" for text in self._compare(entry, hint, default))
+            expected, found = entry.summary, described.get(argument, "")
+            if not found.startswith(expected):
+                yield f"{argument}: is described as {found!r}, expected {expected!r} and further words if any"
+
+    def _compare(self, entry: Option, hint: Any, default: Any) -> Iterator[str]:
+        kind, item, _ = parse_type(hint)
+        if (kind, item) != (entry.kind, entry.item) and not (item is object and kind is entry.kind is dict):
+            yield f"has the type {hint}, expected {entry.kind.__name__} of {entry.item.__name__}"
+        expected = inspect.Parameter.empty if entry.is_required else entry.default
+        if self.form == SETTER:
+            expected = None
+        elif self.form == COMPONENT and not entry.is_required:
+            expected = entry.literal_default
+        if default != expected:
+            yield f"has the default {default!r}, expected {expected!r}"
