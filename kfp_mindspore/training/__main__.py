@@ -27,18 +27,18 @@ from kfp_mindspore.training.names import suggest
 if TYPE_CHECKING:
     from kfp_mindspore.training.loop import FitResult
 
-# Fields of TrainingConfig that have no JSON form, or an argument of their own.
+# TrainingConfig fields that have no JSON form, or an argument to themselves.
 _WITHOUT_FLAG = ("augment", "train_step", "network_factory", "network_arguments", "metrics")
 _LISTS = ("freeze",)
 
 
 def list_flags() -> list[str]:
-    """Return the fields of TrainingConfig that are flags."""
+    """Return the TrainingConfig fields that are flags."""
     return [field.name for field in dataclasses.fields(TrainingConfig) if field.name not in _WITHOUT_FLAG]
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the parser; the flags of TrainingConfig have its defaults and descriptions."""
+    """Build the parser; TrainingConfig's flags have its defaults and descriptions."""
     parser = argparse.ArgumentParser(prog="python -m kfp_mindspore.training", description="Train a network.")
     parser.add_argument("network", help="module:factory of a function or class that returns a Cell")
     parser.add_argument("--network-arguments", type=_parse_object, default={}, help="its keyword arguments, as JSON")
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train(options: argparse.Namespace) -> FitResult:
-    """Train with the options of the command line.
+    """Train with the command line's options.
 
     Raises:
         UserError: An option is wrong.
@@ -113,7 +113,7 @@ def train(options: argparse.Namespace) -> FitResult:
 
 
 def _build(name: str, field: str, *positional: Any, **arguments: Any) -> Any:
-    """Return an object of a class of mindspore.nn."""
+    """Return an instance of a mindspore.nn class."""
     from mindspore import nn
 
     found = getattr(nn, name, None)

@@ -1,4 +1,4 @@
-"""MindSpore's callbacks with the semantics of Model.fit, and their state in a checkpoint."""
+"""MindSpore callbacks with Model.fit's semantics, and their state in a checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kfp_mindspore.training.names import is_lower_better, suggest
 
 _logger = logging.getLogger(__name__)
 
-# State that callbacks of MindSpore keep between epochs.
+# State that MindSpore callbacks keep between epochs.
 _STATE = {
     EarlyStopping: ("best", "stopped_epoch", "wait"),
     ReduceLROnPlateau: ("best", "cooldown_counter", "wait"),
@@ -32,7 +32,7 @@ _GENERAL_HOOKS = ("begin", "end", "epoch_begin", "epoch_end", "step_begin", "ste
 
 
 class CallbackParams(dict[str, Any]):
-    """The arguments of callbacks: a dict with its entries as attributes."""
+    """Callback arguments: a dict with its entries as attributes."""
 
     @classmethod
     def of_training(
@@ -45,7 +45,7 @@ class CallbackParams(dict[str, Any]):
         callbacks: Sequence[Any],
         workers: int,
     ) -> CallbackParams:
-        """Return those of Model.fit before the first step."""
+        """Return Model.fit's parameters before the first step."""
         return cls(
             batch_num=source.steps,
             cur_step_num=0,
@@ -78,7 +78,7 @@ class CallbackParams(dict[str, Any]):
 
 
 class CallbackList(contextlib.ExitStack):
-    """The callbacks of a run in order, and the context manager of all of them.
+    """A run's callbacks in order, and a context manager for them all.
 
     Args:
         callbacks: One callback or several.
@@ -102,7 +102,7 @@ class CallbackList(contextlib.ExitStack):
         return self
 
     def call(self, hook: str, context: Any) -> None:
-        """Call one hook of all callbacks, such as `on_train_step_end`."""
+        """Call one hook on all callbacks, such as `on_train_step_end`."""
         for callback in self.callbacks:
             getattr(callback, hook)(context)
 
@@ -125,10 +125,10 @@ def _is_for_evaluation(callback: Any) -> bool:
 
 
 class BestWeights(Callback):  # type: ignore[misc]
-    """The weights of the epoch with the best value of a metric, loaded into the network when training ends.
+    """Weights from the epoch with the best metric value, loaded into the network when training ends.
 
     Args:
-        monitor: Name of a validation metric, or eval_loss.
+        monitor: A validation metric's name, or eval_loss.
         network: The network.
         averages: Returns the averaged weights by name, which are validated instead of the network's.
     """
@@ -205,16 +205,16 @@ def _check_monitor(field: str, monitor: Any, known: Sequence[str]) -> None:
 
 
 def copy_callbacks(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
-    """Return the state of callbacks.
+    """Return the callbacks' state.
 
-    The state of a user's callback is saved if it has `state_dict()` and `load_state_dict(state)`; the state is JSON.
+    A user callback's state is saved if it has `state_dict()` and `load_state_dict(state)`; the state is JSON.
 
     Args:
         callbacks: The run's callbacks.
 
     Returns:
-        One JSON object per callback, in their order; and the best weights of EarlyStopping and keep_best as arguments
-        of `mindspore.save_checkpoint` by file name. Both callbacks replace these weights and do not change them.
+        One JSON object per callback, in their order; and the best weights from EarlyStopping and keep_best as
+        `mindspore.save_checkpoint` arguments by file name. Both callbacks replace these weights and do not change them.
     """
     described = []
     weights: dict[str, list[dict[str, Any]]] = {}
@@ -234,7 +234,7 @@ def copy_callbacks(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], dict
 
 
 def restore_callbacks(callbacks: Sequence[Any], described: Sequence[dict[str, Any]], directory: Path) -> None:
-    """Restore the state of `copy_callbacks`; call it after `on_train_begin`, which resets callbacks."""
+    """Restore the state from `copy_callbacks`; call it after `on_train_begin`, which resets callbacks."""
     kinds = [type(callback).__name__ for callback in callbacks]
     recorded = [entry["class"] for entry in described]
     if kinds != recorded:

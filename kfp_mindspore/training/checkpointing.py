@@ -1,4 +1,4 @@
-"""Checkpoints of a run: a copy of its state between two steps, written by a thread."""
+"""A run's checkpoints: a copy of its state between two steps, written by a thread."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of a training between two steps, in host memory.
+    """Training state between two steps, in host memory.
 
     Args:
-        description: Arguments of `write_checkpoint`: epoch, step and the further fields of checkpoint.json.
-        parameters: Arguments of `mindspore.save_checkpoint` by file name.
-        texts: Contents of the other files by name.
+        description: `write_checkpoint` arguments: epoch, step and the further fields of checkpoint.json.
+        parameters: `mindspore.save_checkpoint` arguments by file name.
+        texts: The other files' contents by name.
     """
 
     description: Mapping[str, Any]
@@ -54,17 +54,17 @@ class Snapshot:
 
 
 class Checkpointer:
-    """Reads and writes the checkpoints of a run; as a context manager it awaits the last write.
+    """Reads and writes a run's checkpoints; as a context manager it awaits the last write.
 
-    One thread writes one checkpoint at a time. Its error is raised by the next call of any method but `locate`.
+    One thread writes one checkpoint at a time. The next method call other than `locate` raises its error.
 
     Args:
         location: Directory or URI; None for a run without checkpoints.
-        keep: Number of newest checkpoints to keep.
+        keep: How many of the newest checkpoints to keep.
         is_writer: Whether this process writes; others only read.
 
     Attributes:
-        step: Optimizer steps of the newest checkpoint that is written completely; None before the first one.
+        step: Optimizer steps in the newest completely written checkpoint; None before the first one.
         latest: Its path or URI.
     """
 
@@ -112,7 +112,7 @@ class Checkpointer:
         return self._store.get_latest()
 
     def locate(self, name: str) -> Path | str | None:
-        """Return the path or URI of a checkpoint; None for a run without checkpoints."""
+        """Return a checkpoint's path or URI; None for a run without checkpoints."""
         return None if self._store is None else self._store.locate(name)
 
     def submit(self, snapshot: Snapshot) -> None:
@@ -121,7 +121,7 @@ class Checkpointer:
         self._pending = self._thread.submit(self._write, snapshot)
 
     def poll(self) -> None:
-        """Raise the error of a finished write."""
+        """Raise a finished write's error."""
         if self._pending is not None and self._pending.done():
             self.wait()
 

@@ -1,4 +1,4 @@
-"""Checks of the arguments of `fit`: mistakes that would train nothing, named before anything is compiled."""
+"""Checks on `fit` arguments: mistakes that would train nothing, reported before anything is compiled."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _logger = logging.getLogger(__name__)
 
 
 def check_objects(network: Any, loss: Any, optimizer: Any, config: Any) -> None:
-    """Check that the arguments are objects of the right kinds, and that the optimizer updates the network.
+    """Check that the arguments are the right kinds, and that the optimizer updates the network.
 
     Raises:
-        UserError: One is a class, of another kind, or the optimizer has the parameters of another network.
+        UserError: One is a class, has another kind, or the optimizer has another network's parameters.
     """
     for field, given, kind in (("network", network, nn.Cell), ("optimizer", optimizer, nn.Optimizer)):
         if isinstance(given, type):
@@ -52,10 +52,10 @@ def check_objects(network: Any, loss: Any, optimizer: Any, config: Any) -> None:
 
 
 def check_returned_loss(loss: Any, network: Any, data: Any) -> None:
-    """Check that a network without a loss function returns its loss; others would be trained on the sum of the outputs.
+    """Check that a network without a loss function returns its loss; others would be trained on the summed outputs.
 
     Args:
-        loss: First output of a step.
+        loss: A step's first output.
         network: The network, for the message.
         data: The training data as given.
 

@@ -1,4 +1,4 @@
-"""Columns of a set of samples: the forms in which data are given, and their order as arguments of the network."""
+"""Sample columns: the forms in which data are given, and their order as network arguments."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _NARROWER = {"float64": "float32", "int64": "int32", "uint32": "int32", "uint64"
 
 @dataclass(frozen=True)
 class Columns:
-    """Arrays of equal length by name.
+    """Equal-length arrays by name.
 
     Args:
-        inputs: Arrays for the network's parameters, in the order of its `construct`.
+        inputs: Arrays for the network's parameters, in its `construct` order.
         targets: Arrays for the loss, in its order; empty for a network that needs none.
-        weight: Factor of each sample's loss, float32 of shape (N,), or None.
+        weight: Factor for each sample's loss, float32 with shape (N,), or None.
     """
 
     inputs: Mapping[str, NDArray[Any]]
@@ -38,23 +38,23 @@ class Columns:
 
     @property
     def arrays(self) -> list[NDArray[Any]]:
-        """All arrays in the order of the training step's arguments."""
+        """All arrays in the training step's argument order."""
         weights = [] if self.weight is None else [self.weight]
         return [*self.inputs.values(), *self.targets.values(), *weights]
 
     @property
     def samples(self) -> int:
-        """Number of samples."""
+        """Sample count."""
         return len(self.arrays[0])
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameters of a network's `construct`.
+    """A network's `construct` parameters.
 
     Args:
         names: Names in order.
-        required: Number of those without a default.
+        required: How many have no default.
         is_open: Whether it accepts any number (`*inputs`).
     """
 
@@ -64,7 +64,7 @@ class Parameters:
 
 
 def read_parameters(network: Any) -> Parameters:
-    """Return the parameters of a network's `construct`."""
+    """Return a network's `construct` parameters."""
     found = list(inspect.signature(network.construct).parameters.values())
     fixed = [item for item in found if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)]
     return Parameters(
@@ -75,7 +75,7 @@ def read_parameters(network: Any) -> Parameters:
 
 
 def open_data(given: Any, field: str) -> Any:
-    """Return the opened dataset for a directory, and any other form of data unchanged.
+    """Return the opened dataset for a directory, and data in any other form unchanged.
 
     Raises:
         UserError: Nothing is given for `data`, and KFP_MINDSPORE_DATASET_DIR is not set.
@@ -88,19 +88,19 @@ def open_data(given: Any, field: str) -> Any:
 
 
 def read_columns(given: Any, field: str, network: Any, *, split: str, has_loss: bool) -> Columns:
-    """Return the columns of the argument `data` or `validation`.
+    """Return the columns for the argument `data` or `validation`.
 
     Args:
-        given: (inputs, targets) or (inputs, targets, weights), where inputs and targets are arrays, tuples or dicts of
-            arrays; a dict of arrays with the inputs by name, `labels` or `target`, and `weight`; a pandas DataFrame
-            of such columns; or a Dataset.
-        field: Name of the argument, for messages.
+        given: (inputs, targets) or (inputs, targets, weights), where inputs and targets are arrays, tuples or dicts
+            with arrays; a dict with the inputs by name, `labels` or `target`, and `weight`; a pandas DataFrame with
+            such columns; or a Dataset.
+        field: Argument name, for messages.
         network: The network.
-        split: Split of a Dataset.
+        split: A Dataset's split.
         has_loss: Whether there is a loss function; a network without takes the targets as inputs.
 
     Raises:
-        UserError: It is none of these, or does not fit the network.
+        UserError: It has another form, or does not fit the network.
     """
     parameters = read_parameters(network)
     if isinstance(given, Dataset):
@@ -131,15 +131,15 @@ def read_columns(given: Any, field: str, network: Any, *, split: str, has_loss: 
 
 
 def order_inputs(inputs: Mapping[str, Any], parameters: Parameters, field: str, *, extra: int = 0) -> dict[str, Any]:
-    """Return the inputs in the order of the network's parameters.
+    """Return the inputs in the network's parameter order.
 
     One input needs no name; several are matched by name.
 
     Args:
         inputs: Inputs by name.
-        parameters: Of `construct`.
-        field: Name of the argument, for messages.
-        extra: Number of targets that are passed to the network too.
+        parameters: `construct`'s parameters.
+        field: Argument name, for messages.
+        extra: Targets that are passed to the network too.
 
     Raises:
         UserError: Names or number differ from the network's.
@@ -162,7 +162,7 @@ def order_inputs(inputs: Mapping[str, Any], parameters: Parameters, field: str, 
 
 
 def infer_task(target: NDArray[Any]) -> str:
-    """Return the task of a target given as an array, by its dtype and shape."""
+    """Return the task for a target given as an array, by its dtype and shape."""
     import numpy as np
 
     if target.dtype.kind in "iu":
@@ -179,7 +179,7 @@ def _read_dataset(dataset: Dataset, split: str) -> tuple[Mapping[str, Any], Mapp
 
 
 def _split_columns(given: Mapping[str, Any], field: str) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """Return inputs, targets and weight of columns by name."""
+    """Return inputs, targets and weight from columns by name."""
     found = dict(given)
     target = _pop_one(found, TARGET_NAMES, field)
     weight = _pop_one(found, WEIGHT_NAMES, field)
@@ -222,7 +222,7 @@ def _stack_fields(columns: dict[str, Any], parameters: Parameters, field: str) -
 
 
 def _to_array(given: Any, field: str) -> NDArray[Any]:
-    """Return a contiguous array of a dtype that networks have: 64-bit numbers become 32-bit ones."""
+    """Return a contiguous array with a dtype that networks have: 64-bit numbers become 32-bit ones."""
     import numpy as np
 
     array = np.ascontiguousarray(given.asnumpy() if hasattr(given, "asnumpy") else given)

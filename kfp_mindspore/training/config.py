@@ -1,4 +1,4 @@
-"""TrainingConfig: the options of `fit`."""
+"""TrainingConfig: `fit` options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DATA_PARALLEL = "data_parallel"
 PARALLEL_MODES = (DATA_PARALLEL, "semi_auto_parallel", "auto_parallel")
 PRECISIONS = ("float32", "float16", "bfloat16")
-# Arguments of mindspore.train.EarlyStopping and ReduceLROnPlateau that a configuration may set.
+# mindspore.train.EarlyStopping and ReduceLROnPlateau arguments that a configuration may set.
 EARLY_STOPPING = ("monitor", "min_delta", "patience", "mode", "baseline", "restore_best_weights", "verbose")
 REDUCE_ON_PLATEAU = ("monitor", "factor", "patience", "mode", "min_delta", "cooldown", "min_lr", "verbose")
 
@@ -39,57 +39,57 @@ _COUNTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """Options of `fit`; checked when it is built.
+    """`fit` options, checked when built.
 
     Args:
         epochs: Total number of epochs, those before a resume included.
         batch_size: Samples per optimizer step, over all workers.
-        seed: Seed of shuffling and augmentation, 0 to 2³² - 1.
+        seed: Seed for shuffling and augmentation, 0 to 2³² - 1.
         shuffle: Whether to shuffle arrays each epoch.
-        drop_last: Whether samples of arrays that do not fill the last batch are left out of the epoch; the next epoch
-            leaves out others. Otherwise the last batch is smaller, which compiles the step a second time.
-        augment: Function (inputs of a batch, numpy Generator) → inputs of the same shapes and dtypes. The inputs are
-            an array, or a dict of arrays by name for a network of several inputs.
-        metrics: Names of MindSpore metrics, such as ("accuracy",), or mindspore.train metrics by name, over the
-            validation set. `output.metric` names the metric of one of several outputs.
+        drop_last: Whether array samples that do not fill the last batch are skipped in the epoch; the next epoch skips
+            others. Otherwise the last batch is smaller, which compiles the step a second time.
+        augment: Function (batch inputs, numpy Generator) → inputs with the same shapes and dtypes. The inputs are an
+            array, or a dict with arrays by name for a network with several inputs.
+        metrics: MindSpore metric names, such as ("accuracy",), or mindspore.train metrics by name, over the validation
+            set. `output.metric` names the metric for one among several outputs.
         validation_epochs: Epochs between validations; the last epoch is always validated.
-        checkpoint_dir: Directory or URI (s3://, gs://) of checkpoints; default KFP_MINDSPORE_CHECKPOINT_DIR, without
-            which none are written.
+        checkpoint_dir: Checkpoint directory or URI (s3://, gs://); default KFP_MINDSPORE_CHECKPOINT_DIR, without which
+            none are written.
         checkpoint_epochs: Epochs between checkpoints; the last epoch always has one.
         checkpoint_steps: Optimizer steps between further checkpoints within an epoch.
-        keep_checkpoints: Number of newest checkpoints to keep.
-        output_dir: Directory of metrics.jsonl and the final `checkpoint`; default KFP_MINDSPORE_OUTPUT_DIR.
-        schedule: Factor of the optimizer's learning rate by step: a name (constant, cosine, linear, polynomial,
-            exponential, step), a Schedule or a dict of its fields.
-        accumulate: Number of parts that each batch is computed in; their gradients are averaged, so that the result
-            is that of the whole batch in about 1/accumulate of the memory for activations.
+        keep_checkpoints: How many of the newest checkpoints to keep.
+        output_dir: Directory for metrics.jsonl and the final `checkpoint`; default KFP_MINDSPORE_OUTPUT_DIR.
+        schedule: Factor on the optimizer's learning rate by step: a name (constant, cosine, linear, polynomial,
+            exponential, step), a Schedule or a dict with its fields.
+        accumulate: Parts that each batch is computed in; their gradients are averaged, so that the result equals the
+            whole batch's in about 1/accumulate the activation memory.
         clip_norm: Largest L2 norm of all gradients together; larger gradients are scaled down to it.
-        clip_value: Largest absolute value of a gradient's element.
-        freeze: Patterns (fnmatch) of parameter names that are not trained, such as ("backbone.*",). Layers in front of
+        clip_value: Largest absolute value in a gradient.
+        freeze: Patterns (fnmatch) for parameter names that are not trained, such as ("backbone.*",). Layers in front of
             which nothing is trained are not computed backwards.
-        unfreeze: Epoch (from 1) → patterns of `freeze`d parameters that are trained from that epoch on.
+        unfreeze: Epoch (from 1) → patterns for `freeze`d parameters that are trained from that epoch on.
         precision: float32, float16 (mixed, with dynamic loss scaling) or bfloat16 (mixed).
-        class_weights: Factor of the loss of a sample by its label: one number per class, or "balanced" for
-            samples / (classes · samples of the class).
-        early_stopping: Arguments of mindspore.train.EarlyStopping, such as {"monitor": "accuracy", "patience": 5}.
-        reduce_on_plateau: Arguments of mindspore.train.ReduceLROnPlateau.
-        keep_best: Name of a metric; the weights of the epoch with its best value become the final ones.
-        ema: Decay of an exponential moving average of the weights, such as 0.999. Validation and the final weights are
-            those of the average; 0 for none.
+        class_weights: Factor on a sample's loss by its label: one number per class, or "balanced" for samples /
+            (classes · samples in the class).
+        early_stopping: mindspore.train.EarlyStopping arguments, such as {"monitor": "accuracy", "patience": 5}.
+        reduce_on_plateau: mindspore.train.ReduceLROnPlateau arguments.
+        keep_best: Metric name; the epoch's weights with its best value become the final ones.
+        ema: Decay for an exponential moving average over the weights, such as 0.999. Validation and the final weights
+            use the average; 0 disables it.
         train_step: Function (network with its loss, optimizer) → Cell that does one optimizer step on a batch and
-            returns the loss, such as a subclass of mindspore.nn.TrainOneStepCell. It replaces the options of the step
-            (accumulate, clip_norm, clip_value, freeze, ema, float16's loss scaling), and the reduction of gradients of
-            several workers.
+            returns the loss, such as a subclass of mindspore.nn.TrainOneStepCell. It replaces the step options
+            (accumulate, clip_norm, clip_value, freeze, ema, float16's loss scaling), and the reduction of gradients
+            over several workers.
         parallel_mode: How several workers share the work: data_parallel, or MindSpore's semi_auto_parallel and
-            auto_parallel, which divide the parameters too and need Ascend or GPU devices. In these the parameters of a
-            worker are slices: `fit` writes no checkpoints and metrics, mindspore.train.ModelCheckpoint does.
-        parallel_options: Further arguments of mindspore.set_auto_parallel_context, such as {"pipeline_stages": 2}.
+            auto_parallel, which divide the parameters too and need Ascend or GPU devices. In these a worker's
+            parameters are slices: `fit` writes no checkpoints and metrics, mindspore.train.ModelCheckpoint does.
+        parallel_options: Further mindspore.set_auto_parallel_context arguments, such as {"pipeline_stages": 2}.
         network_factory: `module:callable` that builds the network for export; by default its class.
         network_arguments: The callable's keyword arguments, JSON types.
         verbose: Whether to print a line per epoch.
 
     Raises:
-        ValidationError: Fields have wrong types or values; the message names all of them.
+        ValidationError: Fields have wrong types or values; the message names them all.
     """
 
     epochs: int = 10
@@ -150,7 +150,7 @@ class TrainingConfig:
         return dataclasses.replace(self, **changes)
 
     def _parse_unfreeze(self) -> list[str]:
-        """Convert the keys of `unfreeze`, which are text in JSON, to integers."""
+        """Convert `unfreeze` keys, which are text in JSON, to integers."""
         try:
             plan = {int(epoch): _to_patterns(patterns) for epoch, patterns in dict(self.unfreeze).items()}
         except (TypeError, ValueError):

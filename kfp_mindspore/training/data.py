@@ -1,4 +1,4 @@
-"""Sources of batches: NumPy arrays (fast), a dataset directory, or a mindspore.dataset object."""
+"""Batch sources: NumPy arrays (fast), a dataset directory, or a mindspore.dataset object."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _EVALUATION_BATCH = 256
 
 @dataclass(frozen=True)
 class Layout:
-    """Meaning of the tensors of a batch, in order: inputs, targets, then the weight of each sample.
+    """Meaning of the tensors in a batch, in order: inputs, targets, then each sample's weight.
 
     Args:
-        inputs: Names of the network's inputs.
-        targets: Names of the loss's targets.
+        inputs: The network's input names.
+        targets: The loss's target names.
         weighted: Whether the last tensor is the weight.
-        tokens: Tokens of a sample of text; 0 for other data.
+        tokens: Tokens in a text sample; 0 for other data.
     """
 
     inputs: tuple[str, ...]
@@ -48,17 +48,17 @@ class Layout:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all tensors."""
+        """All tensor names."""
         return (*self.inputs, *self.targets, *(["weight"] if self.weighted else []))
 
 
 @dataclass(frozen=True)
 class Batch:
-    """This worker's part of a batch.
+    """This worker's share in a batch.
 
     Args:
         tensors: The tensors; without a sample if the batch has fewer samples than there are workers.
-        samples: Samples of the batch, over all workers.
+        samples: Samples in the batch, over all workers.
     """
 
     tensors: tuple[Any, ...]
@@ -66,14 +66,14 @@ class Batch:
 
 
 class ArraySource:
-    """Batches of arrays, shuffled by (seed, epoch), so that any epoch can be repeated.
+    """Batches from arrays, shuffled by (seed, epoch), so that any epoch can be repeated.
 
-    Each worker reads its part of every batch; the parts differ by at most one sample.
+    Each worker reads its share in every batch; the parts differ by at most one sample.
 
     Args:
         columns: The arrays.
         config: Batch size, seed, shuffle, drop_last, augmentation and class weights.
-        worker: Rank and number of workers.
+        worker: Rank and world size.
         raw: The data as given, for callbacks.
     """
 
@@ -100,11 +100,11 @@ class ArraySource:
         self._worker = worker
 
     def is_finished(self, position: int) -> bool:
-        """Return whether an epoch has no batch at a position, the number of its samples done."""
+        """Return whether an epoch has no batch at a position, counted in samples done."""
         return self.sampler.is_finished(position)
 
     def read(self, epoch: int, position: int) -> Iterator[Batch]:
-        """Yield the batches of epoch `epoch` (from 0) from a position on, the number of its samples done."""
+        """Yield the batches of epoch `epoch` (from 0) from a position on, counted in samples done."""
         import numpy as np
         from mindspore import Tensor
 
@@ -130,15 +130,15 @@ class ArraySource:
 
 
 class PipelineSource:
-    """Batches of a mindspore.dataset object in its order, which a resume does not restore.
+    """Batches from a mindspore.dataset object in its order, which a resume does not restore.
 
     Args:
         dataset: A batched mindspore.dataset object, sharded by rank. Its columns are the network's inputs by name or
             in order, then the targets.
         network: The network.
-        worker: Rank and number of workers.
+        worker: Rank and world size.
         has_loss: Whether there is a loss function.
-        field: Name of the argument, for messages.
+        field: Argument name, for messages.
     """
 
     def __init__(self, dataset: Any, network: Any, worker: WorkerInfo, *, has_loss: bool, field: str = "data") -> None:
@@ -154,11 +154,11 @@ class PipelineSource:
         self._order = [names.index(name) for name in self.layout.names]
 
     def is_finished(self, position: int) -> bool:
-        """Return whether an epoch has no batch at a position, the number of its samples done."""
+        """Return whether an epoch has no batch at a position, counted in samples done."""
         return position > self.samples - self.batch_size
 
     def read(self, epoch: int, position: int) -> Iterator[Batch]:
-        """Yield the batches of epoch `epoch` (from 0) from a position on, the number of its samples done."""
+        """Yield the batches of epoch `epoch` (from 0) from a position on, counted in samples done."""
         for step, batch in enumerate(self.raw.create_tuple_iterator(num_epochs=1, do_copy=False)):
             if step * self.batch_size >= position:
                 yield Batch(tuple(batch[index] for index in self._order), len(batch[0]) * self._size)
@@ -173,12 +173,13 @@ class Validation:
 
     Args:
         raw: The user's data, for callbacks.
-        steps: Number of batches.
-        layout: Meaning of the tensors.
-        read: Returns the batches. A worker without a sample of a batch has its first one, which is not counted.
-        worker: Rank and number of workers that share each batch; rank 0 of 1 if every worker has all samples.
+        steps: Batch count.
+        layout: The tensors' meaning.
+        read: Returns the batches. A worker without samples in a batch gets the batch's first sample, which is not
+            counted.
+        worker: Rank and world size of the workers that share each batch; rank 0 of 1 if every worker has all samples.
         tasks: Task by target; empty where it is not known.
-        labels: Labels of a dataset's target.
+        labels: A dataset's target labels.
     """
 
     raw: Any
@@ -191,10 +192,10 @@ class Validation:
 
 
 def resolve_train(data: Any, network: Any, config: TrainingConfig, worker: WorkerInfo, *, has_loss: bool) -> Source:
-    """Return the source of batches for the argument `data` of `fit`.
+    """Return the batch source for `fit`'s argument `data`.
 
     Raises:
-        UserError: `data` has none of the forms that `fit` documents, or does not fit the network.
+        UserError: `data` has a form that `fit` does not document, or does not fit the network.
     """
     data = open_data(data, "data")
     if hasattr(data, "create_tuple_iterator"):
@@ -209,9 +210,9 @@ def resolve_train(data: Any, network: Any, config: TrainingConfig, worker: Worke
 def resolve_validation(
     validation: Any, data: Any, network: Any, worker: WorkerInfo, *, has_loss: bool
 ) -> Validation | None:
-    """Return the batches for the argument `validation`; None stands for the split of a dataset given for `data`.
+    """Return the batches for the argument `validation`; None means the split in a dataset given for `data`.
 
-    Each worker evaluates its part of every batch of arrays, and all batches of a mindspore.dataset object.
+    Each worker evaluates its share in every batch from arrays, and all batches from a mindspore.dataset object.
     """
     if validation is None:
         data = open_data(data, "data")
@@ -228,7 +229,7 @@ def resolve_validation(
     columns = read_columns(validation, "validation", network, split="validation", has_loss=has_loss)
     layout = Layout(tuple(columns.inputs), tuple(columns.targets), columns.weight is not None)
     count = -(-columns.samples // _EVALUATION_BATCH)
-    # At most two different sizes of batches and two of a worker's parts, so at most three compilations.
+    # At most two different batch sizes and two for a worker's shares, so at most three compilations.
     batches = []
     for index in range(count):
         batch = np.arange(columns.samples)[get_part(columns.samples, index, count)]
@@ -241,7 +242,7 @@ def resolve_validation(
 
 
 def _arrange(names: Sequence[str], network: Any, has_loss: bool, field: str) -> Layout:
-    """Return the layout of a mindspore.dataset object's columns."""
+    """Return the layout for a mindspore.dataset object's columns."""
     weights = [name for name in names if name in WEIGHT_NAMES]
     rest = [name for name in names if name not in weights]
     parameters = read_parameters(network)
@@ -249,7 +250,7 @@ def _arrange(names: Sequence[str], network: Any, has_loss: bool, field: str) -> 
         return Layout(tuple(rest), (), bool(weights))
     inputs = [name for name in rest if name in parameters.names]
     if not inputs or len(inputs) < parameters.required:
-        # By position: the last column is the target, unless another one has the name of a target.
+        # By position: the last column is the target, unless another one has a target's name.
         targets = [name for name in rest if name in TARGET_NAMES] or rest[-1:]
         inputs = [name for name in rest if name not in targets]
     else:
@@ -260,7 +261,7 @@ def _arrange(names: Sequence[str], network: Any, has_loss: bool, field: str) -> 
 
 
 def _weight_classes(columns: Columns, weights: Sequence[float] | str | None) -> Columns:
-    """Return columns whose weight has the factor of each sample's class."""
+    """Return columns whose weight includes each sample's class factor."""
     import numpy as np
 
     if weights is None:
@@ -284,7 +285,7 @@ def _weight_classes(columns: Columns, weights: Sequence[float] | str | None) -> 
 
 
 def _count_tokens(columns: Columns) -> int:
-    """Return the tokens of a sample if inputs and targets are sequences of ids, such as a language model's."""
+    """Return a sample's tokens if inputs and targets are id sequences, such as a language model's."""
     first = next(iter(columns.inputs.values()))
     sequences = [array for array in (first, *columns.targets.values()) if array.ndim == 2 and array.dtype.kind in "iu"]
     return int(first.shape[1]) if len(sequences) == 1 + len(columns.targets) and columns.targets else 0

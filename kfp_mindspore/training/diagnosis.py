@@ -12,30 +12,30 @@ import mindspore
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.training.distributed import is_lost_peer
 
-# Beginnings or parts of the messages of the graph compiler and of the checks of operators, and of no other error.
+# Beginnings or parts of messages from the graph compiler and operator checks, and from no other error.
 _BEGINNINGS = ("For '", "For primitive[")
-# For a part of the reason: the kind of dtype that does not fit, and what is needed.
+# By part of the reason: the dtype kind that does not fit, and what is needed.
 _DTYPES = (
     (re.compile(r"segment_ids|input_indices|Gather"), "float", "An embedding needs integer ids (int32)"),
     (re.compile(r"type.*(MatMul|Conv|BatchMatMul)|(MatMul|Conv).*type", re.DOTALL), "int", "Layers need float32"),
 )
-# An index outside of a table, such as `'input_indices' should be in the range [0, 20), but got 48`.
+# An index outside a table, such as `'input_indices' should be in the range [0, 20), but got 48`.
 _RANGE = re.compile(r"range \[-?\d+, (?P<end>\d+)\), but got (?P<index>-?\d+)")
 _MARKS = ("The Traceback of Net Construct Code", "Kernel select failed")
 _FRAME = re.compile(r"^# \d+ In file (?P<file>.+?):(?P<line>\d+)(?:~\d+)?, [^\n]*\n\s*(?P<code>[^\n]*)", re.MULTILINE)
 
 
 def explain_computation(error: Exception, network: Any, names: Sequence[str], batch: Sequence[Any]) -> UserError | None:
-    """Return a short error for a failed compilation: the reason, the needed dtype, and the line of the user's code.
+    """Return a short error for a failed compilation: the reason, the needed dtype, and the user's code line.
 
     Args:
-        error: MindSpore's error: a page of text, with the reason at the top.
+        error: MindSpore's error: a page with text, with the reason at the top.
         network: The network.
-        names: Names of the tensors.
-        batch: The tensors of the step.
+        names: Tensor names.
+        batch: The step's tensors.
 
     Returns:
-        The error to raise instead, or None for errors other than of the compilation.
+        The error to raise instead, or None for errors outside compilation.
     """
     text = str(error)
     if is_lost_peer(error):
@@ -60,7 +60,7 @@ def explain_computation(error: Exception, network: Any, names: Sequence[str], ba
 
 
 def _describe_index(index: int, end: int, names: Sequence[str], batch: Sequence[Any]) -> str:
-    """Return which integer tensors have an index outside of a table of `end` rows, and the size that they need."""
+    """Return which integer tensors have an index outside a table with `end` rows, and the size that they need."""
     arrays = {name: tensor.asnumpy() for name, tensor in zip(names, batch, strict=False)}
     largest = {
         name: int(array.max()) for name, array in arrays.items() if array.dtype.kind in "iu" and (array == index).any()
@@ -77,7 +77,7 @@ def _describe_index(index: int, end: int, names: Sequence[str], batch: Sequence[
 
 
 def _describe_dtypes(reason: str, names: Sequence[str], batch: Sequence[Any]) -> str:
-    """Return what the inputs of a wrong dtype should be; empty if the reason is another one."""
+    """Return what inputs with a wrong dtype should be; empty for another reason."""
     for pattern, kind, needed in _DTYPES:
         wrong = [name for name, tensor in zip(names, batch, strict=False) if kind in str(tensor.dtype).lower()]
         if wrong and pattern.search(reason):

@@ -1,4 +1,4 @@
-"""Data parallelism: rank and number of workers from the MS_* environment, and collectives over all workers."""
+"""Data parallelism: rank and world size from the MS_* environment, and collectives over all workers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _REQUIRED = (SCHEDULER_HOST_VARIABLE, SCHEDULER_PORT_VARIABLE, WORKER_COUNT_VARIABLE)
 # Time-out of init() in seconds (MindSpore 2.9), by default 1800: until all members have joined.
 _TIMEOUT_VARIABLE = "MS_TOPO_TIMEOUT"
-# Parameters of BatchNorm that no optimizer trains.
+# BatchNorm parameters that no optimizer trains.
 _STATISTICS = ("moving_mean", "moving_variance")
 _LOST_PEER = re.compile(
     r"Launch kernel failed.*(AllReduce|AllGather|Broadcast)|The state of the cluster is error.*abnormal nodes"
@@ -54,13 +54,13 @@ _LOST_PEER = re.compile(
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """Rank and world size of this process.
+    """This process's rank and world size.
 
     Args:
         rank: 0 to size - 1; rank 0 writes checkpoints and metrics.
-        size: Number of workers; 1 without a topology.
-        requested: Number of workers that the job requests, at least `size`. An elastic job with fewer workers computes
-            its batches in more pieces, so that neither the memory of a worker nor the result changes.
+        size: Worker count; 1 without a topology.
+        requested: Workers that the job requests, at least `size`. An elastic job with fewer workers computes its
+            batches in more pieces, so that neither a worker's memory nor the result changes.
     """
 
     rank: int = 0
@@ -69,7 +69,7 @@ class WorkerInfo:
 
     @property
     def pieces(self) -> int:
-        """Pieces that a worker computes its part of a batch in."""
+        """Pieces in which a worker computes its share in a batch."""
         return max(-(-self.requested // self.size), 1)
 
     @property
@@ -86,7 +86,7 @@ def init_distributed() -> WorkerInfo:
     scheduler runs the same script as the workers. Further calls return the same object.
 
     Returns:
-        Rank and number of workers; rank 0 of 1 without MS_ROLE.
+        Rank and world size; rank 0 of 1 without MS_ROLE.
 
     Raises:
         UserError: The role is unknown, a variable that it needs is missing or no number, or KFP_MINDSPORE_HANG_SECONDS
@@ -121,7 +121,7 @@ def init_distributed() -> WorkerInfo:
 
 
 def bind_to_cores() -> None:
-    """Bind all threads of this process to the cores that the local backend chose for it, if it chose any.
+    """Bind all threads in this process to the cores that the local backend chose for it, if it chose any.
 
     MindSpore's threads wait in loops: workers on the same cores starve each other. Called after init(), whose threads
     register faster on all cores.
@@ -159,23 +159,23 @@ def _rendezvous(init: Callable[[], None]) -> None:
 
 
 def sum_values(worker: WorkerInfo, values: Any) -> NDArray[Any]:
-    """Return the sums over all workers of float32 values; collective."""
+    """Return float32 values summed over all workers; collective."""
     import numpy as np
     from mindspore import Tensor, ops
 
-    # AllReduce of float64 blocks for ever on CPU (MindSpore 2.9).
+    # AllReduce on float64 blocks forever on CPU (MindSpore 2.9).
     own = np.asarray(values, np.float32)
     return own if worker.size == 1 else ops.AllReduce()(Tensor(own)).asnumpy()
 
 
 def gather_rows(worker: WorkerInfo, value: Any, samples: int) -> Any:
-    """Return the rows of all workers in the order of the samples; collective.
+    """Return all workers' rows in sample order; collective.
 
     Args:
-        worker: Rank and number of workers.
-        value: Tensor with one or more rows per sample of this worker's part, or a tuple, list or dict of them. A tensor
-            without a row per sample is returned unchanged.
-        samples: Samples of all workers.
+        worker: Rank and world size.
+        value: Tensor with one or more rows per sample in this worker's share, or a tuple, list or dict with such
+            tensors. A tensor without a row per sample is returned unchanged.
+        samples: All workers' samples.
     """
     import numpy as np
     from mindspore import Tensor, ops
@@ -201,9 +201,9 @@ def gather_rows(worker: WorkerInfo, value: Any, samples: int) -> Any:
 
 
 def average_statistics(worker: WorkerInfo, network: Any) -> None:
-    """Set the running statistics of BatchNorm to their mean over all workers; collective.
+    """Set BatchNorm's running statistics to their mean over all workers; collective.
 
-    Each worker updates them from its own samples, and their mean is closer to those of one worker than any.
+    Each worker updates them from its own samples, and their mean is closer to one worker's statistics than any.
     """
     if worker.size == 1:
         return
@@ -218,7 +218,7 @@ def average_statistics(worker: WorkerInfo, network: Any) -> None:
 
 
 def broadcast_parameters(worker: WorkerInfo, parameters: Iterable[Any]) -> None:
-    """Set the floating-point parameters of every worker to rank 0's values; collective."""
+    """Set every worker's floating-point parameters to rank 0's values; collective."""
     if worker.size == 1:
         return
     import numpy as np
@@ -250,10 +250,10 @@ def check_agreement(worker: WorkerInfo, subject: str, value: str) -> None:
 
 
 def find_straggler(seconds: Sequence[float], factor: float = 1.5, least: float = 0.005) -> int | None:
-    """Return the slowest rank if it exceeds the median of the others, else None.
+    """Return the slowest rank if it exceeds the others' median, else None.
 
     Args:
-        seconds: Seconds of a step by rank, without waiting for the others.
+        seconds: Step seconds by rank, without waiting for the others.
         factor: Ratio that is exceeded.
         least: Difference in seconds that is exceeded; smaller ones are noise.
     """
@@ -264,13 +264,13 @@ def find_straggler(seconds: Sequence[float], factor: float = 1.5, least: float =
 
 @contextlib.contextmanager
 def exit_if_peer_is_lost(worker: WorkerInfo, before: Callable[[], None]) -> Iterator[None]:
-    """End the process with the exit code of a lost peer when a collective fails in the block.
+    """End the process with a lost peer's exit code when a collective fails in the block.
 
     No checkpoint is begun: some parameters may have been updated by the failed step and others not. os._exit, because
     the cluster's destructor may wait another 10 s for the peer.
 
     Args:
-        worker: Rank and number of workers.
+        worker: Rank and world size.
         before: Called before the exit, such as to await the checkpoint that is being written.
     """
     try:
@@ -294,7 +294,7 @@ def exit_if_peer_is_lost(worker: WorkerInfo, before: Callable[[], None]) -> Iter
 
 
 def is_lost_peer(error: Exception) -> bool:
-    """Return whether an error is that of a collective whose peer has not answered."""
+    """Return whether an error comes from a collective whose peer has not answered."""
     return bool(_LOST_PEER.search(str(error)))
 
 

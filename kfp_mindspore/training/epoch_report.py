@@ -1,4 +1,4 @@
-"""The report of an epoch: its record for metrics.jsonl, its line of text, and a warning about a slow worker."""
+"""An epoch report: its record for metrics.jsonl, its text line, and a warning about a slow worker."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _logger = logging.getLogger(__name__)
 def build_record(
     state: TrainingState, source: Source, *, rate: Any, samples: int, seconds: float, rank_seconds: Sequence[float]
 ) -> dict[str, Any]:
-    """Return the record of the present epoch without its evaluation.
+    """Return the present epoch's record without its evaluation.
 
     Args:
-        state: After the last step of the epoch.
+        state: After the epoch's last step.
         source: The samples.
-        rate: Learning rate of the last step; a list for parameter groups.
-        samples: Samples of all workers in `seconds`.
-        seconds: Wall-clock time of the steps.
-        rank_seconds: Seconds of a step by rank, without waiting for the others; () where they are not measured.
+        rate: The last step's learning rate; a list for parameter groups.
+        samples: All workers' samples in `seconds`.
+        seconds: Wall-clock time for the steps.
+        rank_seconds: Step seconds by rank, without waiting for the others; () where they are not measured.
     """
     record: dict[str, Any] = {
         "epoch": state.epoch + 1,
@@ -42,7 +42,7 @@ def build_record(
 
 
 def warn_about_straggler(record: Mapping[str, Any]) -> None:
-    """Log a warning that names the slow worker of an epoch, if there is one."""
+    """Log a warning that names an epoch's slow worker, if there is one."""
     seconds = record.get("rank_seconds", [])
     if seconds and (slow := find_straggler(seconds)) is not None:
         _logger.warning(
@@ -55,11 +55,11 @@ def warn_about_straggler(record: Mapping[str, Any]) -> None:
 
 
 def describe_epoch(record: Mapping[str, Any], epochs: int) -> str:
-    """Return an epoch's record as a line of text.
+    """Return an epoch's record as a text line.
 
     Args:
-        record: Of `fit`.
-        epochs: Total number of epochs.
+        record: From `fit`.
+        epochs: Total epochs.
     """
     validation = "".join(
         f", {name} {value:.4f}" for name, value in record.get("validation", {}).items() if isinstance(value, float)

@@ -22,13 +22,14 @@ from kfp_mindspore.training.task_metrics import TaskMetric, is_task_metric
 
 
 class Evaluator:
-    """Computes metrics over a validation set, of which each worker computes a part.
+    """Computes metrics over a validation set; each worker computes a share.
 
     The outputs are gathered, so that every metric is computed from all samples and is the same on all workers.
 
     Args:
         network: The network.
-        loss: Loss function of (outputs, *targets[, weight]), or None when the network returns the loss itself.
+        loss: Loss function with arguments (outputs, *targets[, weight]), or None when the network returns the loss
+            itself.
         metrics: MindSpore metrics by name.
         validation: The batches.
     """
@@ -108,12 +109,12 @@ class Evaluator:
 def resolve_metrics(
     metrics: Mapping[str, Any] | Iterable[str], tasks: Mapping[str, str], labels: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return metrics by name, from a mapping or from names of `kfp_mindspore.evaluation` and of MindSpore.
+    """Return metrics by name, from a mapping or from names in `kfp_mindspore.evaluation` and MindSpore.
 
     Args:
         metrics: Metrics by name, or names.
         tasks: Task by target; empty where it is not known.
-        labels: Labels of a dataset's target.
+        labels: A dataset's target labels.
 
     Raises:
         UserError: A name or an object is not a metric.

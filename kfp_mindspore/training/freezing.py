@@ -14,7 +14,7 @@ class Freezer:
     """Freezes the parameters that an epoch does not train.
 
     Args:
-        config: Patterns of `freeze` and `unfreeze`.
+        config: `freeze` and `unfreeze` patterns.
         optimizer: The optimizer.
 
     Raises:
@@ -37,11 +37,11 @@ class Freezer:
 
 
 def list_frozen(config: TrainingConfig, names: Sequence[str], epoch: int) -> frozenset[str]:
-    """Return the names of the parameters that are not trained in an epoch.
+    """Return the parameter names that are not trained in an epoch.
 
     Args:
-        config: Patterns of `freeze` and `unfreeze`.
-        names: Names of the optimizer's parameters.
+        config: `freeze` and `unfreeze` patterns.
+        names: The optimizer's parameter names.
         epoch: The epoch, from 1.
 
     Raises:
@@ -60,7 +60,7 @@ def list_frozen(config: TrainingConfig, names: Sequence[str], epoch: int) -> fro
 def _disable_weight_decay(optimizer: Any, frozen: Iterable[str]) -> None:
     """Exempt frozen parameters from weight decay, which changes parameters without a gradient too.
 
-    The flags of the other parameters are restored to those of the optimizer's construction.
+    The other parameters' flags are restored to their values when the optimizer was built.
     """
     flags = getattr(optimizer, "decay_flags", None)
     if flags is None:

@@ -15,11 +15,11 @@ METRICS_FILE = "metrics.jsonl"
 
 
 class History:
-    """The records of a run in memory and, if a path is given, in a file that grows by a line per epoch.
+    """A run's records in memory and, if a path is given, in a file that grows by a line per epoch.
 
     Args:
         path: The file, or None; an existing file is replaced by `records`.
-        records: The records of earlier epochs, after a resume.
+        records: Earlier epochs' records, after a resume.
     """
 
     def __init__(self, path: Path | None, records: Sequence[dict[str, Any]] = ()) -> None:

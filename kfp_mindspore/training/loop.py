@@ -1,4 +1,4 @@
-"""`fit`: the semantics of Model.fit in GRAPH mode over NumPy slices, with checkpoints, resume and data parallelism."""
+"""`fit`: Model.fit's semantics in GRAPH mode over NumPy slices, with checkpoints, resume and data parallelism."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, repr=False)
 class FitResult:
-    """Result of a training.
+    """Training result.
 
     Args:
-        epochs: Number of epochs done, those before a resume included.
-        steps: Number of optimizer steps done, likewise.
+        epochs: Epochs done, those before a resume included.
+        steps: Optimizer steps done, likewise.
         stopped_early: Whether a callback requested a stop before the last epoch.
-        metrics: Of the final weights: `loss` (training, last epoch), `eval_loss` and the validation metrics.
+        metrics: For the final weights: `loss` (training, last epoch), `eval_loss` and the validation metrics.
         history: One record per epoch, as in metrics.jsonl.
         checkpoint: The final checkpoint, `<output_dir>/checkpoint`; None without an output directory.
-        resumed_from: Path or URI of the checkpoint that training was resumed from, or None.
-        seconds: Wall-clock time of this call.
-        best_epoch: Epoch of the final weights with `keep_best`, otherwise None.
+        resumed_from: Path or URI from which training was resumed, or None.
+        seconds: This call's wall-clock time.
+        best_epoch: The final weights' epoch with `keep_best`, otherwise None.
     """
 
     epochs: int
@@ -58,7 +58,7 @@ class FitResult:
 
 
 def set_seed(seed: int) -> None:
-    """Set the seeds of Python's `random`, NumPy and MindSpore; call it before the network is built.
+    """Set the seeds for Python's `random`, NumPy and MindSpore; call it before the network is built.
 
     Args:
         seed: 0 to 2³² - 1.
@@ -80,37 +80,36 @@ def fit(
 ) -> FitResult:
     """Train a network as mindspore.train.Model.fit does, in GRAPH mode.
 
-    When the checkpoint directory holds an intact checkpoint, training resumes from it with the result of an
-    uninterrupted run (except for operators other than nn.Dropout that draw random numbers inside the network). On
-    SIGTERM the current step is finished, a checkpoint is written and the process exits with code 143. When MS_ROLE is
-    set, the workers train in data parallel: each step's batch is divided among them, so that N workers compute what
-    one does.
+    When the checkpoint directory holds an intact checkpoint, training resumes from it with an uninterrupted run's
+    result (except for operators other than nn.Dropout that draw random numbers inside the network). On SIGTERM the
+    current step is finished, a checkpoint is written and the process exits with code 143. When MS_ROLE is set, the
+    workers train in data parallel: each step's batch is divided among them, so that N workers compute what one does.
 
     Args:
         network: The network, a mindspore.nn.Cell; call `set_seed` before it is built to fix its initial weights. It
             has one input or several, and returns a tensor, a tuple or a dict of tensors.
         data: The training samples: (inputs, targets) or (inputs, targets, weights), where inputs and targets are an
-            array of shape (N, …), a tuple or a dict of arrays; a dict of arrays with the inputs by name, `labels` or
-            `target`, and optionally `weight`; a pandas DataFrame of such columns; a Dataset or its directory (its split
-            `train`); a batched mindspore.dataset object, about half as fast, which must restore its own order
+            array with shape (N, …), a tuple or a dict with arrays; a dict with the inputs by name, `labels` or
+            `target`, and optionally `weight`; a pandas DataFrame with such columns; a Dataset or its directory (its
+            split `train`); a batched mindspore.dataset object, about half as fast, which must restore its own order
             after a resume and shard itself; or None for the directory in KFP_MINDSPORE_DATASET_DIR. Several inputs are
-            matched with the parameters of the network's `construct` by name. 64-bit numbers become 32-bit ones, other
-            dtypes are kept. The loss of a sample is multiplied by its weight before the mean is computed.
-        loss: Loss function of (outputs, *targets); a dict of functions of (output, target) by the name of an output
-            and its target, which are added; or None when the network returns the loss itself.
+            matched with the network's `construct` parameters by name. 64-bit numbers become 32-bit ones, other dtypes
+            are kept. A sample's loss is multiplied by its weight before the mean is computed.
+        loss: Loss function with arguments (outputs, *targets); a dict with functions (output, target) by output and
+            target name, whose results are added; or None when the network returns the loss itself.
         optimizer: The optimizer over `network.trainable_params()`.
-        validation: In the same forms; by default the split `validation` of a dataset given for `data`.
-        callbacks: mindspore.train.Callback objects, of MindSpore or of your own, as for Model.fit.
+        validation: In the same forms; by default the split `validation` in a dataset given for `data`.
+        callbacks: mindspore.train.Callback objects, MindSpore's or your own, as for Model.fit.
         config: Everything else, by default TrainingConfig().
 
     Returns:
         The result.
 
     Raises:
-        UserError: An argument is wrong, the data do not fit, or a checkpoint is of another network.
+        UserError: An argument is wrong, the data do not fit, or a checkpoint belongs to another network.
         KfpMindSporeError: The loss is no longer finite.
-        SystemExit: With code 143 on SIGTERM, and with 0 in the scheduler's role. The process of a job's member ends
-            with code 76 when no step completes for KFP_MINDSPORE_HANG_SECONDS.
+        SystemExit: With code 143 on SIGTERM, and with 0 in the scheduler's role. A job member's process ends with code
+            76 when no step completes for KFP_MINDSPORE_HANG_SECONDS.
     """
     begun = time.perf_counter()
     config = TrainingConfig() if config is None else config

@@ -1,4 +1,4 @@
-"""The network with its loss: several inputs and outputs, and weights of samples."""
+"""The network with its loss: several inputs and outputs, and sample weights."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ TASK_METRICS = {
     "regression": ("rmse",),
     "language_model": ("perplexity",),
 }
-# Losses that compare arrays of one shape. MindSpore broadcasts (N, 1) and (N,) to (N, N) without an error.
+# Losses that compare arrays with one shape. MindSpore broadcasts (N, 1) and (N,) to (N, N) without an error.
 _ELEMENTWISE = (nn.MSELoss, nn.RMSELoss, nn.MAELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCEWithLogitsLoss)
 
 
 class LossOfShape(nn.Cell):  # type: ignore[misc]
-    """A loss of outputs in the shape of the target, such as (N,) for outputs of shape (N, 1).
+    """A loss on outputs in the target shape, such as (N,) for outputs with shape (N, 1).
 
     Args:
-        loss: Loss function of two arrays of one shape.
+        loss: Loss function for two arrays with one shape.
     """
 
     def __init__(self, loss: Any) -> None:
@@ -39,10 +39,10 @@ class LossOfShape(nn.Cell):  # type: ignore[misc]
 
 
 class CheckedLoss(nn.Cell):  # type: ignore[misc]
-    """A loss that refuses outputs of another shape than the target's.
+    """A loss that refuses outputs whose shape differs from the target's.
 
     Args:
-        loss: Loss function of two arrays of one shape.
+        loss: Loss function for two arrays with one shape.
     """
 
     def __init__(self, loss: Any) -> None:
@@ -57,10 +57,10 @@ class CheckedLoss(nn.Cell):  # type: ignore[misc]
 
 
 class TokenLoss(nn.Cell):  # type: ignore[misc]
-    """Cross-entropy of logits of shape (N, L, V) or (N·L, V) and ids of shape (N, L).
+    """Cross-entropy for logits with shape (N, L, V) or (N·L, V) and ids with shape (N, L).
 
     Args:
-        loss: Cross-entropy of logits (T, V) and ids (T,).
+        loss: Cross-entropy for logits (T, V) and ids (T,).
     """
 
     def __init__(self, loss: Any) -> None:
@@ -72,13 +72,13 @@ class TokenLoss(nn.Cell):  # type: ignore[misc]
 
 
 def build_task_loss(task: str, labels: Sequence[str] = ()) -> Any:
-    """Return the default loss of a task; None for none: the network returns its loss.
+    """Return a task's default loss; None when the network returns its loss.
 
-    classification and language_model have the cross-entropy of logits, multi_label the binary cross-entropy of logits,
+    classification and language_model have cross-entropy on logits, multi_label binary cross-entropy on logits,
     regression and ranking the mean squared error.
 
     Args:
-        task: Task of the dataset.
+        task: The dataset's task.
         labels: Its labels; a language model whose id 0 is padding has no loss at padding.
     """
     if task == "classification":
@@ -91,11 +91,11 @@ def build_task_loss(task: str, labels: Sequence[str] = ()) -> Any:
 
 
 class LossPerOutput(nn.Cell):  # type: ignore[misc]
-    """The sum of one loss per output of the network.
+    """Losses summed over the network's outputs, one per output.
 
     Args:
-        losses: Loss functions of (output, target) by the name of the output.
-        targets: Names of the targets, in the order of the arguments.
+        losses: Loss functions with arguments (output, target) by the output name.
+        targets: Target names, in argument order.
     """
 
     def __init__(self, losses: Mapping[str, Any], targets: tuple[str, ...]) -> None:
@@ -113,10 +113,10 @@ class LossPerOutput(nn.Cell):  # type: ignore[misc]
 
 
 class MeanOfWeighted(nn.Cell):  # type: ignore[misc]
-    """The mean over samples of loss × weight, of a loss that returns one value per sample.
+    """The mean loss × weight over samples, for a loss that returns one value per sample.
 
     Args:
-        loss: Loss function that returns a tensor of shape (N, …).
+        loss: Loss function that returns a tensor with shape (N, …).
     """
 
     def __init__(self, loss: Any) -> None:
@@ -130,12 +130,12 @@ class MeanOfWeighted(nn.Cell):  # type: ignore[misc]
 
 
 class NetworkWithLoss(nn.Cell):  # type: ignore[misc]
-    """Computes the loss of a batch.
+    """Computes a batch's loss.
 
     Args:
         network: The network.
-        loss: Loss function of (outputs, *targets[, weight]).
-        inputs: Number of the network's inputs, the first tensors of a batch.
+        loss: Loss function with arguments (outputs, *targets[, weight]).
+        inputs: How many inputs the network has, the first tensors in a batch.
         with_outputs: Whether to return (loss, outputs, *targets), as an evaluation needs.
     """
 
@@ -155,11 +155,11 @@ class NetworkWithLoss(nn.Cell):  # type: ignore[misc]
 
 
 def build_loss(loss: Any, layout: Layout) -> Any:
-    """Return the loss function of (outputs, *targets[, weight]) for the argument `loss` of `fit`.
+    """Return the loss function with arguments (outputs, *targets[, weight]) for `fit`'s argument `loss`.
 
     Args:
-        loss: A loss function, or loss functions by the name of an output and its target.
-        layout: Of the batches.
+        loss: A loss function, or loss functions by output and target name.
+        layout: Batch layout.
 
     Raises:
         UserError: A loss is not a function or has no target, or it returns no value per sample although the samples
@@ -198,7 +198,7 @@ def check_mean(loss: Any) -> None:
     """Check that MindSpore's losses are means over samples, which several workers and `accumulate` weight by part.
 
     Args:
-        loss: The argument `loss` of `fit`.
+        loss: `fit`'s argument `loss`.
 
     Raises:
         UserError: A loss has another reduction.
@@ -212,7 +212,7 @@ def check_mean(loss: Any) -> None:
 
 
 class _ValuesPerSample(nn.Cell):  # type: ignore[misc]
-    """A loss of one value per sample, shape (N,)."""
+    """A loss with one value per sample, shape (N,)."""
 
     def __init__(self, loss: Any) -> None:
         super().__init__(auto_prefix=False)
@@ -224,7 +224,7 @@ class _ValuesPerSample(nn.Cell):  # type: ignore[misc]
 
 
 def _return_values(loss: Any, subject: str) -> Any:
-    """Return a copy of a loss of MindSpore without reduction; a function must return one value per sample itself."""
+    """Return a MindSpore loss copied without reduction; a function must return one value per sample itself."""
     if isinstance(loss, (CheckedLoss, LossOfShape, TokenLoss)):
         return type(loss)(_return_values(loss.loss, subject))
     if not isinstance(loss, nn.LossBase):

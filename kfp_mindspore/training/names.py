@@ -1,4 +1,4 @@
-"""Names of options and metrics."""
+"""Option and metric names."""
 
 from __future__ import annotations
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def build_context(config: TrainingConfig, worker: WorkerInfo) -> dict[str, Any]:
-    """Return the arguments of mindspore.set_auto_parallel_context for a mode other than data_parallel.
+    """Return the mindspore.set_auto_parallel_context arguments for a mode other than data_parallel.
 
-    Each worker gets whole batches, which MindSpore divides together with the parameters, and saves the strategy of its
-    pipeline stage in the checkpoint directory.
+    Each worker gets whole batches, which MindSpore divides together with the parameters, and saves its pipeline stage's
+    strategy in the checkpoint directory.
     """
     options: dict[str, Any] = {}
     if config.checkpoint_dir is not None:
-        # By default MindSpore saves the layouts of trained parameters only; export needs BatchNorm's statistics too.
+        # By default MindSpore saves trained parameters' layouts only; export needs BatchNorm's statistics too.
         file = Path(config.checkpoint_dir) / STRATEGY_DIR / f"rank_{worker.rank}.ckpt"
         options["strategy_ckpt_config"] = {"save_file": str(file), "only_trainable_params": False}
     return {
@@ -67,7 +67,7 @@ def set_context(config: TrainingConfig, worker: WorkerInfo) -> None:
 
 
 def build_saver(config: TrainingConfig, worker: WorkerInfo, network: NetworkSpec, source: Source) -> Any:
-    """Return MindSpore's callback that saves a worker's slices in `rank_<N>/` of the checkpoint directory.
+    """Return MindSpore's callback that saves a worker's slices in `rank_<N>/` in the checkpoint directory.
 
     Rank 0 writes the description that export reads.
 

@@ -1,4 +1,4 @@
-"""Seconds of an epoch by activity."""
+"""Epoch seconds by activity."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ ACTIVITIES = ("data", "step", "evaluation", "checkpoint")
 
 
 class Profile:
-    """Sums of wall-clock time by activity: data, step, evaluation and checkpoint."""
+    """Total wall-clock time by activity: data, step, evaluation and checkpoint."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(ACTIVITIES, 0.0)
 
     @contextmanager
     def measure(self, activity: str) -> Iterator[None]:
-        """Add the time of the block to an activity."""
+        """Add the block's time to an activity."""
         begun = time.perf_counter()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Progress reports of `fit`: for a run's events, the backend of an MSJob, and Kubeflow Trainer.
+"""Progress reports from `fit`: for a run's events, an MSJob's backend, and Kubeflow Trainer.
 
 | variable | report |
 |---|---|
@@ -38,18 +38,18 @@ FILE_SECONDS = 1.0
 # Kubeflow Trainer requests at most one update in 5 seconds.
 POST_SECONDS = 5.0
 _TIMEOUT_SECONDS = 5.0
-# The final report delays the end of the process by this at most.
+# The final report delays the process's end by this at most.
 _CLOSE_SECONDS = 2.0
 _logger = logging.getLogger(__name__)
 
 
 class ProgressReporter:
-    """The reports of one training, written by rank 0.
+    """Reports on one training, written by rank 0.
 
     Args:
-        epochs: Number of epochs.
-        steps: Steps of an epoch.
-        environment: Variables that name the receivers; default those of the process.
+        epochs: Epoch count.
+        steps: Steps in an epoch.
+        environment: Variables that name the receivers; by default the process environment.
     """
 
     def __init__(self, epochs: int, steps: int, environment: Mapping[str, str] | None = None) -> None:
@@ -72,12 +72,12 @@ class ProgressReporter:
         return time.monotonic() - self._updated >= EVENT_SECONDS
 
     def update(self, *, epoch: int, step: int, loss: float, metrics: Mapping[str, float]) -> None:
-        """Emit an event, and report the state of the training if the last report is old enough.
+        """Emit an event, and report the training's state if the last report is old enough.
 
         Args:
             epoch: The present epoch, from 1.
-            step: Number of steps done.
-            loss: Mean loss of the epoch so far.
+            step: Steps done.
+            loss: The epoch's mean loss so far.
             metrics: The newest metrics.
         """
         now = self._updated = time.monotonic()
@@ -99,7 +99,7 @@ class ProgressReporter:
             self._poster.put(self._report)
 
     def finish(self) -> None:
-        """Report the end of the training, 100 %."""
+        """Report the training's end, 100 %."""
         if self._report:
             self._report = {**self._report, "percentage": 100, "estimatedRemainingSeconds": 0}
             self._write(time.monotonic())
@@ -115,7 +115,7 @@ class ProgressReporter:
             if self._target == "-":
                 print(PROGRESS_PREFIX + text, file=sys.stderr, flush=True)
             else:
-                # Not written to the disk itself: a report is of no use after a crash of the machine.
+                # Not written to the disk itself: a report is useless after a machine crash.
                 temporary = Path(f"{self._target}.{os.getpid()}.tmp")
                 temporary.write_text(text, encoding="utf-8")
                 temporary.replace(self._target)

@@ -1,4 +1,4 @@
-"""Learning rates: set by a schedule, and read for the records of epochs."""
+"""Learning rates: set by a schedule, and read for epoch records."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class RateSetter:
     Args:
         optimizer: The optimizer, with a constant learning rate unless the schedule is constant.
         schedule: The schedule.
-        steps: Steps of an epoch.
-        epochs: Total number of epochs.
+        steps: Steps in an epoch.
+        epochs: Total epochs.
 
     Raises:
         UserError: Both the optimizer and the configuration have a schedule.
@@ -42,7 +42,7 @@ class RateSetter:
             self._initial.append((rate, float(rate.asnumpy())))
 
     def set(self, step: int) -> None:
-        """Set the learning rate of a step (from 0, over all epochs)."""
+        """Set the learning rate for a step (from 0, over all epochs)."""
         if not self._initial:
             return
         factor = self._schedule.compute_factor(step, self._steps, self._epochs)
@@ -50,7 +50,7 @@ class RateSetter:
             rate.set_data(Tensor(np.array(initial * factor, np.float32).reshape(rate.shape)))
 
     def read(self) -> float | list[float] | None:
-        """Return the learning rate of the last step; a list for parameter groups; None if the optimizer has none."""
+        """Return the last step's learning rate; a list for parameter groups; None if the optimizer has none."""
         rates = getattr(self._optimizer, "learning_rate", None)
         if rates is None:
             return None

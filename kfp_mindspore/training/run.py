@@ -40,7 +40,7 @@ class Run:
 
     Attributes:
         state: The state between two steps.
-        resumed_from: Path or URI of the checkpoint that the run was resumed from, or None.
+        resumed_from: Path or URI from which the run was resumed, or None.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class Run:
         self._network = network
         self._source = source
         self._worker = worker
-        # Of the batches: one part for all workers where MindSpore divides them itself.
+        # For the batches: one part for all workers where MindSpore divides them itself.
         self._parts = parts
         self._termination = termination
         counters = count_dropout(network, config.seed, worker.rank)
         mixed = apply_precision(network, config.precision)
         function = None if loss is None else build_loss(loss, source.layout)
         with_loss = mixed if loss is None else NetworkWithLoss(mixed, function, len(source.layout.inputs))
-        # Weights of samples replace the reduction by their own mean.
+        # Sample weights replace the reduction by their own mean.
         if parts.size * parts.pieces * config.accumulate > 1 and not source.layout.weighted:
             check_mean(loss)
         self._trainer = Trainer(network, with_loss, optimizer, config, parts, source.layout.names)
@@ -110,13 +110,13 @@ class Run:
         )
         self._context = RunContext(self._params)
         self._profile = Profile()
-        # Outputs and samples of steps whose loss is not read yet.
+        # Outputs and samples from steps whose loss is not read yet.
         self._pending: list[tuple[Any, int]] = []
         self._progress = ProgressReporter(config.epochs, source.steps) if worker.is_writer else None
 
     @property
     def best_epoch(self) -> int | None:
-        """Epoch of the weights that `keep_best` has kept."""
+        """The epoch whose weights `keep_best` has kept."""
         return self._best.epoch if self._best is not None and self._best.epoch else None
 
     def start(self) -> None:
@@ -202,12 +202,12 @@ class Run:
             self._exit()
 
     def _freeze(self) -> None:
-        """Train what the epoch trains; another set of parameters compiles another step."""
+        """Train what the epoch trains; a different parameter set compiles another step."""
         self._trainer.set_frozen(self._freezer.freeze(self.state.epoch + 1))
         self._params.train_network = self._trainer.cell
 
     def _run_steps(self) -> bool:
-        """Run the remaining steps of the epoch; exit if SIGTERM arrives before the last one."""
+        """Run the remaining steps in the epoch; exit if SIGTERM arrives before the last one."""
         params, context, callbacks, seconds = self._params, self._context, self._callbacks, self._profile.seconds
         terminated = False
         self._trainer.clear_seconds()
@@ -292,7 +292,7 @@ class Run:
         self._params.update(last_save_ckpt_step=self._checkpoints.step, latest_ckpt_file=self._checkpoints.latest)
 
     def _exit(self) -> None:
-        """Exit with 143 once the checkpoint is written, with all workers: a job ends the peers of one that exited."""
+        """Exit with 143 once the checkpoint is written, with all workers: a job ends an exited worker's peers."""
         watchdog.mark_terminated()
         self._checkpoints.wait()
         distributed.sum_values(self._worker, [0])

@@ -1,4 +1,4 @@
-"""The order of the samples of an epoch, independent of the number of workers, and each worker's part of it."""
+"""Sample order in an epoch, independent of the world size, and each worker's share."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ if TYPE_CHECKING:
 
 
 def get_part(count: int, index: int, parts: int) -> slice:
-    """Return part `index` of `count` items in `parts` parts, whose sizes differ by at most one."""
+    """Return part `index` when `count` items are divided into `parts` parts, whose sizes differ by at most one."""
     return slice(index * count // parts, (index + 1) * count // parts)
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """Batches of the permutation of all samples that (seed, epoch) determine.
+    """Batches from the permutation that (seed, epoch) determine over all samples.
 
-    A position is the number of an epoch's samples that all workers together have done. A batch is defined by its
-    position and size alone, so that a run may continue at any position with another number of workers.
+    A position counts the epoch's samples that all workers together have done. A batch is defined by its position and
+    size alone, so that a run may continue at any position with another world size.
 
     Args:
-        samples: Number of samples.
-        batch_size: Samples of a batch, over all workers.
-        seed: Seed of the permutation.
+        samples: Sample count.
+        batch_size: Samples in a batch, over all workers.
+        seed: Permutation seed.
         shuffle: Whether to permute the samples.
-        drop_last: Whether samples that do not fill the last batch are left out of the epoch.
+        drop_last: Whether samples that do not fill the last batch are skipped in the epoch.
     """
 
     samples: int
@@ -38,7 +38,7 @@ class Sampler:
 
     @property
     def steps(self) -> int:
-        """Batches of an epoch."""
+        """Batches in an epoch."""
         return self.samples // self.batch_size if self.drop_last else -(-self.samples // self.batch_size)
 
     def is_finished(self, position: int) -> bool:
@@ -46,7 +46,7 @@ class Sampler:
         return position + (self.batch_size if self.drop_last else 1) > self.samples
 
     def read(self, epoch: int, position: int = 0) -> Iterator[NDArray[Any]]:
-        """Yield the indices of the samples of each batch of an epoch (from 0) from a position on."""
+        """Yield each batch's sample indices in an epoch (from 0) from a position on."""
         import numpy as np
 
         if self.shuffle:

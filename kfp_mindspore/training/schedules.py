@@ -1,4 +1,4 @@
-"""Schedules of the learning rate by name: the factor of each optimizer step."""
+"""Learning rate schedules by name: the factor for each optimizer step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEDULES = ("constant", "cosine", "linear", "polynomial", "exponential", "step"
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """A factor of the learning rate for each step, multiplied by a linear warm-up.
+    """A learning rate factor for each step, multiplied by a linear warm-up.
 
     With progress p = step / steps from 0 to 1 and e epochs done (with fractions, for exponential):
     constant 1; cosine end + (1 - end)(1 + cos πp)/2; linear 1 - (1 - end)p; polynomial end + (1 - end)(1 - p)^power;
@@ -23,11 +23,11 @@ class Schedule:
 
     Args:
         name: One of SCHEDULES.
-        warmup_epochs: Epochs (with fractions) in which the factor of the warm-up rises linearly to 1.
-        end: Factor at the end of cosine, linear and polynomial.
-        power: Exponent of polynomial.
-        rate: Factor per epoch of exponential, factor per drop of step.
-        every: Epochs between the drops of step.
+        warmup_epochs: Epochs (with fractions) in which the warm-up factor rises linearly to 1.
+        end: Final factor for cosine, linear and polynomial.
+        power: Exponent for polynomial.
+        rate: Factor per epoch for exponential, factor per drop for step.
+        every: Epochs between drops for step.
 
     Raises:
         ValidationError: The name is unknown, or a number is out of its range.
@@ -60,12 +60,12 @@ class Schedule:
         return self.name == "constant" and not self.warmup_epochs
 
     def compute_factor(self, step: int, steps_per_epoch: int, epochs: int) -> float:
-        """Return the factor of a step.
+        """Return a step's factor.
 
         Args:
-            step: Index of the optimizer step, from 0.
-            steps_per_epoch: Steps of an epoch.
-            epochs: Total number of epochs.
+            step: The optimizer step's index, from 0.
+            steps_per_epoch: Steps in an epoch.
+            epochs: Total epochs.
         """
         progress = step / (steps_per_epoch * epochs)
         passed = step / steps_per_epoch
@@ -85,10 +85,10 @@ class Schedule:
 
 
 def build_schedule(given: Schedule | Mapping[str, Any] | str) -> Schedule:
-    """Return the schedule of a name, a dict of fields or a Schedule.
+    """Return the schedule for a name, a dict with fields or a Schedule.
 
     Raises:
-        ValidationError: It is none of these, or a field is wrong.
+        ValidationError: It has another form, or a field is wrong.
     """
     if isinstance(given, Schedule):
         return given

@@ -1,12 +1,12 @@
-"""A warm spare: a process that imports MindSpore first, and then becomes a member of a job.
+"""A warm spare: a process that imports MindSpore first, and then becomes a job member.
 
     python -m kfp_mindspore.training.spare
     python -m kfp_mindspore.training.spare --assignment FILE SCRIPT …
 
-Locally it waits for one line of JSON on standard input: `argv` (of a Python command line, without the interpreter),
-`cwd`, `environment` and `log` (a file that gets its output). At the end of the input without a line it exits. In a pod
-it waits until a file has content, a JSON object of the variables to set, and its own arguments are the command line. It
-then runs the script or module as `python` would.
+Locally it waits for one JSON line on standard input: `argv` (a Python command line without the interpreter), `cwd`,
+`environment` and `log` (a file that gets its output). It exits when the input ends without a line. In a pod it waits
+until a file has content, a JSON object with the variables to set, and its own arguments are the command line. It then
+runs the script or module as `python` would.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> None:
     """Import MindSpore, wait for an assignment and run it."""
     in_pod = bool(arguments) and arguments[0] == "--assignment"
     if in_pod:
-        # The first process of a container ignores SIGTERM by default.
+        # A container's first process ignores SIGTERM by default.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     for name in _MODULES:
         importlib.import_module(name)
@@ -69,7 +69,7 @@ def run_python(words: Sequence[str]) -> None:
 
 
 def _wait_for_assignment(file: Path) -> dict[str, str]:
-    # A volume of the downward API, which the kubelet updates atomically.
+    # A downward API volume, which the kubelet updates atomically.
     while not (text := file.read_text(encoding="utf-8")):
         time.sleep(_POLL_SECONDS)
     environment: dict[str, str] = json.loads(text)

@@ -1,4 +1,4 @@
-"""The state of a run, and its copy in a checkpoint: parameters, counters, callbacks and random numbers."""
+"""A run's state, and its copy in a checkpoint: parameters, counters, callbacks and random numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 
 
 class TrainingState:
-    """The state of a run between two steps, which a checkpoint contains.
+    """A run's state between two steps, which a checkpoint contains.
 
     Args:
         config: The options.
@@ -41,13 +41,13 @@ class TrainingState:
         further: Other parameters that are trained or updated.
         source: The samples.
         callbacks: The run's callbacks.
-        workers: Number of workers.
+        workers: Worker count.
 
     Attributes:
-        epoch: Number of epochs completed.
-        step: Number of optimizer steps done.
-        position: Samples of the current epoch done by all workers.
-        loss_sum: Sum of their losses.
+        epoch: Epochs completed.
+        step: Optimizer steps done.
+        position: Samples in the current epoch done by all workers.
+        loss_sum: Their summed losses.
         stopped: Whether a callback requested a stop.
         metrics: Newest metrics by name.
         history: The epochs' records.
@@ -83,22 +83,22 @@ class TrainingState:
 
     @property
     def name(self) -> str:
-        """Name of a checkpoint of this state."""
+        """Checkpoint name for this state."""
         return name_checkpoint(self.epoch, self.step)
 
     @property
     def loss(self) -> float:
-        """Mean loss of the epoch's samples so far."""
+        """Mean loss over the epoch's samples so far."""
         return self.loss_sum / max(self.position, 1)
 
     def update_metrics(self, values: Mapping[str, Any], eval_loss: float) -> dict[str, Any]:
-        """Add the numbers of an evaluation to `metrics`, and return all of its values as JSON types."""
+        """Add an evaluation's numbers to `metrics`, and return all its values as JSON types."""
         plain = {"eval_loss": eval_loss, **{name: np.asarray(value).tolist() for name, value in values.items()}}
         self.metrics.update({name: float(value) for name, value in plain.items() if isinstance(value, (int, float))})
         return plain
 
     def open_history(self, path: Path | None, found: Checkpoint | None) -> None:
-        """Begin the records of epochs with those of a checkpoint, in the file `path` unless it is None."""
+        """Begin epoch records with a checkpoint's records, in the file `path` unless it is None."""
         self.history = History(path, [] if found is None else read_history(found.path / METRICS_FILE))
 
     def load(self, found: Checkpoint, location: Path | str | None) -> None:
@@ -109,7 +109,7 @@ class TrainingState:
             location: Its path or URI, for messages.
 
         Raises:
-            UserError: It is a checkpoint of another network or optimizer.
+            UserError: The checkpoint belongs to another network or optimizer.
             CorruptBundleError: A file is no MindSpore checkpoint.
         """
         config, source, training = self._config, self._source, found.training
@@ -119,7 +119,7 @@ class TrainingState:
         self.stopped = bool(training.get("stopped")) and training.get("epochs") == config.epochs
         if found.seed != config.seed:
             _logger.warning("%s was trained with seed %d, this run has seed %d", location, found.seed, config.seed)
-        # Without `samples` a checkpoint of an earlier version, whose unit is the step.
+        # Without `samples` a checkpoint from an earlier version, whose unit is the step.
         if "samples" in training:
             unit, is_same = 1, training["samples"] == source.samples
         else:
@@ -134,13 +134,13 @@ class TrainingState:
             )
 
     def load_after_begin(self, found: Checkpoint) -> None:
-        """Load what `on_train_begin` resets: the state of callbacks and random numbers."""
+        """Load what `on_train_begin` resets: callback state and random numbers."""
         restore_callbacks(self._callbacks, found.training.get("callbacks", ()), found.path)
         if _RANDOM_FILE in found.files:
             _restore_random_state((found.path / _RANDOM_FILE).read_text(encoding="utf-8"))
 
     def take_snapshot(self, *, is_final: bool = False) -> Snapshot:
-        """Copy the state; a final checkpoint has none of callbacks and random numbers."""
+        """Copy the state; a final checkpoint has no callback state and no random numbers."""
         source = self._source
         callbacks, weights = copy_callbacks(() if is_final else self._callbacks)
         description = {
@@ -192,13 +192,13 @@ def describe_network(network: Any, factory: str | None, arguments: Mapping[str, 
 
 
 def _copy_parameters(network: Any, optimizer: Any, further: Sequence[Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return copies as the arguments of `mindspore.save_checkpoint`, by file name."""
+    """Return copies as `mindspore.save_checkpoint` arguments, by file name."""
     own, state = _split_parameters(network, optimizer)
     return {NETWORK_FILE: _copy(own), OPTIMIZER_FILE: _copy([*state, *further])}
 
 
 def _read_random_state() -> str:
-    """Return the state of the generators of Python, NumPy and MindSpore as JSON."""
+    """Return the generator state of Python, NumPy and MindSpore as JSON."""
     generator: Any = np.random.get_state()
     name, key, *rest = generator
     return json.dumps(
@@ -243,7 +243,7 @@ def _load(parameters: list[Any], path: Path) -> None:
     except (ValueError, TypeError, RuntimeError) as error:
         raise CorruptBundleError(f"{path}: MindSpore cannot read it ({str(error).splitlines()[0]})") from error
     hint = "Resume needs the same network and optimizer; use another checkpoint directory for a new run."
-    # Checkpoints of earlier versions have no counters of Dropout.
+    # Checkpoints from earlier versions have no Dropout counters.
     parameters = [item for item in parameters if item.name in loaded or not item.name.startswith(COUNTER_PREFIX)]
     for parameter in parameters:
         if parameter.name not in loaded:

@@ -26,11 +26,11 @@ _SCALE_WINDOW = 1000
 
 @dataclass(frozen=True)
 class StepState:
-    """Parameters of the step beside network and optimizer, which a checkpoint contains too.
+    """Step parameters beside network and optimizer, which a checkpoint contains too.
 
     Args:
-        average: Moving averages of the optimizer's parameters, or None.
-        scaler: Loss scale of float16, or None.
+        average: The optimizer parameters' moving averages, or None.
+        scaler: Loss scale for float16, or None.
     """
 
     average: Any = None
@@ -48,7 +48,7 @@ class Update(nn.Cell):  # type: ignore[misc]
 
     Args:
         optimizer: The optimizer.
-        trained: For each of the optimizer's parameters, whether it is trained; the others have gradients of zero.
+        trained: Whether each optimizer parameter is trained; the others have zero gradients.
         config: The options.
         state: Further parameters.
     """
@@ -76,7 +76,7 @@ class Update(nn.Cell):  # type: ignore[misc]
         return self.step(gradients)  # type: ignore[no-untyped-call]
 
     def step(self, gradients):  # type: ignore[no-untyped-def]
-        """Clip the gradients of the trained parameters, and run the optimizer."""
+        """Clip the trained parameters' gradients, and run the optimizer."""
         if self.clip_value is not None:
             gradients = ops.clip_by_value(gradients, -self.clip_value, self.clip_value)
         if self.clip_norm is not None:
@@ -100,12 +100,12 @@ class Update(nn.Cell):  # type: ignore[misc]
 
 
 class Gradients(nn.Cell):  # type: ignore[misc]
-    """Computes the loss of a batch and the gradients of the trained parameters.
+    """Computes a batch's loss and the trained parameters' gradients.
 
     Args:
         network: The network with its loss.
         weights: The trained parameters.
-        scaler: Loss scale of float16, or None.
+        scaler: Loss scale for float16, or None.
     """
 
     def __init__(self, network: Any, weights: Any, scaler: Any) -> None:
@@ -134,7 +134,7 @@ class Gradients(nn.Cell):  # type: ignore[misc]
 
 
 class TrainStep(nn.Cell):  # type: ignore[misc]
-    """One optimizer step of a single worker on a whole batch.
+    """One optimizer step by a single worker on a whole batch.
 
     Args:
         gradients: Computes loss and gradients.
@@ -152,10 +152,10 @@ class TrainStep(nn.Cell):  # type: ignore[misc]
 
 
 class PieceStep(nn.Cell):  # type: ignore[misc]
-    """Loss and gradients of a piece of a batch, multiplied by its share of the batch's samples.
+    """Loss and gradients for a piece of a batch, multiplied by its share in the batch's samples.
 
-    The gradients are one vector, which is added and reduced in one operation: with one AllReduce per gradient a step of
-    LeNet-5 on two workers took a third longer (MindSpore 2.9 on CPU).
+    The gradients are one vector, which is added and reduced in one operation: with one AllReduce per gradient a LeNet-5
+    step on two workers took a third longer (MindSpore 2.9 on CPU).
 
     Args:
         gradients: Computes loss and gradients.
@@ -179,7 +179,7 @@ class ApplyStep(nn.Cell):  # type: ignore[misc]
     Args:
         update: Applies gradients.
         weights: The trained parameters.
-        size: Number of workers.
+        size: Worker count.
     """
 
     def __init__(self, update: Update, weights: Any, size: int) -> None:
@@ -206,21 +206,21 @@ class ApplyStep(nn.Cell):  # type: ignore[misc]
 
 
 class Trainer:
-    """Runs training steps, alone or as one of several workers.
+    """Runs training steps, alone or as one among several workers.
 
     Attributes:
-        cell: The cell of a step, for callbacks.
-        state: Parameters beside those of network and optimizer.
-        rank_seconds: Seconds of the steps by rank since `clear_seconds`, without waiting for the other workers.
-        timed_steps: Number of these steps; those that compile are left out.
+        cell: A step's cell, for callbacks.
+        state: Parameters beside network and optimizer parameters.
+        rank_seconds: Step seconds by rank since `clear_seconds`, without waiting for the other workers.
+        timed_steps: How many steps these are; steps that compile are not counted.
 
     Args:
         network: The network, for messages.
         with_loss: The network with its loss.
         optimizer: The optimizer.
         config: The options.
-        worker: Rank and number of workers.
-        names: Names of a batch's tensors, for messages.
+        worker: Rank and world size.
+        names: A batch's tensor names, for messages.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class Trainer:
         self._pieces = config.accumulate * worker.pieces
         self._shares: dict[float, Any] = {}
         self._apply: Any = None
-        # Sizes of batches for which the step is compiled; equal on all workers.
+        # Batch sizes for which the step is compiled; equal on all workers.
         self._compiled: set[int] = set()
         self._frozen: frozenset[str] | None = None
         self.cell: Any = None
@@ -260,7 +260,7 @@ class Trainer:
             self.cell.set_train(True)
 
     def set_frozen(self, names: frozenset[str]) -> None:
-        """Train all of the optimizer's parameters but these; another set compiles another step."""
+        """Train all optimizer parameters but these; a different set compiles another step."""
         if self._own or names == self._frozen:
             return
         self._frozen = names
@@ -282,7 +282,7 @@ class Trainer:
         self.cell.set_train(True)
 
     def set_train(self, training: bool) -> None:
-        """Set the mode of the network: training, or evaluation for Dropout and BatchNorm."""
+        """Set the network's mode: training, or evaluation for Dropout and BatchNorm."""
         self._with_loss.set_train(training)
         if self.cell is not None:
             self.cell.set_train(training)
@@ -291,12 +291,12 @@ class Trainer:
         """Run one step.
 
         Args:
-            batch: This worker's part of the step's batch.
+            batch: This worker's share in the step's batch.
             stop: Whether SIGTERM was received by this worker.
-            begun: Time at which this worker began to prepare the step, of time.perf_counter.
+            begun: time.perf_counter() when this worker began to prepare the step.
 
         Returns:
-            The step's outputs (the loss, of all workers) and whether any worker received SIGTERM.
+            The step's outputs (the loss, over all workers) and whether any worker received SIGTERM.
 
         Raises:
             UserError: The network cannot be compiled for the batch, or its outputs do not fit the loss.
@@ -320,11 +320,11 @@ class Trainer:
 
     @property
     def mean_rank_seconds(self) -> list[float]:
-        """Mean seconds of a step by rank since `clear_seconds`; empty where none were measured."""
+        """Mean step seconds by rank since `clear_seconds`; empty where none were measured."""
         return (self.rank_seconds / self.timed_steps).tolist() if self.timed_steps else []
 
     def read_average(self) -> dict[str, Any]:
-        """Return the averaged weights by the names of the optimizer's parameters; empty without averaging."""
+        """Return the averaged weights by the optimizer's parameter names; empty without averaging."""
         if self.state.average is None:
             return {}
         return {
@@ -350,7 +350,7 @@ class Trainer:
                 weight.set_data(value)
 
     def _run_own(self, batch: Batch, stop: bool) -> tuple[Any, bool]:
-        """Run the user's step, which reduces its gradients itself; reduce the loss for equal decisions of callbacks."""
+        """Run the user's step, which reduces its gradients itself; reduce the loss so that callbacks decide equally."""
         size = self._worker.size
         if size == 1:
             return self.cell(*batch.tensors), stop

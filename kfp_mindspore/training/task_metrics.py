@@ -1,4 +1,4 @@
-"""The metrics of `kfp_mindspore.evaluation` as MindSpore metrics."""
+"""`kfp_mindspore.evaluation` metrics as MindSpore metrics."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class TaskMetric(Metric):  # type: ignore[misc]
-    """A metric over all samples of an evaluation, as `evaluate_mindir` computes it.
+    """A metric over all samples in an evaluation, as `evaluate_mindir` computes it.
 
     Args:
-        name: Name of a metric of `kfp_mindspore.evaluation`.
-        task: Task of the target.
-        labels: Class names, or the texts of a language model's ids; () where they are not known.
+        name: Name of a metric in `kfp_mindspore.evaluation`.
+        task: The target's task.
+        labels: Class names, or a language model's id texts; () where they are not known.
     """
 
     def __init__(self, name: str, task: str, labels: Sequence[str] = ()) -> None:
@@ -33,12 +33,12 @@ class TaskMetric(Metric):  # type: ignore[misc]
         self.clear()
 
     def clear(self) -> None:
-        """Remove the samples of an earlier evaluation."""
+        """Remove an earlier evaluation's samples."""
         self._outputs: list[NDArray[Any]] = []
         self._targets: list[NDArray[Any]] = []
 
     def update(self, *inputs: Any) -> None:
-        """Add the outputs and the target of a batch."""
+        """Add the outputs and a batch's target."""
         if len(inputs) != 2:
             raise UserError(
                 f"metrics.{self._name}: needs one output and one target, got {len(inputs)} arrays",
@@ -49,7 +49,7 @@ class TaskMetric(Metric):  # type: ignore[misc]
         self._targets.append(target)
 
     def eval(self) -> float:
-        """Return the metric of all samples."""
+        """Return the metric over all samples."""
         outputs, targets = np.concatenate(self._outputs), np.concatenate(self._targets)
         return self._metric(build_predictions(self._task, outputs, targets, labels=self._labels))
 
@@ -57,8 +57,8 @@ class TaskMetric(Metric):  # type: ignore[misc]
 def is_task_metric(name: str, task: str) -> bool:
     """Return whether a metric is computed by `kfp_mindspore.evaluation`.
 
-    MindSpore computes the accuracy of a classification, which is faster and equal, and what no task defines. Metrics of
-    a ranking need groups, which a batch has not.
+    MindSpore computes a classification's accuracy, which is faster and equal, and what no task defines. Ranking metrics
+    need groups, which a batch does not have.
     """
     if task == "ranking" or (name, task) == ("accuracy", "classification"):
         return False

@@ -1,4 +1,4 @@
-"""Evaluation after an epoch, with the hooks of Model.fit."""
+"""Evaluation after an epoch, with Model.fit's hooks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ValidationLoop:
 
     Args:
         evaluator: Computes the metrics.
-        trainer: Of the weights.
+        trainer: The trainer with the weights.
         callbacks: Those that run during evaluation.
     """
 
@@ -64,7 +64,7 @@ class ValidationLoop:
         return values, eval_loss
 
     def run(self, before: Any = None, after: Any = None) -> tuple[dict[str, Any], float]:
-        """Evaluate; the arguments and the result are those of Evaluator.run."""
+        """Evaluate; arguments and result as in Evaluator.run."""
         self._trainer.set_train(False)
         self._evaluator.cell.set_train(False)
         try:

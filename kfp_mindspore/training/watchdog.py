@@ -1,9 +1,9 @@
-"""Watchdog of a training process: a heartbeat each second, and the end of the process when no step completes in time.
+"""A training process's watchdog: a heartbeat each second, which ends the process when no step completes in time.
 
-It is active in the members of a job only, so that a debugger or a suspended notebook is not ended. MindSpore 2.9
-releases the GIL while it computes or waits in a collective, but not in `init()`: a worker that waits there for the
-others is ended by a time-out of MindSpore, see `init_distributed`; on this machine it is detected by its old heartbeat,
-as is one that is stopped as a whole, see `kfp_mindspore.msjob.backends.heartbeats`.
+It is active in job members only, so that a debugger or a suspended notebook is not ended. MindSpore 2.9 releases the
+GIL while it computes or waits in a collective, but not in `init()`: MindSpore's own timeout ends a worker that waits
+there for the others, see `init_distributed`; on this machine it is detected by its old heartbeat, as is one that is
+stopped as a whole, see `kfp_mindspore.msjob.backends.heartbeats`.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _STDERR = 2
 
 
 class Watchdog:
-    """The state of this process's training, and the thread that watches it.
+    """This process's training state, and the thread that watches it.
 
     Args:
-        rank: Rank of this worker.
+        rank: This worker's rank.
         hang_seconds: Seconds without progress until the process ends with exit code 76, three times as long before the
             first step; 0 disables it.
-        heartbeat_file: File to write each second; None for none.
+        heartbeat_file: File to write each second; None to write no file.
 
     Attributes:
-        progressed: time.monotonic() of the last progress.
+        progressed: time.monotonic() at the last progress.
     """
 
     def __init__(self, rank: int, hang_seconds: float, heartbeat_file: Path | None) -> None:
@@ -72,7 +72,7 @@ class Watchdog:
         self._beat()
 
     def begin_step(self) -> None:
-        """Record that a step begins: a worker outside of a step delays the others."""
+        """Record that a step begins: a worker outside a step delays the others."""
         self._in_step = True
         self.progressed = time.monotonic()
 
@@ -80,7 +80,7 @@ class Watchdog:
         """Record that a step is completed.
 
         Args:
-            step: Number of steps done.
+            step: Steps done.
         """
         is_first = self._step is None
         self._step, self._in_step = step, False
@@ -90,11 +90,11 @@ class Watchdog:
             self._beat()
 
     def mark_progress(self) -> None:
-        """Record progress other than a step, such as a batch of the evaluation."""
+        """Record progress other than a step, such as an evaluation batch."""
         self.progressed = time.monotonic()
 
     def mark_terminated(self) -> None:
-        """Record that the process exits because of a SIGTERM to a worker."""
+        """Record that the process exits because a worker received SIGTERM."""
         self._ended = "terminated"
 
     def is_hung(self, now: float) -> bool:
@@ -123,7 +123,7 @@ class Watchdog:
             "ended": self._ended,
         }
         temporary = self._file.with_name(f"{self._file.name}.{os.getpid()}.tmp")
-        # A full disk, or the directory of a deleted job: the supervisor sees the process itself.
+        # A full disk, or a deleted job's directory: the supervisor sees the process itself.
         with contextlib.suppress(OSError):
             temporary.write_text(json.dumps(beat), encoding="utf-8")
             temporary.replace(self._file)
@@ -142,10 +142,10 @@ _current: Watchdog | None = None
 
 @contextlib.contextmanager
 def watch(environment: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Run a watchdog during the block in a member of a job; STACKS_SIGNAL then writes the stacks of all threads.
+    """Run a watchdog during the block in a job member; STACKS_SIGNAL then writes all thread stacks.
 
     Args:
-        environment: Variables that configure it; default those of the process.
+        environment: Variables that configure it; by default the process environment.
 
     Raises:
         UserError: KFP_MINDSPORE_HANG_SECONDS is not a number ≥ 0.
@@ -167,7 +167,7 @@ def watch(environment: Mapping[str, str] | None = None) -> Iterator[None]:
 
 
 def build_watchdog(environment: Mapping[str, str]) -> Watchdog | None:
-    """Return the watchdog that the environment configures; None outside of a job and in its other roles.
+    """Return the watchdog that the environment configures; None outside a job and in its other roles.
 
     Raises:
         UserError: KFP_MINDSPORE_HANG_SECONDS is not a number ≥ 0.
@@ -208,19 +208,19 @@ def end_step(step: int) -> None:
     """Record that a training step is completed.
 
     Args:
-        step: Number of steps done.
+        step: Steps done.
     """
     if _current is not None:
         _current.end_step(step)
 
 
 def mark_progress() -> None:
-    """Record progress other than a step, such as a batch of the evaluation or a checkpoint."""
+    """Record progress other than a step, such as an evaluation batch or a checkpoint."""
     if _current is not None:
         _current.mark_progress()
 
 
 def mark_terminated() -> None:
-    """Record that the process exits because of a SIGTERM to a worker: the supervisor does not count that restart."""
+    """Record that the process exits because a worker received SIGTERM: the supervisor does not count that restart."""
     if _current is not None:
         _current.mark_terminated()
