@@ -65,16 +65,16 @@ _EXPORT_HINT = "A model is a directory written by: kfp-mindspore model export CH
 
 @dataclass(frozen=True)
 class VerifiedSamples:
-    """Held-out samples and the outputs of the network before export.
+    """Held-out samples and the network's outputs before export.
 
     Args:
-        inputs: The graph's, by name, each of shape (N, …).
-        outputs: The graph's, by name, each of shape (N, …).
-        labels: Targets as the dataset stores them, such as class indexes, int32 of shape (N,); None where not known.
-        raw: With a declared preprocessing, the samples before it: by name, each of shape (N, …), texts and files as
+        inputs: The graph's, by name, each with shape (N, …).
+        outputs: The graph's, by name, each with shape (N, …).
+        labels: Targets as the dataset stores them, such as class indexes, int32 with shape (N,); None where not known.
+        raw: With a declared preprocessing, the samples before it: by name, each with shape (N, …), texts and files as
             `bytes` objects.
-        weight: Weight of each sample, float32 of shape (N,), or None.
-        groups: Query of each sample of a ranking, (N,), or None.
+        weight: Each sample's weight, float32 with shape (N,), or None.
+        groups: Each sample's query in a ranking, (N,), or None.
     """
 
     inputs: Arrays
@@ -88,7 +88,7 @@ class VerifiedSamples:
         return len(next(iter(self.inputs.values())))
 
     def scale_tolerance(self, tolerance: float) -> float:
-        """Return a tolerance of outputs of up to 1 in proportion to the largest one: float32 has seven digits."""
+        """Scale a tolerance for outputs up to 1 in proportion to the largest output: float32 has seven digits."""
         import numpy as np
 
         numbers = [array[np.isfinite(array)] for array in self.outputs.values() if array.dtype.kind == "f"]
@@ -109,7 +109,7 @@ class ModelBundle:
 
     @property
     def mindir(self) -> Path:
-        """Path of model.mindir."""
+        """model.mindir path."""
         return self.path / MODEL_FILE
 
     @classmethod
@@ -139,7 +139,7 @@ class ModelBundle:
         return bundle
 
     def verify(self) -> None:
-        """Compare presence, size and digest of each file with the signature.
+        """Compare each file's presence, size and digest with the signature.
 
         Raises:
             UserError: A file is missing.
@@ -148,7 +148,7 @@ class ModelBundle:
         self._check(digests=True)
 
     def read_verified(self) -> VerifiedSamples:
-        """Read the samples of the verification at export.
+        """Read the verification's samples at export.
 
         Raises:
             UserError: The bundle has none.
@@ -245,17 +245,17 @@ def write_bundle(path: Path | str) -> Iterator[BundleWriter]:
 
 
 class BundleWriter:
-    """Writes the files of a bundle, see `write_bundle`.
+    """Writes a bundle's files, see `write_bundle`.
 
     Args:
-        directory: Temporary directory of the files; the caller writes `model.mindir`.
+        directory: The files' temporary directory; the caller writes `model.mindir`.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def write_verified(self, samples: VerifiedSamples) -> None:
-        """Write the samples of the verification."""
+        """Write the verification's samples."""
         import numpy as np
 
         optional = {"labels": samples.labels, "weight": samples.weight, "groups": samples.groups}

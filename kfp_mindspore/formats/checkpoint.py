@@ -1,10 +1,9 @@
 """The checkpoint directory: written atomically, listed newest first, checked by digests.
 
-<root>/<epochs done, 5 digits>-<steps done>/    or a directory of any other name for a final one
-    network.ckpt      the network's parameters
-    optimizer.ckpt    the optimizer's parameters (moments, learning rate, global step)
-    …                 further state of the training, such as weights kept by a callback
-    checkpoint.json   epoch, step, seed, network {factory, arguments}, preprocessing (the declaration of the dataset
+<root>/<epochs done, 5 digits>-<steps done>/    or a directory of any other name for a final one network.ckpt      the
+    network's parameters optimizer.ckpt    the optimizer's parameters (moments, learning rate, global step) …
+    further state of the training, such as weights kept by a callback checkpoint.json   epoch, step, seed, network
+    {factory, arguments}, preprocessing (the dataset declaration
                       that the network was trained on), metrics, training, files {name: {sha256, size}},
                       mindspore_version
 """
@@ -53,16 +52,16 @@ class Checkpoint:
 
     Args:
         path: The directory.
-        epoch: Number of epochs completed.
-        step: Number of optimizer steps done since the start; within an epoch when it is no multiple of its steps.
-        seed: Seed of the run.
+        epoch: Epochs completed.
+        step: Optimizer steps done since the start; within an epoch when it is no multiple of the epoch's steps.
+        seed: Run seed.
         network: How to build the network.
         metrics: Newest metrics by name, such as {"loss": 0.1, "accuracy": 0.97}.
         training: Further state for resuming: epochs, steps per epoch, batch size, workers, position, callbacks.
         files: Name to {"sha256": …, "size": bytes}.
         mindspore_version: The version that wrote it.
-        preprocessing: Declaration of the steps from raw columns to the network's inputs
-            (`kfp_mindspore.transform.declare`); empty when not known.
+        preprocessing: Step declaration from raw columns to the network's inputs (`kfp_mindspore.transform.declare`);
+            empty when not known.
     """
 
     path: Path
@@ -116,7 +115,7 @@ class Checkpoint:
         """Read a checkpoint's description without its files.
 
         Args:
-            path: Directory of checkpoint.json.
+            path: Directory with checkpoint.json.
 
         Raises:
             UserError: The description is missing or incomplete.
@@ -125,12 +124,12 @@ class Checkpoint:
 
 
 def name_checkpoint(epoch: int, step: int) -> str:
-    """Return the directory name of a checkpoint, `<epochs done, 5 digits>-<steps done>`."""
+    """Return a checkpoint's directory name, `<epochs done, 5 digits>-<steps done>`."""
     return f"{epoch:05d}-{step}"
 
 
 def is_checkpoint_name(name: str) -> bool:
-    """Return whether a name has the form of `name_checkpoint`."""
+    """Return whether a name has `name_checkpoint`'s form."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -155,14 +154,14 @@ def write_checkpoint(
 
     Args:
         path: The checkpoint directory, such as `root / name_checkpoint(epoch, step)`; replaced when it exists.
-        epoch: Number of epochs completed.
-        step: Number of optimizer steps done.
-        seed: Seed of the run.
+        epoch: Epochs completed.
+        step: Optimizer steps done.
+        seed: Run seed.
         network: How to build the network.
         metrics: Newest metrics by name.
         training: Further state for resuming, JSON types only; read when the block ends.
         mindspore_version: The version that writes it.
-        preprocessing: Declaration of the dataset's preprocessing, `Dataset.preprocessing`.
+        preprocessing: The dataset's preprocessing declaration, `Dataset.preprocessing`.
 
     Raises:
         UserError: The disk is full or the directory cannot be written; the message names it.
@@ -195,7 +194,7 @@ def write_checkpoint(
 
 
 def list_checkpoints(root: Path | str) -> list[Path]:
-    """Return the directories below `root` with names of checkpoints, newest first; they may be broken."""
+    """Return the directories below `root` with checkpoint names, newest first; they may be broken."""
     root = Path(root)
     if not root.is_dir():
         return []
@@ -221,7 +220,7 @@ def prune_checkpoints(root: Path | str, keep: int) -> None:
 
 
 def remove_leftovers(root: Path | str) -> None:
-    """Remove temporary directories of killed writers below `root`; no writer may be running there."""
+    """Remove killed writers' temporary directories below `root`; no writer may be running there."""
     root = Path(root)
     if not root.is_dir():
         return

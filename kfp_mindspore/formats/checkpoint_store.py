@@ -1,4 +1,4 @@
-"""The checkpoints of a run below a directory or a URI: lock, newest intact checkpoint, retention."""
+"""A run's checkpoints below a directory or a URI: lock, newest intact checkpoint, retention."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kfp_mindspore.formats import checkpoint as checkpoints
 from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint
 
 LOCK_FILE = ".lock"
-# A file server drops the locks of a dead node when its lease ends: after 90 s with NFSv4.
+# A file server drops a dead node's locks when its lease ends: after 90 s with NFSv4.
 _LEASE_SECONDS = 120.0
 _POLL_SECONDS = 1.0
 # A POSIX lock does not exclude its own process: the stores that it writes to, by process, device and inode.
@@ -35,7 +35,7 @@ class DirectoryStore:
 
     Args:
         root: The directory; created by `open_for_writing`.
-        keep: Number of newest checkpoints to keep.
+        keep: How many of the newest checkpoints to keep.
     """
 
     def __init__(self, root: Path, keep: int) -> None:
@@ -45,7 +45,7 @@ class DirectoryStore:
         self._key: tuple[int, int, int] | None = None
 
     def open_for_writing(self) -> None:
-        """Lock the directory against a second writer, and remove temporary directories of killed writers.
+        """Lock the directory against a second writer, and remove killed writers' temporary directories.
 
         Raises:
             UserError: Another run writes checkpoints there, or the directory cannot be written.
@@ -59,7 +59,7 @@ class DirectoryStore:
         checkpoints.remove_leftovers(self.root)
 
     def _register(self) -> None:
-        """Refuse a second run of this process: to close the lock file there would release the lock of the first one."""
+        """Refuse a second run in this process: closing the lock file there would release the first run's lock."""
         stat = self.root.stat()
         # A forked process is another one.
         key = (os.getpid(), stat.st_dev, stat.st_ino)
@@ -75,7 +75,7 @@ class DirectoryStore:
         return checkpoints.get_latest_checkpoint(self.root)
 
     def locate(self, name: str) -> Path | str:
-        """Return the path or URI of a checkpoint."""
+        """Return a checkpoint's path or URI."""
         return self.root / name
 
     def commit(self, path: Path) -> None:
@@ -93,14 +93,14 @@ class DirectoryStore:
 
 
 class UriStore(DirectoryStore):
-    """Checkpoints below a URI of an object store, written to and read from a temporary directory.
+    """Checkpoints below an object store URI, written to and read from a temporary directory.
 
     checkpoint.json is uploaded after the other files and deleted before them, so that a listed checkpoint is complete.
     Object stores have no locks: a second writer is refused when its first checkpoint is found.
 
     Args:
         uri: A URI that fsspec writes: s3://, gs://.
-        keep: Number of newest checkpoints to keep.
+        keep: How many of the newest checkpoints to keep.
 
     Raises:
         UserError: fsspec has no implementation for the URI, or needs another package.
@@ -122,7 +122,7 @@ class UriStore(DirectoryStore):
         super().__init__(Path(self._temporary.name), keep)
 
     def open_for_writing(self) -> None:
-        """Delete the files of checkpoints without a description: their upload was interrupted."""
+        """Delete checkpoint files without a description: their upload was interrupted."""
         found = self._list()
         for name, files in found.items():
             if DESCRIPTION not in files:
@@ -147,7 +147,7 @@ class UriStore(DirectoryStore):
         return None
 
     def locate(self, name: str) -> str:
-        """Return the URI of a checkpoint."""
+        """Return a checkpoint's URI."""
         return f"{self._uri}/{name}"
 
     def commit(self, path: Path) -> None:
@@ -181,7 +181,7 @@ class UriStore(DirectoryStore):
         self._temporary.cleanup()
 
     def _list(self) -> dict[str, set[str]]:
-        """Return the names of the files of each checkpoint."""
+        """Return each checkpoint's file names."""
         with self._explain("listed", ""):
             paths = self._filesystem.find(self._remote)
         found: dict[str, set[str]] = {}
@@ -210,7 +210,7 @@ class UriStore(DirectoryStore):
 
 
 def open_store(location: str, keep: int) -> DirectoryStore:
-    """Return the store of a path or a URI; file:// is a path.
+    """Return the store for a path or a URI; file:// is a path.
 
     Raises:
         UserError: The URI cannot be used.
@@ -229,8 +229,8 @@ def _order(name: str) -> tuple[int, int]:
 def _lock_file(path: Path) -> int | None:
     """Return a descriptor that locks the file until it is closed or the process ends; None where locks do not work.
 
-    A POSIX lock is bound to the process: a restart finds no lock of a killed process, and NFS servers drop those of a
-    dead node. The file's content identifies the process for the message.
+    A POSIX lock is bound to the process: a restart finds no lock from a killed process, and NFS servers drop a dead
+    node's locks. The file's content identifies the process for the message.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     own = {"host": socket.gethostname(), "pid": os.getpid(), "boot": read_boot_id()}

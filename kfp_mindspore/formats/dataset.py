@@ -3,7 +3,7 @@
 train.npz  validation.npz  test.npz     one array a column, see `formats/npz.py`; or .mindrecord files
 dataset.json                            the fields of `Dataset`
 
-A directory of version 1 (`features` and `labels` in each file) is opened as a dataset of version 2.
+A version 1 directory (`features` and `labels` in each file) is opened as a version 2 dataset.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ SPLITS = ("train", "validation", "test")
 ROLES = ("feature", "target", "weight", "id")
 STORAGES = ("npz", "mindrecord")
 TASKS = ("classification", "multi_label", "regression", "language_model", "ranking", "none")
-# Names of a version 1 file's arrays, by role.
+# A version 1 file's array names, by role.
 _FIRST_ARRAYS = {"feature": "features", "target": "labels"}
 
 
 @dataclass(frozen=True)
 class Column:
-    """A named column of a dataset.
+    """A named dataset column.
 
     Args:
-        name: Such as `image`; the name of a feature column is the name of a request's input.
+        name: Such as `image`; a feature column's name is a request input's name.
         dtype: NumPy dtype name, or `bytes` for texts (UTF-8) and encoded images.
-        shape: Shape of one sample, () for a number or a text.
+        shape: One sample's shape, () for a number or a text.
         role: `feature`, `target`, `weight` or `id`.
         fields: Source columns that are stacked in it, in order.
     """
@@ -69,19 +69,19 @@ class Dataset:
 
     Args:
         path: The directory.
-        name: Name of the data.
+        name: Data name.
         task: One of `TASKS`.
-        labels: Class names; the target of a classification is an index into them.
-        columns: The columns, features first in the order of the network's inputs.
-        splits: Number of samples a split.
-        seed: Seed of the split.
-        preprocessing: Declaration of the steps from feature columns to the network's inputs; {} for none.
-        statistics: Minimum, maximum, mean and deviation of columns in the training split, by column.
-        report: Findings of the load, such as counts of missing values and duplicates.
+        labels: Class names; a classification's target is an index into them.
+        columns: The columns, features first in the network's input order.
+        splits: Samples per split.
+        seed: Split seed.
+        preprocessing: Step declaration from feature columns to the network's inputs; {} for none.
+        statistics: Minimum, maximum, mean and deviation in the training split, by column.
+        report: The load's findings, such as counts for missing values and duplicates.
         storage: `npz` or `mindrecord`.
-        digests: sha256 of each file, by file name.
-        digest: sha256 of the content, equal for equal columns in any storage.
-        version: Version of the directory's format.
+        digests: Each file's sha256, by file name.
+        digest: The content's sha256, equal for equal columns in any storage.
+        version: The directory's format version.
     """
 
     path: Path
@@ -122,7 +122,7 @@ class Dataset:
         return dataset
 
     def list_columns(self, role: str) -> tuple[Column, ...]:
-        """Return the columns of a role."""
+        """Return a role's columns."""
         return tuple(column for column in self.columns if column.role == role)
 
     def read_columns(self, split: str) -> dict[str, NDArray[Any]]:
@@ -132,7 +132,7 @@ class Dataset:
             split: Such as `train`, `validation` or `test`.
 
         Returns:
-            Arrays of shape (N, *column.shape) by name; `bytes` columns as arrays of `bytes` objects.
+            Arrays with shape (N, *column.shape) by name; `bytes` columns as arrays with `bytes` objects.
 
         Raises:
             UserError: There is no such split, or its arrays have another shape or dtype than described.
@@ -176,15 +176,15 @@ def write_dataset(
 
     Args:
         output: The directory.
-        name: Name of the data.
+        name: Data name.
         task: One of `TASKS`.
         columns: The columns, features first; at most one target and one weight.
-        splits: For each split an array of shape (N, *column.shape) a column; `bytes` columns as `bytes` objects.
-        labels: Class names of a classification, or label names of a multi-label task.
-        seed: Seed of the split.
-        preprocessing: Declaration of the preprocessing, see `kfp_mindspore.transform`.
+        splits: For each split an array with shape (N, *column.shape) a column; `bytes` columns as `bytes` objects.
+        labels: Class names for a classification, or label names for a multi-label task.
+        seed: Split seed.
+        preprocessing: The preprocessing's declaration, see `kfp_mindspore.transform`.
         statistics: By column.
-        report: Findings of the load, JSON types.
+        report: The load's findings, JSON types.
         storage: `npz`, or `mindrecord` for mindspore.dataset.MindDataset.
 
     Returns:
@@ -356,7 +356,7 @@ def _parse_description(path: Path, raw: Any) -> Dataset:
 
 
 def _convert_first(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a version 1 description in version 2's form; its content digest is that of the file digests."""
+    """Return a version 1 description in version 2's form; its content digest is computed from the file digests."""
     features = raw["features"]
     digests = json.dumps(raw["digests"], sort_keys=True)
     return {

@@ -1,4 +1,4 @@
-"""What the descriptions of all formats share: entries of files with sizes and digests, and errors of fields."""
+"""Common parts of all format descriptions: file entries with sizes and digests, and field errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Entries = Mapping[str, Mapping[str, Any]]
 
 
 def describe_files(directory: Path) -> dict[str, dict[str, Any]]:
-    """Return {name: {"sha256": …, "size": bytes}} of a directory's files, and set their mode to 0644."""
+    """Return {name: {"sha256": …, "size": bytes}} for a directory's files, and set their mode to 0644."""
     described = {}
     for file in sorted(directory.iterdir()):
         file.chmod(0o644)
@@ -26,7 +26,7 @@ def parse_entries(value: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return what `describe_files` wrote, with its types checked.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError: A field is missing or of another type.
+        KeyError, TypeError, ValueError, AttributeError: A field is missing or has another type.
     """
     return {str(name): {"sha256": str(entry["sha256"]), "size": int(entry["size"])} for name, entry in value.items()}
 
@@ -37,7 +37,7 @@ def check_files(directory: Path, entries: Entries, description: str, *, digests:
     Args:
         directory: The directory.
         entries: Expected size and digest by file name.
-        description: Name of the file that holds the entries, for messages.
+        description: Name of the file with the entries, for messages.
         digests: Whether to compare digests too, not only presence and size.
         hint: Next step for the user.
 
@@ -68,7 +68,7 @@ def check_digest(file: Path, expected: str, *, hint: str = "") -> None:
 
 @contextlib.contextmanager
 def naming_fields(file: Path, kind: str) -> Iterator[None]:
-    """Turn errors of parsing a description into a UserError that names the file and the field.
+    """Turn errors from parsing a description into a UserError that names the file and the field.
 
     Args:
         file: The file that is parsed.

@@ -1,7 +1,7 @@
 """Columns in a MindRecord file; MindSpore is imported when one is read or written.
 
-The default sizes of header and page (16 and 32 MB) make small files 32 times too large, so both are derived from the
-data. The bytes of two equal files differ, hence the content digest of a dataset.
+The default header and page sizes (16 and 32 MB) make small files 32 times too large, so both are derived from the data.
+Two equal files' bytes differ, hence a dataset's content digest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SUFFIX = ".mindrecord"
-# MindRecord's own types; arrays of other types are stored as their bytes.
+# MindRecord's own types; arrays with other types are stored as their bytes.
 _TYPES = ("int32", "int64", "float32", "float64")
 _LEAST_PAGE, _GREATEST_PAGE = 1 << 15, 1 << 28
 _SMALL_HEADER, _HEADER, _SMALL = 1 << 16, 1 << 22, 1 << 24
@@ -25,14 +25,14 @@ _ROWS = 1000
 
 
 def name_fields(names: Sequence[str]) -> list[str]:
-    """Return the field of each column: its name, or `column_N` for all when one has other than letters and digits."""
+    """Return each column's field: its name, or `column_N` for all when one has other than letters and digits."""
     if all(re.fullmatch(r"\w+", name, re.ASCII) for name in names):
         return list(names)
     return [f"column_{index}" for index in range(len(names))]
 
 
 def write_columns(file: Path, columns: Mapping[str, NDArray[Any]]) -> None:
-    """Write columns of equal length as one MindRecord file, and its index beside it (`.db`).
+    """Write equal-length columns as one MindRecord file, and its index beside it (`.db`).
 
     Raises:
         UserError: There are no samples, or one is larger than 64 MB.
@@ -63,7 +63,7 @@ def read_columns(file: Path, columns: Mapping[str, tuple[str, tuple[int, ...]]])
 
     Args:
         file: The .mindrecord file.
-        columns: dtype (`bytes` for bytes objects) and shape of one sample by name, in the order of writing.
+        columns: dtype (`bytes` for bytes objects) and one sample's shape by name, in writing order.
 
     Raises:
         UserError: It cannot be read.
@@ -114,7 +114,7 @@ def read_fields(file: Path) -> dict[str, NDArray[Any]]:
 def _get_type(array: NDArray[Any]) -> dict[str, Any]:
     if array.dtype.name not in _TYPES:
         return {"type": "bytes"}
-    # A floating number is written as JSON, which loses its type: as an array of one it is written in binary.
+    # A floating number is written as JSON, which loses its type: as an array with one element it is written in binary.
     if array.ndim == 1 and array.dtype.kind == "i":
         return {"type": array.dtype.name}
     return {"type": array.dtype.name, "shape": list(array.shape[1:]) or [1]}

@@ -1,4 +1,4 @@
-"""Options of a model in its signature's metadata: padded dimensions, ranges of inputs, serving."""
+"""Model options in its signature's metadata: padded dimensions, input ranges, serving."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _LARGEST = {"float16": 65504.0, "float32": 3.4028234663852886e38, "float64": 1.7
 
 @dataclass(frozen=True)
 class Dimension:
-    """A free dimension other than the batch, such as a number of tokens, that is padded up to one of a few sizes.
+    """A free dimension other than the batch, such as a token count, padded up to one among a few sizes.
 
     A graph compiles anew for each shape; with padding, all shapes are compiled when the model is loaded.
 
     Args:
         name: Such as `tokens`.
-        inputs: Axis by input; the length is the same in all inputs of a request. Axis 0 is the batch.
-        outputs: Axis by output, which is cropped to the length of the request.
+        inputs: Axis by input; the length is the same in all inputs in a request. Axis 0 is the batch.
+        outputs: Axis by output, which is cropped to the request length.
         sizes: Lengths that are compiled, ascending; longer requests are refused.
         pad: Fill value by input.
     """
@@ -47,7 +47,7 @@ class Dimension:
 
 
 def parse_serving(value: Any) -> dict[str, float]:
-    """Validate the serving options of a model.
+    """Validate a model's serving options.
 
     Args:
         value: Such as {"max_batch": 16, "max_delay_ms": 2}.
@@ -73,7 +73,7 @@ def parse_serving(value: Any) -> dict[str, float]:
 
 
 def parse_ranges(value: Any, inputs: Sequence[TensorSpec]) -> dict[str, tuple[float, float]]:
-    """Validate the ranges of inputs.
+    """Validate input ranges.
 
     Args:
         value: Such as {"ids": [0, 29999]}: the least and the greatest value, both included.

@@ -1,4 +1,4 @@
-"""Named arrays in one .npz file without pickle: a column of bytes objects is stored as its bytes and their offsets."""
+"""Named arrays in one .npz file without pickle: bytes columns are stored as bytes and offsets."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _DATA, _OFFSETS = ".bytes", ".offsets"
 
 
 def pack_columns(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return columns as plain arrays: `NAME.bytes` (uint8) and `NAME.offsets` (int64) for one of bytes objects.
+    """Return columns as plain arrays: `NAME.bytes` (uint8) and `NAME.offsets` (int64) for a column with bytes objects.
 
     Args:
-        columns: Arrays by name; those of dtype object hold `bytes`.
+        columns: Arrays by name; arrays with dtype object hold `bytes`.
     """
     import numpy as np
 
@@ -41,13 +41,13 @@ def write_arrays(file: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
-            # Without a time stamp of its own, ZipInfo has that of 1980.
+            # Without an explicit timestamp, ZipInfo has 1980's.
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as stream:
                 np.save(stream, array, allow_pickle=False)
 
 
 def read_arrays(file: Path) -> dict[str, NDArray[Any]]:
-    """Read all arrays of an .npz file.
+    """Read all arrays in an .npz file.
 
     Raises:
         UserError: It is no .npz file, or needs pickle.
@@ -66,7 +66,7 @@ def unpack_columns(file: Path, names: Sequence[str], packed: Mapping[str, NDArra
 
     Args:
         file: The file that was read, for messages.
-        names: Names of the columns.
+        names: Column names.
         packed: Its arrays.
 
     Raises:

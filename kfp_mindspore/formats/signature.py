@@ -1,4 +1,4 @@
-"""The signature of a model bundle: inputs, outputs, files and metadata."""
+"""A model bundle's signature: inputs, outputs, files and metadata."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class Signature:
-    """Inputs, outputs, files and metadata of a bundle.
+    """A bundle's inputs, outputs, files and metadata.
 
     Args:
-        inputs: In the order of the network's parameters.
-        outputs: In the order of the network's results.
+        inputs: In the network's parameter order.
+        outputs: In the network's result order.
         mindspore_version: The version that exported the model.
         files: Name to {"sha256": …, "size": bytes}.
-        verified: Result of the verification at export: `samples`, `max_abs_diff`, `tolerance` and their origin.
-        metadata: Texts. Reserved: `labels`, a JSON list of class names; `dimensions`, `ranges` and `serving`, JSON
+        verified: The export verification's result: `samples`, `max_abs_diff`, `tolerance` and their origin.
+        metadata: Texts. Reserved: `labels`, a JSON list with class names; `dimensions`, `ranges` and `serving`, JSON
             objects read by the `parse_*` functions; `encryption`, the method; `transform`, a registered name.
     """
 
@@ -39,12 +39,12 @@ class Signature:
 
     @property
     def batch_size(self) -> int:
-        """The first dimension of every input and output: -1 for a free batch, N for a fixed one, 0 for no batch."""
+        """Every input's and output's first dimension: -1 for a free batch, N for a fixed one, 0 for no batch."""
         leading = {spec.shape[0] if spec.shape else 0 for spec in (*self.inputs, *self.outputs)}
         return leading.pop() if len(leading) == 1 else 0
 
     def free_batch(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Return specs with any number of rows, as requests have; unchanged when the model has no batch."""
+        """Return specs with any row count, as requests have; unchanged when the model has no batch."""
         if not self.batch_size:
             return tuple(specs)
         return tuple(dataclasses.replace(spec, shape=(-1, *spec.shape[1:])) for spec in specs)
@@ -56,7 +56,7 @@ class Signature:
 
     @property
     def task(self) -> str:
-        """Task of the dataset that the model was exported with; `classification` with class names; else empty."""
+        """Task from the dataset used at export; `classification` with class names; else empty."""
         return self.metadata.get("task") or ("classification" if self.labels else "")
 
     @property
@@ -72,7 +72,7 @@ class Signature:
     def ranges(self) -> dict[str, tuple[float, float]]:
         """Least and greatest value by input, for inputs with a range.
 
-        Bundles of version 0.1 hold ranges in the metadata's `ranges`; the range of the input itself has precedence.
+        Version 0.1 bundles hold ranges in the metadata's `ranges`; the input's own range has precedence.
 
         Raises:
             ValidationError: The metadata's `ranges` do not fit the inputs.
@@ -91,12 +91,12 @@ class Signature:
 
     @property
     def encryption(self) -> str:
-        """Encryption method of model.mindir, `AES-GCM`; empty for a plain file."""
+        """model.mindir's encryption method, `AES-GCM`; empty for a plain file."""
         return self.metadata.get("encryption", "")
 
     @property
     def transform(self) -> str:
-        """Name of the registered transform that the model is served with; empty without one."""
+        """The registered transform with which the model is served; empty without one."""
         return self.metadata.get("transform", "")
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Specs of tensors, and how arrays differ from them."""
+"""Tensor specs, and how arrays differ from them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ BYTES = "bytes"
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Name, dtype, shape and range of one input or output.
+    """One input's or output's name, dtype, shape and range.
 
     Args:
         name: Such as `image`.
         dtype: NumPy name, such as `float32`; `bytes` for texts and encoded images that a transform takes.
         shape: -1 for a free dimension.
-        range: Least and greatest value of an input, both included; None for no limit. Indices into a table have one:
-            the graph raises on an index outside of it.
+        range: An input's least and greatest value, both included; None without a limit. Indices into a table have one:
+            the graph raises on an index outside it.
     """
 
     name: str
@@ -34,7 +34,7 @@ class TensorSpec:
         """Return how an array differs from this.
 
         Args:
-            dtype: NumPy name of the array's type.
+            dtype: The array type's NumPy name.
             shape: The array's shape.
 
         Returns:
@@ -65,7 +65,7 @@ class TensorSpec:
 
 
 def parse_range(value: Any) -> tuple[float, float]:
-    """Validate the range of an input.
+    """Validate an input's range.
 
     Args:
         value: Such as [0, 29999]: the least and the greatest value, both included.
@@ -86,7 +86,7 @@ def list_mismatches(specs: Sequence[TensorSpec], arrays: Mapping[str, NDArray[An
 
     Args:
         specs: The expected tensors.
-        arrays: Arrays by name; an array of `bytes` objects has dtype `bytes`.
+        arrays: Arrays by name; an array with `bytes` objects has dtype `bytes`.
 
     Returns:
         What is wrong by name, such as {"image": "shape must be (-1, 1, 8, 8), got (3, 8, 8)"}; empty when all fit.
@@ -101,14 +101,14 @@ def list_mismatches(specs: Sequence[TensorSpec], arrays: Mapping[str, NDArray[An
 
 
 def get_dtype(array: NDArray[Any]) -> str:
-    """Return the dtype name of an array as specs have it."""
+    """Return an array's dtype name as specs have it."""
     if array.dtype == object and all(isinstance(value, bytes) for value in array.flat):
         return BYTES
     return array.dtype.name
 
 
 def describe_unequal_rows(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return which arrays have different numbers of rows; empty when all have the same."""
+    """Return which arrays have different row counts; empty when all have the same."""
     if len({len(array) for array in arrays.values()}) <= 1:
         return ""
     found = ", ".join(f"{len(array)} in {name!r}" for name, array in arrays.items())

@@ -28,7 +28,7 @@ _HEX_LENGTHS = (48, 64)
 
 
 def read_model_key(key_file: Path | str | None, environment: Mapping[str, str]) -> bytes | None:
-    """Read the key of encrypted models from a file or, without one, from the variable MINDSPORE_MODEL_KEY.
+    """Read the encrypted models' key from a file or, without one, from the variable MINDSPORE_MODEL_KEY.
 
     48 or 64 hexadecimal digits are decoded; 16, 24 or 32 bytes are used unchanged. One trailing line end is removed. A
     file that others may read is used, with a warning in the log.
@@ -47,7 +47,7 @@ def read_model_key(key_file: Path | str | None, environment: Mapping[str, str]) 
         file = Path(key_file)
         return _parse(read_secret_file(file, "key file", _MAX_FILE_BYTES), str(file))
     if text := environment.get(MODEL_KEY_VARIABLE, ""):
-        # surrogateescape: the bytes of the environment, independent of the locale.
+        # surrogateescape: the environment's bytes, independent of the locale.
         return _parse(os.fsencode(text), MODEL_KEY_VARIABLE)
     return None
 
@@ -69,10 +69,10 @@ def load_graph(bundle: ModelBundle, key: bytes | None = None) -> Any:
 
     Args:
         bundle: An opened bundle.
-        key: The key of an encrypted model; not used for a plain one.
+        key: An encrypted model's key; not used for a plain one.
 
     Returns:
-        The argument of `mindspore.nn.GraphCell`.
+        `mindspore.nn.GraphCell`'s argument.
 
     Raises:
         UserError: It is encrypted and there is no key or another one, or it is no MindIR that MindSpore can load.
@@ -91,7 +91,7 @@ def load_graph(bundle: ModelBundle, key: bytes | None = None) -> Any:
 
 
 def decrypt_file(file: Path, key: bytes) -> bytes:
-    """Return the plain content of an encrypted MindIR file, in memory only.
+    """Return an encrypted MindIR file's plain content, in memory only.
 
     Raises:
         UserError: The key is wrong.

@@ -12,16 +12,16 @@ from typing import Any
 from kfp_mindspore.errors import MissingExtraError
 from kfp_mindspore.settings import COMPILER_DUMP_VARIABLE, LOG_LEVEL_VARIABLE, ROLE_VARIABLE
 
-# Errors of MindSpore 2.9 for a network that cannot be compiled or computed.
+# MindSpore 2.9 errors for a network that cannot be compiled or computed.
 NETWORK_ERRORS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError)
 
 
 def set_defaults() -> None:
-    """Set the log level and the dump directory of failed compiles, the temporary directory.
+    """Set the log level, and the temporary directory for dumps from failed compiles.
 
-    Only a worker of several logs errors (3), such as lost connections. Elsewhere an exception has the text of the
-    error, and its log of 30 lines would precede the message (4). MindSpore reads both environment variables when it
-    is imported. Values of the user are kept.
+    Only one among several workers logs errors (3), such as lost connections. Elsewhere an exception has the error text,
+    and its 30 log lines would precede the message (4). MindSpore reads both environment variables when it is imported.
+    The user's values are kept.
     """
     os.environ.setdefault(LOG_LEVEL_VARIABLE, "3" if os.environ.get(ROLE_VARIABLE) else "4")
     os.environ.setdefault(COMPILER_DUMP_VARIABLE, str(Path(tempfile.gettempdir(), f"kfp-mindspore-om-{os.getuid()}")))

@@ -1,4 +1,4 @@
-"""Evaluation of a bundle on a split of a dataset, by the metrics of the dataset's task."""
+"""Bundle evaluation on a dataset split, by the dataset task's metrics."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from kfp_mindspore.formats.signature import Signature
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Scores of a language model are reduced to losses after so many samples: (256, 64, 1000) float64 are 131 MB.
+# A language model's scores are reduced to losses after so many samples: (256, 64, 1000) float64 are 131 MB.
 _TOKEN_ROWS = 256
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result of the evaluation of a model.
+    """A model's evaluation result.
 
     Args:
-        task: Task of the dataset.
-        metric: Name of the primary metric.
-        metrics: All metrics of the task by name; NaN where one is not defined for these samples.
-        labels: Class names, for classification and multi_label; texts of the ids of a language model, where known.
-        predictions: The predictions, with the loss of each sample.
+        task: The dataset's task.
+        metric: The primary metric's name.
+        metrics: All the task's metrics by name; NaN where one is not defined for these samples.
+        labels: Class names, for classification and multi_label; a language model's id texts, where known.
+        predictions: The predictions, with each sample's loss.
     """
 
     task: str
@@ -48,11 +48,11 @@ class Evaluation:
 
     @property
     def count(self) -> int:
-        """Number of samples."""
+        """Sample count."""
         return len(self.predictions)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return task, metrics, labels and number of samples as JSON types, None for NaN."""
+        """Return task, metrics, labels and sample count as JSON types, with None in place of NaN."""
         metrics = {name: None if math.isnan(value) else value for name, value in self.metrics.items()}
         return {
             "task": self.task,
@@ -72,16 +72,16 @@ def evaluate_bundle(
     metric: str = "",
     key: bytes | None = None,
 ) -> Evaluation:
-    """Compute the metrics of a split with the exported graph itself.
+    """Compute a split's metrics with the exported graph itself.
 
     The graph's first output holds the scores, see `kfp_mindspore.evaluation.build_predictions`.
 
     Args:
         bundle_dir: A bundle whose inputs are the samples' inputs.
         dataset_dir: A dataset directory with a target.
-        split: Name of the split.
-        metric: Name of the primary metric; default that of the task.
-        key: Key of an encrypted model.
+        split: Split name.
+        metric: The primary metric's name; default the task's.
+        key: An encrypted model's key.
 
     Raises:
         UserError: Bundle or dataset is missing or damaged, they do not fit together, or the metric is not defined.
@@ -117,10 +117,10 @@ def read_model_samples(bundle: ModelBundle, dataset: Dataset, split: str) -> Sam
 
 
 def select_inputs(bundle: ModelBundle, samples: Samples) -> dict[str, NDArray[Any]]:
-    """Return the graph's inputs: the samples' inputs of the same names; a single input may have another name.
+    """Return the graph's inputs: the samples' inputs with the same names; a single input may have another name.
 
     Raises:
-        UserError: The samples have no input of a name.
+        UserError: The samples have no input with that name.
     """
     names = [spec.name for spec in bundle.signature.inputs]
     if len(names) == len(samples.inputs) == 1:
@@ -137,14 +137,14 @@ def select_inputs(bundle: ModelBundle, samples: Samples) -> dict[str, NDArray[An
 def predict_task(
     dataset: Dataset, samples: Samples, scores: NDArray[Any], part: slice = slice(None), *, subject: str
 ) -> Predictions:
-    """Return the predictions of the dataset's task from scores.
+    """Return predictions for the dataset's task from scores.
 
     Args:
         dataset: The dataset.
         samples: Its samples.
-        scores: Scores of some samples.
+        scores: Some samples' scores.
         part: The samples that have the scores.
-        subject: Origin of the scores in messages.
+        subject: The scores' origin in messages.
 
     Raises:
         UserError: Scores and samples do not fit together, or the dataset has no target.
@@ -166,7 +166,7 @@ def predict_task(
 
 
 def summarize(dataset: Dataset, predictions: Predictions, metric: str = "") -> Evaluation:
-    """Return the evaluation of predictions for a dataset.
+    """Evaluate predictions for a dataset.
 
     Raises:
         UserError: The metric is not defined for the task or these samples.
@@ -183,7 +183,7 @@ def summarize(dataset: Dataset, predictions: Predictions, metric: str = "") -> E
 
 
 def get_score_name(signature: Signature, outputs: Mapping[str, NDArray[Any]]) -> str:
-    """Return the name of the output with the scores: the graph's first, else the first numeric one.
+    """Return the output name with the scores: the graph's first, else the first numeric one.
 
     Raises:
         UserError: No output is numeric.

@@ -1,4 +1,4 @@
-"""Export of a checkpoint as a model bundle, verified on real inputs."""
+"""Checkpoint export as a model bundle, verified on real inputs."""
 
 from __future__ import annotations
 
@@ -83,36 +83,36 @@ def export_mindir(
     written, and an existing bundle at `output_dir` is unchanged.
 
     Args:
-        checkpoint_dir: A checkpoint directory, or that of a sharded checkpoint: the slices in `rank_<N>/`
+        checkpoint_dir: A checkpoint directory, or a sharded checkpoint's directory: the slices in `rank_<N>/`
             (`kfp_mindspore.mindir.shards`).
         output_dir: The bundle directory to write; replaced when it exists.
-        dataset_dir: A dataset directory; the first samples of its test split are compared, its task, labels and
-            preprocessing are recorded. The preprocessing that the checkpoint records has precedence. Several inputs of
-            a network are matched by name.
-        samples: Real inputs to compare, instead of a dataset: an array of shape (N, …), or arrays by parameter name.
-            Raw ones, by the names of requests, if the checkpoint records a preprocessing.
-        batch: `free`, or the fixed number of rows of the graph.
+        dataset_dir: A dataset directory; its test split's first samples are compared, its task, labels and
+            preprocessing are recorded. The preprocessing that the checkpoint records has precedence. Several network
+            inputs are matched by name.
+        samples: Real inputs to compare, instead of a dataset: an array with shape (N, …), or arrays by parameter name.
+            Raw ones, by request names, if the checkpoint records a preprocessing.
+        batch: `free`, or the graph's fixed row count.
         network: `module:factory`, or the network itself; default as recorded by the checkpoint.
-        network_arguments: Keyword arguments of the factory; default as recorded by the checkpoint.
+        network_arguments: The factory's keyword arguments; default as recorded by the checkpoint.
         metadata: Texts to keep in the signature.
-        sample_count: Number of samples of the dataset to compare and to keep in the bundle.
-        tolerance: Largest absolute difference allowed, for outputs of up to 1; in proportion for larger ones.
-        transform: A file that defines a transform, which is validated and copied into the bundle; or the name of one
-            that an installed package registers. It replaces the declared preprocessing and the label of a
-            classification; `none` replaces them by nothing, so that the server runs the graph alone.
+        sample_count: How many dataset samples to compare and to keep in the bundle.
+        tolerance: Largest absolute difference allowed, for outputs up to 1; in proportion for larger ones.
+        transform: A file that defines a transform, which is validated and copied into the bundle; or the name under
+            which an installed package registers one. It replaces the declared preprocessing and a classification's
+            label; `none` replaces them by nothing, so that the server runs the graph alone.
         dimensions: Free dimensions other than the batch by name (`formats.model_options.parse_dimensions`); the graph
             is compared with the network at every size that the samples can be padded to.
         key: 16, 24 or 32 bytes to encrypt model.mindir with (AES-GCM). No plain model reaches the disk; the samples in
             verified.npz are not encrypted.
-        strategy: Strategy file of a sharded checkpoint, or directory of those of all pipeline stages; by default
-            `strategy/` of the checkpoint.
+        strategy: A sharded checkpoint's strategy file, or a directory with all pipeline stages' files; by default
+            `strategy/` in the checkpoint.
 
     Returns:
         The bundle, opened.
 
     Raises:
         UserError: The checkpoint, the network or the samples are missing or do not fit together.
-        KfpMindSporeError: MindSpore cannot export the network, or the outputs of the exported graph differ.
+        KfpMindSporeError: MindSpore cannot export the network, or the exported graph's outputs differ.
         MissingExtraError: MindSpore is not installed.
     """
     if batch != FREE and (isinstance(batch, str) or batch < 1):
@@ -125,7 +125,7 @@ def export_mindir(
     if transform == NO_TRANSFORM:
         transform = None
     if transform is not None:
-        # A misspelt name must not cost the time of an export.
+        # A misspelt name must not cost a whole export's time.
         read_transform_source(transform)
     sharded = is_sharded(checkpoint_dir)
     if strategy is not None and not sharded:
@@ -198,7 +198,7 @@ def _get_network(checkpoint: Checkpoint, network: str | nn.Cell | None, argument
 
 
 def _order_inputs(cell: nn.Cell, inputs: Arrays, *, named: bool) -> Arrays:
-    """Return the inputs in the order of `construct`'s parameters and with their names, where they match.
+    """Return the inputs in `construct`'s parameter order and with its names, where they match.
 
     Raises:
         UserError: There are several inputs by other names than the parameters'.
@@ -249,7 +249,7 @@ def _export(cell: nn.Cell, scratch: Path, arrays: Arrays, fixed: int | None, axe
 
 
 def _accepts(cell: nn.Cell, arrays: Arrays) -> bool:
-    """Return whether the network computes the samples, outside of an export."""
+    """Return whether the network computes the samples, outside an export."""
     import mindspore
 
     try:
@@ -260,7 +260,7 @@ def _accepts(cell: nn.Cell, arrays: Arrays) -> bool:
 
 
 def _run_network(cell: nn.Cell, arrays: list[NDArray[Any]], fixed: int | None) -> Arrays:
-    """Run the network itself, in batches of the graph's size; outputs of a dict keep their names."""
+    """Run the network itself, in batches with the graph's size; outputs in a dict keep their names."""
     import mindspore
     import numpy as np
 
@@ -304,7 +304,7 @@ def _describe_tensors(
 
 
 def _add_ranges(signature: Signature, file: Path, samples: Arrays, key: bytes | None) -> Signature:
-    """Return the signature with the range of each input that the graph uses as an index.
+    """Return the signature with a range for each input that the graph uses as an index.
 
     A range that the user names in the metadata has precedence over the graph's, and the graph's over the samples'.
     """
@@ -328,7 +328,7 @@ def _add_ranges(signature: Signature, file: Path, samples: Arrays, key: bytes | 
 
 
 def _check_signature(directory: Path, output_dir: Path | str) -> None:
-    """Raise the errors of reading the metadata before an existing bundle is replaced."""
+    """Raise metadata errors before an existing bundle is replaced."""
     try:
         _ = ModelBundle.open(directory, verify=False).signature.labels
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Held-out samples of an export, and the preprocessing and postprocessing that the bundle declares."""
+"""An export's held-out samples, and the preprocessing and postprocessing that the bundle declares."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class ExportSamples:
     """Samples to compare the exported graph with the network.
 
     Args:
-        inputs: The network's inputs by name, each of shape (N, …).
+        inputs: The network's inputs by name, each with shape (N, …).
         raw: The same samples as requests have them; equal to `inputs` without a preprocessing.
         declaration: The declared preprocessing; empty for none.
         target: Targets as the dataset stores them, shape (N, …), or None.
-        weight: Weight of each sample, float32 of shape (N,), or None.
-        groups: Query of each sample of a ranking, (N,), or None.
+        weight: Each sample's weight, float32 with shape (N,), or None.
+        groups: Each sample's query in a ranking, (N,), or None.
         labels: Class names.
         task: The dataset's task; empty without a dataset.
         origin: Where they come from, for the signature's `verified`.
@@ -54,7 +54,7 @@ class ExportSamples:
 
     @property
     def is_classification(self) -> bool:
-        """Whether the labels are names of classes, of which each sample has one."""
+        """Whether the labels are class names, and each sample has one class."""
         return self.task == "classification" and bool(self.labels)
 
 
@@ -66,13 +66,13 @@ def load_export_samples(
     *,
     declared: bool,
 ) -> ExportSamples:
-    """Read the samples of an export and apply the preprocessing that the network was trained with.
+    """Read an export's samples and apply the preprocessing that the network was trained with.
 
     Args:
         checkpoint: The checkpoint; its preprocessing has precedence over the dataset's.
         dataset_dir: A dataset directory, whose test split is read.
         samples: Arrays instead of a dataset: raw, if the checkpoint records a preprocessing and `declared` is set.
-        count: Number of samples of the dataset.
+        count: How many samples to read from the dataset.
         declared: Whether the bundle declares the preprocessing; not so with a transform.
 
     Raises:
@@ -120,14 +120,14 @@ def load_export_samples(
 
 
 def declare_serving(samples: ExportSamples, names: Mapping[str, str], outputs: Sequence[TensorSpec]) -> dict[str, Any]:
-    """Return the declaration of a bundle: the dataset's preprocessing, and the output with the predicted text.
+    """Return a bundle's declaration: the dataset's preprocessing, and the output with the predicted text.
 
-    A classification has `label`; a language model of texts whose last id is that of the last token has `next`, the most
+    A classification has `label`; a language model over texts whose last id is the last token's has `next`, the most
     likely next token.
 
     Args:
-        samples: The samples of the export.
-        names: The graph's input by the name of the network's input in the samples.
+        samples: The export's samples.
+        names: The graph's input by the network's input name in the samples.
         outputs: The graph's outputs.
 
     Returns:
@@ -158,7 +158,7 @@ def declare_serving(samples: ExportSamples, names: Mapping[str, str], outputs: S
 
 
 def _continues_texts(samples: ExportSamples) -> bool:
-    """Return whether the last position of a language model's scores is that of the token after the text."""
+    """Return whether the last position in a language model's scores predicts the token after the text."""
     steps = samples.declaration.get("pre", ())
     return samples.task == "language_model" and any(
         step["type"] == "Tokenize" and step.get("side") == "left" for step in steps

@@ -2,7 +2,7 @@
 
 MindSpore's GraphCell crashes or hangs when two threads call it, does not enforce the shapes it was exported with, and
 compiles anew (40 to 110 ms) for each new shape. A server runs all its graphs in one thread; `GraphRunner` is a graph
-with a thread of its own.
+with its own thread.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Arrays = dict[str, NDArray[Any]]
-    # Shape of a row by input, in order; requests of equal row shapes can share a batch.
+    # Row shape by input, in order; requests with equal row shapes can share a batch.
     RowShapes = tuple[tuple[int, ...], ...]
 
-# Limit of row shapes for models with free dimensions that are not padded: each compiled shape stays in memory.
+# Row shape limit for models with free dimensions that are not padded: each compiled shape stays in memory.
 MAX_SHAPES = 64
-# MindSpore 2.9 maps C++ errors of its kernels to any of these types.
+# MindSpore 2.9 maps its kernels' C++ errors to any of these types.
 KERNEL_ERRORS = (
     RuntimeError,
     ValueError,
@@ -47,13 +47,13 @@ KERNEL_ERRORS = (
 
 
 class Graph:
-    """A bundle's graph. Call `load`, `warm`, `run` and `release` in one thread, the same for all graphs of a process.
+    """A bundle's graph. Call `load`, `warm`, `run` and `release` in one thread, the same for all graphs in a process.
 
     Args:
         bundle: An opened bundle.
         max_batch: Most rows per execution when the batch is free; larger requests are split.
-        warm: Batch sizes to compile and to pad to; default the powers of two up to `max_batch`, or the fixed batch.
-        key: Key of an encrypted MindIR (AES-GCM): 16, 24 or 32 bytes.
+        warm: Batch sizes to compile and to pad to; default powers of two up to `max_batch`, or the fixed batch.
+        key: Key for an encrypted MindIR (AES-GCM): 16, 24 or 32 bytes.
 
     Raises:
         UserError: A batch size is below one.
@@ -65,7 +65,7 @@ class Graph:
         self.bundle = bundle
         self.signature = bundle.signature
         self.batch = self.signature.batch_size
-        # A fixed batch is filled by padding and splitting, so requests may have any number of rows.
+        # A fixed batch is filled by padding and splitting, so requests may have any row count.
         self.inputs = self.signature.free_batch(self.signature.inputs)
         self.sizes = self._compute_sizes(max_batch, warm)
         for spec in self.inputs:
@@ -123,7 +123,7 @@ class Graph:
             raise ValidationError(errors)
 
     def get_row_shapes(self, inputs: Mapping[str, NDArray[Any]]) -> RowShapes:
-        """Return the shape of a row of each input after padding.
+        """Return each input's row shape after padding.
 
         Args:
             inputs: Validated.
@@ -200,7 +200,7 @@ class Graph:
         """Compile one shape.
 
         Args:
-            inner: The shape of a row of each input.
+            inner: Each input's row shape.
             size: Rows; 0 when the model has no batch.
         """
         lead = (size,) if self.batch else ()
@@ -213,7 +213,7 @@ class Graph:
         self._shapes.add(inner)
 
     def warm_all(self) -> int:
-        """Compile every shape of `list_shapes` with every batch size; return their number."""
+        """Compile every shape of `list_shapes` with every batch size; return how many."""
         known = [(inner, size) for inner in self.list_shapes() for size in self.sizes or (0,)]
         for inner, size in known:
             self.warm(inner, size)
@@ -223,16 +223,16 @@ class Graph:
         """Compute several requests in one execution.
 
         Args:
-            parts: The inputs of each request, validated; more than one only when together they have at most
-                `max_batch` rows and the model has a batch.
+            parts: Each request's inputs, validated; more than one only when together they have at most `max_batch` rows
+                and the model has a batch.
             inner: Their row shapes, equal for all, by `get_row_shapes`.
 
         Returns:
-            The outputs of each request by name, with as many rows as its inputs had.
+            Each request's outputs by name, with as many rows as its inputs had.
 
         Raises:
             ValidationError: Too many different shapes are compiled already.
-            RuntimeError: The graph failed on the values; also other types of `KERNEL_ERRORS`.
+            RuntimeError: The graph failed on the values; also other `KERNEL_ERRORS` types.
         """
         if inner not in self._shapes and len(self._shapes) >= MAX_SHAPES:
             raise ValidationError(
@@ -292,9 +292,9 @@ class Graph:
         return tuple(tuple(shape[1:] if self.batch else shape) for shape in shapes)
 
     def _stack(self, parts: Sequence[Mapping[str, NDArray[Any]]], inner: RowShapes, size: int) -> list[NDArray[Any]]:
-        """Return each input as one array of `size` rows, padded; never the memory of a request.
+        """Return each input as one array with `size` rows, padded; never a request's memory.
 
-        The graph may return the memory of its inputs as outputs.
+        The graph may return its inputs' memory as outputs.
         """
         stacked = []
         for spec, shape in zip(self.signature.inputs, inner, strict=True):

@@ -1,4 +1,4 @@
-"""Ranges of integer inputs that a graph uses as indices, derived from its nodes.
+"""Ranges for integer inputs that a graph uses as indices, derived from its nodes.
 
 An index outside its table makes MindSpore 2.9's CPU kernels wait 3 s before they raise, and leaves the compiled graph
 unusable, so a server has to refuse the value before the graph runs.
@@ -15,12 +15,12 @@ from kfp_mindspore.mindir.metadata import split_name
 
 @dataclass(frozen=True)
 class _Lookup:
-    """An operator that reads rows of a table.
+    """An operator that reads table rows.
 
     Args:
-        table: Position of the table among the operator's inputs.
-        indices: Position of the indices.
-        axis: Position of the constant that names the table's axis; None for axis 0.
+        table: The table's position among the operator's inputs.
+        indices: Index position.
+        axis: Position where the constant stands that names the table's axis; None for axis 0.
     """
 
     table: int
@@ -37,12 +37,12 @@ _LOOKUPS = {
 }
 # Lookups whose table size is not one number.
 _UNSIZED = {"GatherNd": 1}
-# The output holds values of the first input only.
+# The output holds the first input's values only.
 _VALUE_PRESERVING = frozenset(
     {"BroadcastTo", "Cast", "Depend", "ExpandDims", "Flatten", "FlattenExt", "Identity", "Load", "Reshape", "ReverseV2"}
     | {"Slice", "SliceExt", "Squeeze", "StridedSlice", "Tile", "Transpose", "View"}
 )
-# The output does not depend on the values of the inputs, or is bounded whatever they are.
+# The output does not depend on the inputs' values, or is bounded whatever they are.
 _BOUNDED = frozenset(
     {"Argmax", "ArgMaxExt", "ArgMaxWithValue", "ArgMinWithValue", "DynamicShape", "Shape", "TensorShape", "UpdateState"}
     | {"Equal", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalNot", "LogicalOr", "NotEqual"}
@@ -55,7 +55,7 @@ class IndexRanges:
 
     Args:
         known: Least and greatest index by input, both included, for inputs that reach a lookup unchanged.
-        unknown: Inputs that reach a lookup through arithmetic, or a table of unknown size.
+        unknown: Inputs that reach a lookup through arithmetic, or a table with unknown size.
     """
 
     known: Mapping[str, tuple[int, int]]
@@ -63,7 +63,7 @@ class IndexRanges:
 
 
 def compute_index_ranges(model: Any) -> IndexRanges:
-    """Derive the range of each input that is an index into a table.
+    """Derive the range for each input that is an index into a table.
 
     Args:
         model: The MindIR's message, by `read_proto`.
@@ -93,7 +93,7 @@ def compute_index_ranges(model: Any) -> IndexRanges:
 
 
 class _Nodes:
-    """The nodes of one graph or function by the name of their output."""
+    """One graph's or function's nodes by their output's name."""
 
     def __init__(self, graph: Any, operators: Mapping[str, str], inputs: Mapping[str, str]) -> None:
         self._operators = operators
@@ -109,7 +109,7 @@ class _Nodes:
         return self._operators.get(name, name)
 
     def get_rows(self, node: Any, lookup: _Lookup) -> int:
-        """Return the size of the table along the axis that is indexed, 0 when the graph does not fix it."""
+        """Return the table size along the indexed axis, 0 when the graph does not fix it."""
         name = node.input[lookup.table]
         while (producer := self._producers.get(name)) is not None and self.get_operator(producer) in ("Load", "Depend"):
             name = producer.input[0]
@@ -135,7 +135,7 @@ class _Nodes:
             if current in self._inputs:
                 sources.add(self._inputs[current])
             elif current in self._arguments:
-                # The argument of a function: any input of the graph may have been passed.
+                # A function argument: any graph input may have been passed.
                 sources.update(self._inputs.values())
             elif producer is not None and (operator := self.get_operator(producer)) not in _BOUNDED:
                 used = producer.input[:1] if operator in _VALUE_PRESERVING else producer.input

@@ -1,4 +1,4 @@
-"""Metadata of a MindIR file, read in 0.1 s without loading MindSpore."""
+"""A MindIR file's metadata, read in 0.1 s without loading MindSpore."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class MindIRInfo:
         producer: The program that wrote it, `MindSpore`.
         mindspore_version: The version that wrote it.
         inputs: Name, dtype and shape, -1 for a free dimension.
-        outputs: As `inputs`; names of outputs are generated, and those inside a tuple have none.
-        parameters: Number of weights (tensors).
-        parameter_values: Number of values in them.
+        outputs: As `inputs`; output names are generated, and those inside a tuple have none.
+        parameters: How many weights (tensors).
+        parameter_values: Values in them.
         operators: How often each operator occurs, most frequent first.
     """
 
@@ -82,12 +82,12 @@ def inspect_mindir(path: Path | str, *, key: bytes | None = None) -> MindIRInfo:
 
     Args:
         path: The file, or the bundle directory that holds it; digests are not checked.
-        key: Key of an encrypted file, which is decrypted in memory; this loads MindSpore.
+        key: An encrypted file's key, which is decrypted in memory; this loads MindSpore.
 
     Raises:
         NotFoundError: There is no such file.
         UserError: It is no MindIR file, or is encrypted and the key is missing or wrong.
-        MissingExtraError: MindSpore, which contains the definition of the format, is not installed.
+        MissingExtraError: MindSpore, which contains the format's definition, is not installed.
     """
     file = _get_file(path)
     model = read_proto(file, key=key)
@@ -137,7 +137,7 @@ def read_proto(path: Path | str, *, key: bytes | None = None) -> Any:
 
 
 def count_operators(model: Any) -> Counter[str]:
-    """Return how often each operator occurs in a message of `read_proto`, bookkeeping included."""
+    """Return how often each operator occurs in a message from `read_proto`, bookkeeping included."""
     primitives = {primitive.name: primitive.op_type for primitive in model.primitives}
     operators: Counter[str] = Counter()
     for part in (model.graph, *model.functions):
@@ -148,7 +148,7 @@ def count_operators(model: Any) -> Counter[str]:
 
 
 def split_name(name: str) -> str:
-    """Return the name of an input or output without its graph's: MindIR writes `<graph>:<name>`."""
+    """Return an input's or output's name without its graph's: MindIR writes `<graph>:<name>`."""
     return name.rpartition(":")[2] if name.count(":") < 2 else name.split(":", 1)[1]
 
 

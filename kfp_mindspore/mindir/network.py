@@ -23,7 +23,7 @@ def build_network(factory: str, arguments: Mapping[str, Any]) -> nn.Cell:
     """Import a factory and call it with its arguments.
 
     Args:
-        factory: `module:callable`; modules of the working directory are importable too.
+        factory: `module:callable`; modules in the working directory are importable too.
         arguments: The callable's keyword arguments.
 
     Raises:
@@ -45,7 +45,7 @@ def import_callable(reference: str, subject: str) -> Callable[..., Any]:
     """Import a callable.
 
     Args:
-        reference: `module:callable`; modules of the working directory are importable too.
+        reference: `module:callable`; modules in the working directory are importable too.
         subject: What it is, for messages.
 
     Raises:
@@ -61,12 +61,12 @@ def import_callable(reference: str, subject: str) -> Callable[..., Any]:
 
 
 def load_parameters(network: nn.Cell, checkpoint: Checkpoint, merged: Path | None = None) -> None:
-    """Load a network's parameters; the checkpoint must hold each of them with the same shape.
+    """Load a network's parameters; the checkpoint must hold each with the same shape.
 
     Args:
         network: The network.
         checkpoint: The checkpoint.
-        merged: File of the merged parameters of a sharded checkpoint.
+        merged: File with a sharded checkpoint's merged parameters.
 
     Raises:
         UserError: A parameter is missing or has another shape; the message names it.
@@ -90,7 +90,7 @@ def load_parameters(network: nn.Cell, checkpoint: Checkpoint, merged: Path | Non
 def scratch_directory() -> Iterator[Path]:
     """Yield a temporary directory, which is the compiler's dump directory too.
 
-    Its path has none of the characters that MindSpore rejects in file names.
+    Its path has no characters that MindSpore rejects in file names.
     """
     chosen = os.environ.get(COMPILER_DUMP_VARIABLE)
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-") as name:
@@ -103,7 +103,7 @@ def scratch_directory() -> Iterator[Path]:
 
 
 def _import_module(name: str, subject: str) -> Any:
-    # sys.path of a console script lacks the working directory, unlike that of `python -m`.
+    # A console script's sys.path lacks the working directory, unlike with `python -m`.
     here = str(Path.cwd())
     added = here not in sys.path and "" not in sys.path
     if added:

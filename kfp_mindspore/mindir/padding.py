@@ -20,7 +20,7 @@ Axes = Mapping[str, Sequence[int]]
 
 
 def get_free_axes(dimensions: Any, kind: str) -> dict[str, list[int]]:
-    """Return the free axes of inputs or outputs by name, from dimensions that are not validated yet.
+    """Return inputs' or outputs' free axes by name, from dimensions that are not validated yet.
 
     Args:
         dimensions: The user's dimensions.
@@ -43,11 +43,11 @@ def describe_tensor(name: str, array: NDArray[Any], batch: int, axes: Axes) -> T
 
 
 def check_inputs(dimensions: Any, specs: Sequence[TensorSpec], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Validate the inputs of dimensions, before the network is compiled.
+    """Validate the dimensions' inputs, before the network is compiled.
 
     Raises:
         ValidationError: They do not fit the inputs.
-        UserError: The samples are longer than the largest size, or of different lengths.
+        UserError: The samples are longer than the largest size, or have different lengths.
     """
     own = (
         {name: {**entry, "outputs": {}} if isinstance(entry, Mapping) else entry for name, entry in dimensions.items()}
@@ -77,11 +77,11 @@ def check_padding(
     """Run the exported graph padded to each size, and compare the cropped outputs with the network's.
 
     Args:
-        directory: Directory of model.mindir.
+        directory: Directory with model.mindir.
         signature: With dimensions.
         samples: Real inputs and the network's outputs.
         tolerance: Largest absolute difference allowed.
-        key: Key of the file, or None.
+        key: File key, or None.
 
     Returns:
         The largest absolute difference.
@@ -130,7 +130,7 @@ def shorten_error(error: Exception) -> str:
 
 
 def _combine_sizes(dimensions: Sequence[Dimension], samples: VerifiedSamples) -> list[tuple[Dimension, ...]]:
-    """Return combinations of one size per dimension, which cover every size that fits the samples."""
+    """Return combinations with one size per dimension that cover every size that fits the samples."""
     usable = []
     for dimension in dimensions:
         name, axis = next(iter(dimension.inputs.items()))

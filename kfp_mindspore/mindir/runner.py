@@ -1,4 +1,4 @@
-"""A bundle's graph with an executor thread of its own, alone or with preprocessing and postprocessing."""
+"""A bundle's graph with its own executor thread, alone or with preprocessing and postprocessing."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _ROWS = 256
 
 
 class GraphRunner:
-    """A bundle's graph in a thread of its own. Every method is thread-safe.
+    """A bundle's graph in its own thread. Every method is thread-safe.
 
     Args:
         bundle: An opened bundle, or its directory.
         max_batch: Most rows per execution when the batch is free; larger requests are split.
-        warm: Batch sizes to compile when loading and to pad to; default the powers of two up to `max_batch`, or the
-            fixed batch.
-        key: Key of an encrypted MindIR (AES-GCM): 16, 24 or 32 bytes.
+        warm: Batch sizes to compile when loading and to pad to; default powers of two up to `max_batch`, or the fixed
+            batch.
+        key: Key for an encrypted MindIR (AES-GCM): 16, 24 or 32 bytes.
 
     Raises:
         UserError: The directory is no bundle, or MindSpore cannot load its model.
@@ -68,10 +68,10 @@ class GraphRunner:
         """Validate the inputs and queue the computation.
 
         Args:
-            inputs: Arrays that fit the signature, with any number of rows.
+            inputs: Arrays that fit the signature, with any row count.
 
         Returns:
-            A future of the outputs by name, with as many rows as the inputs.
+            A future for the outputs by name, with as many rows as the inputs.
 
         Raises:
             ValidationError: The inputs do not fit the signature.
@@ -119,10 +119,10 @@ class ModelRunner:
 
     Args:
         bundle: An opened bundle, or its directory.
-        max_batch: Most rows per execution of the graph; larger requests are split.
+        max_batch: Most rows per graph execution; larger requests are split.
         warm: Batch sizes to compile when loading; default none.
-        key: Key of an encrypted MindIR (AES-GCM): 16, 24 or 32 bytes.
-        allow_code: Whether a `transform.py` of the bundle may be run.
+        key: Key for an encrypted MindIR (AES-GCM): 16, 24 or 32 bytes.
+        allow_code: Whether the bundle's `transform.py` may be run.
 
     Raises:
         UserError: The directory is no bundle, MindSpore cannot load its model, or it has code that is not allowed.
@@ -145,21 +145,21 @@ class ModelRunner:
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """Specs of the rows that `predict` accepts."""
+        """Specs for the rows that `predict` accepts."""
         signature = self.bundle.signature
         return signature.free_batch(signature.inputs) if self.transform is None else self.transform.inputs
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """Specs of what `predict` returns."""
+        """Specs for what `predict` returns."""
         signature = self.bundle.signature
         return signature.free_batch(signature.outputs) if self.transform is None else self.transform.outputs
 
     def predict(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Return the outputs of raw rows.
+        """Return the outputs for raw rows.
 
         Args:
-            inputs: Arrays that fit `inputs`, with any number of rows; texts and files as arrays of `bytes` objects.
+            inputs: Arrays that fit `inputs`, with any row count; texts and files as arrays with `bytes` objects.
 
         Returns:
             Arrays that fit `outputs`, with as many rows.

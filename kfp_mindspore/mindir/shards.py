@@ -1,4 +1,4 @@
-"""Sharded checkpoints of model and pipeline parallelism, merged by MindSpore into one file.
+"""Sharded checkpoints from model and pipeline parallelism, merged by MindSpore into one file.
 
 <directory>/
     sharded.json                    network, preprocessing, seed, steps per epoch; optional
@@ -23,7 +23,7 @@ DESCRIPTION = "sharded.json"
 STRATEGY_DIR = "strategy"
 
 _RANK = re.compile(r"rank_(\d+)")
-# MindSpore appends _<N> to the prefix of the N-th run that writes to the same directory.
+# MindSpore appends _<N> to the N-th run's prefix when it writes to the same directory.
 _STEP = re.compile(r".*?(?:_(\d+))?-(\d+)_(\d+)\.ckpt")
 
 
@@ -39,11 +39,11 @@ def write_description(
     """Write `sharded.json`.
 
     Args:
-        directory: Directory of the shards.
+        directory: Shard directory.
         network: How to build the network.
-        preprocessing: Declaration of the dataset's preprocessing.
-        seed: Seed of the run.
-        steps_per_epoch: Optimizer steps of an epoch.
+        preprocessing: The dataset's preprocessing declaration.
+        seed: Run seed.
+        steps_per_epoch: Optimizer steps in an epoch.
     """
     description = {
         "network": {"factory": network.factory, "arguments": dict(network.arguments)},
@@ -55,10 +55,10 @@ def write_description(
 
 
 def open_sharded(directory: Path | str) -> Checkpoint:
-    """Describe the newest sharded checkpoint that all ranks of a directory hold.
+    """Describe the newest sharded checkpoint that all ranks in a directory hold.
 
     Raises:
-        UserError: A rank holds no checkpoint, or the ranks hold none of the same step.
+        UserError: A rank holds no checkpoint, or the ranks hold none from the same step.
     """
     directory = Path(directory)
     (_, epoch, step), _ = _select_shards(directory)
@@ -81,13 +81,13 @@ def open_sharded(directory: Path | str) -> Checkpoint:
 
 
 def merge_shards(directory: Path | str, output_dir: Path, strategy: Path | str | None = None) -> Path:
-    """Merge the slices of all ranks into one checkpoint file; parameters without a layout are left out.
+    """Merge all ranks' slices into one checkpoint file; parameters without a layout are skipped.
 
     Args:
-        directory: Directory of the shards.
+        directory: Shard directory.
         output_dir: An existing directory for the file.
-        strategy: Strategy file, or directory of the files of all pipeline stages; `strategy/` of the directory by
-            default. The layouts of parameters that are not trained are in them with `only_trainable_params` False.
+        strategy: Strategy file, or a directory with all pipeline stages' files; `strategy/` in the directory by
+            default. With `only_trainable_params` False they contain layouts for untrained parameters too.
 
     Returns:
         `output_dir/network.ckpt`, with the whole parameters.
@@ -125,7 +125,7 @@ def merge_shards(directory: Path | str, output_dir: Path, strategy: Path | str |
 
 
 def _merge_strategies(strategy: Path, output_dir: Path) -> Path:
-    """Return one strategy file: the file itself, or those of a directory merged by pipeline stage."""
+    """Return one strategy file: the file itself, or a directory's files merged by pipeline stage."""
     from mindspore.parallel import merge_pipeline_strategys
 
     found = sorted(strategy.glob("*.ckpt")) if strategy.is_dir() else [strategy] if strategy.is_file() else []

@@ -1,4 +1,4 @@
-"""Verification of a bundle: its digests and, on request, its graph's outputs."""
+"""Bundle verification: its digests and, on request, its graph's outputs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Verification:
-    """Result of a successful verification.
+    """A successful verification's result.
 
     Args:
         path: The bundle's directory.
-        files: Names of the files with matching digests.
-        samples: Number of samples whose outputs were compared; 0 when they were not.
+        files: File names with matching digests.
+        samples: How many samples' outputs were compared; 0 when they were not.
         max_abs_diff: Largest difference between the graph's outputs and the network's, or None.
         tolerance: Largest difference allowed.
     """
@@ -48,18 +48,18 @@ class Verification:
 def verify_bundle(
     path: Path | str, *, outputs: bool = False, tolerance: float = TOLERANCE, key: bytes | None = None
 ) -> Verification:
-    """Verify a bundle's digests and, on request, its graph on the samples of the bundle.
+    """Verify a bundle's digests and, on request, its graph on the samples in the bundle.
 
     With a declared preprocessing, raw samples are computed as the server computes them.
 
     Args:
         path: The bundle's directory.
         outputs: Load the graph and compare its outputs too; takes some seconds and needs MindSpore.
-        tolerance: Largest absolute difference allowed, for outputs of up to 1; in proportion for larger ones.
-        key: Key of an encrypted model.
+        tolerance: Largest absolute difference allowed, for outputs up to 1; in proportion for larger ones.
+        key: An encrypted model's key.
 
     Raises:
-        UserError: It is no bundle, or `outputs` is set and the key of an encrypted model is missing or wrong.
+        UserError: It is no bundle, or `outputs` is set and an encrypted model's key is missing or wrong.
         CorruptBundleError: A file was changed.
         KfpMindSporeError: The outputs differ by more than the tolerance; the message has the difference.
     """
