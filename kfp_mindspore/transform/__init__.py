@@ -1,4 +1,4 @@
-"""Preprocessing and postprocessing of a model, the same in training and in serving.
+"""A model's preprocessing and postprocessing, the same in training and in serving.
 
 A model directory may hold a `transform.py`, or its signature may name a transform that an installed package registers
 in the entry point group `kfp_mindspore.transforms`. MindSpore is not imported here, Pillow only by the image steps.

@@ -1,4 +1,4 @@
-"""The transform of a model, and its two kinds of errors."""
+"""A model's transform, and its two kinds of errors."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ class TransformInputError(UserError):
 class TransformFailedError(KfpMindSporeError):
     """A transform that fails on a valid request; the server responds 500.
 
-    The message names only the transform, the method and the type of the error, so it is safe to send to a client;
-    `__cause__` is the original error, for the log.
+    The message names only the transform, the method and the error type, so it is safe to send to a client; `__cause__`
+    is the original error, for the log.
     """
 
 
 class Transform:
-    """Preprocessing of requests and postprocessing of the graph's outputs.
+    """Preprocessing for requests and postprocessing for the graph's outputs.
 
-    Override what is needed. Arrays are batches: the first axis is the rows of one request, at least one. The methods
-    are called by several threads concurrently and must keep no state between calls.
+    Override what is needed. Arrays are batches: the first axis holds one request's rows, at least one. Several threads
+    call the methods concurrently and must keep no state between calls.
 
-    `inputs` and `outputs` are the specs of requests and responses, with a first dimension of -1; None stands for the
-    graph's own. A `TensorSpec` of dtype `bytes` is an array of `bytes` objects: texts (UTF-8) or encoded images.
+    `inputs` and `outputs` are the request and response specs, with first dimension -1; None means the graph's own. A
+    `TensorSpec` with dtype `bytes` is an array with `bytes` objects: texts (UTF-8) or encoded images.
     """
 
     inputs: tuple[TensorSpec, ...] | None = None
@@ -95,22 +95,22 @@ class Transform:
 
     @property
     def max_rows(self) -> int | None:
-        """Most rows of one call of `preprocess`, whatever they hold; None without a limit."""
+        """Most rows per `preprocess` call, whatever they hold; None without a limit."""
         return None
 
     def describe_inputs(self, signature: Signature) -> tuple[TensorSpec, ...]:
-        """Return the specs of requests for a model with this signature; default `inputs`."""
+        """Return request specs for a model with this signature; default `inputs`."""
         return signature.inputs if self.inputs is None else tuple(self.inputs)
 
     def describe_outputs(self, signature: Signature) -> tuple[TensorSpec, ...]:
-        """Return the specs of responses for a model with this signature; default `outputs`."""
+        """Return response specs for a model with this signature; default `outputs`."""
         return signature.outputs if self.outputs is None else tuple(self.outputs)
 
     def make_example(self, signature: Signature) -> Arrays | None:
-        """Return a request of two rows, with which export validates `preprocess`; default zeros.
+        """Return a request with two rows, with which export validates `preprocess`; default zeros.
 
         Returns:
-            Arrays by name that fit `inputs`, or None when an input is of bytes, for which there is no default.
+            Arrays by name that fit `inputs`, or None when an input holds bytes, which have no default.
         """
         specs = self.describe_inputs(signature)
         if any(spec.dtype == BYTES for spec in specs):
@@ -119,19 +119,19 @@ class Transform:
 
 
 def make_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return an example of a shape: two rows, and eight for any other free dimension."""
+    """Return an example shape: two rows, and eight for any other free dimension."""
     return tuple(size if size >= 0 else (_EXAMPLE_LENGTH if axis else _EXAMPLE_ROWS) for axis, size in enumerate(shape))
 
 
 def fill_objects(values: Sequence[Any]) -> NDArray[Any]:
-    """Return a one-dimensional array of objects; `np.array` would convert arrays and lists to further dimensions."""
+    """Return a one-dimensional object array; `np.array` would convert arrays and lists to further dimensions."""
     array: NDArray[Any] = np.empty(len(values), object)
     array[:] = values
     return array
 
 
 def to_bytes_objects(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array of texts or bytes of any NumPy dtype as an array of `bytes` objects, other arrays unchanged."""
+    """Return texts or bytes in any NumPy dtype as an array with `bytes` objects, other arrays unchanged."""
     if array.dtype.kind not in "SUO":
         return array
     values = [value.encode() if isinstance(value, str) else value for value in array.ravel().tolist()]

@@ -26,11 +26,11 @@ class BoundTransform:
     """A transform that fits a model. Its methods may be called by several threads concurrently.
 
     Args:
-        name: Origin of the transform: a file, or a registered name.
+        name: The transform's origin: a file, or a registered name.
         transform: The transform.
-        inputs: Specs of requests; the first dimension is -1 when the model has a batch.
-        outputs: Specs of responses, as `inputs`.
-        signature: Inputs and outputs of the graph.
+        inputs: Request specs; the first dimension is -1 when the model has a batch.
+        outputs: Response specs, as `inputs`.
+        signature: The graph's inputs and outputs.
         light: Methods (`preprocess`, `postprocess`) whose time is a few nanoseconds per element, so that a thread for a
             small request costs more than the method.
     """
@@ -56,7 +56,7 @@ class BoundTransform:
         """Return the graph's inputs for one request.
 
         Args:
-            inputs: The request's arrays; those of dtype `bytes` as arrays of `bytes` objects.
+            inputs: The request's arrays; with dtype `bytes` as arrays with `bytes` objects.
 
         Raises:
             TransformInputError: The request does not fit `inputs`, or the transform rejects it.
@@ -80,13 +80,13 @@ class BoundTransform:
         raise TransformFailedError(f"{self.name}: preprocess: its result does not fit the model: {message}")
 
     def run_postprocess(self, outputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Return the response for the graph's outputs of one request.
+        """Return the response for the graph's outputs from one request.
 
         Args:
             outputs: The graph's outputs.
 
         Returns:
-            Arrays that fit `outputs`; those of dtype `bytes` as arrays of `bytes` objects.
+            Arrays that fit `outputs`; with dtype `bytes` as arrays with `bytes` objects.
 
         Raises:
             TransformInputError: The transform rejects the request.
@@ -169,8 +169,8 @@ def bind_transform(transform: Transform, signature: Signature, name: str) -> Bou
 
     Args:
         transform: The transform.
-        signature: Inputs and outputs of the graph.
-        name: Origin of the transform.
+        signature: The graph's inputs and outputs.
+        name: The transform's origin.
 
     Raises:
         UserError: It does not fit; the message names the transform and the tensor.
@@ -218,7 +218,7 @@ def _is_dtype(name: str) -> bool:
 
 
 def _differs_in_size(spec: TensorSpec, arrays: Arrays) -> bool:
-    """Return whether nothing but the size of a dimension other than the batch is wrong."""
+    """Return whether only the size is wrong, in a dimension other than the batch."""
     array = arrays.get(spec.name)
     if array is None or get_dtype(array) != spec.dtype or array.ndim != len(spec.shape) or not len(array):
         return False

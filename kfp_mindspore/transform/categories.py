@@ -25,7 +25,7 @@ class OneHot(Step):
     """Categories to float32 vectors with a 1 at the category's position; zeros for an unknown category.
 
     Args:
-        values: The categories, texts or numbers; None to fit them: all values of the column in ascending order.
+        values: The categories, texts or numbers; None to fit them: all values in the column in ascending order.
         column: The input, (N, …) texts or numbers; the result has shape (N, …, K). May be left out when there is only
             one.
     """
@@ -40,7 +40,7 @@ class OneHot(Step):
         return self if self.values is not None else OneHot(_list_values(self, arrays), column=self.column)
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
-        """Return float32 of shape (*batch.shape, K)."""
+        """Return float32 with shape (*batch.shape, K)."""
         if self._positions is None:
             raise require_fitted(self)
         found = self._positions.find(batch)
@@ -48,15 +48,15 @@ class OneHot(Step):
         return hot
 
     def infer_input(self, spec: TensorSpec) -> TensorSpec:
-        """Return the spec of the categories."""
+        """Return the category spec."""
         return dataclasses.replace(spec, dtype=_infer_dtype(self, self.values), shape=spec.shape[:-1])
 
 
 class Vocabulary(Step):
-    """Categories to int32 indexes, from 1 on in the order of `values`; 0 for an unknown category.
+    """Categories to int32 indexes, from 1 on in `values` order; 0 for an unknown category.
 
     Args:
-        values: The categories, texts or numbers; None to fit them: all values of the column in ascending order.
+        values: The categories, texts or numbers; None to fit them: all values in the column in ascending order.
         column: The input; may be left out when there is only one.
     """
 
@@ -67,7 +67,7 @@ class Vocabulary(Step):
 
     @property
     def size(self) -> int:
-        """Number of indexes, the unknown one included: rows of an embedding table."""
+        """Index count, the unknown one included: an embedding table's rows."""
         return 1 + len(self.values or ())
 
     def fit(self, arrays: Arrays) -> Vocabulary:
@@ -75,28 +75,28 @@ class Vocabulary(Step):
         return self if self.values is not None else Vocabulary(_list_values(self, arrays), column=self.column)
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
-        """Return int32 of the batch's shape."""
+        """Return int32 with the batch's shape."""
         if self._positions is None:
             raise require_fitted(self)
         return (self._positions.find(batch) + 1).astype(np.int32)
 
     def infer_input(self, spec: TensorSpec) -> TensorSpec:
-        """Return the spec of the categories."""
+        """Return the category spec."""
         return dataclasses.replace(spec, dtype=_infer_dtype(self, self.values), range=None)
 
 
 class Tokenize(Step):
-    """Texts (UTF-8) to int32 ids of shape (N, length): 0 is padding, 1 an unknown token, 2 the first of `values`.
+    """Texts (UTF-8) to int32 ids with shape (N, length): 0 is padding, 1 an unknown token, 2 the first in `values`.
 
     Words are what `str.split` returns, in lower case.
 
     Args:
-        length: Number of ids of a text.
+        length: Ids per text.
         unit: `characters` or `words`.
-        values: The tokens; None to fit them: all of the column in ascending order.
-        max_values: Greatest number of tokens to fit, the most frequent ones; 0 for all.
-        side: Side on which a shorter text is padded and a longer one is cut: `right`, or `left`, with which the last
-            id is that of the last token, as a language model needs it to continue a text.
+        values: The tokens; None to fit them: all tokens in the column in ascending order.
+        max_values: How many tokens to fit at most, the most frequent ones; 0 for all.
+        side: Side on which a shorter text is padded and a longer one is cut: `right`, or `left`, with which the last id
+            is the last token's, as a language model needs it to continue a text.
         column: The input; may be left out when there is only one.
     """
 
@@ -130,11 +130,11 @@ class Tokenize(Step):
 
     @property
     def size(self) -> int:
-        """Number of ids, padding and the unknown token included: rows of an embedding table."""
+        """Id count, padding and the unknown token included: an embedding table's rows."""
         return _TOKENS_BEFORE_VALUES + len(self._ids)
 
     def split(self, text: bytes) -> Sequence[str]:
-        """Return the tokens of a text; invalid UTF-8 is replaced by U+FFFD."""
+        """Return a text's tokens; invalid UTF-8 is replaced by U+FFFD."""
         decoded = text.decode(errors="replace")
         return decoded if self.unit == "characters" else decoded.lower().split()
 
@@ -150,7 +150,7 @@ class Tokenize(Step):
         return Tokenize(self.length, self.unit, values, max_values=self.max_values, side=self.side, column=self.column)
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
-        """Return int32 of shape (*batch.shape, length)."""
+        """Return int32 with shape (*batch.shape, length)."""
         if self.values is None:
             raise require_fitted(self)
         _require_texts(self, batch, TransformInputError)
@@ -170,7 +170,7 @@ class Tokenize(Step):
 
 
 class _Positions:
-    """Positions of values in a list.
+    """Value positions in a list.
 
     Args:
         values: Different texts, or different numbers.
@@ -191,7 +191,7 @@ class _Positions:
         return self._count
 
     def find(self, batch: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the position of each element, -1 for an unknown one.
+        """Return each element's position, -1 for an unknown one.
 
         Raises:
             TransformInputError: The batch holds numbers and the values are texts, or the reverse.
@@ -227,7 +227,7 @@ def _check_values(step: Step, values: Sequence[str | float] | None) -> Values | 
 
 
 def _list_values(step: Step, arrays: Arrays) -> list[str | float]:
-    """Return the different values of a step's column in ascending order."""
+    """Return the different values in a step's column in ascending order."""
     column = step.get_column(arrays)
     array = arrays[column]
     if array.dtype != object:

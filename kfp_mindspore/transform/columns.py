@@ -1,4 +1,4 @@
-"""Steps that change the set of arrays or their dtypes: Concatenate, Rename, Cast."""
+"""Steps that change the array set or dtypes: Concatenate, Rename, Cast."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kfp_mindspore.transform.pipeline import Step
 
 
 class Concatenate(Step):
-    """Several columns to one float32 matrix, in place of them.
+    """Several columns to one float32 matrix, in their place.
 
     Args:
-        columns: The columns in order, each numbers of shape (N,) or (N, F).
-        name: Name of the result, of shape (N, sum of the F).
+        columns: The columns in order, each numbers with shape (N,) or (N, F).
+        name: Result name, with shape (N, the F's sum).
     """
 
     def __init__(self, columns: Sequence[str], name: str) -> None:
@@ -35,7 +35,7 @@ class Concatenate(Step):
         self.name = name
 
     def apply(self, arrays: Arrays) -> Arrays:
-        """Return the arrays with `name` in place of the columns."""
+        """Return the arrays with `name` replacing the columns."""
         parts = []
         for column in self.columns:
             if column not in arrays:
@@ -52,7 +52,7 @@ class Concatenate(Step):
         return {self.name: np.concatenate(parts, axis=1), **rest}
 
     def infer_inputs(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Raise UserError: the widths of the columns are not known from the result's."""
+        """Raise UserError: the columns' widths are not known from the result's."""
         raise UserError(_name_missing_inputs(self))
 
 
@@ -93,7 +93,7 @@ class Cast(Step):
     """Numbers to another dtype.
 
     Args:
-        dtype: NumPy name of a number's dtype, such as `float32`.
+        dtype: A number dtype's NumPy name, such as `float32`.
         column: The input; may be left out when there is only one.
     """
 
@@ -115,7 +115,7 @@ class Cast(Step):
             return batch.astype(self.dtype, copy=False)
 
     def infer_inputs(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Raise UserError: the dtype of the input is not known from the result's."""
+        """Raise UserError: the input dtype is not known from the result's."""
         raise UserError(_name_missing_inputs(self))
 
     def infer_output(self, spec: TensorSpec) -> TensorSpec:

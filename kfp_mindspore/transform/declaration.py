@@ -1,7 +1,7 @@
 """A pipeline as JSON: {"inputs": [specs of requests], "pre": [steps], "post": [steps]}.
 
-A step is {"type": name of its class, argument: value, …}. Only the package's own classes are built, so a declaration is
-data: reading it executes no code of its author.
+A step is {"type": its class's name, argument: value, …}. Only the package's own classes are built, so a declaration is
+data: reading it executes no code by its author.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STEPS: Mapping[str, type[Step]] = {
         Vocabulary,
     )
 }
-# Arithmetic and look-ups: their time is linear in the number of elements.
+# Arithmetic and look-ups: their time is linear in the element count.
 _LIGHT_STEPS = (Cast, Concatenate, Label, Normalize, OneHot, Rename, Softmax, TopK, Vocabulary)
 _PARTS = ("inputs", "pre", "post")
 _CODE_HINT = "Steps of your own belong in a transform: kfp-mindspore model export --transform FILE"
@@ -52,7 +52,7 @@ def declare(pipeline: Pipeline) -> dict[str, Any]:
     """Return a pipeline's declaration, JSON types only.
 
     Raises:
-        UserError: A step is of a class outside of this package.
+        UserError: A step's class is outside this package.
     """
     declaration: dict[str, Any] = {}
     if pipeline.inputs is not None:
@@ -66,7 +66,7 @@ def declare_step(step: Step) -> dict[str, Any]:
     """Return a step's declaration: its type, and the arguments that differ from their defaults.
 
     Raises:
-        UserError: The step is of a class outside of this package.
+        UserError: The step's class is outside this package.
     """
     name = type(step).__name__
     if STEPS.get(name) is not type(step):
@@ -83,7 +83,7 @@ def build_pipeline(declaration: Mapping[str, Any]) -> Pipeline:
     """Build a pipeline from `declare`'s result.
 
     Args:
-        declaration: `inputs`, `pre` and `post`, each of which may be missing.
+        declaration: `inputs`, `pre` and `post`, each optional.
 
     Raises:
         UserError: The message names the part, the step and its argument.
@@ -103,7 +103,7 @@ def build_pipeline(declaration: Mapping[str, Any]) -> Pipeline:
 
 
 def list_light_methods(pipeline: Pipeline) -> frozenset[str]:
-    """Return the methods of a pipeline, `preprocess` and `postprocess`, that consist of light steps only."""
+    """Return a pipeline's methods, `preprocess` and `postprocess`, that contain light steps only."""
     parts = {"preprocess": pipeline.pre, "postprocess": pipeline.post}
     return frozenset(name for name, steps in parts.items() if all(type(step) in _LIGHT_STEPS for step in steps))
 
@@ -113,7 +113,7 @@ def build_steps(declarations: Sequence[Mapping[str, Any]], part: str = "pre") ->
 
     Args:
         declarations: Such as [{"type": "Resize", "size": [32, 32]}].
-        part: Name of the list, for messages.
+        part: List name, for messages.
 
     Raises:
         UserError: The message names the step and its argument.
@@ -124,11 +124,11 @@ def build_steps(declarations: Sequence[Mapping[str, Any]], part: str = "pre") ->
 
 
 def fit_steps(steps: Sequence[Step], arrays: Arrays) -> tuple[tuple[Step, ...], Arrays]:
-    """Fit steps on the training split, each on the result of the ones before it.
+    """Fit steps on the training split, each on the preceding steps' result.
 
     Args:
-        steps: Steps of preprocessing in order.
-        arrays: Raw columns of the training split by name, each of shape (N, …).
+        steps: Preprocessing steps in order.
+        arrays: The training split's raw columns by name, each with shape (N, …).
 
     Returns:
         The fitted steps, and the arrays after the last one.

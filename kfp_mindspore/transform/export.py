@@ -1,4 +1,4 @@
-"""Validation of a transform on an example, before it becomes part of a model."""
+"""Transform validation on an example, before it is added to a model."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def try_transform(
 
     Args:
         bound: The transform.
-        samples: Real inputs of the model and the outputs of its network.
+        samples: Real model inputs and its network's outputs.
         compute: The graph.
-        file: Source of the transform, to name a line of it.
+        file: The transform's source, to name a line in it.
         raw: The samples before the dataset's own preprocessing.
 
     Returns:

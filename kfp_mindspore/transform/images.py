@@ -1,4 +1,4 @@
-"""Steps for images, as arrays of shape (N, C, H, W)."""
+"""Steps for images, as arrays with shape (N, C, H, W)."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _CHANNELS = {"L": 1, "RGB": 3}
 _FORMATS = ("JPEG", "PNG")
 # Decoding takes up to 12 bytes per pixel and channel, however small the file is.
 _MAX_PIXELS = 1 << 22
-# The limit of JPEG.
+# JPEG's limit.
 _MAX_SIDE = 65_535
-# Errors of Pillow for files that are truncated, damaged or of another format.
+# Pillow's errors for files that are truncated, damaged or in another format.
 _DAMAGES = (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error, zlib.error)
 
 
 class DecodeImage(Step):
-    """PNG or JPEG files to float32 of shape (N, C, H, W) with values from 0 to 1.
+    """PNG or JPEG files to float32 with shape (N, C, H, W) with values from 0 to 1.
 
-    Images of different sizes in one request need a following `Resize` or `CenterCrop`. EXIF rotation is not applied.
+    Images with different sizes in one request need a following `Resize` or `CenterCrop`. EXIF rotation is not applied.
 
     Args:
-        mode: `RGB` (C = 3) or `L`, grey (C = 1); an image of another kind is converted.
-        max_pixels: Most pixels (H · W) of an image, default 2²²; all images of a request may have four times as many.
-            No side may be longer than 65,535. Checked in the file's header, before memory is allocated.
+        mode: `RGB` (C = 3) or `L`, grey (C = 1); an image in another mode is converted.
+        max_pixels: Most pixels (H · W) per image, default 2²²; all images in a request may have four times as many. No
+            side may be longer than 65,535. Checked in the file's header, before memory is allocated.
         column: The input; may be left out when there is only one.
     """
 
@@ -48,7 +48,7 @@ class DecodeImage(Step):
         self.max_pixels = max_pixels
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
-        """Decode an array of N `bytes` objects, or uint8 of shape (N, number of bytes)."""
+        """Decode an array with N `bytes` objects, or uint8 with shape (N, byte count)."""
         files = [row.tobytes() if isinstance(row, np.ndarray) else bytes(row) for row in batch]
         rows: list[NDArray[Any]] = []
         left = self.max_rows * self.max_pixels
@@ -139,7 +139,7 @@ class Resize(Step):
 
 
 class CenterCrop(Step):
-    """The centre of images; smaller images are padded with zeros.
+    """Image centres; smaller images are padded with zeros.
 
     Args:
         size: Height and width.

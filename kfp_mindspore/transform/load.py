@@ -1,4 +1,4 @@
-"""Loading the transform of a model: declared in its directory, a `transform.py` there, or registered by a package."""
+"""Loading a model's transform: declared in its directory, a `transform.py` there, or registered by a package."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def read_transform(transform: Path | str, signature: Signature) -> tuple[BoundTr
     """Load a transform for export.
 
     Args:
-        transform: A file, or the name of a registered transform.
-        signature: Signature of the model.
+        transform: A file, or a registered transform's name.
+        signature: Model signature.
 
     Returns:
         The transform, and the file's content; empty for a registered one.
@@ -98,10 +98,10 @@ def read_transform(transform: Path | str, signature: Signature) -> tuple[BoundTr
 
 
 def read_transform_source(transform: Path | str) -> bytes:
-    """Return the content of a transform's file; empty for a registered transform.
+    """Return a transform file's content; empty for a registered transform.
 
     Args:
-        transform: A file, or the name of a registered transform.
+        transform: A file, or a registered transform's name.
 
     Raises:
         NotFoundError: There is no such file and nothing registered by this name.
@@ -123,11 +123,11 @@ def read_transform_source(transform: Path | str) -> bytes:
 
 
 def load_registered(name: str, signature: Signature) -> BoundTransform:
-    """Load a transform that an installed package registers: an object, a class, or a function of the signature.
+    """Load a transform that an installed package registers: an object, a class, or a function taking the signature.
 
     Args:
         name: Its name in the entry point group `kfp_mindspore.transforms`.
-        signature: Inputs and outputs of the graph.
+        signature: The graph's inputs and outputs.
 
     Raises:
         NotFoundError: No installed package registers it.
@@ -159,12 +159,12 @@ def _get_entry_point(name: str) -> importlib.metadata.EntryPoint:
 def load_transform_source(file: Path, source: bytes, signature: Signature) -> BoundTransform:
     """Execute a transform's source and bind the transform that it defines.
 
-    Each call creates a module of its own, so the files of two models or two versions of a model are independent.
+    Each call creates its own module, so the files of two models or two model versions are independent.
 
     Args:
-        file: Path of the source, for messages.
+        file: Source path, for messages.
         source: Python that defines `transform`, or `build_transform(signature)`.
-        signature: Inputs and outputs of the graph.
+        signature: The graph's inputs and outputs.
 
     Raises:
         UserError: Naming the file and the line.
@@ -216,7 +216,7 @@ def _require(transform: Any, where: str) -> Transform:
 
 
 def describe_failure(error: BaseException, file: str) -> str:
-    """Return an error as `file:line: Type: text`, with the innermost line of that file in the traceback, if any."""
+    """Return an error as `file:line: Type: text`, with the innermost line in that file in the traceback, if any."""
     line = _get_line(error, file)
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     kind = f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""A transform made of steps, each a function of one named array."""
+"""A transform made of steps, each a function on one named array."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kfp_mindspore.transform.base import (
 
 
 class Step:
-    """One step of a pipeline; called with a row, it is an operation of `mindspore.dataset` too.
+    """One pipeline step; called with a row, it is a `mindspore.dataset` operation too.
 
     Subclasses override `compute`, and `infer_input` or `infer_output` when it changes a dtype or shape.
 
@@ -32,7 +32,7 @@ class Step:
     """
 
     max_rows: int | None = None
-    """Most rows of one call, whatever they hold; None without a limit."""
+    """Most rows per call, whatever they hold; None without a limit."""
 
     def __init__(self, column: str = "") -> None:
         self.column = column
@@ -41,18 +41,18 @@ class Step:
         """Return the step with what it learns from the training split, by default the step itself.
 
         Args:
-            arrays: Arrays of the training split at this step, by name.
+            arrays: The training split's arrays at this step, by name.
         """
         return self
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
-        """Return the new batch of shape (N, …); a row's result must not depend on the other rows."""
+        """Return the new batch with shape (N, …); a row's result must not depend on the other rows."""
         raise NotImplementedError(f"{type(self).__name__}.compute")
 
     def apply(self, arrays: Arrays) -> Arrays:
         """Return the arrays with this step's column replaced.
 
-        A batch of rows of different shapes is an array of N arrays, and is computed row by row.
+        A batch whose rows have different shapes is an array with N arrays, and is computed row by row.
         """
         column = self.get_column(arrays)
         batch = arrays[column]
@@ -61,7 +61,7 @@ class Step:
         return {**arrays, column: self.compute(batch)}
 
     def infer_input(self, spec: TensorSpec) -> TensorSpec:
-        """Return the spec of the input for an output of `spec`; called for preprocessing, last step first.
+        """Return the input spec for the output `spec`; called for preprocessing, last step first.
 
         Raises:
             UserError: The step cannot return such an output.
@@ -77,7 +77,7 @@ class Step:
         return self.replace_spec(specs, self.infer_input)
 
     def infer_output(self, spec: TensorSpec) -> TensorSpec:
-        """Return the spec of the output for an input of `spec`; called for postprocessing.
+        """Return the output spec for the input `spec`; called for postprocessing.
 
         Raises:
             UserError: The step does not accept such an input.
@@ -89,11 +89,11 @@ class Step:
         return self.replace_spec(specs, self.infer_output)
 
     def make_example(self, spec: TensorSpec) -> NDArray[Any] | None:
-        """Return an input of two rows of bytes that gives an output of `spec`; None for steps that take no bytes."""
+        """Return an input with two byte rows that gives the output `spec`; None for steps that take no bytes."""
         return None
 
     def get_column(self, names: Iterable[str]) -> str:
-        """Return the name of the array to compute.
+        """Return the array name to compute.
 
         Raises:
             UserError: There are several and none was named, or the named one is missing.
@@ -111,7 +111,7 @@ class Step:
     def replace_spec(
         self, specs: Sequence[TensorSpec], function: Callable[[TensorSpec], TensorSpec]
     ) -> tuple[TensorSpec, ...]:
-        """Return the specs with `function` applied to the one of this step's column."""
+        """Return the specs with `function` applied to this step's column."""
         column = self.get_column(spec.name for spec in specs)
         return tuple(
             dataclasses.replace(function(spec), name=spec.name) if spec.name == column else spec for spec in specs
@@ -124,13 +124,13 @@ class Step:
 
 
 class Pipeline(Transform):
-    """Steps before the graph and steps after it; the specs of requests and responses are inferred from them.
+    """Steps before the graph and steps after it; request and response specs are inferred from them.
 
     Args:
         pre: Preprocessing steps in order.
         post: Postprocessing steps in order.
-        inputs: Specs of requests, where they cannot be inferred.
-        outputs: Specs of responses, where they cannot be inferred.
+        inputs: Request specs, where they cannot be inferred.
+        outputs: Response specs, where they cannot be inferred.
 
     Raises:
         UserError: An item is not a step.
@@ -165,7 +165,7 @@ class Pipeline(Transform):
 
     @property
     def max_rows(self) -> int | None:
-        """Most rows of one call of `preprocess`: the least limit of its steps."""
+        """Most rows per `preprocess` call: its steps' least limit."""
         return min((step.max_rows for step in self.pre if step.max_rows is not None), default=None)
 
     def preprocess(self, inputs: Arrays) -> Arrays:
@@ -193,7 +193,7 @@ class Pipeline(Transform):
         return arrays
 
     def describe_inputs(self, signature: Signature) -> tuple[TensorSpec, ...]:
-        """Infer the specs of requests, from the graph's inputs back through the steps."""
+        """Infer request specs, from the graph's inputs back through the steps."""
         if self.inputs is not None:
             return self.inputs
         specs = signature.inputs
@@ -202,7 +202,7 @@ class Pipeline(Transform):
         return specs
 
     def describe_outputs(self, signature: Signature) -> tuple[TensorSpec, ...]:
-        """Infer the specs of responses, from the graph's outputs through the steps."""
+        """Infer response specs, from the graph's outputs through the steps."""
         if self.outputs is not None:
             return self.outputs
         specs = signature.outputs
@@ -211,9 +211,9 @@ class Pipeline(Transform):
         return specs
 
     def make_example(self, signature: Signature) -> Arrays | None:
-        """Return zeros, and for inputs of bytes the examples of the steps that decode them.
+        """Return zeros, and for byte inputs the examples from the steps that decode them.
 
-        Explicit inputs have an example only if none is of bytes.
+        Explicit inputs have an example only if none holds bytes.
         """
         if self.inputs is not None:
             return super().make_example(signature)
@@ -235,29 +235,29 @@ class Pipeline(Transform):
 
 
 def is_ragged(batch: NDArray[Any]) -> bool:
-    """Return whether a batch holds arrays of different shapes."""
+    """Return whether a batch holds arrays with different shapes."""
     return batch.dtype == object and len(batch) > 0 and isinstance(batch.flat[0], np.ndarray)
 
 
 def stack_rows(rows: list[NDArray[Any]]) -> NDArray[Any]:
-    """Return rows as one batch: an array when their shapes are equal, else an array of arrays."""
+    """Return rows as one batch: an array when their shapes are equal, else an array with arrays."""
     if all(row.shape == rows[0].shape for row in rows):
         return np.stack(rows)
     return fill_objects(rows)
 
 
 def keep_float(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of a result that is computed as float32: that of a floating input, else float32."""
+    """Return the dtype for a result computed as float32: a floating input's dtype, else float32."""
     return dtype if dtype.kind == "f" else np.dtype(np.float32)
 
 
 def require_fitted(step: Step) -> UserError:
-    """Return the error of a step that computes before it was fitted."""
+    """Return the error for a step that computes before it was fitted."""
     return UserError(f"{type(step).__name__}: must be fitted on the training split first")
 
 
 def require_float(step: Step, spec: TensorSpec) -> None:
-    """Reject a tensor of another type than floating numbers.
+    """Reject a tensor that does not hold floating numbers.
 
     Raises:
         UserError: Naming the step and the tensor.

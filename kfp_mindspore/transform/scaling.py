@@ -19,7 +19,7 @@ class _Scaling(Step):
     """Subtracts and divides, for each channel or feature (axis 1); fitted to a `Normalize`."""
 
     def fit(self, arrays: Arrays) -> Normalize:
-        """Return the `Normalize` of these arrays.
+        """Return the `Normalize` for these arrays.
 
         Raises:
             UserError: The column holds no numbers, or NaN or infinity.
@@ -67,7 +67,7 @@ class MinMax(_Scaling):
 
 
 def _get_numbers(step: Step, arrays: Arrays) -> Floats:
-    """Return the values of the step's column as float64."""
+    """Return the step column's values as float64."""
     column = step.get_column(arrays)
     array = arrays[column]
     where = f"{type(step).__name__}: {column!r}"

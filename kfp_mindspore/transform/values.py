@@ -35,7 +35,7 @@ class Normalize(Step):
 
     @property
     def channels(self) -> int:
-        """Number of channels of mean and std; 1 when they apply to any number."""
+        """How many channels mean and std have; 1 when they apply to any number."""
         return max(self.mean.size, self.std.size)
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
@@ -50,7 +50,7 @@ class Normalize(Step):
             return values.astype(keep_float(batch.dtype), copy=False)
 
     def infer_input(self, spec: TensorSpec) -> TensorSpec:
-        """Return the spec itself, if the number of channels fits."""
+        """Return the spec itself, if the channel count fits."""
         require_float(self, spec)
         if self.channels > 1 and (len(spec.shape) < 2 or spec.shape[1] not in (-1, self.channels)):
             raise UserError(f"Normalize: is for {self.channels} channels, but {spec.name!r} has shape {spec.shape}")
@@ -80,13 +80,13 @@ class Softmax(Step):
 
 
 class Label(Step):
-    """The name of the class with the highest score, beside the scores; of equal ones the first.
+    """The class name with the highest score, beside the scores; the first among equal scores.
 
     Args:
         labels: Class names by index.
-        name: Name of the output with the class names (UTF-8).
-        last: Whether only the last position of scores (N, …, L, K) is named: the next text of a language model.
-        column: The output with the scores, of shape (N, …, K); may be left out when there is only one.
+        name: Output name with the class names (UTF-8).
+        last: Whether only the last position in scores (N, …, L, K) is named: a language model's next text.
+        column: The output with the scores, with shape (N, …, K); may be left out when there is only one.
     """
 
     def __init__(self, labels: Sequence[str], *, name: str = "label", last: bool = False, column: str = "") -> None:
@@ -101,9 +101,9 @@ class Label(Step):
         self._texts = fill_objects([label.encode() for label in self.labels])
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
-        """Return the names of the best classes, `bytes` objects of shape (N, …)."""
+        """Return the best classes' names, `bytes` objects with shape (N, …)."""
         batch = batch[..., -1, :] if self.last else batch
-        # An array of objects of no dimension would become a single object.
+        # An object array without dimensions would become a single object.
         return np.asarray(self._texts[batch.argmax(axis=-1)], object)
 
     def apply(self, arrays: Arrays) -> Arrays:
@@ -111,7 +111,7 @@ class Label(Step):
         return {**arrays, self.name: self.compute(arrays[self.get_column(arrays)])}
 
     def infer_outputs(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Return the specs and that of the class names."""
+        """Return the specs and the class names' spec."""
         column = self.get_column(spec.name for spec in specs)
         (spec,) = [spec for spec in specs if spec.name == column]
         require_float(self, spec)
@@ -126,15 +126,15 @@ class Label(Step):
 
 
 class TopK(Step):
-    """The k classes with the highest scores along the last axis, highest first; of equal ones the first.
+    """The k classes with the highest scores along the last axis, highest first; the first among equal scores.
 
     Replaces its column by two: the classes, int64 or, with labels, `bytes` (UTF-8 texts), and their scores.
 
     Args:
-        k: Number of classes.
+        k: Class count.
         labels: Class names by index.
-        classes: Name of the output with the classes.
-        scores: Name of the output with the scores.
+        classes: Output name with the classes.
+        scores: Output name with the scores.
         column: The output; may be left out when there is only one.
     """
 
@@ -161,11 +161,11 @@ class TopK(Step):
         self._texts = fill_objects([label.encode() for label in self.labels])
 
     def compute(self, batch: NDArray[Any]) -> NDArray[Any]:
-        """Return the indexes of the top classes, int64 of shape (N, …, k)."""
+        """Return the top classes' indexes, int64 with shape (N, …, k)."""
         return np.argsort(-batch, axis=-1, kind="stable")[..., : self.k].astype(np.int64, copy=False)
 
     def apply(self, arrays: Arrays) -> Arrays:
-        """Return the arrays with the classes and the scores in place of the column."""
+        """Return the arrays with the classes and the scores instead of the column."""
         column = self.get_column(arrays)
         indexes = self.compute(arrays[column])
         best = np.take_along_axis(arrays[column], indexes, axis=-1)
@@ -176,7 +176,7 @@ class TopK(Step):
         return result
 
     def infer_outputs(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Return the specs with those of classes and scores in place of the column."""
+        """Return the specs with specs for classes and scores instead of the column."""
         column = self.get_column(spec.name for spec in specs)
         result: list[TensorSpec] = []
         for spec in specs:
