@@ -1,4 +1,4 @@
-"""Feature columns of a dataset from the fields of a source, and missing values."""
+"""A dataset's feature columns from a source's fields, and missing values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Features:
     Args:
         columns: The columns.
         arrays: Their values by column, for all samples.
-        inputs: Columns by input of the network, in order.
+        inputs: Columns by network input, in order.
         conversions: Changed dtypes by column, such as `int64 to int32`.
     """
 
@@ -37,12 +37,12 @@ class Features:
 
 
 def build_features(source: Source, roles: Roles) -> Features:
-    """Return the feature columns: fields of one input as they are, several numbers as one float32 matrix.
+    """Return the feature columns: one input's fields as they are, several numbers as one float32 matrix.
 
-    An input of numbers and texts has a column `INPUT_numbers` and one column for each text.
+    An input with numbers and texts has a column `INPUT_numbers` and one column for each text.
 
     Raises:
-        UserError: A field of a stacked input is an array.
+        UserError: A field in a stacked input is an array.
     """
     columns: list[Column] = []
     arrays: dict[str, NDArray[Any]] = {}
@@ -82,7 +82,7 @@ def build_features(source: Source, roles: Roles) -> Features:
 
 
 def convert_numbers(array: NDArray[Any]) -> NDArray[Any]:
-    """Return float64 and float16 as float32, and integers of 64 bits as int32 where their values fit."""
+    """Return float64 and float16 as float32, and 64-bit integers as int32 where their values fit."""
     import numpy as np
 
     if array.dtype in (np.float64, np.float16):
@@ -96,7 +96,7 @@ def convert_numbers(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def check_rule(rule: str | float) -> None:
-    """Raise ValidationError unless a rule for missing values is one of `RULES` or a number."""
+    """Raise ValidationError unless a rule for missing values is in `RULES` or a number."""
     if rule not in RULES and isinstance(rule, str | bool):
         raise ValidationError(
             [f"missing: must be {', '.join(RULES)} or a number, got {rule!r}"], subject="load_dataset"
@@ -104,7 +104,7 @@ def check_rule(rule: str | float) -> None:
 
 
 def check_missing(source: Source, roles: Roles, rule: str | float) -> dict[str, int]:
-    """Return the number of missing values by field, of the fields that have any.
+    """Return how many values are missing by field, for the fields that miss any.
 
     Raises:
         UserError: There is no rule for them; a target, weight, time or group can only be dropped.
@@ -127,7 +127,7 @@ def check_missing(source: Source, roles: Roles, rule: str | float) -> dict[str, 
 
 
 def drop_incomplete(source: Source, fields: Iterable[str]) -> int:
-    """Remove the samples that have no value in one of the fields, and return their number."""
+    """Remove the samples that have no value in one of the fields, and return how many."""
     import numpy as np
 
     complete = np.ones(len(source), bool)
@@ -152,10 +152,10 @@ def drop_incomplete(source: Source, fields: Iterable[str]) -> int:
 def fill_missing(
     columns: tuple[Column, ...], splits: Mapping[str, dict[str, NDArray[Any]]], rule: str | float
 ) -> dict[str, list[float]]:
-    """Replace NaN in place, by the mean or median of the training split or a number.
+    """Replace NaN in place, by the training split's mean or median, or a number.
 
     Returns:
-        The values that were filled in, by column: one for each of its fields.
+        The values that were filled in, by column: one for each field.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Local paths of sources: paths as they are, URIs by fsspec."""
+"""Source local paths: paths as they are, URIs by fsspec."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fetch_source(uri: str, *, hint: str = "") -> Iterator[Path]:
         return
     access = open_source(uri)
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-dataset-") as temporary:
-        # Without the query of a URL, so that the suffix is the format's.
+        # Without a URL's query, so that the suffix is the format's.
         local = Path(temporary, uri.partition("?")[0].rstrip("/").rpartition("/")[2] or "dataset")
         with _raise_errors(uri, access):
             filesystem, remote = access.store.open(uri)

@@ -1,4 +1,4 @@
-"""Sources of data to a dataset directory."""
+"""Conversion from data sources to a dataset directory."""
 
 from __future__ import annotations
 
@@ -84,33 +84,33 @@ def load_dataset(
 
     Args:
         source: A named set (`breast_cancer`, `diabetes`, `digits`, `fashion_mnist`, `iris`, `linnerud`, `movielens`,
-            `new_testament`, `wine`), or a path or fsspec URI (s3, gs, http) of a CSV, Parquet, JSON lines, NPZ, NPY,
-            IDX, text or MindRecord file, of a folder with a folder of images for each class, or of a dataset directory,
+            `new_testament`, `wine`), or a path or fsspec URI (s3, gs, http) to a CSV, Parquet, JSON lines, NPZ, NPY,
+            IDX, text or MindRecord file, to a folder with an image folder for each class, or to a dataset directory,
             which is copied. A mapping has a source for each split: {"train": …, "test": …}.
         output_dir: The dataset directory to write.
-        target: Field or fields of the target; default the field named target, label, labels or class.
-        features: Fields of the features; default all without another role.
-        inputs: Inputs of the network by name: a field, kept with its dtype, or a list of fields, stacked in a float32
-            matrix. Default: `features` with all fields of one value, and each other field by itself.
-        weight: Field of the sample weights, stored as float32.
-        ids: Fields that identify a sample, such as `group` of a ranking.
+        target: Target field or fields; default the field named target, label, labels or class.
+        features: Feature fields; default all without another role.
+        inputs: The network's inputs by name: a field, kept with its dtype, or a list of fields, stacked in a float32
+            matrix. Default: `features` with all one-value fields, and each other field by itself.
+        weight: The sample weights' field, stored as float32.
+        ids: Fields that identify a sample, such as a ranking's `group`.
         task: classification, multi_label, regression, language_model, ranking or none; default guessed from the target.
-        split: `stratified` (default of a classification), `random` (default of the other tasks), `contiguous` (default
-            of a language model), `time:FIELD` (the latest samples are the test split), `group:FIELD` (each group is in
+        split: `stratified` (default for classification), `random` (default for the other tasks), `contiguous` (default
+            for a language model), `time:FIELD` (the latest samples are the test split), `group:FIELD` (each group is in
             one split), or `column:FIELD` with the names train, validation and test.
         validation_fraction: Fraction of all samples in the validation split, between 0 and 1.
-        test_fraction: Fraction of all samples in the test split, between 0 and 1. A source with splits of its own
-            keeps them; splits that it lacks are taken from its training split.
-        limit: Number of samples to keep of the source, or of each split that it has, before splits that it lacks are
-            taken: at random, of a stratified split with the same shares of the classes. 0 for all.
-        seed: Seed of the split, and of the samples that `limit` keeps.
+        test_fraction: Fraction of all samples in the test split, between 0 and 1. A source with its own splits keeps
+            them; splits that it lacks are taken from its training split.
+        limit: Samples to keep from the source, or from each split that it has, before splits that it lacks are taken:
+            at random, for a stratified split with the same class shares. 0 for all.
+        seed: Seed for the split, and for the samples that `limit` keeps.
         preprocessing: `standardize` (default for tables): numbers to mean 0 and deviation 1, texts to one-hot vectors;
-            `none`; or a list of steps of `kfp_mindspore.transform` or their declarations, fitted on the training split.
-        missing: `refuse`, `mean` or `median` of the training split, `drop` the sample, or a number.
+            `none`; or a list with `kfp_mindspore.transform` steps or their declarations, fitted on the training split.
+        missing: `refuse`, the training split's `mean` or `median`, `drop` the sample, or a number.
         storage: `npz` or `mindrecord`.
         format: csv, parquet, jsonl, npz, npy, idx, images, text or mindrecord; default by the name.
-        length: Characters of a window of a text file.
-        image_size: Height and width of the images of a folder; default the most frequent size.
+        length: Characters per window in a text file.
+        image_size: Image height and width in a folder; default the most frequent size.
 
     Returns:
         The dataset, opened; `report` has the guessed task, missing values, missing classes, constant columns and
@@ -119,7 +119,7 @@ def load_dataset(
     Raises:
         NotFoundError: There is no such source.
         UserError: The source does not fit the options.
-        MissingExtraError: A library of the format is not installed.
+        MissingExtraError: A library for the format is not installed.
     """
     check_options(
         validation_fraction=validation_fraction,
@@ -208,7 +208,7 @@ def check_options(
     task: str,
     storage: str,
 ) -> None:
-    """Refuse options of `load_dataset` that fit no source.
+    """Refuse `load_dataset` options that fit no source.
 
     Raises:
         ValidationError: The message names the option.
@@ -255,7 +255,7 @@ def _read_part(split: str, uri: str, request: Request, kind: str, stack: ExitSta
 
 
 def _concatenate(parts: Mapping[str, Source]) -> Source:
-    """Return one source of several with the same fields, one for each split."""
+    """Return several sources with the same fields as one, one for each split."""
     import numpy as np
 
     if "train" not in parts:
@@ -315,7 +315,7 @@ def _write(output: Path, source: Source, roles: Roles, options: _Options) -> Dat
         preprocessing, vocabulary = fit_vocabulary(preprocessing, features, splits["train"])
         for arrays in splits.values():
             arrays[others[0][0].name] = vocabulary.compute(arrays[others[0][0].name])
-        # The texts of the ids: 0 is padding, 1 an unknown character.
+        # The id texts: 0 is padding, 1 an unknown character.
         labels = ("", "\N{REPLACEMENT CHARACTER}", *(vocabulary.values or ()))
     columns = [*features.columns, *(_complete(column, splits["train"]) for column, _ in others)]
     statistics = compute_statistics(columns, splits["train"])
@@ -369,7 +369,7 @@ def _split(source: Source, roles: Roles, target: Target, options: _Options) -> d
 def _take(
     arrays: dict[str, NDArray[Any]], features: dict[str, NDArray[Any]], indexes: Mapping[str, NDArray[np.int64]]
 ) -> dict[str, dict[str, NDArray[Any]]]:
-    """Return the samples of each split; each array is released before the next one is copied."""
+    """Return each split's samples; each array is released before the next one is copied."""
     features.clear()
     splits: dict[str, dict[str, NDArray[Any]]] = {split: {} for split in indexes}
     for name in list(arrays):
@@ -380,7 +380,7 @@ def _take(
 
 
 def _build_others(source: Source, roles: Roles, target: Target, kind: str) -> list[tuple[Column, NDArray[Any]]]:
-    """Return the columns of target, weight and ids, the target first; their dtypes are set when they are encoded."""
+    """Return the target, weight and id columns, the target first; their dtypes are set when they are encoded."""
     import numpy as np
 
     others = []

@@ -1,4 +1,4 @@
-"""Options of load_dataset as texts, as command lines and parameters of components have them."""
+"""load_dataset options as texts, as in command lines and component parameters."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def join_sources(source: str, validation: str, test: str) -> str | Mapping[str, 
 
 
 def parse_preprocessing(text: str) -> str | Sequence[Mapping[str, Any]]:
-    """Return `standardize`, `none` or empty as it is, and a JSON list of steps as a list.
+    """Return `standardize`, `none` or empty as it is, and a JSON list with steps as a list.
 
     Raises:
-        ValidationError: It looks like JSON and is none, or is no list.
+        ValidationError: It begins like JSON and is invalid, or is no list.
     """
     if not text.lstrip().startswith(("[", "{")):
         return text
@@ -28,7 +28,7 @@ def parse_preprocessing(text: str) -> str | Sequence[Mapping[str, Any]]:
     except ValueError as error:
         raise ValidationError([f"preprocessing: not valid JSON ({error})"], subject="load_dataset") from None
     if isinstance(steps, dict):
-        # The declaration of a dataset or a bundle.
+        # A dataset's or bundle's declaration.
         steps = steps.get("pre")
     if not isinstance(steps, list):
         raise ValidationError([f"preprocessing: must be a list of steps, got {text:.80}"], subject="load_dataset")

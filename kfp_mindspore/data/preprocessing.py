@@ -1,4 +1,4 @@
-"""Preprocessing of a dataset: the steps of a source or the user's, fitted on the training split and declared."""
+"""A dataset's preprocessing: a source's steps or the user's, fitted on the training split and declared."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def fit_preprocessing(
     statistics: Mapping[str, Any],
     vocabulary: Step | None,
 ) -> dict[str, Any]:
-    """Return the declaration of the preprocessing.
+    """Return the preprocessing's declaration.
 
     Args:
-        given: `standardize`, `none`, a list of steps or of their declarations; empty for the steps of the source, which
-            standardise the numbers of tables.
+        given: `standardize`, `none`, a list with steps or their declarations; empty for the source's steps, which
+            standardise numbers in tables.
         source: The source.
         features: Its feature columns.
-        train: Feature columns of the training split.
-        statistics: Those of the training split by column.
-        vocabulary: The fitted step of a language model's text; None for other tasks.
+        train: The training split's feature columns.
+        statistics: The training split's statistics by column.
+        vocabulary: The fitted step for a language model's text; None for other tasks.
 
     Raises:
         UserError: A step does not fit the columns.
@@ -73,12 +73,12 @@ def fit_preprocessing(
 
 
 def fit_vocabulary(given: Given, features: Features, train: Arrays) -> tuple[Given, Tokenize]:
-    """Return the preprocessing with the `Tokenize` of a language model's text fitted, and that step.
+    """Return the preprocessing with the `Tokenize` for a language model's text fitted, and that step.
 
     Args:
         given: As for `fit_preprocessing`; a list has one step `Tokenize`.
-        features: The feature columns, one of them bytes.
-        train: Columns of the training split.
+        features: The feature columns, one holding bytes.
+        train: The training split's columns.
 
     Raises:
         UserError: There is no text, or the tokens are no characters.
@@ -107,8 +107,8 @@ def apply_declaration(declaration: Mapping[str, Any], raw: Arrays, subject: str)
 
     Args:
         declaration: The preprocessing.
-        raw: The columns by name, each of shape (N, …).
-        subject: Origin of the columns in messages.
+        raw: The columns by name, each with shape (N, …).
+        subject: The columns' origin in messages.
 
     Raises:
         UserError: The columns are not those that the preprocessing takes, or a step does not fit them.
@@ -143,7 +143,7 @@ def apply_steps(pipeline: Pipeline, arrays: Arrays) -> Arrays:
 
 
 def _fit(steps: Sequence[Step], train: Arrays) -> tuple[Step, ...]:
-    """Fit steps; those of images before the first step that is fitted are applied in parts."""
+    """Fit steps; image steps before the first fitted step are applied in parts."""
     last = max((index for index, step in enumerate(steps) if isinstance(step, _ROWS)), default=-1)
     if all(type(step).fit is Step.fit for step in steps):
         return tuple(steps)
@@ -185,7 +185,7 @@ def _choose_steps(
 
 
 def _standardize(column: Column, statistics: Mapping[str, Any]) -> Normalize:
-    """Return the `Normalize` of a column's mean and deviation; a constant field keeps its deviation."""
+    """Return the `Normalize` for a column's mean and deviation; a constant field keeps its deviation."""
     least = float(np.finfo(np.float32).tiny)
     mean, std = (np.atleast_1d(statistics[key]).tolist() for key in ("mean", "std"))
     if not all(map(math.isfinite, [*mean, *std])):

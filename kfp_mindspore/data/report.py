@@ -1,4 +1,4 @@
-"""Statistics and findings of a load, and their text."""
+"""A load's statistics and findings, and their text."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _EXACT = 1 << 24
 
 
 def compute_statistics(columns: Sequence[Column], arrays: Mapping[str, NDArray[Any]]) -> dict[str, dict[str, Any]]:
-    """Return minimum, maximum, mean and standard deviation (ddof 0) of numeric columns.
+    """Return minimum, maximum, mean and standard deviation (ddof 0) for numeric columns.
 
     Args:
-        columns: The columns; those of bytes objects are left out.
+        columns: The columns; byte columns are skipped.
         arrays: Their values in the training split.
 
     Returns:
-        By column; for each field of a column of shape (F,), over all values of another column.
+        By column; for each field in a column with shape (F,), over all values in another column.
     """
     return {
         column.name: _describe(arrays[column.name], column.shape)
@@ -51,7 +51,7 @@ def list_constants(columns: Sequence[Column], statistics: Mapping[str, Mapping[s
 def list_rounded(
     columns: Sequence[Column], statistics: Mapping[str, Mapping[str, Any]], integers: Collection[str]
 ) -> list[str]:
-    """Return the fields of integers that float32 columns cannot represent exactly: beyond 2²⁴ in the training split."""
+    """Return the integer fields that float32 columns cannot represent exactly: beyond 2²⁴ in the training split."""
     found = []
     for column in columns:
         values = statistics.get(column.name)
@@ -63,7 +63,7 @@ def list_rounded(
 
 
 def count_duplicates(columns: Sequence[Column], splits: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, int]:
-    """Return how many samples of each other split have the features of a training sample."""
+    """Return how many samples in each other split have a training sample's features."""
     import numpy as np
 
     features = [column.name for column in columns if column.role == "feature"]
@@ -93,7 +93,7 @@ def list_missing_classes(labels: Sequence[str], targets: Mapping[str, NDArray[An
 
 
 def render_report(dataset: Dataset) -> str:
-    """Return a dataset's description and findings as lines of text."""
+    """Return a dataset's description and findings as text lines."""
     report = dataset.report
     guessed = f" (guessed: {report['task_reason']})" if report.get("task_reason") else ""
     lines = [f"{dataset.name}: {dataset.task}{guessed}"]
@@ -132,13 +132,13 @@ def render_report(dataset: Dataset) -> str:
 
 
 def render_labels(labels: Sequence[str]) -> str:
-    """Return the number of labels and the first ten, those without visible characters in quotes."""
+    """Return the label count and the first ten labels, with quotes around labels without visible characters."""
     shown = [label if label.strip() and label.isprintable() else repr(label) for label in labels[:10]]
     return f"labels: {len(labels)} ({', '.join(shown)}{', …' if len(labels) > 10 else ''})"
 
 
 def render_steps(steps: Sequence[Mapping[str, Any]]) -> str:
-    """Return the types and columns of declared steps in order."""
+    """Return declared steps' types and columns in order."""
     return ", ".join(map(_render_step, steps)) or "none"
 
 
@@ -168,7 +168,7 @@ def _render_step(step: Mapping[str, Any]) -> str:
 
 
 def _describe(array: NDArray[Any], shape: tuple[int, ...]) -> dict[str, Any]:
-    """Compute in blocks: a float64 copy of all samples would double the memory."""
+    """Compute in blocks: a float64 copy with all samples would double the memory."""
     import numpy as np
 
     rows = array if len(shape) == 1 else array.reshape(len(array), -1)
@@ -187,7 +187,7 @@ def _describe(array: NDArray[Any], shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _hash_rows(arrays: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
-    """Return a 64-bit hash a sample: a sum of its 32-bit words by random odd factors."""
+    """Return a 64-bit hash per sample: its 32-bit words summed with random odd factors."""
     import numpy as np
 
     generator = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Roles of a source's fields: target, weight, ids, and the network's inputs."""
+"""A source's field roles: target, weight, ids, and the network's inputs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Roles:
     """Fields by role.
 
     Args:
-        target: Fields of the target, () for none.
-        weight: Field of the sample weights, empty for none.
+        target: Target fields, () for none.
+        weight: The sample weights' field, empty for none.
         ids: Fields that identify a sample.
-        order: Field of a split by time or group, or with the names of the splits; empty for none.
-        inputs: Fields by input of the network: one field, kept as it is, or several that become one float32 matrix.
+        order: Split field by time or group, or with the split names; empty for none.
+        inputs: Fields by network input: one field, kept as it is, or several that become one float32 matrix.
     """
 
     target: tuple[str, ...]
@@ -30,7 +30,7 @@ class Roles:
     inputs: Mapping[str, str | tuple[str, ...]]
 
     def list_fields(self) -> list[str]:
-        """Return all fields with a role, those of the inputs last."""
+        """Return all fields with a role, input fields last."""
         inputs = [name for fields in self.inputs.values() for name in _to_list(fields)]
         needed = [name for name in (*self.target, self.weight, *self.ids, self.order) if name]
         return list(dict.fromkeys([*needed, *inputs]))
@@ -62,10 +62,10 @@ def resolve_roles(
     features: Sequence[str] | None,
     inputs: Inputs | None,
 ) -> Roles:
-    """Return the role of each field; fields without a role are features.
+    """Return each field's role; fields without a role are features.
 
-    Without `inputs`, the fields of one value a sample become the input `features`, and each other field, and each one
-    with preprocessing of its format, is an input of its own.
+    Without `inputs`, the fields with one value per sample become the input `features`, and each other field, and each
+    field with format preprocessing, is its own input.
 
     Raises:
         ValidationError: A field is missing or has two roles.
@@ -73,7 +73,7 @@ def resolve_roles(
     """
     target = tuple(target) or source.target
     taken = [*target, weight, *ids, order]
-    # The field of a split may have another role too, such as the group of a ranking.
+    # A split's field may have another role too, such as a ranking's group.
     named = [name for name in taken[:-1] if name]
     errors = [f"{name}: has two roles" for name in sorted({name for name in named if named.count(name) > 1})]
     used = [*(features or ()), *(name for fields in (inputs or {}).values() for name in _to_list(fields))]
@@ -108,6 +108,6 @@ def _to_list(fields: str | Sequence[str]) -> list[str]:
 
 
 def _is_alone(source: Source, name: str) -> bool:
-    """Return whether a field has preprocessing of its format, as images and ids have, or is a whole text."""
+    """Return whether a field has format preprocessing, as images and ids have, or is a whole text."""
     is_text = source.columns[name].dtype == object and not source.is_table
     return is_text or any(step.column == name for step in source.steps)

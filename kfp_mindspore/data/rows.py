@@ -22,7 +22,7 @@ FORMATS = (".json", ".jsonl", ".csv", ".npz", ".npy")
 
 
 def read_rows(path: Path | str, specs: Sequence[TensorSpec]) -> Arrays:
-    """Read the rows of a file as arrays by input name.
+    """Read the rows in a file as arrays by input name.
 
     | format | content |
     |---|---|
@@ -31,15 +31,15 @@ def read_rows(path: Path | str, specs: Sequence[TensorSpec]) -> Arrays:
     | .csv | a header and a row per line: a column by input name, or all values of the only input, in order |
     | .npz, .npy | arrays by input name; of the only input by any name |
 
-    A row is an object of values by input name, or the value of the only input. A value of dtype bytes is a text, or
+    A row is an object with values by input name, or the only input's value. A value with dtype bytes is a text, or
     `{"b64": "…"}`.
 
     Args:
         path: The file.
-        specs: The inputs, with the number of rows as their first dimension.
+        specs: The inputs, with the row count as their first dimension.
 
     Returns:
-        Arrays of shape (N, …) with the data types of the inputs; shapes are validated by the model.
+        Arrays with shape (N, …) with the inputs' data types; shapes are validated by the model.
 
     Raises:
         NotFoundError: The file does not exist.
@@ -112,7 +112,7 @@ def _read_csv(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Any]:
     if set(names) <= set(header):
         return {name: [row[header.index(name)] for row in rows] for name in names}
     if len(specs) == 1 and len(header) == _count(specs[0]):
-        # pandas names the columns of an array 0, 1, ….
+        # pandas names an array's columns 0, 1, ….
         if all(map(_is_number, header)) and header != [str(index) for index in range(len(header))]:
             raise ValueError(f"line 1 has numbers only, {_shorten(header)}: expected a header above the rows")
         return {names[0]: rows}
@@ -150,7 +150,7 @@ def _convert(path: Path, values: Any, spec: TensorSpec) -> NDArray[Any]:
     except (TypeError, ValueError) as error:
         raise UserError(f"{path}: {spec.name}: cannot be converted to {spec.dtype}: {error}") from None
     inner = spec.shape[1:]
-    # A row of a CSV or a DataFrame is flat.
+    # A row in a CSV or a DataFrame is flat.
     if array.ndim == 2 and array.shape[1:] != inner and -1 not in inner and array.shape[1] == _count(spec):
         array = array.reshape(len(array), *inner)
     return array

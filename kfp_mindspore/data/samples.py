@@ -1,4 +1,4 @@
-"""Samples of a dataset directory as training, export and evaluation use them."""
+"""A dataset directory's samples as training, export and evaluation use them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ GROUP = "group"
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of a split.
+    """Samples in a split.
 
     Args:
-        inputs: The network's inputs by name, contiguous arrays of shape (N, …), after the declared preprocessing.
-        target: Encoded targets of shape (N, …); None without a target column.
-        weight: Sample weights of shape (N,); None without a weight column.
-        ids: Columns of role `id` by name.
+        inputs: The network's inputs by name, contiguous arrays with shape (N, …), after the declared preprocessing.
+        target: Encoded targets with shape (N, …); None without a target column.
+        weight: Sample weights with shape (N,); None without a weight column.
+        ids: Columns with role `id` by name.
         raw: Feature columns as stored, by name: what a request to the server has.
     """
 
@@ -46,13 +46,14 @@ def read_samples(
     count: int | None = None,
     preprocessing: Mapping[str, Any] | None = None,
 ) -> Samples:
-    """Read a split and apply the dataset's preprocessing, or that of a model.
+    """Read a split and apply the dataset's preprocessing, or a model's.
 
     Args:
         dataset: A dataset or its directory.
-        split: Name of the split.
+        split: Split name.
         count: Only so many samples from the first on; None for all.
-        preprocessing: Declaration in place of the dataset's, such as that of a checkpoint or a bundle; empty for none.
+        preprocessing: Declaration that replaces the dataset's, such as a checkpoint's or a bundle's; empty to keep the
+            dataset's.
 
     Raises:
         UserError: There is no such dataset or split, it is damaged, or the preprocessing does not fit its columns.

@@ -1,4 +1,4 @@
-"""Splits of samples: stratified, random, contiguous, by time, by group, or given."""
+"""Sample splits: stratified, random, contiguous, by time, by group, or given."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ALIASES = {"val": "validation", "valid": "validation", "dev": "validation", "ev
 
 
 def parse_mode(mode: str) -> tuple[str, str]:
-    """Return the kind of a split and its field, such as ("time", "day") for `time:day`.
+    """Return a split's kind and field, such as ("time", "day") for `time:day`.
 
     Raises:
-        ValidationError: It is none of `MODES`.
+        ValidationError: The mode is not in `MODES`.
     """
     kind, _, field = mode.partition(":")
     if kind not in [one.partition(":")[0] for one in MODES] or bool(field) != (kind in ("time", "group", "column")):
@@ -66,18 +66,18 @@ def split_samples(
     limit: int,
     seed: int,
 ) -> dict[str, NDArray[np.int64]]:
-    """Return the indexes of each split's samples.
+    """Return each split's sample indexes.
 
     Args:
-        count: Number of samples.
-        kind: The part of `MODES` before the colon.
-        values: Times, groups or names of splits, of shape (count,).
-        classes: Targets of a stratified split.
-        given: Index into SPLITS of each sample, for sources that are split; a split without samples is taken from the
+        count: Sample count.
+        kind: The `MODES` part before the colon.
+        values: Times, groups or split names, with shape (count,).
+        classes: A stratified split's targets.
+        given: Each sample's index into SPLITS, for sources that are split; a split without samples is taken from the
             training split.
         fractions: Fractions of all samples in the validation and the test split.
-        limit: Number of samples to keep of the source, or of each split that it has; 0 for all.
-        seed: Seed of a shuffle, and of the samples that are kept.
+        limit: Samples to keep from the source, or from each split that it has; 0 for all.
+        seed: Seed for the shuffle and for the samples that are kept.
 
     Raises:
         UserError: The samples cannot be split like this.
@@ -104,7 +104,7 @@ def split_samples(
 def _keep(
     chosen: NDArray[np.int64], kind: str, classes: NDArray[Any] | None, limit: int, seed: int
 ) -> NDArray[np.int64]:
-    """Return at most `limit` samples in their order, of a stratified split with the same shares of the classes.
+    """Return at most `limit` samples in their order, for a stratified split with the same class shares.
 
     Raises:
         UserError: A stratified split has more classes than `limit`.
@@ -136,7 +136,7 @@ def _divide(
 ) -> dict[str, NDArray[np.int64]]:
     import numpy as np
 
-    # Counts, not shares of the rest: 0.1 of 90 is 9 whatever the test split has.
+    # Counts, not shares in the rest: 0.1 × 90 is 9 whatever the test split has.
     counts = {
         split: math.ceil(round(fraction * len(chosen), 6)) if split in splits else 0
         for split, fraction in zip(("validation", "test"), fractions, strict=True)

@@ -1,4 +1,4 @@
-"""The task of a target, and its encoding."""
+"""A target's task, and its encoding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Target:
     Args:
         task: One of `TASKS`.
         reason: Why the task was chosen; empty when it was given.
-        array: The encoded values of shape (N, …); None for the task none.
+        array: The encoded values with shape (N, …); None for the task none.
         labels: Class or label names.
     """
 
@@ -34,13 +34,13 @@ class Target:
 
 
 def encode_target(names: Sequence[str], arrays: Sequence[NDArray[Any]], labels: Sequence[str], task: str) -> Target:
-    """Encode a target for its task: indexes of classes, 0 or 1 for each label, or numbers.
+    """Encode a target for its task: class indexes, 0 or 1 for each label, or numbers.
 
     Args:
         names: Its fields.
-        arrays: Their values, each of shape (N,), or one of shape (N, K).
-        labels: Class names of integers from 0 on, or (); then the sorted values are the classes.
-        task: One of `TASKS`; empty to guess it.
+        arrays: Their values, each with shape (N,), or one with shape (N, K).
+        labels: Class names for integers from 0 on, or (); then the sorted values are the classes.
+        task: A name in `TASKS`; empty to guess it.
 
     Raises:
         UserError: The values do not fit the task.
@@ -56,7 +56,7 @@ def encode_target(names: Sequence[str], arrays: Sequence[NDArray[Any]], labels: 
     where = f"target {', '.join(names)}"
     if len(arrays) > 1 and any(array.dtype == object for array in arrays):
         raise UserError(f"{where}: several fields must hold numbers")
-    # Booleans and integers of several fields keep their type.
+    # Booleans and integers in several fields keep their type.
     array = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1)
     reason = ""
     if not task and labels:

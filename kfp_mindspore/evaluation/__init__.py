@@ -1,4 +1,4 @@
-"""Metrics of predictions by task, on arrays: values, gates, curves and paired comparisons, without MindSpore."""
+"""Prediction metrics by task, on arrays: values, gates, curves and paired comparisons, without MindSpore."""
 
 import lazy_loader
 

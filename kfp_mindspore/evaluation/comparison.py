@@ -1,4 +1,4 @@
-"""Paired comparison of two models on the same samples."""
+"""Paired comparison between two models on the same samples."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Comparison:
-    """Improvement of a metric from a baseline to a candidate, positive where the candidate is better.
+    """A metric's improvement from a baseline to a candidate, positive where the candidate is better.
 
     Args:
         improvement: On all samples.
-        low: Lower bound of its bootstrap interval.
+        low: Its bootstrap interval's lower bound.
         high: Upper bound.
-        confidence: Confidence of the interval, 0 to 1.
+        confidence: The interval's confidence, 0 to 1.
     """
 
     improvement: float
@@ -53,17 +53,17 @@ def compare_predictions(
 ) -> Comparison:
     """Compute a metric's improvement with its paired bootstrap interval (Efron and Tibshirani, 1993, chapter 13).
 
-    Samples, or the groups of a ranking, are drawn with replacement, the same ones for both models; the interval holds
-    the central `confidence` of the improvements. Metrics that are no means, such as `roc_auc`, are computed anew for
-    each resample: 1 to 20 s for 1,000 resamples of some thousand samples.
+    Samples, or a ranking's groups, are drawn with replacement, the same ones for both models; the interval holds the
+    central `confidence` of the improvements. Metrics that are no means, such as `roc_auc`, are computed anew for each
+    resample: 1 to 20 s for 1,000 resamples with some thousand samples.
 
     Args:
         metric: The metric.
-        candidate: Predictions of the candidate.
-        baseline: Predictions of the baseline for the same samples in the same order.
-        confidence: Confidence of the interval, between 0 and 1.
-        resamples: Number of resamples.
-        seed: Seed of the resamples.
+        candidate: The candidate's predictions.
+        baseline: The baseline's predictions for the same samples in the same order.
+        confidence: The interval's confidence, between 0 and 1.
+        resamples: Resample count.
+        seed: Resample seed.
 
     Raises:
         UserError: The predictions are not for the same samples, or the confidence is not between 0 and 1.
@@ -109,5 +109,5 @@ def _draw_predictions(
         try:
             differences[index] = metric(candidate.select(rows)) - metric(baseline.select(rows))
         except UndefinedMetricError:
-            continue  # a resample of one class
+            continue  # a resample with one class
     return differences

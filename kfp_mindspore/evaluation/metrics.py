@@ -1,4 +1,4 @@
-"""The table of metrics: tasks, direction, range and function of each."""
+"""The table of metrics: each metric's tasks, direction, range and function."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ MAXIMUM, MINIMUM = "max", "min"
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of predictions.
+    """A metric on predictions.
 
     A metric has either `compute`, or `per_unit` with an optional `finish`: the metric is then the finished weighted
     mean over samples or groups.
 
     Args:
-        name: Name of the metric.
+        name: Metric name.
         description: One phrase.
         tasks: Tasks that it is defined for.
         higher_is_better: Its direction.
         low: Least possible value; -inf without one.
         high: Greatest possible value; inf without one.
-        compute: Value of the metric.
-        per_unit: Values and weights of the samples, or of the groups of a ranking, each (U,).
-        finish: Function of the weighted mean, such as a square root.
+        compute: Computes the metric value.
+        per_unit: The samples' values and weights, or the values and weights for a ranking's groups, each (U,).
+        finish: Function applied to the weighted mean, such as a square root.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Metric:
     finish: Callable[[float], float] = float
 
     def __call__(self, predictions: Predictions) -> float:
-        """Return the metric of predictions.
+        """Return the metric on predictions.
 
         Raises:
             UserError: The metric is not defined for the task or the samples.
@@ -83,7 +83,7 @@ def get_metric(name: str, task: str = "") -> Metric:
     """Return a metric by name.
 
     Args:
-        name: Name of a metric; `ndcg@5` for another cutoff than 10. Empty for the default metric of the task.
+        name: Metric name; `ndcg@5` for another cutoff than 10. Empty for the task's default metric.
         task: Task that the metric must be defined for; empty for any.
 
     Raises:
@@ -112,10 +112,10 @@ def check_threshold(metric: str, threshold: float | None, *, task: str = "", sub
     """Refuse a threshold that lies outside the metric's range, and a metric that does not exist.
 
     Args:
-        metric: Name of the metric; empty for the default metric of the task.
+        metric: Metric name; empty for the task's default metric.
         threshold: The threshold; None for no gate.
-        task: Task of the dataset; empty where it is not known: one default metric must have the threshold in its range.
-        subject: Name of the step or run in the message.
+        task: The dataset's task; empty where it is not known: one default metric must have the threshold in its range.
+        subject: Step or run name in the message.
 
     Raises:
         ValidationError: The message names metric, range and threshold.
@@ -130,11 +130,11 @@ def check_threshold(metric: str, threshold: float | None, *, task: str = "", sub
 
 
 def is_maximum(metric: str, direction: str = "") -> bool:
-    """Return whether the largest value of a metric is the best.
+    """Return whether a metric's largest value is the best.
 
     Args:
-        metric: Name of the metric.
-        direction: `max` or `min`; empty for that of the metric.
+        metric: Metric name.
+        direction: `max` or `min`; empty for the metric's direction.
 
     Raises:
         UserError: The direction is neither, or empty for a metric that does not exist.
@@ -150,7 +150,7 @@ def is_maximum(metric: str, direction: str = "") -> bool:
 
 
 def compute_metrics(predictions: Predictions) -> dict[str, float]:
-    """Compute all metrics of the predictions' task, NaN where one is not defined for these samples."""
+    """Compute all metrics for the predictions' task, NaN where one is not defined for these samples."""
     found = {}
     for name, metric in METRICS.items():
         if predictions.task in metric.tasks:
@@ -162,7 +162,7 @@ def compute_metrics(predictions: Predictions) -> dict[str, float]:
 
 
 class UndefinedMetricError(UserError):
-    """A metric that is not defined for the given samples, such as ROC-AUC of one class."""
+    """A metric that is not defined for the given samples, such as ROC-AUC with one class."""
 
 
 def _describe_task_mismatch(metric: Metric, task: str) -> str:
@@ -221,7 +221,7 @@ def _compute_r2(predictions: Predictions) -> float:
 
 
 def _compute_roc_auc(predictions: Predictions) -> float:
-    """Return the mean area of one class against the others; classes without or with all samples are not counted."""
+    """Return the mean area for one class against the others; classes without or with all samples are not counted."""
     scores: NDArray[Any]
     if predictions.task == "ranking":
         scores, truth = predictions.values[:, None], (predictions.target > 0)[:, None]
@@ -277,7 +277,7 @@ def _build_ndcg(cutoff: int) -> Metric:
 
 
 def list_groups(predictions: Predictions) -> list[NDArray[np.intp]]:
-    """Return the rows of each group of a ranking; all rows are one group without groups."""
+    """Return each group's rows in a ranking; all rows are one group without groups."""
     if predictions.groups is None:
         return [np.arange(len(predictions))]
     order = np.argsort(predictions.groups, kind="stable")

@@ -1,4 +1,4 @@
-"""Predictions for labelled samples, built from the scores of a network."""
+"""Predictions for labelled samples, built from a network's scores."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Predictions:
     """Predictions for N labelled samples; `build_predictions` makes them.
 
     Args:
-        task: Task of the dataset.
+        task: The dataset's task.
         values: The predictions. classification: class indexes, int32 (N,). multi_label: 0 or 1, int32 (N, K).
             regression: float64 with the target's shape. language_model: ids, int32 (N, L). ranking: scores, float64
             (N,).
         target: What is true, with the shape of `values`.
-        weight: Weight of each sample, float64 (N,). language_model: times the number of its counted tokens.
+        weight: Each sample's weight, float64 (N,). language_model: times its counted tokens.
         probabilities: float64 (N, K) for classification and multi_label, else None.
-        losses: Loss of each sample, float64 (N,): log loss, mean squared error, mean log loss of the tokens; None for
+        losses: Each sample's loss, float64 (N,): log loss, mean squared error, mean log loss over the tokens; None for
             ranking.
-        hits: Fraction of each sample that is correct, float64 (N,): 0 or 1, for a language model the fraction of its
-            tokens; None for regression and ranking.
-        groups: Query of each sample, (N,), or None.
+        hits: Each sample's correct fraction, float64 (N,): 0 or 1, for a language model its tokens' fraction; None for
+            regression and ranking.
+        groups: Each sample's query, (N,), or None.
     """
 
     task: str
@@ -51,17 +51,17 @@ class Predictions:
         return len(self.target)
 
     def select(self, rows: NDArray[np.intp]) -> Predictions:
-        """Return the predictions of some samples, repeated ones included."""
+        """Return the predictions for some samples, repeated ones included."""
         return _combine([self], lambda parts: parts[0][rows])
 
     @classmethod
     def concatenate(cls, parts: Sequence[Predictions]) -> Predictions:
-        """Return the predictions of several sets of samples of one task as one."""
+        """Return the predictions for several sample sets with one task as one."""
         return _combine(parts, np.concatenate)
 
 
 def _combine(parts: Sequence[Predictions], function: Callable[[list[Array]], Array]) -> Predictions:
-    """Return predictions whose arrays are those of a function of the parts' arrays."""
+    """Return predictions whose arrays are computed by a function from the parts' arrays."""
     first = parts[0]
     arrays: dict[str, Any] = {
         field.name: function([getattr(part, field.name) for part in parts])
@@ -80,21 +80,21 @@ def build_predictions(
     groups: Array | None = None,
     labels: Sequence[str] = (),
 ) -> Predictions:
-    """Build the predictions of a task from a network's scores.
+    """Build a task's predictions from a network's scores.
 
-    Scores of classes may be probabilities or logits. Rows that are not negative and sum to 1 are probabilities, others
-    are logits (softmax). Scores of independent labels, and the single score of two classes, are probabilities if all
-    are between 0 and 1, else logits (sigmoid).
+    Class scores may be probabilities or logits. Rows that are not negative and sum to 1 are probabilities, others are
+    logits (softmax). Scores for independent labels, and the single score for two classes, are probabilities if all are
+    between 0 and 1, else logits (sigmoid).
 
     Args:
         task: `classification`, `multi_label`, `regression`, `language_model` or `ranking`.
         scores: classification: (N, K), or (N,) or (N, 1) for two classes. multi_label: (N, K). regression: the target's
-            shape, or with one more dimension of 1. language_model: (N, L, V) or (N·L, V). ranking: (N,) or (N, 1).
+            shape, or with one more dimension, 1. language_model: (N, L, V) or (N·L, V). ranking: (N,) or (N, 1).
         target: classification: class indexes (N,). multi_label: 0 or 1, (N, K). regression: (N,) or (N, K).
             language_model: ids (N, L), those below 0 are not counted. ranking: relevance (N,), larger is better.
-        weight: Weight of each sample, (N,); for a language model also of each token, (N, L). Default 1.
-        groups: Query of each sample, (N,), for ranking.
-        labels: Class names, or the texts of a language model's ids; id 0 is not counted if it is padding.
+        weight: Weight for each sample, (N,); for a language model also for each token, (N, L). Default 1.
+        groups: Each sample's query, (N,), for ranking.
+        labels: Class names, or a language model's id texts; id 0 is not counted if it is padding.
 
     Raises:
         UserError: The task has no predictions, the arrays do not fit together, or a score is NaN or infinite.
@@ -109,7 +109,7 @@ def build_predictions(
     if scores.dtype.kind not in "fiub":
         raise UserError(f"scores: must be numbers, got {scores.dtype}")
     scores = scores.astype(np.float64)
-    # A logit of -inf is a probability of 0.
+    # The logit -inf means probability 0.
     finite = np.isfinite(scores) | (np.isneginf(scores) & (task not in ("regression", "ranking")))
     if not finite.all():
         bad = ~finite.reshape(len(scores), -1).all(axis=1)
@@ -126,7 +126,7 @@ def build_predictions(
 
 
 def has_padding(labels: Sequence[str]) -> bool:
-    """Return whether id 0 of a language model is padding: its text is empty, as in the vocabulary of `Tokenize`."""
+    """Return whether a language model's id 0 is padding: its text is empty, as in `Tokenize`'s vocabulary."""
     return tuple(labels[:1]) == ("",)
 
 
@@ -251,7 +251,7 @@ def _log_loss(probabilities: Floats) -> Floats:
 
 
 def _fit(name: str, array: Array, shape: tuple[int, ...]) -> Array:
-    """Return an array with a shape; a last dimension of 1 is removed or added."""
+    """Return an array with a shape; a last dimension with size 1 is removed or added."""
     if array.shape == shape:
         return array
     if array.shape in ((*shape, 1), shape[:-1] if shape[1:] == (1,) else shape):

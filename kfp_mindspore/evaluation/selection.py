@@ -1,4 +1,4 @@
-"""Active learning: the choice of unlabelled samples whose labels improve a model most."""
+"""Active learning: selection of the unlabelled samples whose labels improve a model most."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_strategy(strategy: str) -> None:
     """Refuse an unknown strategy.
 
     Raises:
-        UserError: It is none of `STRATEGIES`.
+        UserError: The strategy is not in `STRATEGIES`.
     """
     if strategy not in STRATEGIES:
         raise UserError(f"strategy: must be one of {', '.join(STRATEGIES)}, got {strategy!r}")
@@ -31,23 +31,23 @@ def select_samples(
     labelled: NDArray[Any] | None = None,
     seed: int = 42,
 ) -> NDArray[np.intp]:
-    """Return the indexes of the samples to label next.
+    """Return the samples' indexes to label next.
 
-    `entropy` selects the samples with the highest entropy of the predicted classes, `margin` those with the smallest
-    difference between the two highest probabilities (Scheffer et al., 2001). `k_centre` selects greedily the sample
-    that is farthest, by Euclidean distance of its scores, from all labelled and selected ones (Sener and Savarese,
-    2018). `random` is the baseline.
+    `entropy` selects the samples with the highest entropy over predicted classes, `margin` the samples with the
+    smallest difference between the two highest probabilities (Scheffer et al., 2001). `k_centre` selects greedily the
+    sample that is farthest, by Euclidean distance between scores, from all labelled and selected ones (Sener and
+    Savarese, 2018). `random` is the baseline.
 
     Args:
-        scores: Scores of the unlabelled samples, (N, K): probabilities or logits of a classification. For `k_centre`
-            any features, such as the outputs of a hidden layer; for `random` only their number counts.
-        count: Number of samples to select; all of them when there are fewer.
-        strategy: One of `STRATEGIES`.
-        labelled: Scores or features of the labelled samples, (M, K), for `k_centre`.
-        seed: Seed of `random`, and of the order of samples that are equal.
+        scores: The unlabelled samples' scores, (N, K): probabilities or logits for classification. For `k_centre` any
+            features, such as a hidden layer's outputs; for `random` only their count matters.
+        count: Samples to select; all when there are fewer.
+        strategy: A name in `STRATEGIES`.
+        labelled: The labelled samples' scores or features, (M, K), for `k_centre`.
+        seed: Seed for `random`, and for the order among equal samples.
 
     Returns:
-        Indexes into `scores`, best first, int64 of shape (min(count, N),).
+        Indexes into `scores`, best first, int64 with shape (min(count, N),).
 
     Raises:
         UserError: The strategy is unknown, the count is below 1, or the scores do not fit the strategy.
@@ -79,7 +79,7 @@ def select_samples(
 
 
 def _select_centres(points: NDArray[Any], count: int, labelled: NDArray[Any] | None) -> NDArray[np.intp]:
-    """Return the greedy 2-approximation of the k-centre problem; without labelled samples it begins at the mean."""
+    """Return the greedy 2-approximation to the k-centre problem; without labelled samples it begins at the mean."""
     points = points.astype(np.float64)
     centres = points.mean(axis=0, keepdims=True) if labelled is None or not len(labelled) else np.asarray(labelled)
     if centres.shape[1:] != points.shape[1:]:

@@ -1,4 +1,4 @@
-"""Summaries of predictions for reports: confusion matrix, scores by class, calibration, worst samples."""
+"""Prediction summaries for reports: confusion matrix, scores by class, calibration, worst samples."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kfp_mindspore.evaluation.predictions import Floats, Predictions
 
 @dataclass(frozen=True)
 class ClassScores:
-    """Precision and recall of one class; NaN where the denominator is 0.
+    """Precision and recall for one class; NaN where the denominator is 0.
 
     Args:
         label: The class.
-        count: Number of its samples.
-        precision: Fraction of the samples predicted as this class that belong to it.
-        recall: Fraction of its samples that were predicted as this class.
+        count: How many samples it has.
+        precision: Correct fraction among the samples predicted as this class.
+        recall: Fraction among its samples that were predicted as this class.
     """
 
     label: str
@@ -31,12 +31,12 @@ class ClassScores:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Accuracy by confidence, in bins of equal width that have samples.
+    """Accuracy by confidence, in equal-width bins that have samples.
 
     Args:
-        confidence: Mean probability of the predicted class in each bin, float64 (B,).
-        accuracy: Fraction of correct predictions in each bin, float64 (B,).
-        weight: Sum of the samples' weights in each bin, float64 (B,).
+        confidence: The predicted class's mean probability in each bin, float64 (B,).
+        accuracy: Correct predictions' fraction in each bin, float64 (B,).
+        weight: The samples' summed weights in each bin, float64 (B,).
     """
 
     confidence: Floats
@@ -59,11 +59,11 @@ def compute_confusion(predictions: Predictions) -> NDArray[np.int64]:
 
 
 def compute_class_scores(labels: Sequence[str], predictions: Predictions) -> list[ClassScores]:
-    """Compute the precision and recall of each class of a classification, or of each label of a multi-label task.
+    """Compute precision and recall for each class in a classification, or for each label in a multi-label task.
 
     Args:
         labels: K names.
-        predictions: Predictions of K classes or labels.
+        predictions: Predictions for K classes or labels.
     """
     truth, marked = predictions.target, predictions.values
     if predictions.task == "classification":
@@ -79,11 +79,11 @@ def compute_class_scores(labels: Sequence[str], predictions: Predictions) -> lis
 
 
 def compute_calibration(predictions: Predictions, *, bins: int = 10) -> Calibration:
-    """Compute the calibration curve of a classifier (Guo et al., 2017, https://arxiv.org/abs/1706.04599).
+    """Compute a classifier's calibration curve (Guo et al., 2017, https://arxiv.org/abs/1706.04599).
 
     Args:
-        predictions: Predictions of a classification.
-        bins: Number of bins of equal width between 0 and 1.
+        predictions: A classification's predictions.
+        bins: How many equal-width bins between 0 and 1.
 
     Raises:
         UserError: The task is not classification.
@@ -101,7 +101,7 @@ def compute_calibration(predictions: Predictions, *, bins: int = 10) -> Calibrat
 
 
 def list_worst(predictions: Predictions, count: int = 10) -> list[int]:
-    """Return the indexes of the samples with the largest losses, worst first; empty for a ranking."""
+    """Return the samples' indexes with the largest losses, worst first; empty for a ranking."""
     if predictions.losses is None:
         return []
     return [int(row) for row in np.argsort(-predictions.losses, kind="stable")[:count]]

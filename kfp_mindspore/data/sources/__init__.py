@@ -1,1 +1,1 @@
-"""Readers of sources: one module for each format, all of which return a `Source`."""
+"""Source readers: one module for each format; all return a `Source`."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def read_npz(path: Path, request: Request) -> Source:
-    """Read an .npz file of plain arrays; `labels` (or `target`, `label`, `class`) is the target by default.
+    """Read an .npz file with plain arrays; `labels` (or `target`, `label`, `class`) is the target by default.
 
     Raises:
         UserError: It is no such file, or its arrays do not fit together.
@@ -48,7 +48,7 @@ def _to_source(kind: str, where: str, columns: dict[str, NDArray[Any]], request:
 
 
 def convert_array(where: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array of a column's type: texts as `bytes` objects, times as int64.
+    """Return an array with a column's type: texts as `bytes` objects, times as int64.
 
     Raises:
         UserError: It has another type, or no samples' axis.

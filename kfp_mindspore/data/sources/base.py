@@ -20,16 +20,16 @@ TARGETS = ("target", "label", "labels", "class")
 
 @dataclass(frozen=True)
 class Request:
-    """Which fields of a source are needed.
+    """The fields needed from a source.
 
     Args:
         fields: All fields that are needed; None for every field.
         guess_target: Whether the field with a target's name is needed too, since no option names the target.
-        exact: Fields whose dtype is kept: targets, ids, weights, fields of the split, inputs of one field. Readers of
-            tables may read other numbers as float32, since they are stacked in a float32 column.
-        length: Length of the windows of a text file, in characters.
-        text_lines: Whether a line of a text file is a sample, in place of a window.
-        image_size: Height and width of the images of a folder; None for the most frequent size.
+        exact: Fields whose dtype is kept: targets, ids, weights, the split's fields, inputs with one field. Table
+            readers may read other numbers as float32, since they are stacked in a float32 column.
+        length: Length of a text file's windows, in characters.
+        text_lines: Whether a line in a text file is a sample, instead of a window.
+        image_size: Image height and width in a folder; None for the most frequent size.
     """
 
     fields: frozenset[str] | None = None
@@ -42,22 +42,22 @@ class Request:
 
 @dataclass
 class Source:
-    """The fields of a source, and what is known of them without options.
+    """A source's fields, and what is known about them without options.
 
     Args:
-        format: Name of the format, such as `CSV`.
+        format: Format name, such as `CSV`.
         where: File and format, for messages, such as `data.csv (CSV)`.
-        columns: Arrays of shape (N, …) by field; texts and files as `bytes` objects, times as int64 (seconds, or the
-            unit of the source). Missing numbers are NaN.
+        columns: Arrays with shape (N, …) by field; texts and files as `bytes` objects, times as int64 (seconds, or the
+            source's unit). Missing numbers are NaN.
         target: Fields that are the target when no option names one.
-        labels: Class names of an integer target or label names; () when they are the values themselves.
+        labels: Class names for an integer target or label names; () when they are the values themselves.
         task: The task, where the format has only one.
         splits: int8 index into SPLITS a sample; None when the source is not split.
-        steps: Preprocessing that the format needs, such as the decoding of images.
-        times: Fields of times, which are no feature by default.
+        steps: Preprocessing that the format needs, such as image decoding.
+        times: Time fields, which are no feature by default.
         is_table: Whether the numbers are standardised by default.
-        missing: Number of missing values by field; fields without any may be left out.
-        integers: Fields of integers that were read as float32.
+        missing: Missing value count by field; fields without missing values may be omitted.
+        integers: Integer fields that were read as float32.
     """
 
     format: str
@@ -78,18 +78,18 @@ class Source:
 
 
 def guess_target(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the field with one of the names in `TARGETS`; () when there is none or more than one."""
+    """Return the field with a name in `TARGETS`; () when there is none or more than one."""
     found = tuple(name for name in names if name.lower() in TARGETS)
     return found if len(found) == 1 else ()
 
 
 def select_fields(where: str, request: Request, found: Sequence[str]) -> list[str]:
-    """Return the fields that are needed, in the order of the source.
+    """Return the fields that are needed, in source order.
 
     Args:
         where: File and format, for the message.
         request: The needed fields.
-        found: The fields of the source.
+        found: The source fields.
 
     Raises:
         UserError: A field is missing.
@@ -118,7 +118,7 @@ def import_pyarrow() -> Any:
 
 
 def to_objects(values: Sequence[bytes]) -> NDArray[Any]:
-    """Return a one-dimensional array of `bytes` objects."""
+    """Return a one-dimensional array with `bytes` objects."""
     import numpy as np
 
     array = np.empty(len(values), object)

