@@ -16,7 +16,7 @@ from mindsporeserver.workers import WorkerLink, run_workers
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse the command line and serve; return the exit code, 2 for a mistake of the user."""
+    """Parse the command line and serve; return the exit code, 2 for a user mistake."""
     argv = sys.argv[1:] if argv is None else list(argv)
     # Errors only: MindSpore logs warnings about the graph at every start.
     os.environ.setdefault(LOG_LEVEL_VARIABLE, "3")
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         link = WorkerLink.from_environment()
         if link is None and options.workers > 1:
             return _run_workers(argv, options)
-        # Imports MindSpore, which the parent of workers does without.
+        # Imports MindSpore, which the workers' parent does without.
         from mindsporeserver.main import run_server
 
         run_server(options, link)

@@ -1,4 +1,4 @@
-"""Access control: the bearer tokens of a file, and routes that only the management port answers."""
+"""Access control: a file's bearer tokens, and routes that only the management port answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HINT = "Write one token a line, several during a rotation, such as: openssl ran
 
 
 class Needs(enum.Flag):
-    """Requirements of a route or method."""
+    """A route's or method's requirements."""
 
     NOTHING = 0
     TOKEN = enum.auto()
@@ -34,7 +34,7 @@ class Needs(enum.Flag):
 class TokenFile:
     """The accepted tokens, one a line, read again when the file changes.
 
-    A file that cannot be read any more, or holds no token, accepts nobody: an emptied file revokes all tokens.
+    A file that cannot be read any more, or holds no token, accepts no token: an emptied file revokes all tokens.
 
     Args:
         path: The file.
@@ -50,11 +50,11 @@ class TokenFile:
         self._digests = _read_digests(path)
 
     def accepts(self, authorization: bytes) -> bool:
-        """Return whether the value of an Authorization header has one of the tokens."""
+        """Return whether the value of an Authorization header contains a valid token."""
         self._refresh()
         scheme, _, token = authorization.partition(b" ")
         digest = hashlib.sha256(token.strip()).digest()
-        # All are compared, each in constant time: the duration says nothing about a token.
+        # All are compared, each in constant time: the duration reveals nothing about a token.
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         return scheme.lower() == b"bearer" and any(matches)
 
@@ -77,11 +77,11 @@ class TokenFile:
 
 
 class Access:
-    """The access rules of a port.
+    """A port's access rules.
 
     Args:
         tokens: The accepted tokens; None requires none.
-        management_port: Port that answers routes with `Needs.MANAGEMENT` in place of this one; None for this one.
+        management_port: Port that answers routes with `Needs.MANAGEMENT` instead of this one; None for this one.
     """
 
     def __init__(self, tokens: TokenFile | None = None, management_port: int | None = None) -> None:
@@ -92,8 +92,8 @@ class Access:
         """Refuse a request without the right to a route.
 
         Args:
-            needs: Requirements of the route.
-            authorization: Value of the Authorization header; None without it.
+            needs: The route's requirements.
+            authorization: The Authorization header's value; None without it.
 
         Raises:
             ManagementPortError: The route is answered on the management port only.

@@ -41,7 +41,7 @@ _JSON = (b"content-type", b"application/json")
 _BINARY = (b"content-type", b"application/octet-stream")
 _CLOSE = (b"connection", b"close")
 _RETRY = (b"retry-after", b"1")
-# Headers of refusals by status.
+# Refusal headers by status.
 _REFUSAL_HEADERS: dict[int, Headers] = {503: [_RETRY], 401: [(b"www-authenticate", b"Bearer")]}
 _JSON_LENGTH = b"inference-header-content-length"
 _TIMEOUT = b"x-envoy-expected-rq-timeout-ms"
@@ -57,7 +57,7 @@ _READ = frozenset(
         b"expect",
     }
 )
-# Size of a body above which it is decoded in a thread instead of blocking the event loop.
+# Body size above which it is decoded in a thread instead of blocking the event loop.
 _LARGE = 256 << 10
 
 
@@ -81,12 +81,12 @@ class _Request(NamedTuple):
 
 
 class Application:
-    """HTTP application of a server process.
+    """A server process's HTTP application.
 
     Args:
         state: State shared with gRPC.
         limits: See `RequestLimits`.
-        access: Access rules of the port; default none.
+        access: The port's access rules; default none.
     """
 
     def __init__(self, state: ServerState, limits: RequestLimits, access: Access | None = None) -> None:
@@ -130,7 +130,7 @@ class Application:
             # The model cannot be loaded: 503, as in kserve for a model that is not ready.
             status, message = (404 if isinstance(error, NotFoundError) else 503), error.message
         except asyncio.CancelledError:
-            # The grace period of the shutdown is over.
+            # The shutdown's grace period is over.
             status, message = 503, ShuttingDownError().message
         except Exception as error:
             logger.exception("%s failed", request.scope["path"])
@@ -170,7 +170,7 @@ class Application:
                 answer = self._answer_v1 if protocol == "v1" else self._answer_v2
                 content = await answer(model, body, headers, scope["headers"], deadline, record, reply)
         except asyncio.CancelledError:
-            # The client has disconnected, or the grace period of the shutdown is over.
+            # The client has disconnected, or the shutdown's grace period is over.
             gone = connection is not None and connection.is_lost
             error: RequestError = ClientGoneError() if gone else ShuttingDownError()
         except RequestError as refused:
@@ -179,7 +179,7 @@ class Application:
             logger.exception("%s failed", scope["path"])
             error = InternalError(crash)
         else:
-            # The span of the request ends with the response.
+            # The request ends' span with the response.
             record.finish()
             await self._send(send, 200, content, reply)
             return
@@ -252,8 +252,8 @@ class Application:
     ) -> None:
         """Refuse a request whose body may still be arriving.
 
-        The response is written first and completed when the rest of the body has been discarded: a connection closed
-        with unread data is reset, and a client that sends everything before it reads would lose the response.
+        The response is written first and completed once the remaining body has been discarded: a connection closed with
+        unread data is reset, and a client that sends everything before it reads would lose the response.
         """
         body = orjson.dumps({"error": message})
         if receive.is_complete:
@@ -364,7 +364,7 @@ def _get_header(scope: Scope, name: bytes) -> bytes | None:
 _Handler = Callable[[Application, _Request], Awaitable[Reply | None]]
 _NAME = r"(?P<name>[^/]+)"
 _VERSION = r"(/versions/(?P<version>[^/]+))?"
-# Health, of the server and of its models, and metrics need no token: probes and Prometheus have none.
+# Server health, model health and metrics need no token: probes and Prometheus have none.
 _ROUTES: tuple[tuple[tuple[str, ...], re.Pattern[str], _Handler, Needs], ...] = tuple(
     (methods, re.compile(pattern), handler, needs)
     for methods, pattern, handler, needs in (

@@ -1,4 +1,4 @@
-"""Request bodies, read within limits of size, time and total memory, and inflated when they are compressed."""
+"""Request bodies, read within limits on size, time and total memory, and inflated when they are compressed."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from mindsporeserver.errors import ClientGoneError, DeadlineExceededError, Inval
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 
-# Time and bytes for the rest of a body whose request is refused, so that the client can read the response.
+# Time and bytes for the remaining body in a refused request, so that the client can read the response.
 _DISCARD_SECONDS = 5.0
 _DISCARD_BYTES = 64 << 20
-# Most members of a gzip body: bgzip writes one per 64 KiB, and each costs as much as 50 KiB of data.
+# Most members in a gzip body: bgzip writes one per 64 KiB, and each costs as much as 50 KiB of data.
 _MAX_MEMBERS = 1024
 # What one call in a thread inflates; cancellation and deadline take effect between two calls.
 _INPUT_BYTES, _OUTPUT_BYTES = 64 << 10, 1 << 20
 
 
 class Receiver:
-    """The `receive` of an ASGI request, with whether its body has been received to the end."""
+    """An ASGI request's `receive`, with whether its body has been received to the end."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -42,11 +42,11 @@ class Receiver:
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """Limits of a request.
+    """Request limits.
 
     Args:
-        max_bytes: Most bytes of a body, also once inflated.
-        max_buffered_bytes: Most bytes of all bodies that are read or computed; over it requests are refused.
+        max_bytes: Most bytes in a body, also once inflated.
+        max_buffered_bytes: Most bytes in all bodies that are read or computed; over it requests are refused.
         body_seconds: How long a body may take to arrive.
         timeout_seconds: How long a request may wait for the graph; 0 for no limit.
     """
@@ -58,7 +58,7 @@ class RequestLimits:
 
 
 class BodyReader:
-    """Reads the bodies of one process.
+    """Reads one process's bodies.
 
     Args:
         limits: See `RequestLimits`.
@@ -67,7 +67,7 @@ class BodyReader:
     def __init__(self, limits: RequestLimits) -> None:
         self._limits = limits
         self.buffered_bytes = 0
-        # Of its own: in asyncio's default pool, metrics would wait for the bodies of all clients.
+        # A separate pool: in asyncio's default pool, metrics would wait for all clients' bodies.
         self._inflating = ThreadPoolExecutor(os.cpu_count(), "inflate")
 
     async def read(self, receive: Receiver) -> bytes:
@@ -93,7 +93,7 @@ class BodyReader:
 
         Args:
             body: What `read` returned.
-            encoding: The value of Content-Encoding.
+            encoding: The Content-Encoding value.
             deadline: `time.monotonic()` after which the request is refused.
 
         Raises:
@@ -127,11 +127,11 @@ class BodyReader:
         return b"".join(pieces)
 
     def release(self, size: int) -> None:
-        """Stop counting a body of `size` bytes."""
+        """Stop counting a body with `size` bytes."""
         self.buffered_bytes -= size
 
     async def discard(self, receive: Receiver) -> None:
-        """Read the rest of a refused body, for 5 s and 64 MiB at most."""
+        """Read a refused body's rest, for 5 s and 64 MiB at most."""
         if receive.is_complete:
             return
         with contextlib.suppress(asyncio.TimeoutError):
@@ -182,13 +182,13 @@ class _Inflater:
         self.is_complete = not body
 
     def read(self) -> bytes:
-        """Return the next piece; empty at the end of a member.
+        """Return the next piece; empty at a member's end.
 
         Raises:
             zlib.error: The data is damaged or incomplete.
             InvalidRequestError: There are too many members.
         """
-        # zlib copies what it has not consumed: of a piece, not of the whole rest.
+        # zlib copies what it has not consumed: from a piece, not from the whole rest.
         source = self._body[self._position : self._position + _INPUT_BYTES]
         member = self._member
         piece = member.decompress(source, _OUTPUT_BYTES)

@@ -1,6 +1,6 @@
 """uvicorn's HTTP/1.1 connection with limits on incomplete requests, half-closed clients and cancellation.
 
-uvicorn 0.54 documents no protocol class. Of HttpToolsProtocol this module, and no other, uses the callbacks, `headers`,
+uvicorn 0.54 documents no protocol class. This module, and no other, uses HttpToolsProtocol's callbacks, `headers`,
 `url`, `parser`, `flow`, `pipeline`, `server_state` and `cycle` with its `transport`, `keep_alive`, `more_body`,
 `disconnected`, `message_event`, `response_started` and `response_complete`.
 """
@@ -15,18 +15,18 @@ from typing import Any
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-# Key of the connection in the `extensions` of an ASGI scope.
+# Connection key in an ASGI scope's `extensions`.
 EXTENSION = "mindsporeserver.connection"
 
 _PROBE_SECONDS = 0.05
 
 
-# The first bytes of every response of uvicorn.
+# The first bytes in every uvicorn response.
 _RESPONSE_BEGIN = b"HTTP/1.1 "
 
 
 class _BegunResponse:
-    """The transport of a response whose first bytes are sent."""
+    """The transport for a response whose first bytes are sent."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -40,23 +40,23 @@ class _BegunResponse:
 
 
 class _RefusedError(Exception):
-    """Ends the parsing of a request whose refusal is set already."""
+    """Stops parsing a request whose refusal is already set."""
 
 
 class Connection(HttpToolsProtocol):  # type: ignore[misc]
-    """An HTTP connection that bounds the size and the duration of everything that precedes a body.
+    """An HTTP connection that bounds size and duration for everything before a body.
 
     An ASGI application finds it in its scope's extensions and sets `task` to the task that is to be cancelled when the
     client disconnects: ASGI's own event is seen only by a second task per request.
     """
 
-    # nginx accepts 4 × 8 KiB of headers and waits 60 s for them.
+    # nginx accepts 4 × 8 KiB in headers and waits 60 s for them.
     max_header_bytes = 64 << 10
     header_seconds = 30.0
     # Time and bytes that a refused client may go on sending: closing earlier resets the connection, and a reset
     # discards a response that the client has not read yet (RFC 9112, section 9.6).
     linger_seconds = 5.0
-    # Time for the first request of a new connection, and for a further one of an idle connection, at a shutdown.
+    # Time for the first request on a new connection, and for a further one on an idle connection, at a shutdown.
     first_seconds = 5.0
     next_seconds = 1.0
     linger_bytes = 64 << 20
@@ -65,15 +65,15 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         super().__init__(*arguments, **options)
         self.task: asyncio.Task[Any] | None = None
         self.is_lost = False
-        # Bytes since the last complete header block or piece of a body: the parser buffers incomplete ones.
+        # Bytes since the last complete header block or body piece: the parser buffers incomplete ones.
         self._incomplete_bytes = 0
-        # Event loop time at which the headers of the next request are due; None while a request is handled.
+        # Event loop time at which the next request's headers are due; None while a request is handled.
         self._headers_due: float | None = None
         self._refusal: tuple[int, str] | None = None
         self._refused_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Start the timeout of the first request."""
+        """Start the first request's timeout."""
         super().connection_made(transport)
         self._headers_due = self.loop.time() + self.header_seconds
 
@@ -91,7 +91,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             return None
         cycle.keep_alive = False
         if not cycle.response_started and not self.pipeline:
-            # A closed socket answers data with a reset, a half-closed client reads the begin of its response.
+            # A closed socket answers data with a reset, a half-closed client reads its response's beginning.
             self.transport.write(_RESPONSE_BEGIN)
             cycle.transport = _BegunResponse(self.transport)
             self._check_peer()
@@ -113,7 +113,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             self._headers_due = self.loop.time() + self.header_seconds
 
     def on_message_begin(self) -> None:
-        """Start the timeout of the headers."""
+        """Start the header timeout."""
         super().on_message_begin()
         self._headers_due = self.loop.time() + self.header_seconds
 
@@ -135,7 +135,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Hand a piece of the body on; the application limits bodies."""
+        """Pass a body piece on; the application limits bodies."""
         self._incomplete_bytes = 0
         super().on_body(body)
 
@@ -155,7 +155,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             self._headers_due = self.loop.time() + (self.first_seconds if self.cycle is None else self.next_seconds)
 
     def close_if_late(self) -> None:
-        """Close the connection when the headers of its next request are overdue."""
+        """Close the connection when its next request's headers are overdue."""
         if self._headers_due is None or self.loop.time() < self._headers_due or self.transport.is_closing():
             return
         if self._incomplete_bytes:
@@ -164,7 +164,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             self.transport.close()
 
     def refuse(self, status: int, message: str) -> None:
-        """Write an error as the last response of the connection, and ignore all that follows.
+        """Write an error as the connection's last response, and ignore all that follows.
 
         Args:
             status: The HTTP status.

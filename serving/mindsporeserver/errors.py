@@ -1,10 +1,10 @@
-"""Exceptions of failed requests, each with its HTTP status and gRPC code."""
+"""Exceptions for failed requests, each with its HTTP status and gRPC code."""
 
 from __future__ import annotations
 
 
 class RequestError(Exception):
-    """Base class of failed requests.
+    """Base class for failed requests.
 
     Args:
         message: Message for the client: the field, the expected and the found value.
@@ -73,9 +73,9 @@ class OverloadedError(RequestError):
     """The queue is full.
 
     Args:
-        count: Number of queued items.
-        limit: Maximum number of queued items.
-        what: Name of the counted items.
+        count: Queued item count.
+        limit: Maximum queued item count.
+        what: The counted items' name.
     """
 
     status = 503
@@ -87,7 +87,7 @@ class OverloadedError(RequestError):
 
 
 class DeadlineExceededError(RequestError):
-    """The deadline of the client or the server passed before the request was computed."""
+    """The client's or the server's deadline passed before the request was computed."""
 
     status = 503
     code = "DEADLINE_EXCEEDED"
@@ -109,7 +109,7 @@ class ClientGoneError(RequestError):
 
 
 class ShuttingDownError(RequestError):
-    """The grace period of the shutdown ended before the request was computed."""
+    """The shutdown ended's grace period before the request was computed."""
 
     status = 503
     code = "UNAVAILABLE"
@@ -120,7 +120,7 @@ class ShuttingDownError(RequestError):
 
 
 class InternalError(RequestError):
-    """Defect of this server.
+    """Defect in this server.
 
     Args:
         error: The exception; the message has its type only, the log its trace.
@@ -131,7 +131,7 @@ class InternalError(RequestError):
 
 
 class FixedModelsError(RequestError):
-    """Load or unload of a model on a server with several worker processes."""
+    """Attempt to load or unload a model on a server with several worker processes."""
 
     status = 409
     code = "FAILED_PRECONDITION"
@@ -175,7 +175,7 @@ class ManagementPortError(RequestError):
 
 
 class UnsupportedError(RequestError):
-    """Unsupported part of the protocol."""
+    """Unsupported protocol feature."""
 
     status = 501
     code = "UNIMPLEMENTED"
@@ -194,5 +194,5 @@ class GraphError(RequestError):
 
 
 def shorten_text(text: str, limit: int = 200) -> str:
-    """Truncate a text of a client for a message."""
+    """Truncate a client's text for a message."""
     return text if len(text) <= limit else f"{text[:limit]}…"

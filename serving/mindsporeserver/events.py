@@ -18,16 +18,16 @@ def is_event(headers: Mapping[bytes, bytes]) -> bool:
     """Return whether a request is a CloudEvent, binary (`ce-` headers) or structured.
 
     Args:
-        headers: At least `ce-id` and `content-type` of the request, where it has them.
+        headers: At least the request's `ce-id` and `content-type`, where present.
     """
     return b"ce-id" in headers or headers.get(b"content-type", b"").startswith(STRUCTURED.encode())
 
 
 class Event:
-    """The event of a request.
+    """A request's event.
 
     Args:
-        headers: All headers of the request.
+        headers: All request headers.
         body: Its body.
 
     Raises:
@@ -35,13 +35,13 @@ class Event:
     """
 
     def __init__(self, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        # An import of 0.1 s that other servers do without.
+        # A 0.1 s import that other servers do without.
         from cloudevents.exceptions import GenericException
         from cloudevents.http import from_http
 
         texts = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
         self._is_binary = "ce-id" in texts
-        # The library reads the keys of any JSON value.
+        # The library reads any JSON value's keys.
         if texts.get("content-type", "").startswith(STRUCTURED) and not isinstance(parse_json(body), dict):
             raise InvalidRequestError("body: not a valid CloudEvent: must be a JSON object")
         try:
@@ -52,7 +52,7 @@ class Event:
         self.payload: Any = event.get_data()
 
     def encode(self, model: str, content: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
-        """Return headers and body of the response event.
+        """Return the response event's headers and body.
 
         Args:
             model: The model's name, in the event's source.

@@ -49,7 +49,7 @@ _CONTENTS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
-# As the routes of HTTP: health needs no token.
+# As the HTTP routes: health needs no token.
 _NEEDS = {
     **dict.fromkeys(("ServerLive", "ServerReady", "ModelReady"), Needs.NOTHING),
     **dict.fromkeys(
@@ -71,12 +71,12 @@ _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class InferenceService:
-    """The methods of `inference.GRPCInferenceService`.
+    """`inference.GRPCInferenceService` methods.
 
     Args:
         state: What is served.
         timeout_seconds: How long a request may wait for the graph; 0 for no limit.
-        access: Access rules of the port; default none.
+        access: The port's access rules; default none.
     """
 
     def __init__(self, state: ServerState, timeout_seconds: float = 0.0, access: Access | None = None) -> None:
@@ -114,7 +114,7 @@ class InferenceService:
             await asyncio.wait(self._calls, timeout=1.0)
 
     def build_handlers(self) -> grpc.GenericRpcHandler:
-        """Return the handlers of all methods; bytes that are no message are answered with INVALID_ARGUMENT."""
+        """Return the handlers for all methods; bytes that are no message are answered with INVALID_ARGUMENT."""
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(
                 self._wrap(getattr(self, name), request, _NEEDS.get(name, Needs.TOKEN)),
@@ -154,7 +154,7 @@ class InferenceService:
         return handle
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:
-        """Compute the outputs of a request; they have the form of the inputs, FP16 is always raw."""
+        """Compute a request's outputs; they have the inputs' form, FP16 is always raw."""
         telemetry, started = self._state.telemetry, time.monotonic()
         try:
             model = self._state.repository.get_model(request.model_name, request.model_version)
@@ -194,15 +194,15 @@ class InferenceService:
         return pb.ServerLiveResponse(live=self._state.is_alive())
 
     async def ServerReady(self, request: Any, context: Any) -> Any:
-        """Return whether the models of the start are loaded."""
+        """Return whether the startup models are loaded."""
         return pb.ServerReadyResponse(ready=self._state.is_ready())
 
     async def ServerMetadata(self, request: Any, context: Any) -> Any:
-        """Return name, version and extensions of the server."""
+        """Return the server's name, version and extensions."""
         return pb.ServerMetadataResponse(**self._state.describe())
 
     async def ModelReady(self, request: Any, context: Any) -> Any:
-        """Return whether a model, or a version of it, is served."""
+        """Return whether a model, or one version, is served."""
         model = self._state.repository.get_model(request.name, request.version)
         return pb.ModelReadyResponse(ready=model.ready)
 
@@ -231,14 +231,14 @@ class InferenceService:
         return triton.encode_config(self._state.repository.get_model(request.name, request.version))
 
     async def ModelStatistics(self, request: Any, context: Any) -> Any:
-        """Return the totals of a model, or of each model without a name."""
+        """Return a model's totals, or each model's without a name."""
         repository = self._state.repository
         names = [request.name] if request.name else list(repository.models)
         return triton.encode_statistics([repository.get_model(name, request.version) for name in names])
 
 
 class HealthService:
-    """`grpc.health.v1`: NOT_SERVING until the models are loaded, and from the begin of a shutdown."""
+    """`grpc.health.v1`: NOT_SERVING until the models are loaded, and again once a shutdown begins."""
 
     def __init__(self) -> None:
         self._servicer = health.aio.HealthServicer()
@@ -249,13 +249,13 @@ class HealthService:
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
     async def set_serving(self, is_serving: bool) -> None:
-        """Set the status of the server and of the inference service."""
+        """Set the server's and the inference service's status."""
         for service in (health.OVERALL_HEALTH, _SERVICE.full_name):
             await self._servicer.set(service, _SERVING if is_serving else _NOT_SERVING)
 
 
 def decode(request: Any, readers: Mapping[str, InputReader]) -> Arrays:
-    """Read the inputs of a ModelInferRequest, raw or typed.
+    """Read a ModelInferRequest's inputs, raw or typed.
 
     Raises:
         InvalidRequestError: Naming the input, what was expected and what was found.
@@ -294,7 +294,7 @@ def encode(request: Any, outputs: Arrays, names: tuple[str, ...], model: MindSpo
     Args:
         request: The request.
         outputs: By name.
-        names: Which of them are sent.
+        names: Which outputs are sent.
         model: What computed them.
     """
     response = pb.ModelInferResponse(model_name=model.name, model_version=model.version, id=request.id)

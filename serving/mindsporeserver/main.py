@@ -38,7 +38,7 @@ def run_server(options: Options, link: WorkerLink | None) -> None:
 
     Args:
         options: The command line.
-        link: The connection to the parent when this is one of several workers, else None.
+        link: The connection to the parent when this is one among several workers, else None.
 
     Raises:
         UserError: A flag, a model or a port cannot be used.
@@ -59,7 +59,7 @@ def run_server(options: Options, link: WorkerLink | None) -> None:
     # longer than it computed.
     sys.setswitchinterval(_SWITCH_SECONDS)
     metrics, graphs = Metrics(), InferenceExecutor()
-    # As many transforms at once as there are cores: one of them may decode hundreds of megabytes.
+    # As many transforms at once as there are cores: each may decode hundreds of megabytes.
     code = TransformExecutor(os.cpu_count() or 1, options.transform_timeout)
 
     def open_model(name: str, bundle: ModelBundle, version: str) -> MindSporeModel:

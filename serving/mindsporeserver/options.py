@@ -1,4 +1,4 @@
-"""Command-line flags: those of kserve.ModelServer, under the same names, and those of this server."""
+"""Command-line flags: kserve.ModelServer's, under the same names, and this server's own."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _REFUSED = {
 
 @dataclass(frozen=True)
 class Options:
-    """Validated command line; the help of each flag describes it.
+    """Validated command line; each flag's help describes it.
 
     Args:
         model_dirs: Directory or URI by model name.
@@ -89,7 +89,7 @@ class Options:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all flags."""
+    """Return the parser for all flags."""
     parser = argparse.ArgumentParser("python -m mindsporeserver", allow_abbrev=False)
     _add_kserve_arguments(parser)
     add_arguments(parser)
@@ -134,7 +134,7 @@ def _add_kserve_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of this server."""
+    """Add this server's flags."""
     add = parser.add_argument_group("MindSpore").add_argument
     add("--host", default="0.0.0.0", help="Listen address.")
     add(
@@ -229,7 +229,7 @@ def read_options(arguments: argparse.Namespace) -> Options:
 
     Raises:
         ValidationError: A flag is invalid; the message names each.
-        UserError: Two values of `--model_dir` have the same model name.
+        UserError: Two `--model_dir` values have the same model name.
     """
     found: dict[str, Any] = vars(arguments)
     errors = []
@@ -286,10 +286,10 @@ def _read_model_dirs(values: list[str], model_name: str) -> dict[str, str]:
     models: dict[str, str] = {}
     for value in values:
         name, separator, path = value.partition("=")
-        # A URI may contain = in its query, a path in the names of its directories.
+        # A URI may contain = in its query, a path in its directories' names.
         if not separator or "/" in name or not name:
             name, path = model_name, value
-        # KServe appends the flags of a service to those of the runtime, which has the default.
+        # KServe appends a service's flags to the runtime's, which has the default.
         if models.get(name, DEFAULT_MODEL_DIR) != DEFAULT_MODEL_DIR:
             raise UserError(
                 f"--model_dir: {name!r} has two directories: {models[name]} and {path}",

@@ -20,11 +20,11 @@ def bind_port(flag: str, host: str, port: int, *, shared: bool = False) -> socke
     """Return a bound socket that does not listen yet.
 
     Args:
-        flag: The flag of the port, for messages.
+        flag: The port's flag, for messages.
         host: Address, or name, to listen on; one with a colon is IPv6.
         port: The port.
-        shared: Whether other processes of this server bind the same port (SO_REUSEPORT); it is protected from other
-            servers while one of them listens.
+        shared: Whether this server's other processes bind the same port (SO_REUSEPORT); it is protected from other
+            servers while one listens.
 
     Raises:
         UserError: The port cannot be used.
@@ -32,8 +32,8 @@ def bind_port(flag: str, host: str, port: int, *, shared: bool = False) -> socke
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with contextlib.ExitStack() as stack:
         bound = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
-        # In both modes: a connection in TIME_WAIT keeps the options of its listener, and only an option that both have
-        # lets the next server bind, with as many workers or another number.
+        # In both modes: a connection in TIME_WAIT keeps its listener's options, and only an option that both have lets
+        # the next server bind, with as many workers or another number.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -51,7 +51,7 @@ def bind_port(flag: str, host: str, port: int, *, shared: bool = False) -> socke
 
 
 def stop_handshakes(listener: socket.socket) -> None:
-    """Ignore further clients of a listening socket; connections in its queue, or about to be, can be accepted.
+    """Ignore further clients on a listening socket; connections in its queue, or about to be, can be accepted.
 
     Without it, each connection that is established between the last `accept` and `close` is reset with its request.
     Linux only: elsewhere such connections are lost.

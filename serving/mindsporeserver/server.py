@@ -1,4 +1,4 @@
-"""Server process: HTTP and gRPC in one event loop, loading of models, and graceful shutdown."""
+"""Server process: HTTP and gRPC in one event loop, model loading, and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 _EXPIRE_SECONDS = 0.2
 # Time for connections in the listener's queue, and handshakes in progress, before it is closed. In several turns: after
-# a pause of the whole process a timer that has expired runs before sockets are polled.
+# the whole process was paused a timer that has expired runs before sockets are polled.
 _SETTLE_TURNS, _SETTLE_SECONDS = 10, 0.02
 # Time in which gRPC clients end up waiting for a held call, and in which they receive GOAWAY before it ends: grpc ends
 # calls that reach a stopped server with CANCELLED, which clients do not retry.
@@ -42,22 +42,22 @@ _GOAWAY_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Options of a server process.
+    """A server process's options.
 
     Args:
-        host: Address of the gRPC port.
+        host: The gRPC port's address.
         http_socket: Socket bound to the HTTP port.
         grpc_port: gRPC port; None to disable gRPC.
-        http_tls: Certificates of HTTP; None for plain text.
-        grpc_tls: Certificates of gRPC; None for plain text.
-        limits: Limits of requests.
-        max_send_bytes: Maximum size of a gRPC response; -1 for no limit.
-        max_receive_bytes: Maximum size of a gRPC request; None for the limit of HTTP bodies.
+        http_tls: HTTP certificates; None for plain text.
+        grpc_tls: gRPC certificates; None for plain text.
+        limits: Request limits.
+        max_send_bytes: A gRPC response's maximum size; -1 for no limit.
+        max_receive_bytes: A gRPC request's maximum size; None for the HTTP body limit.
         event_loop: auto, uvloop or asyncio.
         keep_alive_seconds: Seconds before an idle HTTP connection is closed.
         drain_seconds: Seconds after SIGTERM for which new connections are accepted.
         grace_period: Seconds for accepted requests to finish after that.
-        watch_seconds: Poll interval of the models' files; 0 disables reloading.
+        watch_seconds: Poll interval for the models' files; 0 disables reloading.
         tokens: Accepted bearer tokens; None requires none.
         management_socket: Socket bound to the management port; None without one.
     """
@@ -80,7 +80,7 @@ class ServerOptions:
 
     @property
     def access(self) -> Access:
-        """Access rules of the public ports."""
+        """The public ports' access rules."""
         managed = self.management_socket
         return Access(self.tokens, None if managed is None else managed.getsockname()[1])
 
@@ -99,7 +99,7 @@ class Server:
     Args:
         state: State shared by HTTP and gRPC.
         options: See `ServerOptions`.
-        link: Connection to the parent of several workers; None for a single process.
+        link: A worker's connection to the parent; None for a single process.
     """
 
     def __init__(self, state: ServerState, options: ServerOptions, link: WorkerLink | None = None) -> None:
@@ -148,7 +148,7 @@ class Server:
             await self._ending.wait()
             await self._drain(serving, rpc)
             if managing is not None:
-                # The last to end, so that metrics of the drain are scraped.
+                # The last to end, so that drain metrics are scraped.
                 self._management.should_exit = True
                 await managing
         for task in (loading, expiring):
@@ -181,7 +181,7 @@ class Server:
         repository, seconds = self._state.repository, self._options.watch_seconds
         watcher = ModelWatcher(repository, seconds) if seconds > 0 else None
         await repository.load_all()
-        # A full collection of these objects would delay requests by 0.1 s.
+        # A full collection over these objects would delay requests by 0.1 s.
         gc.collect()
         gc.freeze()
         await self._health.set_serving(True)
@@ -193,7 +193,7 @@ class Server:
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(_EXPIRE_SECONDS)
-            # After a pause of the whole process, requests that have arrived are read before their time is over.
+            # After the whole process was paused, requests that have arrived are read before their time is over.
             await asyncio.sleep(_SETTLE_SECONDS)
             self._state.repository.expire()
             for server in (self._http, self._management):

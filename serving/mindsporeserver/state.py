@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from mindsporeserver.telemetry import Telemetry
 
 NAME = "mindsporeserver"
-# The last one is kserve's name of the model repository extension.
+# The last one is kserve's name for the model repository extension.
 EXTENSIONS = ("binary_tensor_data", "model_repository", "model_repository_extension")
 
 
 class ServerState:
-    """State of a server process.
+    """A server process's state.
 
     Args:
         repository: The served models.
-        graphs: The executor thread of the graphs.
-        metrics: Metrics of the process.
+        graphs: The graphs' executor thread.
+        metrics: Process metrics.
         telemetry: Records requests.
         is_fixed: Whether load and unload are refused because other processes serve the same models.
     """
@@ -63,7 +63,7 @@ class ServerState:
         return {"name": NAME, "version": get_version(), "extensions": list(EXTENSIONS)}
 
     def describe_model(self, name: str, version: str = "") -> dict[str, Any]:
-        """Return V2's metadata of a model or of one of its versions.
+        """Return V2's metadata for a model or model version.
 
         Raises:
             UnknownModelError: It is not served.
@@ -78,7 +78,7 @@ class ServerState:
         """Load or reload a model.
 
         Raises:
-            FixedModelsError: The models of this server are fixed.
+            FixedModelsError: This server's models are fixed.
             KfpMindSporeError: It cannot be loaded.
         """
         self._require_changeable()
@@ -88,7 +88,7 @@ class ServerState:
         """Unload a model.
 
         Raises:
-            FixedModelsError: The models of this server are fixed.
+            FixedModelsError: This server's models are fixed.
             NotFoundError: It is not served.
         """
         self._require_changeable()
@@ -100,7 +100,7 @@ class ServerState:
 
 
 def get_version() -> str:
-    """Return the version of this package; empty when it is not installed."""
+    """Return this package's version; empty when it is not installed."""
     try:
         return version("kfp-mindspore")
     except PackageNotFoundError:
@@ -108,12 +108,12 @@ def get_version() -> str:
 
 
 def read_deadline(started: float, limit: float, expected: bytes | None) -> float | None:
-    """Return the deadline of a request as `time.monotonic()`; None for none.
+    """Return a request's deadline as `time.monotonic()`; None without a deadline.
 
     Args:
-        started: Arrival of the request.
-        limit: Timeout of the server in seconds; 0 for none.
-        expected: Timeout of the client in milliseconds; 0 or an invalid number is ignored.
+        started: The request's arrival.
+        limit: Server timeout in seconds; 0 for none.
+        expected: Client timeout in milliseconds; 0 or an invalid number is ignored.
     """
     if expected is not None and expected.isdigit() and len(expected) < 12 and (milliseconds := int(expected)):
         limit = min(limit, milliseconds / 1000) if limit > 0 else milliseconds / 1000

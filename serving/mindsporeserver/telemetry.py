@@ -1,4 +1,4 @@
-"""Metrics, log line and span of an inference request, the same for HTTP and gRPC."""
+"""Metrics, log line and span for an inference request, the same for HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Telemetry:
         self.tracing = tracing
 
     def start(self, protocol: str, model: MindSporeModel | str) -> RequestRecord:
-        """Return the record of a new request.
+        """Return a new request's record.
 
         Args:
             protocol: v1, v2, v2-binary or grpc.
-            model: The model, or the name of one that is not served.
+            model: The model, or an unserved model's name.
         """
         if not isinstance(model, str):
             model.metrics.count_request(protocol)

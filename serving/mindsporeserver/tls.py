@@ -1,6 +1,6 @@
-"""TLS of HTTP and gRPC: certificates checked before the server starts.
+"""TLS for HTTP and gRPC: certificates checked before the server starts.
 
-A renewed certificate is loaded by a restart of the pod.
+Restart the pod to load a renewed certificate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TLSOptions:
-    """The certificate of a server, and the authorities of its clients.
+    """A server's certificate, and its clients' authorities.
 
     Args:
         certfile: PEM file with the certificate and the intermediate ones.
@@ -32,14 +32,14 @@ class TLSOptions:
     ca_certs: Path | None = None
 
     def uvicorn_options(self) -> dict[str, Any]:
-        """Return the arguments of uvicorn.Config that serve HTTPS with these files."""
+        """Return the uvicorn.Config arguments that serve HTTPS with these files."""
         options: dict[str, Any] = {"ssl_certfile": self.certfile, "ssl_keyfile": self.keyfile}
         if self.ca_certs is not None:
             options |= {"ssl_ca_certs": str(self.ca_certs), "ssl_cert_reqs": ssl.CERT_REQUIRED}
         return options
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """Return the credentials of a gRPC server with these files."""
+        """Return a gRPC server's credentials with these files."""
         import grpc
 
         return grpc.ssl_server_credentials(
@@ -56,12 +56,12 @@ def check_certificates(
     *,
     prefix: str = "ssl",
 ) -> TLSOptions | None:
-    """Check the files of the three flags of a protocol.
+    """Check the files in a protocol's three flags.
 
     Args:
-        certfile: Value of `--{prefix}_certfile`.
-        keyfile: Value of `--{prefix}_keyfile`.
-        ca_certs: Value of `--{prefix}_ca_certs`.
+        certfile: `--{prefix}_certfile` value.
+        keyfile: `--{prefix}_keyfile` value.
+        ca_certs: `--{prefix}_ca_certs` value.
         prefix: `ssl` for HTTP, `grpc_ssl` for gRPC.
 
     Returns:
@@ -114,7 +114,7 @@ def _read(flag: str, path: Path) -> bytes:
 
 
 def _check_certificates(flag: str, path: Path, *, is_bundle: bool = False) -> None:
-    """Check that a file holds certificates, and that the server's own, or one of the authorities, is valid now."""
+    """Check that a file holds certificates, and that the server's own, or at least one authority, is valid now."""
     from cryptography import x509
 
     data = _read(flag, path)
@@ -129,7 +129,7 @@ def _check_certificates(flag: str, path: Path, *, is_bundle: bool = False) -> No
     now = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
     certificate = certificates[0]
     if is_bundle:
-        # During a change of authority the file holds an expired one, too.
+        # While the authority changes the file holds an expired one, too.
         certificate = max(certificates, key=lambda entry: entry.not_valid_after_utc)
     first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not first <= now <= last:

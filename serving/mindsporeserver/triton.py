@@ -1,9 +1,8 @@
-"""Triton's messages of model repository, configuration and statistics, which tritonclient sends to the same service.
+"""Triton's model repository, configuration and statistics messages, which tritonclient sends to the same service.
 
-The Open Inference Protocol has no such methods; kserve's messages of load and unload have the same names as Triton's
-and other fields. These are the fields that this server reads or writes, by Triton's names and numbers, in a pool of
-their own.
-Source: https://github.com/triton-inference-server/common/tree/main/protobuf (grpc_service.proto, model_config.proto)
+The Open Inference Protocol has no such methods; kserve's load and unload messages have Triton's names but other fields.
+These are the fields that this server reads or writes, by Triton's names and numbers, in their own pool. Source:
+https://github.com/triton-inference-server/common/tree/main/protobuf (grpc_service.proto, model_config.proto)
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
 
 BACKEND = "mindspore"
 _PACKAGE = "inference"
-# Fields in the order of their numbers unless they name one; `*` is repeated. An enum is an int32 and a map a repeated
-# message of key and value: both have the same encoding.
+# Fields in number order unless they name one; `*` is repeated. An enum is an int32 and a map a repeated message with
+# key and value: both have the same encoding.
 _MESSAGES = {
     "RepositoryIndexRequest": "string repository_name, bool ready",
     "RepositoryIndexResponse": "*ModelIndex models",
@@ -70,7 +69,7 @@ def _build_messages() -> dict[str, Any]:
 
 
 messages = _build_messages()
-# Request and response of the methods that the Open Inference Protocol has not.
+# Request and response for the methods that the Open Inference Protocol lacks.
 METHODS = {
     name: (messages[f"{name}Request"], messages[f"{name}Response"])
     for name in ("RepositoryIndex", "ModelConfig", "ModelStatistics")
@@ -79,7 +78,7 @@ RepositoryModelRequest = messages["RepositoryModelRequest"]
 
 
 def get_model_name(request: Any) -> str:
-    """Return the model of a request to load or unload: Triton's second field, kserve's first and only one.
+    """Return a request's model to load or unload: Triton's second field, kserve's first and only one.
 
     Raises:
         InvalidRequestError: The request overrides configuration or files.
@@ -92,7 +91,7 @@ def get_model_name(request: Any) -> str:
 
 
 def encode_config(model: MindSporeModel) -> Any:
-    """Return a ModelConfigResponse; as Triton's, shapes of a model with a batch are those of a row."""
+    """Return a ModelConfigResponse; as Triton's, for a model with a batch, shapes are row shapes."""
     description, batched = model.describe(), bool(model.bundle.signature.batch_size)
     tensors = {
         kind: [
@@ -117,7 +116,7 @@ def encode_index(entries: list[dict[str, str]], *, only_ready: bool) -> Any:
 
 
 def encode_statistics(models: list[MindSporeModel]) -> Any:
-    """Return a ModelStatisticsResponse: totals of the process since the model was loaded first, of all its versions."""
+    """Return a ModelStatisticsResponse: process totals since the model was first loaded, over all its versions."""
     entries = []
     for model in models:
         totals = model.metrics.sum_up()

@@ -1,7 +1,7 @@
 """`--workers N`: identical server processes that share the ports by SO_REUSEPORT, restarted when they die.
 
-The parent imports neither MindSpore nor NumPy. It starts each worker with its own command line and one end of a socket
-pair: a worker writes a byte when its models are loaded, and shuts down when the parent's end is closed.
+The parent imports neither MindSpore nor NumPy. It starts each worker with its own command line and one socket pair end:
+a worker writes a byte when its models are loaded, and shuts down when the parent's end is closed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mindsporeserver.ports import bind_port, check_port
 logger = logging.getLogger(__name__)
 
 _VARIABLE = "MINDSPORESERVER_WORKER"
-# Each of these libraries starts a thread per core of the machine, in every worker.
+# Each of these libraries starts a thread per machine core, in every worker.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _DELAYS = (0.1, 30.0)
 # A worker that ran this long was no failed start: the next delay is the shortest again.
@@ -35,7 +35,7 @@ _MARGIN_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class WorkerLink:
-    """A worker's end of its connection to the parent.
+    """A worker's side in its connection to the parent.
 
     Args:
         connection: Readable when the parent has ended.
@@ -47,7 +47,7 @@ class WorkerLink:
 
     @classmethod
     def from_environment(cls) -> WorkerLink | None:
-        """Return the link of this process, or None when it is no worker."""
+        """Return this process's link, or None when it is no worker."""
         descriptor, _, early = os.environ.pop(_VARIABLE, "").partition(":")
         return cls(socket.socket(fileno=int(descriptor)), early == "1") if descriptor else None
 
@@ -81,17 +81,17 @@ def run_workers(
     """Serve by several processes until SIGTERM or SIGINT; a second signal kills them.
 
     Args:
-        argv: The flags of every worker.
-        workers: Number of processes.
+        argv: Every worker's flags.
+        workers: Process count.
         host: Address to listen on.
         http_port: The HTTP port.
         grpc_port: The gRPC port, or None without gRPC.
         grace_period: Seconds that a worker has to finish accepted requests.
         management_port: The management port, or None without one.
-        command: The program of a worker.
+        command: A worker's program.
 
     Returns:
-        0 when all workers ended in order; the exit code of the first one when none was ever ready; else 1.
+        0 when all workers ended in order; the first one's exit code when none was ever ready; else 1.
 
     Raises:
         UserError: A port cannot be used.
@@ -200,19 +200,19 @@ class _Pool:
 
 
 def share_cores(workers: int, environment: Mapping[str, str], cores: float | None = None) -> dict[str, str]:
-    """Return the variables that give each worker its share of the cores, without those that are set already.
+    """Return the variables that give each worker its share in the cores, except variables that are already set.
 
     Args:
-        workers: Number of workers.
+        workers: Worker count.
         environment: The variables that are set.
-        cores: Number of cores; default those that this process may use.
+        cores: Core count; default those that this process may use.
     """
     share = max(1, int((count_cores() if cores is None else cores) / workers))
     return {name: str(share) for name in _THREADS if name not in environment}
 
 
 def count_cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> float:
-    """Return how many cores this process may use: by its affinity and by the quota of its container.
+    """Return how many cores this process may use: by its affinity and by its container's quota.
 
     Args:
         limit: The control group's file, `QUOTA PERIOD` in microseconds or `max PERIOD`.

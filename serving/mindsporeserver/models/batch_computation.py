@@ -1,4 +1,4 @@
-"""Computation of a batch, with a bounded search for the request at fault when the graph raises."""
+"""Batch computation, with a bounded search for the request at fault when the graph raises."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     Inputs = Mapping[str, NDArray[Any]]
     Result = dict[str, NDArray[Any]] | Exception
 
-# Bounds of the search. Some kernels take 3 s to fail, and every model of the process waits for them.
+# The search's bounds. Some kernels take 3 s to fail, and every model in the process waits for them.
 MAX_FAILURES = 8
 MAX_FAILURE_SECONDS = 10.0
 
 
 def compute_batch(graph: Graph, requests: Sequence[Inputs], row_shapes: RowShapes) -> list[Result]:
-    """Compute the requests of a batch; called in the inference executor's thread.
+    """Compute the requests in a batch; called in the inference executor's thread.
 
     A batch that fails is split in halves, which are computed again, until `MAX_FAILURES` computations have failed or
     failed ones have taken `MAX_FAILURE_SECONDS`; the requests that are not computed by then get a GraphError.
 
     Args:
         graph: Loaded.
-        requests: The inputs of each request; together they fit into one batch.
-        row_shapes: Row shapes of all of them.
+        requests: Each request's inputs; together they fit into one batch.
+        row_shapes: Row shapes for all inputs.
 
     Returns:
-        Outputs by name, or the exception, of each request in order: InvalidRequestError when its own values are at
+        Each request's outputs by name, or its exception, in order: InvalidRequestError when its own values are at
         fault, which is known if the graph fails on them alone and still computes zeros.
     """
     results: dict[int, Result] = {}

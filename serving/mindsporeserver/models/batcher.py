@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[Any]]
 
-# Weight of the latest batch in the moving average of the requests in flight.
+# Weight of the latest batch in the moving average over requests in flight.
 _CONCURRENCY_EMA = 0.5
 _MAX_VALID = 1024
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a batcher.
+    """Batcher limits.
 
     Args:
         max_queue: Rows that are accepted and not yet answered; further requests are refused.
@@ -54,8 +54,8 @@ class Ticket:
 
     Args:
         inputs: Validated arrays.
-        row_shapes: Result of `Graph.get_row_shapes`.
-        rows: Number of rows; 1 for a model without a batch.
+        row_shapes: `Graph.get_row_shapes` result.
+        rows: Row count; 1 for a model without a batch.
         deadline: `time.monotonic()` after which the request is refused, or None.
         future: Gets the outputs; cancelled when the client has disconnected.
         arrived: `time.monotonic()` when it was queued.
@@ -75,7 +75,7 @@ class Ticket:
 
 
 class Batcher:
-    """The queue of one graph.
+    """One graph's queue.
 
     Args:
         graph: Loaded and warm.
@@ -139,7 +139,7 @@ class Batcher:
         self.requests += 1
         self._queue.append(ticket)
         if not self._is_scheduling:
-            # Scheduled after all requests of this iteration of the event loop, so that they share a batch.
+            # Scheduled after all requests in this event loop iteration, so that they share a batch.
             self._is_scheduling = True
             self._loop.call_soon(self._schedule)
         if self._wanted and len(self._queue) >= self._wanted:
@@ -154,7 +154,7 @@ class Batcher:
                 ticket.future.set_exception(DeadlineExceededError())
 
     def _validate(self, inputs: Arrays) -> tuple[RowShapes, int]:
-        """Return row shapes and number of rows of valid inputs."""
+        """Return valid inputs' row shapes and row count."""
         kind = tuple([(name, array.dtype, array.shape) for name, array in inputs.items()])
         valid = self._valid.get(kind)
         if valid is None:

@@ -1,4 +1,4 @@
-"""The one thread of all graphs of a process: GraphCell is not thread-safe, and compiling is global."""
+"""The one thread for all graphs in a process: GraphCell is not thread-safe, and compiling is global."""
 
 from __future__ import annotations
 

@@ -34,23 +34,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PLATFORM = "mindspore_mindir"
-# Elements of a request whose light transform runs in the event loop: about 50 µs, less than a thread's start.
+# Elements in a request whose light transform runs in the event loop: about 50 µs, less than a thread's start.
 _LIGHT_ELEMENTS = 1 << 14
 
 
 class BundleReplacedError(UserError):
-    """The bundle was replaced between the verification of its digests and the end of its load."""
+    """The bundle was replaced between digest verification and the load's end."""
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Settings of all models of a server.
+    """Settings for all models on a server.
 
     Args:
         max_batch: Most rows per batch.
-        limits: Limits of the queue.
+        limits: Queue limits.
         finite: Whether NaN and infinities are refused.
-        allow_code: Whether a `transform.py` of a bundle may be run.
+        allow_code: Whether a bundle's `transform.py` may be run.
         key: Decrypts encrypted models: 16, 24 or 32 bytes.
     """
 
@@ -62,7 +62,7 @@ class ModelSettings:
 
 
 class _RequestCounter:
-    """Number of requests in progress, each counted by a `with` block."""
+    """Requests in progress, each counted by a `with` block."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -128,12 +128,12 @@ class MindSporeModel:
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """Specs of the tensors that clients send."""
+        """Specs for the tensors that clients send."""
         return self._transform.inputs if self._transform is not None else self._graph.inputs
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """Specs of the tensors in responses."""
+        """Tensor specs in responses."""
         return self._transform.outputs if self._transform is not None else self.bundle.signature.outputs
 
     def load(self) -> bool:
@@ -185,7 +185,7 @@ class MindSporeModel:
         self._batcher.expire()
 
     async def infer(self, inputs: Arrays, *, deadline: float | None = None) -> tuple[Arrays, Ticket]:
-        """Compute the outputs of a request; when cancelled, it leaves the queue at once.
+        """Compute a request's outputs; when cancelled, it leaves the queue at once.
 
         Args:
             inputs: Arrays by name, read by `readers`.
@@ -215,7 +215,7 @@ class MindSporeModel:
         return outputs, ticket
 
     def describe(self) -> dict[str, Any]:
-        """Return V2's metadata of the model."""
+        """Return the model's V2 metadata."""
         return {
             "name": self.name,
             "versions": [self.version],
@@ -225,7 +225,7 @@ class MindSporeModel:
         }
 
     def _run_light(self, function: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
-        """Run a light method in the event loop, where a small request takes less time than the start of a thread."""
+        """Run a light method in the event loop, where a small request takes less time than starting a thread."""
         try:
             return function(arrays)
         except (TransformInputError, TransformFailedError) as error:
@@ -286,7 +286,7 @@ class MindSporeModel:
 
 
 def _adapt(settings: ModelSettings, signature: Signature) -> ModelSettings:
-    """Return the settings with those of the signature's metadata, which have precedence."""
+    """Return the settings with the signature metadata's settings, which have precedence."""
     own = signature.serving
     if not own:
         return settings

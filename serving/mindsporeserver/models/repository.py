@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 DEFAULT_VERSION = "1"
-# Retries of a load whose bundle was replaced in the meantime.
+# Retries for a load whose bundle was replaced in the meantime.
 _ATTEMPTS = 5
 
 Opener = Callable[[str, ModelBundle, str], MindSporeModel]
@@ -29,10 +29,10 @@ Opener = Callable[[str, ModelBundle, str], MindSporeModel]
 
 @dataclass(frozen=True)
 class Sources:
-    """Directories of models.
+    """Model directories.
 
     Args:
-        models: Directory by name: a bundle, or numbered directories of bundles, the versions.
+        models: Directory by name: a bundle, or numbered bundle directories, the versions.
         repository: Model repository: a directory with a directory per model; None without one.
         all_versions: Whether all versions are served; else the highest only.
     """
@@ -42,7 +42,7 @@ class Sources:
     all_versions: bool = False
 
     def list_names(self) -> list[str]:
-        """Return the names of the models that exist now.
+        """Return the model names that exist now.
 
         Raises:
             UserError: The repository cannot be read.
@@ -60,7 +60,7 @@ class Sources:
         return names
 
     def list_bundles(self, name: str) -> dict[str, Path]:
-        """Return the directory of each version to serve, in ascending order.
+        """Return each served version's directory, in ascending order.
 
         Raises:
             NotFoundError: There is no such model.
@@ -78,16 +78,16 @@ class Sources:
             (entry.name for entry in path.iterdir() if _VERSION.fullmatch(entry.name) and entry.is_dir()), key=int
         )
         if not versions:
-            # The error of opening it names what is missing.
+            # The error when opening it names what is missing.
             return {DEFAULT_VERSION: path}
         return {version: path / version for version in (versions if self.all_versions else versions[-1:])}
 
 
 class Repository:
-    """The models of one process.
+    """One process's models.
 
     Args:
-        sources: Directories of the models.
+        sources: The models' directories.
         opener: Returns a model, not loaded yet, from name, bundle and version.
         metrics: The process' metrics.
     """
@@ -111,7 +111,7 @@ class Repository:
         """Load all models at startup.
 
         Raises:
-            UserError: A model given by its directory cannot be loaded, or no model of the repository.
+            UserError: A model given by its directory cannot be loaded, or no model in the repository.
         """
         failures: list[KfpMindSporeError] = []
         names = self.sources.list_names()
@@ -133,7 +133,7 @@ class Repository:
     async def load(self, name: str) -> None:
         """Load or reload a model; the previous one answers until the new one is ready.
 
-        A version whose signature has not changed is kept as it is, once the digests of its files are verified.
+        A version whose signature has not changed is kept as it is, once its files' digests are verified.
 
         Raises:
             UserError: It cannot be loaded, or its files are damaged; the previous one stays.
@@ -167,7 +167,7 @@ class Repository:
             self._metrics.forget_model(name)
 
     async def index(self) -> list[dict[str, str]]:
-        """Return name, version, state (READY, UNAVAILABLE) and reason of each model, loaded or not."""
+        """Return each model's name, version, state (READY, UNAVAILABLE) and reason, loaded or not."""
         entries = []
         for name in sorted({*self.sources.list_names(), *self._versions}):
             reason = self._failures.get(name, "")
@@ -193,7 +193,7 @@ class Repository:
         return model
 
     def list_versions(self, name: str) -> list[str]:
-        """Return the served versions of a model, in ascending order."""
+        """Return a model's served versions, in ascending order."""
         return list(self._versions.get(name, {}))
 
     def expire(self) -> None:
@@ -230,7 +230,7 @@ class Repository:
         try:
             bundles = await asyncio.to_thread(self._read, name)
         except OSError as error:
-            # The message of an OSError has the server's path.
+            # An OSError's message has the server's path.
             raise KfpMindSporeError(f"model {name!r}: cannot be read: {error.strerror}") from error
         served = self._versions.get(name, {})
         models: dict[str, MindSporeModel] = {}
@@ -257,7 +257,7 @@ class Repository:
         }
 
     def _replace(self, name: str, models: dict[str, MindSporeModel]) -> None:
-        """Route requests to these versions from now on, and close the models that none of them is."""
+        """Route requests to these versions from now on, and close all other models."""
         for model in self._versions.get(name, {}).values():
             if model not in models.values():
                 self._close(model)

@@ -1,4 +1,4 @@
-"""Resolution of `--model_dir`: local paths as they are, URIs by KServe's storage library."""
+"""`--model_dir` resolution: local paths as they are, URIs by KServe's storage library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kfp_mindspore.errors import MissingExtraError, UserError
 from kfp_mindspore.files import digest_file
 from kfp_mindspore.formats.bundle import SIGNATURE_FILE, ModelBundle
 
-# Schemes of kserve-storage. Not `pvc://`: KServe mounts the volume into the pod instead.
+# kserve-storage schemes. Not `pvc://`: KServe mounts the volume into the pod instead.
 SCHEMES = ("s3", "gs", "hf", "http", "https", "hdfs", "webhdfs", "oci", "modelscope")
 _LIBRARY = "kserve_storage"
 _EXTRA = "storage"
@@ -26,16 +26,16 @@ _logger = logging.getLogger(__name__)
 
 
 def resolve_model(uri_or_path: str | Path, cache_dir: Path) -> Path:
-    """Return the local directory of a model; download it from a URI.
+    """Return a model's local directory; download it from a URI.
 
-    The digests of a download are verified, and it is moved to a directory of `cache_dir` named by its content: several
+    A download's digests are verified, and it is moved to a directory in `cache_dir` named by its content: several
     processes can download the same model, and no directory changes once it exists. kserve-storage starts processes, so
     call this before the first thread is started.
 
     Args:
-        uri_or_path: A directory; `file:///directory`; or a URI of a directory or archive (tar, tar.gz, zip) that
-            kserve-storage reads, with the credentials of the environment.
-        cache_dir: Directory of downloads; created if missing.
+        uri_or_path: A directory; `file:///directory`; or a URI to a directory or archive (tar, tar.gz, zip) that
+            kserve-storage reads, with the environment credentials.
+        cache_dir: Download directory; created if missing.
 
     Returns:
         The directory; a path is returned unchecked.
@@ -43,7 +43,7 @@ def resolve_model(uri_or_path: str | Path, cache_dir: Path) -> Path:
     Raises:
         MissingExtraError: It is a URI and kserve-storage is not installed.
         UserError: The URI is malformed, cannot be downloaded or holds no model bundle.
-        CorruptBundleError: The downloaded files do not have the digests of the signature.
+        CorruptBundleError: The downloaded files do not have the signature's digests.
     """
     text = str(uri_or_path)
     match = _URI.match(text)
@@ -138,7 +138,7 @@ def _fetch(uri: str, scheme: str, directory: Path) -> None:
 
 
 def _find_bundle(directory: Path, shown: str) -> Path:
-    """Return the bundle of a download: its root, or its only folder that is a bundle."""
+    """Return a download's bundle: its root, or its only folder that is a bundle."""
     if (directory / SIGNATURE_FILE).is_file():
         return directory
     folders = sorted(file.parent for file in directory.glob(f"*/{SIGNATURE_FILE}"))
@@ -161,7 +161,7 @@ def _is_intact(path: Path, signature: str) -> bool:
 
 
 def _name(uri: str) -> str:
-    """Return a readable and unique name for the directory of a URI."""
+    """Return a readable and unique name for a URI's directory."""
     last = _ARCHIVE.sub("", urlsplit(uri).path.rstrip("/").rpartition("/")[2])
     label = re.sub(r"[^A-Za-z0-9_.-]+", "-", last).strip(".-")[:40] or "model"
     return f"{label}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"

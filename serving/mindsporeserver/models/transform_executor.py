@@ -1,4 +1,4 @@
-"""Execution of transforms, whose code may take long or never return, in threads that can be abandoned."""
+"""Transform execution: the code may take long or never return, hence it runs in threads that can be abandoned."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class TransformTimeoutError(Exception):
 
 
 class TransformExecutor:
-    """Runs each call in a daemon thread of its own, which delays neither other calls nor the end of the process.
+    """Runs each call in its own daemon thread, which delays neither other calls nor the process's end.
 
     concurrent.futures joins its threads at exit, and would wait for a call that never returns. All methods are called
     in the event loop.
 
     Args:
         concurrency: Calls that run at once, without abandoned ones; others wait.
-        seconds: Timeout of a call; 0 for none.
+        seconds: Call timeout; 0 for none.
     """
 
     def __init__(self, concurrency: int, seconds: float = 0.0) -> None:
@@ -37,11 +37,11 @@ class TransformExecutor:
         return self._abandoned >= _MAX_ABANDONED
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the result of a function.
+        """Return a function's result.
 
         Raises:
             TransformTimeoutError: It did not return in time.
-            Exception: Any exception of the function.
+            Exception: Any exception from the function.
         """
         loop = asyncio.get_running_loop()
         returned: asyncio.Future[Any] = loop.create_future()
@@ -86,5 +86,5 @@ class TransformExecutor:
 
     def _reclaim(self, returned: asyncio.Future[Any]) -> None:
         self._abandoned -= 1
-        # Nobody awaits it: without this, asyncio logs its exception as never retrieved.
+        # No caller awaits it: without this, asyncio logs its exception as never retrieved.
         returned.exception()

@@ -1,7 +1,7 @@
 """Reloads models whose files change on disk.
 
-Files are compared by `stat`, not by notifications: inotify does not see writes of other hosts to a shared volume, and
-the polling of watchfiles 1.3 (notify's PollWatcher) reports only files with a later modification time, so it misses a
+Files are compared by `stat`, not by notifications: inotify does not see other hosts' writes to a shared volume, and
+watchfiles 1.3's polling (notify's PollWatcher) reports only files with a later modification time, so it misses a
 rollback that moves an older bundle into place.
 """
 
@@ -21,12 +21,12 @@ logger = logging.getLogger(__name__)
 # Delay before a load is retried that failed for another reason than the bundle itself, such as an I/O error.
 _RETRY_SECONDS = 10.0
 
-# Inode, size, times and path of each file of a model; empty when its directory is missing, None when it has no bundle.
+# Each model file's inode, size, times and path; empty when its directory is missing, None when it has no bundle.
 Fingerprint = frozenset[tuple[str, int, int, int, int]] | None
 
 
 class ModelWatcher:
-    """Polls the directories of the models.
+    """Polls the models' directories.
 
     Args:
         repository: Reloads a model with changed files, loads one that appears in a model repository and unloads one
@@ -86,7 +86,7 @@ class ModelWatcher:
 
 
 def list_fingerprints(sources: Sources) -> dict[str, Fingerprint]:
-    """Return the fingerprint of each model.
+    """Return each model's fingerprint.
 
     Raises:
         UserError: The model repository cannot be read.

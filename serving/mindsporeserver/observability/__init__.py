@@ -1,1 +1,1 @@
-"""What a server tells about itself: metrics, logs and traces."""
+"""The server's observability: metrics, logs and traces."""

@@ -1,4 +1,4 @@
-"""Formatters of log records: text and JSON, one line per record apart from stack traces in text."""
+"""Log record formatters: text and JSON, one line per record apart from stack traces in text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _PLAIN = re.compile(r"[\w.:/@+-]+", re.ASCII)
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object in ASCII: time, level, logger, process, message, the fields of a request, exception."""
+    """One JSON object in ASCII: time, level, logger, process, message, a request's fields, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
+        """Return a record's line."""
         value: dict[str, Any] = {
             "time": format_time(record),
             "level": record.levelname,
@@ -26,16 +26,16 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             value["exception"] = self.formatException(record.exc_info)
-        # Strict parsers refuse the escape of a lone surrogate, which a header that is not UTF-8 decodes to.
+        # Strict parsers refuse a lone surrogate's escape, which a header that is not UTF-8 decodes to.
         texts = {name: text.encode("utf-8", "replace").decode() for name, text in value.items() if type(text) is str}
         return json.dumps(value | texts, separators=(",", ":"))
 
 
 class TextFormatter(logging.Formatter):
-    """`time level process logger message key=value …`; the lines of a stack trace are indented."""
+    """`time level process logger message key=value …`; a stack trace's lines are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line or lines of a record."""
+        """Return a record's line or lines."""
         message = escape_controls(record.getMessage())
         line = f"{format_time(record)} {record.levelname} {record.process} {record.name} {message}"
         for name, value in getattr(record, "fields", {}).items():
@@ -48,7 +48,7 @@ class TextFormatter(logging.Formatter):
 
 
 def format_time(record: logging.LogRecord) -> str:
-    """Return the time of a record as RFC 3339 in UTC with milliseconds."""
+    """Return a record's time as RFC 3339 in UTC with milliseconds."""
     seconds = int(record.created)
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
     return f"{moment}.{int((record.created - seconds) * 1000):03d}Z"

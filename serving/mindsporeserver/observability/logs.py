@@ -1,4 +1,4 @@
-"""Logging of the server: every logger to stderr by a thread of its own, and at most one line per request."""
+"""The server's logging: every logger to stderr by its own thread, and at most one line per request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FLUSH_SECONDS = 2.0
 
 
 def configure_logging(log_format: str, *, config_file: str | None = None, configure: bool = True) -> None:
-    """Configure the loggers of this package, uvicorn and the root.
+    """Configure the loggers in this package, uvicorn and the root.
 
     Args:
         log_format: text or json.
@@ -63,7 +63,7 @@ class RequestLog:
     """Logs requests.
 
     Args:
-        policy: Which requests: none, failed (a status of 400 or more) or all.
+        policy: Which requests: none, failed (status 400 or more) or all.
         lines_per_second: With `failed`, most lines per second and status; the rest is counted in one line.
 
     Raises:
@@ -97,7 +97,7 @@ class RequestLog:
 
         Args:
             status: The HTTP status; for gRPC its equivalent.
-            fields: Fields of the line; texts are cut to 500 characters.
+            fields: Line fields; texts are cut to 500 characters.
         """
         level = _get_level(status)
         if not self.is_enabled(status) or not self._logger.isEnabledFor(level) or not self._admit(status):
@@ -135,7 +135,7 @@ class _DroppingHandler(logging.handlers.QueueHandler):
             self._dropped += 1
 
     def make_notice(self) -> logging.LogRecord | None:
-        """Return the notice of the lines dropped since the last one; None for no lines."""
+        """Return the notice about lines dropped since the last one; None when no line was dropped."""
         if not self._dropped:
             return None
         text = f"{self._dropped} log lines were dropped: the log is read too slowly"
@@ -168,7 +168,7 @@ class _Writer(logging.handlers.QueueListener):
     def flush(self, handler: _DroppingHandler) -> None:
         """Write the queued lines and the handler's last notice, for 2 s at most."""
         deadline = time.monotonic() + _FLUSH_SECONDS
-        # No thread can be started at the end of a process since Python 3.12, and QueueListener.stop has no timeout.
+        # No thread can be started at a process's end since Python 3.12, and QueueListener.stop has no timeout.
         if self._drain(deadline) and (notice := handler.make_notice()):
             self._lines.put_nowait(notice)
             self._drain(deadline)
@@ -233,5 +233,5 @@ def _apply_file(config_file: str) -> None:
 def _get_level(status: int) -> int:
     if status < 400:
         return logging.INFO
-    # Refused, overloaded or late: no defect of the server.
+    # Refused, overloaded or late: no server defect.
     return logging.WARNING if status < 500 or status in (501, 503, 504) else logging.ERROR

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the models of one process."""
+"""Prometheus metrics for one process's models."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ CREATED_VARIABLE = "PROMETHEUS_DISABLE_CREATED_SERIES"
 PROTOCOLS = ("v1", "v2", "v2-binary", "grpc")
 REASONS = ("invalid", "overload", "deadline", "cancelled", "not_ready", "unsupported", "denied", "error")
 LOAD_RESULTS = ("ok", "failed")
-# Label value of all models that are not served: names sent by clients would create series without bound.
+# Label value for all models that are not served: client-supplied names would create series without bound.
 UNKNOWN_MODEL = "(unknown)"
 
-# 100 µs to 10 s in steps of 2 or 2.5, the largest error of a quantile.
+# 100 µs to 10 s in steps by factor 2 or 2.5, a quantile's largest error.
 SECONDS = (
     *(1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
@@ -35,52 +35,52 @@ ROWS = tuple(2**power for power in range(11))
 
 
 class Metrics:
-    """The metrics of this process.
+    """This process's metrics.
 
     Args:
-        registry: Default prometheus_client's own, which has the metrics of the process and of Python too.
+        registry: Default prometheus_client's own, which has process and Python metrics too.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._registry = registry
         if CREATED_VARIABLE not in os.environ:
-            # By default each counter has a second series with the time of its creation.
+            # By default each counter has a second series with its creation time.
             disable_created_metrics()  # type: ignore[no-untyped-call]
         self._families = _Families(registry)
         self._models: set[str] = set()
 
     def for_model(self, name: str) -> ModelMetrics:
-        """Return the metrics of a model; its series start at 0.
+        """Return a model's metrics; its series start at 0.
 
         Args:
-            name: Name of a model that is or was loaded, never one that only a client has sent.
+            name: A model name that is or was loaded, never one that only a client has sent.
         """
         self._models.add(_to_label(name))
         return ModelMetrics(self._families, _to_label(name))
 
     def forget_model(self, name: str) -> None:
-        """Remove the series of an unloaded model."""
+        """Remove an unloaded model's series."""
         if (label := _to_label(name)) in self._models:
             self._models.remove(label)
             self._families.remove(label)
 
     def count_unknown(self, protocol: str, reason: str) -> None:
-        """Count a request for a model that is not served, under one label value for all of them.
+        """Count a request for a model that is not served, under one label value for all such models.
 
         Args:
-            protocol: One of `PROTOCOLS`.
-            reason: One of `REASONS`.
+            protocol: A value in `PROTOCOLS`.
+            reason: A value in `REASONS`.
         """
         self._families.requests.labels(UNKNOWN_MODEL, protocol).inc()
         self._families.failures.labels(UNKNOWN_MODEL, reason).inc()
 
     def render(self, accept: str) -> tuple[bytes, str]:
-        """Return the body and the content type of a scrape's response.
+        """Return a scrape response's body and content type.
 
         Args:
-            accept: The Accept header of the request. OpenMetrics is used when the header names it, without q=0.
+            accept: The request's Accept header. OpenMetrics is used when the header names it, without q=0.
         """
-        # choose_encoder of prometheus_client 0.26 raises TypeError for `version=x` and ignores q=0.
+        # prometheus_client 0.26's choose_encoder raises TypeError for `version=x` and ignores q=0.
         for part in accept.lower().split(","):
             kind, *parameters = (item.strip() for item in part.split(";"))
             if kind == "application/openmetrics-text" and "q=0" not in parameters:
@@ -89,12 +89,12 @@ class Metrics:
 
 
 class Totals(NamedTuple):
-    """Totals of a model.
+    """A model's totals.
 
     Args:
         rows: Rows that were computed.
-        batches: Executions of the graph.
-        durations: Count and seconds of `success` and `fail` (requests), `queue` and `compute_infer`.
+        batches: The graph's executions.
+        durations: Count and seconds for `success` and `fail` (requests), `queue` and `compute_infer`.
     """
 
     rows: float
@@ -103,9 +103,9 @@ class Totals(NamedTuple):
 
 
 class ModelMetrics:
-    """The series of one model, with labels resolved once instead of per request. Made by `Metrics.for_model`.
+    """One model's series, with labels resolved once instead of per request. Made by `Metrics.for_model`.
 
-    Several versions of a model share the series.
+    Several model versions share the series.
     """
 
     def __init__(self, families: _Families, name: str) -> None:
@@ -125,7 +125,7 @@ class ModelMetrics:
         """Count a request, whatever its outcome.
 
         Args:
-            protocol: One of `PROTOCOLS`.
+            protocol: A value in `PROTOCOLS`.
         """
         self._requests[protocol].inc()
 
@@ -133,12 +133,12 @@ class ModelMetrics:
         """Count a request that was not answered with outputs.
 
         Args:
-            reason: One of `REASONS`.
+            reason: A value in `REASONS`.
         """
         self._failures[reason].inc()
 
     def observe_latency(self, seconds: float) -> None:
-        """Observe the time from the arrival of a request to its response with outputs."""
+        """Observe the time from a request's arrival to its response with outputs."""
         self._latency.observe(seconds)
 
     def observe_batch(self, rows: int, inference_seconds: float, queue_seconds: Sequence[float]) -> None:
@@ -146,8 +146,8 @@ class ModelMetrics:
 
         Args:
             rows: Rows without padding.
-            inference_seconds: Time of the graph.
-            queue_seconds: Time in the queue of each request of the batch.
+            inference_seconds: Graph execution time.
+            queue_seconds: Queue time for each request in the batch.
         """
         self._rows.observe(rows)
         self._inference.observe(inference_seconds)
@@ -163,15 +163,15 @@ class ModelMetrics:
         return Totals(rows, batches, {**durations, "fail": (failed, 0.0)})
 
     def set_warm_shapes(self, count: int) -> None:
-        """Set the number of compiled input shapes; of several versions, the last one loaded."""
+        """Set the compiled input shape count; with several versions, the last one loaded."""
         self._warm_shapes.set(count)
 
     def set_model_bytes(self, count: int) -> None:
-        """Set the size of the bundle's files in bytes; of several versions, the last one loaded."""
+        """Set the bundle's file size in bytes; with several versions, the last one loaded."""
         self._model_bytes.set(count)
 
     def set_in_flight(self, count: int) -> None:
-        """Set the number of requests that are queued or computed; the series is the sum over all versions."""
+        """Set how many requests are queued or computed; the series is the sum over all versions."""
         self._in_flight.inc(count - self._own_in_flight)
         self._own_in_flight = count
 
@@ -179,7 +179,7 @@ class ModelMetrics:
         """Count a load or reload.
 
         Args:
-            result: One of `LOAD_RESULTS`.
+            result: A value in `LOAD_RESULTS`.
         """
         self._loads[result].inc()
 
@@ -219,7 +219,7 @@ class _Families:
 
 
 def _read(metric: Counter | Histogram) -> tuple[float, float]:
-    """Return count and sum of a histogram, or the count of a counter and 0."""
+    """Return a histogram's count and sum, or a counter's count and 0."""
     samples = {sample.name: sample.value for family in metric.collect() for sample in family.samples}
     count, total = (
         next((value for name, value in samples.items() if name.endswith(ending)), 0.0)
@@ -229,5 +229,5 @@ def _read(metric: Counter | Histogram) -> tuple[float, float]:
 
 
 def _to_label(name: str) -> str:
-    # The name of a directory may hold bytes that are not UTF-8, and no scrape could be encoded.
+    # A directory name may hold bytes that are not UTF-8, and no scrape could be encoded.
     return name.encode("utf-8", "replace").decode()

@@ -1,7 +1,7 @@
-"""OpenTelemetry spans of inference requests, by OpenTelemetry's ASGI and gRPC instrumentation; the extra `tracing`.
+"""OpenTelemetry spans for inference requests, by OpenTelemetry's ASGI and gRPC instrumentation; the extra `tracing`.
 
-OpenTelemetry's environment variables configure the exporter, the sampling and the batches of spans. A collector that is
-down or slow delays no request: spans are queued, and dropped when the queue is full.
+OpenTelemetry's environment variables configure the exporter, the sampling and span batches. A collector that is down or
+slow delays no request: spans are queued, and dropped when the queue is full.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _PROTOCOL_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP
 
 
 class Tracing:
-    """The spans of this process.
+    """This process's spans.
 
     Args:
-        service_name: `service.name` of the resource, unless the environment names another.
+        service_name: the resource's `service.name`, unless the environment names another.
 
     Raises:
         MissingExtraError: The extra `tracing` is not installed.
-        UserError: A variable of the environment is invalid.
+        UserError: An environment variable is invalid.
     """
 
     def __init__(self, service_name: str) -> None:
-        # The stable names of HTTP attributes; the instrumentation's default are those before 1.23.
+        # The stable HTTP attribute names; the instrumentation's default names predate 1.23.
         os.environ.setdefault("OTEL_SEMCONV_STABILITY_OPT_IN", "http")
         if "service.name=" not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
             os.environ.setdefault("OTEL_SERVICE_NAME", service_name)
@@ -56,12 +56,12 @@ class Tracing:
         except ModuleNotFoundError as error:
             raise MissingExtraError(str(error.name), "tracing") from None
         except (ValueError, OSError, RuntimeError) as error:
-            # The SDK names no variable in most of its errors.
+            # The SDK names no variable in most errors.
             names = ", ".join(sorted(name for name in os.environ if name.startswith("OTEL_")))
             raise UserError(f"--tracing: {error}", hint=f"One of these is invalid: {names}") from None
         self._tracer = self._provider.get_tracer("mindsporeserver", _get_version())
         for name in ("opentelemetry.trace", "opentelemetry.baggage"):
-            # They log a warning for each invalid header of a client.
+            # They log a warning for each invalid client header.
             logging.getLogger(name).setLevel(logging.ERROR)
 
     def wrap(self, application: Any) -> Any:
@@ -85,13 +85,13 @@ class Tracing:
         return choose
 
     def build_interceptor(self) -> Any:
-        """Return a gRPC interceptor that records a span for each call of ModelInfer."""
+        """Return a gRPC interceptor that records a span for each ModelInfer call."""
         from opentelemetry.instrumentation.grpc import aio_server_interceptor, filters
 
         return aio_server_interceptor(self._provider, filters.method_name("ModelInfer"))  # type: ignore[no-untyped-call]
 
     def get_span(self) -> Span | None:
-        """Return the span of the current request; None when it is not sampled."""
+        """Return the current request's span; None when it is not sampled."""
         from opentelemetry.trace import get_current_span
 
         span = get_current_span()
@@ -101,9 +101,9 @@ class Tracing:
         """Add consecutive children to a span.
 
         Args:
-            span: The span of a request.
+            span: A request's span.
             arrived: `time.monotonic()` when the first stage started.
-            **seconds: Duration of each stage by its name.
+            **seconds: Each stage's duration by name.
         """
         from opentelemetry.trace import set_span_in_context
 
@@ -118,7 +118,7 @@ class Tracing:
         """Send the queued spans; those that the collector does not accept in time are dropped.
 
         Args:
-            seconds: Longest wait. The SDK's own shutdown waits for the retries of a collector that is down.
+            seconds: Longest wait. The SDK's own shutdown waits for its retries to a collector that is down.
         """
         thread = threading.Thread(target=self._provider.shutdown, name="mindsporeserver-tracing", daemon=True)
         thread.start()

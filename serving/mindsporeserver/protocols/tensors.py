@@ -1,4 +1,4 @@
-"""Conversion of request values to arrays that match the signature; mismatches raise InvalidRequestError (400)."""
+"""Conversion from request values to arrays that match the signature; mismatches raise InvalidRequestError (400)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
 
-# dtype of an input of a transform: each element is a text or a file.
+# Dtype for a transform input: each element is a text or a file.
 BYTES = "bytes"
 
 _DATATYPES = {
@@ -32,7 +32,7 @@ _DATATYPES = {
 }
 _BY_DTYPE = {np.dtype(name): datatype for name, datatype in _DATATYPES.items() if name != BYTES}
 _NUMBERS = frozenset({int, float})
-# JSON types accepted for each kind of dtype: floats are not integers, and only booleans are booleans.
+# JSON types accepted for each dtype kind: floats are not integers, and only booleans are booleans.
 _LEAVES = {
     "f": _NUMBERS,
     "i": frozenset({int}),
@@ -42,13 +42,13 @@ _LEAVES = {
 _EXPECTED = {"f": "numbers", "i": "integers", "u": "integers", "b": "booleans", "c": "no JSON value"}
 _FOUND = {str: "strings", type(None): "nulls", bool: "booleans", float: "floats", dict: "objects"}
 _MAX_RANK = 32
-# np.dot of larger arrays starts several threads.
+# np.dot on larger arrays starts several threads.
 _SMALL = 4096
 _type: Callable[[Any], Any] = type
 
 
 def name_datatype(dtype: str) -> str:
-    """Return V2's name of a NumPy dtype, such as FP32.
+    """Return V2's name for a NumPy dtype, such as FP32.
 
     Raises:
         InvalidRequestError: V2 has no name for it, as for bfloat16 and complex numbers.
@@ -60,12 +60,12 @@ def name_datatype(dtype: str) -> str:
 
 
 def name_array(array: NDArray[Any]) -> str:
-    """Return V2's datatype of an array."""
+    """Return V2's datatype for an array."""
     return _BY_DTYPE.get(array.dtype) or ("BYTES" if array.dtype.kind in "OSU" else name_datatype(array.dtype.name))
 
 
 def describe(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
-    """Return V2's metadata of inputs or outputs, -1 for a free dimension."""
+    """Return V2's metadata for inputs or outputs, -1 for a free dimension."""
     return [
         {"name": spec.name, "datatype": _DATATYPES.get(spec.dtype, spec.dtype.upper()), "shape": list(spec.shape)}
         for spec in specs
@@ -73,7 +73,7 @@ def describe(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
 
 
 class InputReader:
-    """Converts the values of one input.
+    """Converts one input's values.
 
     Args:
         spec: Accepted dtype and shape; -1 for a free dimension.
@@ -92,7 +92,7 @@ class InputReader:
         self._limits = np.iinfo(spec.dtype) if self.dtype.kind in "iu" else None
 
     def read_nested(self, values: Any) -> NDArray[Any]:
-        """Convert nested lists to an array of their shape, which is validated later.
+        """Convert nested lists to an array with their shape, which is validated later.
 
         Strings are not converted to numbers, and integers keep all digits.
         """
@@ -100,7 +100,7 @@ class InputReader:
             return _read_texts(values, self)
         if self._leaves is _NUMBERS and (found := self._read_numbers(values)) is not None:
             return self._check_values(found)
-        # np.array of unchecked values would allocate the length of the longest string for every element.
+        # np.array on unchecked values would allocate the longest string's length for every element.
         leaves, shape = values, [len(values)]
         while (kinds := set(map(_type, leaves))) == {list}:
             sizes = set(map(len, leaves))
@@ -159,7 +159,7 @@ class InputReader:
         """Return raw bytes, little-endian and row-major, as an array without a copy.
 
         Args:
-            content: The bytes of this input.
+            content: This input's bytes.
             shape: The client's `shape`.
         """
         count = self._check_shape(shape)
@@ -203,7 +203,7 @@ class InputReader:
         return math.prod(shape)
 
     def refuse_ragged(self) -> NoReturn:
-        """Refuse rows of different lengths, whether their number of elements fits or not."""
+        """Refuse rows with different lengths, whether their element count fits or not."""
         raise InvalidRequestError(
             f"input {self.name!r}: shape must be {self.spec.shape}, got rows of different lengths"
         )
@@ -238,22 +238,22 @@ def encode_texts(array: NDArray[Any]) -> bytes:
 
 
 def list_texts(array: NDArray[Any]) -> Any:
-    """Return an array of strings as nested JSON lists; bytes that are not UTF-8 as base64."""
+    """Return a string array as nested JSON lists; bytes that are not UTF-8 as base64."""
     return _map_texts(array.tolist())
 
 
 def join(names: Iterable[Any]) -> str:
-    """Return names joined to one string of bounded length."""
+    """Return names joined to one string with bounded length."""
     return shorten_text(", ".join(repr(name) for name in names))
 
 
 def shorten(value: Any) -> str:
-    """Return the repr of a request value, of bounded length."""
+    """Return a request value's reprwith bounded length."""
     return shorten_text(repr(value))
 
 
 def name_type(value: Any) -> str:
-    """Return JSON's name of a value's type."""
+    """Return JSON's name for a value's type."""
     names = {
         dict: "an object",
         list: "a list",
@@ -267,7 +267,7 @@ def name_type(value: Any) -> str:
 
 def _is_finite(array: NDArray[Any]) -> bool:
     if array.size <= _SMALL:
-        # A quarter of the time; inconclusive after an overflow.
+        # A quarter the time; inconclusive after an overflow.
         flat = array.ravel()
         if math.isfinite(np.dot(flat, flat)):
             return True

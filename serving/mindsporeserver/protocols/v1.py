@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Arrays = dict[str, NDArray[Any]]
 
 
-# First bytes of what clients send in place of JSON.
+# First bytes that clients send instead of JSON.
 _SIGNATURES = {
     b"\x89PNG\r\n\x1a\n": "a PNG image",
     b"\xff\xd8\xff": "a JPEG image",
@@ -52,7 +52,7 @@ def _describe_content(body: bytes) -> str:
 
 
 def decode(payload: Any, readers: Mapping[str, InputReader]) -> Arrays:
-    """Read a V1 body: `instances` holds one nested list a row, or one object of named inputs a row.
+    """Read a V1 body: `instances` holds one nested list per row, or one object with named inputs per row.
 
     Args:
         payload: What the body's JSON held.
@@ -63,7 +63,7 @@ def decode(payload: Any, readers: Mapping[str, InputReader]) -> Arrays:
     """
     if not isinstance(payload, dict):
         raise InvalidRequestError(f"body: must be a JSON object with 'instances', got {name_type(payload)}")
-    # `inputs` is what kserve's own servers of scikit-learn and others take too.
+    # `inputs` is also accepted by kserve's own servers for scikit-learn and others.
     rows = payload.get("instances", payload.get("inputs"))
     if not isinstance(rows, list):
         if "instances" not in payload and "inputs" not in payload:
@@ -88,7 +88,7 @@ def encode(outputs: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def list_rows(outputs: Mapping[str, NDArray[Any]]) -> Any:
-    """Return the rows of V1's answer as what `orjson` with NumPy takes."""
+    """Return a V1 response's rows in a form that `orjson` with NumPy accepts."""
     if len(outputs) == 1:
         return next(iter(outputs.values()))
     arrays = list(outputs.values())

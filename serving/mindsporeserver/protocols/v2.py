@@ -1,4 +1,4 @@
-"""Open Inference Protocol (V2) over HTTP: decoding and encoding of JSON and the binary tensor data extension.
+"""Open Inference Protocol (V2) over HTTP: codec for JSON and the binary tensor data extension.
 
 Source: https://github.com/kserve/open-inference-protocol and Triton's binary tensor data extension.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Arrays = dict[str, NDArray[Any]]
 
 
-# Of Triton's extensions for classification and shared memory.
+# From Triton's extensions for classification and shared memory.
 _REFUSED_PARAMETERS = (
     "classification",
     "class_count",
@@ -63,7 +63,7 @@ class Answer(NamedTuple):
 
     Args:
         body: JSON, or JSON followed by bytes.
-        json_length: Length of the JSON if binary data follows it, else None.
+        json_length: The JSON's length if binary data follows it, else None.
     """
 
     body: bytes
@@ -77,9 +77,9 @@ def decode(
 
     Args:
         body: JSON, or JSON followed by bytes.
-        header_length: Value of the header Inference-Header-Content-Length, the JSON's length; None without it.
+        header_length: The Inference-Header-Content-Length header's value, the JSON's length; None without it.
         readers: Accepted inputs by name.
-        outputs: Names of the model's outputs.
+        outputs: The model's output names.
 
     Raises:
         InvalidRequestError: The body is invalid; the message names the field, the expected and the found value.
@@ -147,8 +147,8 @@ def encode(outputs: Mapping[str, NDArray[Any]], request: Inference, model_name: 
     Args:
         outputs: Arrays by output name.
         request: The decoded request.
-        model_name: Name of the model in the URL.
-        model_version: Version of the model that computed the outputs.
+        model_name: Model name in the URL.
+        model_version: The model version that computed the outputs.
     """
     described: list[dict[str, Any]] = []
     raw: list[bytes] = []
@@ -191,11 +191,11 @@ def to_bytes(array: NDArray[Any]) -> bytes:
 
 
 def refuse_extensions(parameters: Container[str], where: str) -> None:
-    """Refuse parameters of unsupported protocol extensions, which change the meaning of a request.
+    """Refuse parameters from unsupported protocol extensions, which change a request's meaning.
 
     Args:
-        parameters: The parameters of a request, an input or an output.
-        where: Name of the field in messages.
+        parameters: A request parameters, an input or an output.
+        where: Field name in messages.
 
     Raises:
         InvalidRequestError: There is such a parameter; the message names it.
