@@ -14,7 +14,7 @@ from kfp_mindspore.images.result import BuildResult
 
 
 def make_plan(context: BuildContext, options: ImageOptions, builder: Builder) -> ImagePlan:
-    """Return the plan of an image; the base image's digest is resolved, nothing is built.
+    """Return an image's plan; the base image's digest is resolved, nothing is built.
 
     Args:
         context: The sources.

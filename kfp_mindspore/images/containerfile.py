@@ -1,4 +1,4 @@
-"""The Containerfile of an image: generated, or the user's own."""
+"""An image's Containerfile: generated, or the user's own."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def generate_containerfile(
 ) -> str:
     """Return a Containerfile that installs requirements before it copies the sources, to reuse their layer.
 
-    The labels of an image contain a digest of the Containerfile, so builders set them.
+    An image's labels contain the Containerfile digest, so builders set them.
 
     Args:
         base: The base image by digest.
         requirements: Whether the build context has a `requirements.txt`.
-        workdir: Folder of the sources.
-        user: `uid:gid` of the command; empty keeps the base image's.
+        workdir: The sources' folder.
+        user: `uid:gid` for the command; empty keeps the base image's.
         env: Environment variables.
         command: The image's command; empty keeps the base image's.
     """
@@ -46,7 +46,7 @@ def generate_containerfile(
 
 
 def check_containerfile(text: str) -> None:
-    """Validate the first instruction of a Containerfile.
+    """Validate a Containerfile's first instruction.
 
     Raises:
         UserError: It has no FROM, or another instruction than ARG before it.

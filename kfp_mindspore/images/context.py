@@ -42,11 +42,11 @@ class BuildContext:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all files."""
+        """Total file bytes."""
         return sum(entry.size for entry in self.entries)
 
     def layer(self, prefix: str = "") -> Layer:
-        """Return the tar of the sources below a folder; its digest is computed once."""
+        """Return the tar with the sources below a folder; its digest is computed once."""
         return self._layers(prefix)
 
     def write_tar(self, file: BinaryIO, *, prefix: str, extra: Iterable[Entry] = ()) -> None:
@@ -54,8 +54,8 @@ class BuildContext:
 
         Args:
             file: Where to.
-            prefix: Folder of the sources in the tar.
-            extra: Further entries at the root of the tar, such as the Containerfile.
+            prefix: The sources' folder in the tar.
+            extra: Further entries at the tar's root, such as the Containerfile.
         """
         moved = [replace(entry, path=f"{prefix}/{entry.path}") for entry in self.entries]
         for chunk in Layer([*moved, *extra]).read():

@@ -1,4 +1,4 @@
-"""One file or symbolic link of a build context."""
+"""One file or symbolic link in a build context."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Entry:
-    """A file or symbolic link of a build context.
+    """A file or symbolic link in a build context.
 
     Args:
         path: Relative path with `/`, without `.` and `..`, in UTF-8.
@@ -23,7 +23,7 @@ class Entry:
         mode: 0o644, or 0o755 for an executable.
         source: The file on disk; None when `content` holds the bytes.
         content: Bytes of a generated file.
-        link: Relative target of a symbolic link, within the context; empty for a file.
+        link: A symbolic link's relative target, within the context; empty for a file.
 
     Raises:
         UserError: The path is not a plain relative path in UTF-8.
@@ -51,7 +51,7 @@ class Entry:
         return cls(path, len(content), mode, content=content)
 
     def read(self) -> Iterator[bytes]:
-        """Yield the content in chunks of at most 1 MiB.
+        """Yield the content in chunks up to 1 MiB.
 
         Raises:
             UserError: The file was deleted, cannot be read, or its size changed since the entry was made.

@@ -23,7 +23,7 @@ _UNSUPPORTED_TYPES = (
 
 
 def collect_folder(root: Path | str, *, command: Sequence[str] = (), include: Sequence[str] = ()) -> BuildContext:
-    """Return the files of a folder as a build context.
+    """Return a folder's files as a build context.
 
     Files that its `.dockerignore` names are left out; without one caches, virtual environments and `.git` are.
     Likely secrets, such as `.env` and private keys, are left out in any case; a note lists them.
@@ -35,7 +35,7 @@ def collect_folder(root: Path | str, *, command: Sequence[str] = (), include: Se
 
     Raises:
         NotFoundError: There is no such folder.
-        UserError: A link points out of the folder, or an entry is a hard link or no file, link or folder.
+        UserError: A link points outside the folder, or an entry is a hard link or no file, link or folder.
     """
     root = Path(root)
     if not root.is_dir():
@@ -68,7 +68,7 @@ def make_entry(root: Path, path: str) -> Entry:
         path: Relative path with `/`.
 
     Raises:
-        UserError: A link points out of the folder, or the path is a hard link or neither file nor link.
+        UserError: A link points outside the folder, or the path is a hard link or neither file nor link.
     """
     file = root / path
     try:

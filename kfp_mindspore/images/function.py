@@ -17,15 +17,14 @@ _DYNAMIC = "dynamic imports are not resolved: build from the folder if there are
 
 
 def collect_function(function: Callable[..., Any], *, command: Sequence[str] = ()) -> BuildContext:
-    """Return the module of a function or class and the local modules that it imports.
+    """Return a function's or class's module and the local modules that it imports.
 
     Args:
-        function: A function or class at the top of a module in a file.
+        function: A function or class at a module's top in a file.
         command: Command that runs it; default: a call without arguments, when it needs none.
 
     Raises:
-        UserError: It is not a function or class at the top of a module, or is not defined in a file, such as in a
-            notebook.
+        UserError: It is not a function or class at a module's top, or is not defined in a file, such as in a notebook.
     """
     name = getattr(function, "__qualname__", "")
     if not name or not (inspect.isfunction(function) or inspect.isclass(function)):

@@ -9,7 +9,7 @@ from pathlib import Path
 from kfp_mindspore.errors import MissingExtraError, UserError
 
 IGNORE_FILE = ".dockerignore"
-# Applied without a .dockerignore: caches change the digest without a change of the sources.
+# Applied without a .dockerignore: caches change the digest without a source change.
 DEFAULT_PATTERNS = (
     ".git",
     "**/__pycache__",
@@ -36,7 +36,7 @@ class IgnoreRules:
 
     Args:
         lines: The lines of a `.dockerignore`.
-        name: Name of the file, for errors.
+        name: File name, for errors.
 
     Raises:
         UserError: A line is not a pattern; the message has its number.
@@ -84,7 +84,7 @@ class IgnoreRules:
 
 
 def read_ignore_rules(root: Path) -> IgnoreRules:
-    """Return the rules of a folder's `.dockerignore`, or of `DEFAULT_PATTERNS` without one.
+    """Return the rules from a folder's `.dockerignore`, or from `DEFAULT_PATTERNS` without one.
 
     Raises:
         UserError: It cannot be read, or a line is not a pattern.
@@ -100,9 +100,9 @@ def read_ignore_rules(root: Path) -> IgnoreRules:
 
 
 def make_secret_rules(include: Iterable[str] = ()) -> IgnoreRules:
-    """Return the rules of `SECRET_PATTERNS`.
+    """Return the rules from `SECRET_PATTERNS`.
 
     Args:
-        include: Patterns of files to include nevertheless.
+        include: File patterns to include nevertheless.
     """
     return IgnoreRules([*SECRET_PATTERNS, *(f"!{pattern}" for pattern in include)], name="include")

@@ -1,4 +1,4 @@
-"""A deterministic tar of build context entries: the same bytes on every machine.
+"""A deterministic tar with build context entries: the same bytes on every machine.
 
 The tar is not compressed: gzip's output differs between zlib versions, so a compressed layer would have another digest
 elsewhere. The layer's digest equals its diffID.
@@ -23,13 +23,13 @@ class Layer:
 
     Args:
         entries: Its files and links.
-        prefix: Absolute folder of the entries; empty for the root of the tar.
+        prefix: The entries' absolute folder; empty for the tar's root.
     """
 
     def __init__(self, entries: Sequence[Entry], prefix: str = "") -> None:
         root = PurePosixPath(prefix.strip("/"))
         members: dict[str, Entry | None] = {}
-        # Folders are explicit: extractors create missing parents with modes of their own.
+        # Folders are explicit: extractors create missing parents with their own modes.
         for path in (root, *root.parents):
             members[str(path)] = None
         for entry in entries:
@@ -49,7 +49,7 @@ class Layer:
         return f"sha256:{digest.hexdigest()}"
 
     def read(self) -> Iterator[bytes]:
-        """Yield the tar in chunks of about 1 MiB.
+        """Yield the tar in 1 MiB chunks.
 
         Raises:
             UserError: A file changed since its entry was made, or cannot be read.
@@ -57,7 +57,7 @@ class Layer:
         buffer: list[bytes] = []
         buffered = 0
         for part in self._read_members():
-            # Headers and small files are joined: each chunk costs a call of the HTTP client.
+            # Headers and small files are joined: each chunk costs an HTTP client call.
             buffer.append(part)
             buffered += len(part)
             if buffered >= CHUNK_BYTES:

@@ -14,11 +14,11 @@ from kfp_mindspore.errors import UserError
 
 @dataclass
 class LocalImports:
-    """The transitive imports of a module.
+    """A module's transitive imports.
 
     Args:
-        files: Module names by path of the local file, relative to the root with `/`.
-        external: Top-level names of imported modules that are neither local nor of the standard library.
+        files: Module names by local file path, relative to the root with `/`.
+        external: Top-level names of imported modules that are neither local nor in the standard library.
     """
 
     files: dict[str, str] = field(default_factory=dict)
@@ -36,12 +36,12 @@ class LocalImports:
 
 
 def resolve_source_imports(source: str, root: Path, *, name: str) -> LocalImports:
-    """Return the imports of Python source.
+    """Return the imports in Python source.
 
     Args:
         source: The source.
-        root: Folder of the local modules.
-        name: Name of the source, for messages.
+        root: The local modules' folder.
+        name: Source name, for messages.
 
     Raises:
         UserError: The source or an imported local module has a syntax error; the message names file and line.
@@ -52,7 +52,7 @@ def resolve_source_imports(source: str, root: Path, *, name: str) -> LocalImport
 
 
 def resolve_module_imports(module: str, root: Path) -> LocalImports:
-    """Return the imports of a local module, itself and its parent packages included.
+    """Return a local module's imports, itself and its parent packages included.
 
     Raises:
         UserError: There is no such module below the root, or a local module has a syntax error.

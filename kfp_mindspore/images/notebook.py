@@ -21,14 +21,14 @@ ALL_CELLS = "*"
 
 
 def convert_notebook(notebook: Path | str, *, tags: Sequence[str] = (DEFAULT_TAG,)) -> BuildContext:
-    """Return the tagged code cells of a notebook as one module, with the local modules that they import.
+    """Return a notebook's tagged code cells as one module, with the local modules that they import.
 
     `pip install` lines become requirements, `%%writefile` cells become files; other magics and shell lines are dropped
     when they only affect the notebook, and refused otherwise. Outputs and metadata are ignored.
 
     Args:
         notebook: The `.ipynb` file.
-        tags: Tags of the cells to convert, one of which a cell must have; `*` converts every code cell.
+        tags: Cell tags to convert, a cell needs at least one; `*` converts every code cell.
 
     Raises:
         NotFoundError: There is no such file.
@@ -81,7 +81,7 @@ def _read_notebook(file: Path) -> Any:
             content = nbformat.read(file, as_version=4)
     except nbformat.reader.NotJSONError:
         raise UserError(f"{file}: is not a notebook: not JSON") from None
-    # nbformat lets exceptions of the JSON structure through.
+    # nbformat lets JSON structure exceptions through.
     except (ValueError, KeyError, TypeError, AttributeError, OSError, nbformat.ValidationError) as error:
         raise UserError(f"{file}: is not a notebook ({type(error).__name__})") from error
     metadata = content.get("metadata", {})

@@ -1,4 +1,4 @@
-"""Conversion of a notebook cell to plain Python: IPython's syntax is converted, or refused with the reason."""
+"""A notebook cell's conversion to plain Python: IPython's syntax is converted, or refused with the reason."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class ConvertedCell:
 
     Args:
         source: The Python source.
-        requirements: Requirements of its `pip install` lines.
-        requirement_files: Files of its `pip install -r` lines.
-        files: Content of its `%%writefile` cell, by path.
+        requirements: Requirements in its `pip install` lines.
+        requirement_files: Files in its `pip install -r` lines.
+        files: Its `%%writefile` cell's content, by path.
         notes: The conversions, one sentence each.
     """
 
@@ -40,7 +40,7 @@ def convert_cell(source: str, where: str) -> ConvertedCell:
     """Convert a code cell.
 
     Args:
-        source: Source of the cell.
+        source: The cell's source.
         where: Which cell it is, for messages.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The options of an image, and its plan: everything that determines the image, and the tag derived from it."""
+"""An image options, and its plan: everything that determines the image, and the tag derived from it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ EPOCH_VARIABLE = "SOURCE_DATE_EPOCH"
 SOURCE_LABEL = "org.kfp-mindspore.image.sources"
 PLAN_LABEL = "org.kfp-mindspore.image.plan"
 _TAG_LENGTH = 20
-_MAX_EPOCH = 253402300799  # the end of the year 9999
+_MAX_EPOCH = 253402300799  # year 9999's end
 _PLATFORM = re.compile(r"[a-z0-9]+/[a-z0-9]+(/[a-z0-9.]+)?")
 _WORKDIR = re.compile(r"(/[A-Za-z0-9._+-]+)+")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_VARIABLE = re.compile(r"(?i)(^|_)(password|passwd|secret|token|api_?key|access_?key|credentials)(_|$)")
-# A layer sets mode and owner of its folders: those of the base image must stay as they are.
+# A layer sets its folders' mode and owner: the base image's must stay as they are.
 _SYSTEM_FOLDERS = frozenset(["bin", "dev", "etc", "home", "lib", "proc", "root", "run", "sys", "tmp", "usr", "var"])
 # Folders below these are not persistent or not readable for other users.
 _PRIVATE_FOLDERS = frozenset({"dev", "proc", "root", "sys", "tmp"})
@@ -44,7 +44,7 @@ def get_source_date_epoch() -> int:
     """Return `$SOURCE_DATE_EPOCH`, or 0 without it: a current time would give every build another digest.
 
     Raises:
-        UserError: It is not a number of seconds.
+        UserError: It is not a time in seconds.
     """
     text = os.environ.get(EPOCH_VARIABLE, "0")
     if not text.isascii() or not text.isdigit():
@@ -64,18 +64,18 @@ def check_platform(platform: str) -> None:
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """The properties of an image besides its sources.
+    """An image's properties besides its sources.
 
     Args:
-        base: Name of the base image.
-        platform: Such as `linux/amd64`; `all` keeps every platform of the base image (append builder only).
-        requirements: pip requirements, in addition to those of the sources.
-        containerfile: Text of a Containerfile that replaces the generated one; empty generates it.
-        workdir: Absolute folder of the sources, and working directory of the command.
-        user: `uid:gid` of the command; empty keeps the base image's.
+        base: The base image's name.
+        platform: Such as `linux/amd64`; `all` keeps every base image platform (append builder only).
+        requirements: pip requirements, in addition to the sources' own.
+        containerfile: Containerfile text that replaces the generated one; empty generates it.
+        workdir: The sources' absolute folder, and the command's working directory.
+        user: `uid:gid` for the command; empty keeps the base image's.
         env: Environment variables.
-        command: The image's command; default: that of the sources, else the base image's.
-        labels: Labels, in addition to those of every image.
+        command: The image's command; default: the sources' command, else the base image's.
+        labels: Labels, in addition to the labels on every image.
         created: Creation time in seconds since 1970; default: `$SOURCE_DATE_EPOCH`, else 0.
 
     Raises:
@@ -115,8 +115,8 @@ class ImagePlan:
 
     Args:
         context: The sources.
-        options: The options, with the requirements and the command of the sources.
-        base_digest: Digest of the base image's manifest, `sha256:…`: a moved tag gives another plan.
+        options: The options, with the sources' requirements and command.
+        base_digest: The base image manifest's digest, `sha256:…`: a moved tag gives another plan.
     """
 
     context: BuildContext
@@ -143,12 +143,12 @@ class ImagePlan:
 
     @cached_property
     def source_digest(self) -> str:
-        """Digest of the sources below `workdir`: the diffID of an appended layer."""
+        """Digest over the sources below `workdir`: an appended layer's diffID."""
         return self.context.layer(self.options.workdir).digest
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of the plan, in hexadecimal."""
+        """The plan's sha256, in hexadecimal."""
         options = self.options
         parts = {
             "base": self.base_digest,
@@ -167,7 +167,7 @@ class ImagePlan:
 
     @property
     def tag(self) -> str:
-        """The image's tag: the head of the digest."""
+        """The image's tag: the digest's head."""
         return self.digest[:_TAG_LENGTH]
 
     @property
@@ -182,7 +182,7 @@ class ImagePlan:
 
     @property
     def all_labels(self) -> dict[str, str]:
-        """Every label of the image: the user's, OCI's annotations and the identity."""
+        """Every image label: the user's, OCI's annotations and the identity."""
         return {
             **self.options.labels,
             "org.opencontainers.image.base.name": self.options.base,
@@ -192,7 +192,7 @@ class ImagePlan:
         }
 
     def write_context(self, file: BinaryIO) -> None:
-        """Write the tar of the build context: Containerfile, `requirements.txt` if there are any, and `sources/`.
+        """Write the build context's tar: Containerfile, `requirements.txt` if there are any, and `sources/`.
 
         It needs constant memory; the same plan gives the same bytes.
         """
@@ -204,7 +204,7 @@ class ImagePlan:
 
 
 def describe_plan(plan: ImagePlan) -> dict[str, Any]:
-    """Return the content of a dry run as JSON-ready values.
+    """Return a dry run's content as JSON-ready values.
 
     They are `tag`, `base` (by digest), `files` (path, mode and size in bytes each), `size_bytes`, `containerfile`,
     `requirements`, `notes` (how the sources were collected) and `warnings`.

@@ -1,4 +1,4 @@
-"""Progress of a build."""
+"""Build progress."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Progress:
 
     Args:
         step: The step, such as `Push layer` or the Containerfile's instruction `RUN pip install …`.
-        item: The head of a layer's digest, or empty.
+        item: A layer digest's first digits, or empty.
         done_bytes: Bytes done so far; 0 for a step without a size.
         total_bytes: Bytes in all; 0 when unknown.
-        text: A line of the step's output, or empty.
+        text: A line from the step's output, or empty.
     """
 
     step: str
@@ -31,7 +31,7 @@ class Progress:
 
     @property
     def layer_name(self) -> str:
-        """Step and short digest of a layer's event."""
+        """A layer event's step and short digest."""
         return f"{self.step} {self.item.removeprefix('sha256:')[:_DIGEST_LENGTH]}"
 
 

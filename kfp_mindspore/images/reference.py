@@ -1,4 +1,4 @@
-"""Names of images, `registry/repository:tag@digest`, by the rules of Docker and containerd."""
+"""Image names, `registry/repository:tag@digest`, by Docker's and containerd's rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]
 
 @dataclass(frozen=True)
 class Reference:
-    """The name of an image or of a repository.
+    """An image's or repository's name.
 
     Args:
         host: Registry, with its port if any; default `docker.io`.
@@ -60,7 +60,7 @@ def parse_reference(text: str, *, field: str = "image", hint: str = _EXPECTED) -
 
     Args:
         text: Such as `python:3.11-slim`, `registry.local:5000/team/train@sha256:…`.
-        field: Name of the argument, for the message.
+        field: Argument name, for the message.
         hint: The expected form, for the message.
 
     Raises:
@@ -93,7 +93,7 @@ def parse_reference(text: str, *, field: str = "image", hint: str = _EXPECTED) -
 
 
 def parse_repository(text: str, *, field: str = "destination") -> Reference:
-    """Parse the name of a repository to push to, without tag and digest.
+    """Parse a repository's name to push to, without tag and digest.
 
     Raises:
         UserError: It is invalid, or has a tag or digest.

@@ -12,7 +12,7 @@ _URL_WITH_LOGIN = re.compile(r"://[^/\s@]+@")
 
 
 def read_requirements(file: Path) -> list[str]:
-    """Return the lines of a requirements file, without comments and empty lines.
+    """Return a requirements file's lines, without comments and empty lines.
 
     Raises:
         NotFoundError: There is no such file.

@@ -1,4 +1,4 @@
-"""The result of a build."""
+"""Build result."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class BuildResult:
-    """The result of every builder.
+    """Every builder's result.
 
     Args:
         reference: The image by digest, `registry/name@sha256:…`, for pipelines and jobs.
-        tag: Its tag, the head of the plan's digest.
+        tag: Its tag, the plan digest's first digits.
         built: False when the registry had the image and nothing was built or sent.
-        size_bytes: Size of all layers and the configuration in the registry.
-        layers_sent: Number of uploaded layers.
-        layers_reused: Number of layers that the registry had or mounted from another repository.
-        sent_bytes: Bytes of the uploaded layers.
-        seconds: Wall-clock seconds of the build.
+        size_bytes: Total size of the layers and the configuration in the registry.
+        layers_sent: Uploaded layer count.
+        layers_reused: Layers that the registry had or mounted from another repository.
+        sent_bytes: Uploaded layer bytes.
+        seconds: Wall-clock build seconds.
     """
 
     reference: str

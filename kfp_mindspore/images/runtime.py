@@ -35,14 +35,14 @@ _SOURCE = "/source"
 
 
 def make_runtime_context(wheel: Path | None = None, constraints: Path | None = None) -> BuildContext:
-    """Return the build context of the runtime image: the wheel and the pinned versions.
+    """Return the runtime image's build context: the wheel and the pinned versions.
 
     Args:
         wheel: This package's wheel; default: built from the checkout.
         constraints: Pinned versions; default: the checkout's, or those installed beside this package.
 
     Raises:
-        UserError: A file cannot be read or is not a wheel of this package.
+        UserError: A file cannot be read or is not this package's wheel.
         ProcessFailedError: The wheel cannot be built.
     """
     name, content = read_wheel(wheel)
@@ -62,14 +62,14 @@ def make_runtime_options(
     device: str = "cpu",
     pip_secret: bool = False,
 ) -> ImageOptions:
-    """Return the options of the runtime image.
+    """Return the runtime image's options.
 
     Args:
-        context: The context of `make_runtime_context`.
-        base_digest: Digest of the base image for the platform.
+        context: `make_runtime_context`'s context.
+        base_digest: The base image's digest for the platform.
         base: Image with Python, its module venv and pip.
         platform: Such as `linux/amd64`.
-        extras: Extras of this package.
+        extras: Extras in this package.
         device: `cpu` leaves out MindSpore's GPU and Ascend plugins (1.8 GB); `all` keeps them.
         pip_secret: Whether the builder has pip's configuration as the secret `pip`, such as an index with a login.
 
@@ -103,8 +103,8 @@ def write_runtime_containerfile(
 
     Args:
         base: The base image by digest.
-        wheel: File name of the wheel.
-        extras: Extras of this package.
+        wheel: The wheel's file name.
+        extras: Extras in this package.
         device: `cpu` or `all`.
         pip_secret: Whether pip's configuration is mounted from the secret `pip`.
     """
@@ -113,7 +113,7 @@ def write_runtime_containerfile(
     has_mindspore = bool(_WITH_MINDSPORE & set(extras))
     lines = [
         f"FROM {base} AS build",
-        # pip reads them; ARGs of an earlier stage are not in the image's history.
+        # pip reads them; an earlier stage's ARGs are not in the image's history.
         "ARG PIP_INDEX_URL",
         "ARG PIP_EXTRA_INDEX_URL",
         "ARG PIP_TRUSTED_HOST",

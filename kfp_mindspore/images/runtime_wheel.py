@@ -40,13 +40,13 @@ def get_checkout() -> Path | None:
 
 
 def read_wheel(wheel: Path | None = None) -> tuple[str, bytes]:
-    """Return the name and the normalised bytes of this package's wheel.
+    """Return this package wheel's name and normalised bytes.
 
     Args:
         wheel: The file; default: built from the checkout.
 
     Raises:
-        UserError: The file is not a wheel of this package, or none is named outside a checkout.
+        UserError: The file is not this package's wheel, or none is named outside a checkout.
         MissingExtraError: `build` is not installed.
         ProcessFailedError: The build fails; `log` has its last lines.
     """
@@ -93,7 +93,7 @@ def build_wheel(checkout: Path) -> tuple[str, bytes]:
     if importlib.util.find_spec("build") is None:
         raise MissingExtraError("build", "images")
     with tempfile.TemporaryDirectory(prefix="kfp-mindspore-wheel-") as folder:
-        # setuptools writes to the source tree, and packs stale files of an earlier build.
+        # setuptools writes to the source tree, and packs stale files from an earlier build.
         sources = Path(folder, "sources")
         _copy_sources(checkout, sources)
         # Without isolation: the backend is installed already, and an index may not be reachable.
@@ -120,7 +120,7 @@ def normalise_wheel(content: bytes) -> bytes:
     """Return a wheel with sorted and uncompressed files, without times and modes: neither umask nor zlib change it.
 
     Raises:
-        UserError: It is not a wheel of this package.
+        UserError: It is not this package's wheel.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:

@@ -1,4 +1,4 @@
-"""The sources of a command line: a folder, a script, a notebook, or a function in a module."""
+"""A command line's sources: a folder, a script, a notebook, or a function in a module."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from kfp_mindspore.images.context import BuildContext
 def collect_source(
     source: str, *, command: Sequence[str] = (), tags: Sequence[str] = (), include: Sequence[str] = ()
 ) -> BuildContext:
-    """Return the build context of a folder, `script.py`, `notebook.ipynb` or `package.module:function`.
+    """Return a folder's build context, `script.py`, `notebook.ipynb` or `package.module:function`.
 
     Args:
         source: As above; the working directory is on the module search path.
         command: Command that runs the sources; default: the sources' own.
-        tags: Of a notebook: tags of the cells to convert; default `image`.
-        include: Of a folder: `.dockerignore` patterns of likely secrets to include.
+        tags: For a notebook: cell tags to convert; default `image`.
+        include: For a folder: `.dockerignore` patterns of likely secrets to include.
 
     Raises:
         NotFoundError: There is no such file, module or function.
-        UserError: It is none of these, or invalid.
+        UserError: It has another form, or is invalid.
     """
     path = Path(source)
     if path.is_dir():

@@ -38,7 +38,7 @@ _CREATED_BY = "kfp-mindspore: append sources"
 class AppendBuilder(Builder):
     """Appends the sources as one layer to a base image in a registry, without a daemon, root or temporary files.
 
-    Layers of the base image are mounted from their repository, or copied from another registry. It runs no command:
+    The base image's layers are mounted from their repository, or copied from another registry. It runs no command:
     requirements must be in the base image.
     """
 
@@ -78,7 +78,7 @@ class AppendBuilder(Builder):
 
 
 class _Append:
-    """One build; platforms share the uploads of equal layers."""
+    """One build; platforms share uploads for equal layers."""
 
     def __init__(self, plan: ImagePlan, source: Session, destination: Session, on_progress: OnProgress) -> None:
         self._plan, self._source, self._destination, self._on_progress = plan, source, destination, on_progress
@@ -87,7 +87,7 @@ class _Append:
         self.layers_sent = self.layers_reused = self.sent_bytes = 0
 
     def append_index(self, index: Manifest) -> Manifest:
-        """Append to the image of every platform, push the results and return their index."""
+        """Append to every platform's image, push the results and return their index."""
         entries = []
         for child in index.children:
             image = self.append_image(fetch_manifest(self._source, child["digest"]))
@@ -105,7 +105,7 @@ class _Append:
         return make_manifest({"schemaVersion": 2, "mediaType": index.media_type, "manifests": entries})
 
     def append_image(self, base: Manifest) -> Manifest:
-        """Push the layers and the configuration of the image over one base, and return its manifest."""
+        """Push the layers and the image configuration over one base, and return its manifest."""
         configuration = json.loads(
             pull_bytes(self._source, base.fields["config"]["digest"], "read the configuration of")
         )
@@ -145,7 +145,7 @@ class _Append:
         }
 
     def _transfer_layer(self, entry: dict[str, Any]) -> None:
-        """Make a layer of the base available in the destination: mount it, or copy it."""
+        """Make a base layer available in the destination: mount it, or copy it."""
         digest, size = entry["digest"], entry["size"]
         if entry.get("urls") or digest in self.sizes:
             return

@@ -1,4 +1,4 @@
-"""The base class of builders."""
+"""Builder base class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kfp_mindspore.images.result import BuildResult
 
 
 class Builder(ABC):
-    """Builds the image of a plan and pushes it.
+    """Builds a plan's image and pushes it.
 
     Args:
         registry: How registries are reached.
@@ -32,7 +32,7 @@ class Builder(ABC):
         """Return the digest of the base image's manifest (of its index when the platform is `all`).
 
         Args:
-            base: Name of the base image.
+            base: The base image's name.
             platform: Such as `linux/amd64`, or `all`.
 
         Raises:
@@ -68,7 +68,7 @@ class Builder(ABC):
         """
 
     def verify_push(self, plan: ImagePlan, target: Reference, digest: str) -> BuildResult:
-        """Return the image of the plan's tag after a push.
+        """Return the image under the plan's tag after a push.
 
         Raises:
             KfpMindSporeError: The tag does not have the digest that was pushed.

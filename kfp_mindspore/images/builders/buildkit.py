@@ -31,7 +31,7 @@ _GRACE_SECONDS = 10.0
 
 
 def get_buildx_command(executable: str = "docker") -> list[str]:
-    """Return the command of a build by buildx, or an empty list without the plugin.
+    """Return a build's command by buildx, or an empty list without the plugin.
 
     Args:
         executable: Docker's command line.
@@ -54,9 +54,9 @@ def run_buildx(
     """Run a build to its end; an interrupt cancels it.
 
     Args:
-        command: The command and its arguments, without those of the context.
+        command: The command and its arguments, without the context's arguments.
         context: A real file with the context's tar, at its start.
-        on_progress: Called with every step and line of output.
+        on_progress: Called with every step and output line.
         host: The daemon's address; empty for the command line's default.
         docker_config: A config.json with logins.
 
@@ -67,7 +67,7 @@ def run_buildx(
     environment = {**os.environ, "BUILDX_BUILDER": "default", **({"DOCKER_HOST": host} if host else {})}
     with contextlib.ExitStack() as stack:
         if docker_config is not None:
-            # The default of the certificates' folder depends on DOCKER_CONFIG.
+            # The certificate folder's default depends on DOCKER_CONFIG.
             environment.setdefault("DOCKER_CERT_PATH", str(_get_config_folder()))
             environment["DOCKER_CONFIG"] = stack.enter_context(_make_config_folder(docker_config))
         process = subprocess.Popen(
@@ -78,7 +78,7 @@ def run_buildx(
             env=environment,
             text=True,
             errors="replace",
-            # Keeps Ctrl-C of the terminal from it: _terminate sends the signal.
+            # Keeps the terminal's Ctrl-C from it: _terminate sends the signal.
             start_new_session=True,
         )
         stack.callback(_terminate, process)
@@ -93,10 +93,10 @@ def read_plain_progress(lines: Iterable[str], on_progress: OnProgress) -> Proces
 
     Args:
         lines: Its lines.
-        on_progress: Called with every step of the Containerfile and line of output.
+        on_progress: Called with every Containerfile step and output line.
 
     Returns:
-        The error of the first failed step with its last lines, else of the output outside of steps; None without.
+        The error of the first failed step with its last lines, else with the output outside steps; None without.
     """
     names: dict[str, str] = {}
     outputs: dict[str, deque[str]] = {}

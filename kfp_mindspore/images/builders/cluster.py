@@ -40,15 +40,15 @@ class ClusterBuilder(Builder):
     This process also reads the registry, before and after the build.
 
     Args:
-        registry: How registries are reached; its `push_secret` and `pull_secrets` are Secrets of the build's namespace.
+        registry: How registries are reached; its `push_secret` and `pull_secrets` are Secrets in the build's namespace.
         context_store: Where the build context is stored for the pod: `PvcContextStore` or `S3ContextStore`.
-        namespace: Namespace of the Job; default: that of the kubeconfig's context, or of the pod.
+        namespace: The Job's namespace; default: the kubeconfig context's, or the pod's.
         kubeconfig: The cluster; default: KUBECONFIG, then ~/.kube/config, then the pod's service account.
-        context: Context of the kubeconfig.
+        context: The kubeconfig's context.
         image: Image with rootless BuildKit.
-        build_args: Values of the Containerfile's ARG instructions; the image's history shows them, so no secrets.
+        build_args: Values for the Containerfile's ARG instructions; the image's history shows them, so no secrets.
         secrets: Secrets for `RUN --mount=type=secret,id=ID`: `SECRET/KEY` by id.
-        job: Scheduling and resources of the pod.
+        job: The pod's scheduling and resources.
         start_seconds: Seconds for the pod to start, image pulls included.
 
     Raises:
@@ -187,7 +187,7 @@ class ClusterBuilder(Builder):
         return found[0]
 
     def _get_deadline_error(self, job: str, namespace: str, failure: ProcessFailedError) -> ProcessFailedError | None:
-        """Return the error of a build that exceeded the Job's deadline: the pod's status does not show it."""
+        """Return the error for a build that exceeded the Job's deadline: the pod's status does not show it."""
         try:
             found = self._cluster.get(JOBS, job, namespace)
         except NotFoundError:

@@ -1,4 +1,4 @@
-"""The Job of a build on a cluster: its pod, its volumes and the script that runs rootless BuildKit."""
+"""A build's Job on a cluster: its pod, its volumes and the script that runs rootless BuildKit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TERMINATION_FILE = "/dev/termination-log"
 _CONTEXT_FOLDER = f"{WORK_FOLDER}/context"
 _BUILDKITD_FILE = f"{WORK_FOLDER}/buildkitd.toml"
 _CA_FILE = f"{WORK_FOLDER}/ca.crt"
-# Linux limits one argument of a process to 128 KiB; the CA certificates are part of the script.
+# Linux limits one process argument to 128 KiB; the script contains the CA certificates.
 _MAX_CA_BYTES = 100_000
 _TTL_SECONDS = 600
 _APPARMOR_ANNOTATION = f"container.apparmor.security.beta.kubernetes.io/{CONTAINER}"
@@ -32,18 +32,18 @@ _APPARMOR_ANNOTATION = f"container.apparmor.security.beta.kubernetes.io/{CONTAIN
 
 @dataclass(frozen=True)
 class JobSettings:
-    """Scheduling and resources of the build pod.
+    """The build pod's scheduling and resources.
 
     Args:
-        service_account: Service account of the pod; empty for the namespace's default. Its token is not mounted.
-        resources: Kubernetes resource requirements of the build container.
-        node_selector: Labels of eligible nodes.
-        tolerations: Tolerations of the pod.
-        work_size: Size limit of the pod's emptyDir, such as `20Gi`; empty for no limit.
-        user: uid of the build process.
+        service_account: The pod's service account; empty for the namespace's default. Its token is not mounted.
+        resources: The build container's Kubernetes resource requirements.
+        node_selector: Labels that eligible nodes have.
+        tolerations: The pod's tolerations.
+        work_size: Size limit for the pod's emptyDir, such as `20Gi`; empty for no limit.
+        user: the build process's uid.
         seccomp: Seccomp profile: user namespaces need `Unconfined`, or a profile on the nodes as `Localhost/path`.
         deadline_seconds: Seconds after which the cluster terminates the build.
-        owner: Owner reference of the Job, to an object of its namespace; its deletion deletes the Job.
+        owner: The Job's owner reference, to an object in its namespace; its deletion deletes the Job.
     """
 
     service_account: str = ""
@@ -68,16 +68,16 @@ def make_job(
     registry: RegistryConfig,
     secrets: Mapping[str, str],
 ) -> Document:
-    """Return the Job manifest of a build.
+    """Return a build's Job manifest.
 
     Args:
-        name: Name of the Job.
+        name: The Job's name.
         image: Image with BuildKit.
-        script: Shell script of the build container.
+        script: The build container's shell script.
         stored: The build context.
-        settings: Scheduling and resources of the pod.
+        settings: The pod's scheduling and resources.
         architecture: Required node architecture, such as `amd64`.
-        registry: Names of the push and pull secrets.
+        registry: Names the push and pull secrets.
         secrets: Secrets for RUN steps: `SECRET/KEY` by id.
     """
     volumes: list[Document] = [
@@ -160,8 +160,8 @@ def make_script(
         stored: The build context.
         registry: How registries are reached.
         hosts: Registries that the build reads from and pushes to.
-        build_args: Values of ARG instructions.
-        secrets: Ids of the secrets for RUN steps.
+        build_args: Values for ARG instructions.
+        secrets: Secret ids for RUN steps.
 
     Raises:
         UserError: The CA file is too large.

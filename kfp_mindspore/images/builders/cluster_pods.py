@@ -1,4 +1,4 @@
-"""The pod of a build: its start, the errors that keep it from starting, and its end."""
+"""A build's pod: its start, the errors that keep it from starting, and its end."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def get_waiting_reason(pod: Document) -> str:
 
 
 def get_mount_error(events: Sequence[Document]) -> str:
-    """Return the message of the last event about a missing volume source, or an empty string."""
+    """Return the last event's message about a missing volume source, or an empty string."""
     for event in reversed(events):
         if event.get("reason") == "FailedMount" and "not found" in str(event.get("message")):
             return str(event["message"])
@@ -101,7 +101,7 @@ def watch_pod(cluster: Cluster, namespace: str, labels: str, timeout: float) -> 
 
 
 def wait_for_start(cluster: Cluster, namespace: str, labels: str, timeout: float) -> Iterator[str | Document]:
-    """Yield each new waiting reason of a pod, and at last the pod, when its container is running or has ended.
+    """Yield each new waiting reason from a pod, and at last the pod, when its container is running or has ended.
 
     Raises:
         UserError: It cannot start: an image cannot be pulled, or a Secret does not exist.

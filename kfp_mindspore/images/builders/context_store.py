@@ -17,7 +17,7 @@ from kfp_mindspore.images.plan import ImagePlan
 CONTEXT_URL_VARIABLE = "KFP_MINDSPORE_CONTEXT_URL"
 _MOUNT_PATH = "/run/kfp-mindspore/context"
 _FOLDER = "kfp-mindspore-contexts"
-# The limit of S3's signature version 4.
+# S3's signature version 4 limit.
 _MAX_URL_SECONDS = 7 * 24 * 3600
 
 
@@ -26,10 +26,10 @@ class StoredContext:
     """An uploaded build context.
 
     Args:
-        archive: Path of the tar in the pod; empty with `url`.
-        url: Presigned URL of the tar: whoever has it can read the context until it expires.
-        volumes: Volumes of the pod.
-        mounts: Volume mounts of the build container.
+        archive: Tar path in the pod; empty with `url`.
+        url: The tar's presigned URL: whoever has it can read the context until it expires.
+        volumes: The pod's volumes.
+        mounts: The build container's volume mounts.
     """
 
     archive: str = ""
@@ -47,13 +47,13 @@ class ContextStore(ABC):
 
         Args:
             file: The tar.
-            name: Unique name of the build.
+            name: The build's unique name.
             lifetime_seconds: Seconds for which the pod must be able to read it.
         """
 
     @abstractmethod
     def delete(self, name: str) -> None:
-        """Delete the context of a build, if there is one."""
+        """Delete a build's context, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class PvcContextStore(ContextStore):
     """A persistent volume claim that this process has mounted, such as a notebook's home or a pipeline's workspace.
 
     Args:
-        claim: Name of the claim, in the build's namespace.
+        claim: Claim name, in the build's namespace.
         mount_path: Where this process has mounted it.
     """
 
@@ -103,13 +103,13 @@ class PvcContextStore(ContextStore):
 
 @dataclass(frozen=True)
 class S3ContextStore(ContextStore):
-    """A bucket of an S3 service; BuildKit downloads the context by a presigned URL, so the pod needs no credentials.
+    """A bucket in an S3 service; BuildKit downloads the context by a presigned URL, so the pod needs no credentials.
 
-    Credentials of the upload are resolved by boto3.
+    Upload credentials are resolved by boto3.
 
     Args:
         url: `s3://bucket` or `s3://bucket/prefix`.
-        endpoint_url: Address of the service, the same for this process and the pod; empty for AWS.
+        endpoint_url: Service address, the same for this process and the pod; empty for AWS.
         region: Region; empty for boto3's default.
     """
 
@@ -173,13 +173,13 @@ class S3ContextStore(ContextStore):
 def make_context_store(
     *, claim: str = "", claim_path: Path | str | None = None, store: str = "", store_endpoint: str = ""
 ) -> ContextStore | None:
-    """Return the context store of command-line or step options, or None when they name none.
+    """Return the context store that command-line or step options name, or None when they name no store.
 
     Args:
-        claim: Name of a persistent volume claim.
+        claim: Persistent volume claim name.
         claim_path: Where this process has mounted the claim.
         store: `s3://BUCKET/PREFIX`.
-        store_endpoint: Address of the S3 service; empty for AWS.
+        store_endpoint: The S3 service's address; empty for AWS.
 
     Raises:
         UserError: Options contradict each other, or one is missing.
@@ -202,7 +202,7 @@ def upload_context(plan: ImagePlan, store: ContextStore, name: str, lifetime_sec
     Args:
         plan: The image plan.
         store: Where to.
-        name: Unique name of the build.
+        name: The build's unique name.
         lifetime_seconds: Seconds for which the pod must be able to read it.
     """
     try:

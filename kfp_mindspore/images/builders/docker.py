@@ -27,13 +27,13 @@ class DockerBuilder(Builder):
     The tag is the same on every machine; the image's digest is not, since the daemon adds timestamps.
 
     Args:
-        registry: How registries are reached. Insecure registries, certificate authorities and mirrors are settings of
-            the daemon; logins are those of the docker config.json.
+        registry: How registries are reached. Insecure registries, certificate authorities and mirrors are daemon
+            settings; logins come from the docker config.json.
         host: The daemon, such as `unix:///var/run/docker.sock`; default: `$DOCKER_HOST`, else the usual socket.
         executable: Docker's command line: with the plugin buildx it builds, without it the daemon's legacy builder.
-        build_args: Values of the Containerfile's ARG instructions; the image's history shows them, so no secrets.
+        build_args: Values for the Containerfile's ARG instructions; the image's history shows them, so no secrets.
         secrets: Files by id for `RUN --mount=type=secret,id=ID`; they need buildx.
-        network: Network of the RUN steps, such as `host`; default: the daemon's.
+        network: The RUN steps' network, such as `host`; default: the daemon's.
         timeout_seconds: Seconds without output before the daemon counts as gone.
 
     Raises:
@@ -62,7 +62,7 @@ class DockerBuilder(Builder):
         self._daemon = DockerDaemon(host, self.registry, timeout_seconds)
 
     def resolve_base(self, base: str, platform: str) -> str:
-        """Return the digest of the base image, or the ID of one that only the daemon has."""
+        """Return the base image's digest, or the ID when only the daemon has the image."""
         image = self._daemon.get_image_id(base)
         if image and not self._daemon.connect().inspect_image(image)["RepoDigests"]:
             return image
@@ -100,7 +100,7 @@ class DockerBuilder(Builder):
                 context = cast(BinaryIO, file)
                 located.write_context(context)
                 context.seek(0)
-                # The labels are those of the plan: a mirror does not change the image.
+                # The labels come from the plan: a mirror does not change the image.
                 if self._buildx:
                     self._run_buildx(self._buildx, context, plan, target, on_progress)
                 else:
@@ -143,12 +143,12 @@ class DockerBuilder(Builder):
                 [*command, *arguments],
                 context,
                 on_progress,
-                # The daemon that pushes, not that of the command line's current context.
+                # The daemon that pushes, not the command line's current context.
                 host=self._daemon.address,
                 docker_config=self.registry.docker_config,
             )
         except KfpMindSporeError as error:
-            # Of a lost daemon buildx reports a closed connection only.
+            # After losing the daemon, buildx reports a closed connection only.
             self._daemon.check_connection(error.message)
             raise
 

@@ -72,7 +72,7 @@ class DockerDaemon:
         """Check whether the daemon still responds after a failure.
 
         Args:
-            failure: Message of the failure.
+            failure: The failure's message.
 
         Raises:
             KfpMindSporeError: It does not.
@@ -84,7 +84,7 @@ class DockerDaemon:
             raise KfpMindSporeError(f"{failure}; {error.message}", hint=_RETRY_HINT) from None
 
     def get_image_id(self, name: str) -> str:
-        """Return the ID of an image in the daemon, or an empty string."""
+        """Return an image's ID in the daemon, or an empty string."""
         import docker
 
         with self._convert_errors(f"image {name}"):

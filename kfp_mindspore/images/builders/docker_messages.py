@@ -19,10 +19,10 @@ _REUSED = ("Layer already exists", "Mounted from")
 
 @dataclass
 class PushedLayers:
-    """The layers of a push; keys are the heads of their diffIDs.
+    """A push's layers; keys are their diffIDs' heads.
 
     Args:
-        sent: Bytes of uploaded layers, before compression.
+        sent: Uploaded layer bytes, before compression.
         reused: Layers that the registry had or mounted.
         digest: The manifest's digest, `sha256:…`.
     """
@@ -33,11 +33,11 @@ class PushedLayers:
 
 
 def read_build(messages: Iterable[Mapping[str, Any]], on_progress: OnProgress) -> str:
-    """Read the messages of the legacy builder to their end.
+    """Read the legacy builder's messages to their end.
 
     Args:
         messages: The daemon's decoded stream.
-        on_progress: Called with every step and line of output.
+        on_progress: Called with every step and output line.
 
     Returns:
         The image's ID, `sha256:…`.
@@ -68,12 +68,12 @@ def read_build(messages: Iterable[Mapping[str, Any]], on_progress: OnProgress) -
 
 
 def read_push(messages: Iterable[Mapping[str, Any]], target: str, on_progress: OnProgress) -> PushedLayers:
-    """Read the messages of a push to their end.
+    """Read a push's messages to their end.
 
     Args:
         messages: The daemon's decoded stream.
         target: The pushed tag, for errors.
-        on_progress: Called with the bytes of every layer.
+        on_progress: Called with every layer's bytes.
 
     Raises:
         UserError: The registry refuses the login, or does not use HTTPS where the daemon expects it.

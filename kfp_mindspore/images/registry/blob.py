@@ -1,4 +1,4 @@
-"""Blobs of a repository: layers and configurations, uploaded, mounted from another repository, and copied."""
+"""Blobs in a repository: layers and configurations, uploaded, mounted from another repository, and copied."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OnBytes = Callable[[int], None]
 
 
 class Blob(Protocol):
-    """Content to upload, of known size and digest; it is read once per attempt."""
+    """Content to upload, with known size and digest; it is read once per attempt."""
 
     @property
     def size_bytes(self) -> int:
@@ -66,7 +66,7 @@ class BytesBlob:
 
 @dataclass(frozen=True)
 class RemoteBlob:
-    """A blob of another repository, streamed without being stored.
+    """A blob in another repository, streamed without being stored.
 
     Args:
         session: The repository that has it.
@@ -135,12 +135,12 @@ def has_blob(session: Session, digest: str) -> bool:
 
 
 def mount_blob(session: Session, digest: str, repository: str) -> bool:
-    """Mount a blob of another repository of the same registry.
+    """Mount a blob from another repository in the same registry.
 
     Args:
         session: The repository to mount it in.
         digest: `sha256:…`.
-        repository: Path of the repository that has it.
+        repository: Path to the repository that has it.
 
     Returns:
         False when the registry does not support it, or the account cannot read the other repository.
@@ -163,7 +163,7 @@ def push_blob(session: Session, blob: Blob, on_bytes: OnBytes) -> None:
     Args:
         session: The repository.
         blob: The content.
-        on_bytes: Called with the number of bytes sent so far.
+        on_bytes: Called with the bytes sent so far.
 
     Raises:
         RegistryError: All attempts failed, or the registry computed another digest.

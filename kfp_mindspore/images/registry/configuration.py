@@ -18,17 +18,17 @@ class RegistryConfig:
         insecure: Hosts (with port) that use plain HTTP. Every other host needs HTTPS with a valid certificate, also
             `localhost`.
         ca_file: PEM file of certificate authorities to trust instead of the system's.
-        mirrors: Where images of a host are read from, such as `{"docker.io": "mirror.local:5000/docker"}`. Pushes are
+        mirrors: Where a host's images are read from, such as `{"docker.io": "mirror.local:5000/docker"}`. Pushes are
             not redirected; there is no fallback to the host.
         docker_config: docker's `config.json` with logins and credential helpers; default: `$DOCKER_CONFIG/config.json`,
             else `~/.docker/config.json`.
-        pull_secrets: Secrets of type kubernetes.io/dockerconfigjson with which nodes pull the builder's image.
-        push_secret: Secret of the same type with which a build on a cluster pulls the base image and pushes; empty for
-            none.
-        timeout_seconds: Connect and read timeout of a request, in seconds.
+        pull_secrets: Secrets with type kubernetes.io/dockerconfigjson with which nodes pull the builder's image.
+        push_secret: Secret with the same type, with which a build on a cluster pulls the base image and pushes; empty
+            for none.
+        timeout_seconds: Connect and read timeout for a request, in seconds.
         attempts: Attempts per request after 429, 5xx or a broken connection.
-        backoff_seconds: Seconds before the second attempt, doubled before each further one, up to 15. Retry-After of up
-            to 60 s is honoured.
+        backoff_seconds: Seconds before the second attempt, doubled before each further one, up to 15. Retry-After up to
+            60 s is honoured.
     """
 
     insecure: tuple[str, ...] = ()

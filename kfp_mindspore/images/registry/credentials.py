@@ -67,7 +67,7 @@ def get_credentials(host: str, config: RegistryConfig) -> Credentials | None:
         raise UserError(
             f"{file}: {problem} for {host} ({type(error).__name__})", hint=f"Log in again: docker login {host}"
         ) from None
-    # Logins in the file and logins from a helper differ in the case of their keys.
+    # Logins in the file and logins from a helper differ in their keys' case.
     values = {key.lower(): str(value) for key, value in entry.items() if value}
     if values.get("identitytoken"):
         return Credentials("", identity_token=values["identitytoken"])

@@ -1,4 +1,4 @@
-"""Errors of registries: unauthorized, forbidden, not found, transient."""
+"""Registry errors: unauthorized, forbidden, not found, transient."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CONNECT_HINT = (
 
 
 class RegistryError(KfpMindSporeError):
-    """An error response of a registry, or a response that is wrong.
+    """An error response from a registry, or a response that is wrong.
 
     Args:
         message: The request and the response.
@@ -67,7 +67,7 @@ def explain_response(response: requests.Response, action: str, host: str, user: 
         response: The response. Its URL can hold a signature and is not quoted.
         action: What was requested, such as `push a layer to registry.local/team/train`.
         host: The registry.
-        user: User name of the login; empty without one.
+        user: The login's user name; empty without one.
     """
     status, detail = response.status_code, _get_detail(response)
     text = f"{action}: {host} returned {status}{f' ({detail})' if detail else ''}"
@@ -101,7 +101,7 @@ def explain_failure(error: requests.RequestException, action: str, host: str) ->
 
 
 def get_root_cause(error: BaseException) -> str:
-    """Return the text of the innermost exception: outer ones of the HTTP libraries quote the URL."""
+    """Return the innermost exception's text: the HTTP libraries' outer ones quote the URL."""
     cause: BaseException = error
     while True:
         inner = cause.__cause__ or cause.__context__ or getattr(cause, "reason", None)
@@ -128,7 +128,7 @@ def _get_detail(response: requests.Response) -> str:
 
 
 def _is_disk_full(detail: Any) -> bool:
-    # docker-registry returns the errno of its storage: ENOSPC is 28.
+    # docker-registry returns its storage's errno: ENOSPC is 28.
     if isinstance(detail, dict):
         return detail.get("Err") == 28 or any(_is_disk_full(value) for value in detail.values())
     return isinstance(detail, str) and "no space left" in detail

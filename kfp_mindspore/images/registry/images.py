@@ -31,11 +31,11 @@ class ImageDescription:
     Args:
         reference: The image by digest.
         platforms: Its platforms.
-        size_bytes: Size of all layers and configurations in the registry.
-        layers: Digest and size in bytes of each layer of the described platform, lowest first.
-        labels: Labels of the described platform.
-        user: User of the command; empty for root.
-        workdir: Working directory of the command.
+        size_bytes: Total size of layers and configurations in the registry.
+        layers: Digest and size in bytes for each layer on the described platform, lowest first.
+        labels: The described platform's labels.
+        user: The command's user; empty for root.
+        workdir: The command's working directory.
         command: Entry point and command.
         env: Environment, `NAME=value` each.
         created: Creation time, RFC 3339.
@@ -58,7 +58,7 @@ class ImageDescription:
 
 
 def resolve_image(reference: Reference, platform: str, config: RegistryConfig) -> str:
-    """Return the digest of an image's manifest for a platform, or of its index when the platform is `all`.
+    """Return an image's manifest digest for a platform, or its index digest when the platform is `all`.
 
     Raises:
         NotFoundError: There is no such image, or not for this platform.
@@ -79,7 +79,7 @@ def resolve_image(reference: Reference, platform: str, config: RegistryConfig) -
 
 
 def get_built_image(target: Reference, labels: Mapping[str, str], config: RegistryConfig) -> BuildResult | None:
-    """Return the image of a tag if it has these labels, else None.
+    """Return a tag's image if it has these labels, else None.
 
     Args:
         target: Repository and tag.
@@ -115,7 +115,7 @@ def inspect_image(image: str, config: RegistryConfig, *, platform: str = "") -> 
     Args:
         image: Its name.
         config: How registries are reached.
-        platform: Platform of the described layers and labels; default: the first.
+        platform: Platform for the described layers and labels; default: the first.
 
     Raises:
         NotFoundError: There is no such image, or not for this platform.

@@ -1,4 +1,4 @@
-"""Manifests and indexes, of OCI and of Docker."""
+"""OCI and Docker manifests and indexes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 _MANIFESTS, _INDEXES = (OCI_MANIFEST, DOCKER_MANIFEST), (OCI_INDEX, DOCKER_INDEX)
-# Media type of an uncompressed layer.
+# An uncompressed layer's media type.
 LAYER_TYPES = {
     OCI_MANIFEST: "application/vnd.oci.image.layer.v1.tar",
     DOCKER_MANIFEST: "application/vnd.docker.image.rootfs.diff.tar",
@@ -49,7 +49,7 @@ class Manifest:
 
     @property
     def is_index(self) -> bool:
-        """Whether it lists manifests of platforms."""
+        """Whether it lists platform manifests."""
         return self.media_type in _INDEXES
 
     @property
@@ -68,7 +68,7 @@ def make_manifest(fields: dict[str, Any]) -> Manifest:
 
 
 def fetch_manifest(session: Session, selector: str) -> Manifest:
-    """Return the manifest or index of a tag or digest.
+    """Return the manifest or index for a tag or digest.
 
     Raises:
         MissingError: There is none.
@@ -107,9 +107,9 @@ def push_manifest(session: Session, manifest: Manifest, selector: str) -> None:
 
 
 def pick_platform(index: Manifest, platform: str, name: str) -> dict[str, Any]:
-    """Return the descriptor of one platform.
+    """Return one platform's descriptor.
 
-    A platform without a variant matches the first of its architecture.
+    A platform without a variant matches the first with its architecture.
 
     Raises:
         NotFoundError: The index has none; the hint names those it has.
@@ -131,7 +131,7 @@ def format_platform(platform: dict[str, Any]) -> str:
 
 
 def require_manifest(session: Session, selector: str, name: str) -> Manifest:
-    """Return the manifest of an image that must exist; see `fetch_manifest`.
+    """Return the manifest for an image that must exist; see `fetch_manifest`.
 
     Raises:
         NotFoundError: It does not.

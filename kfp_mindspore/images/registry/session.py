@@ -1,4 +1,4 @@
-"""HTTP requests to one repository of a registry, with authentication and retries."""
+"""HTTP requests to one repository in a registry, with authentication and retries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 
 def retry(config: RegistryConfig, operation: Callable[[], Result]) -> Result:
-    """Return the result of an operation, repeated after transient errors with exponential backoff.
+    """Return an operation's result, repeating it after transient errors with exponential backoff.
 
     Args:
         config: `attempts` and `backoff_seconds`.
@@ -92,7 +92,7 @@ class Session:
         Args:
             method: Such as `head`.
             path: Path below the repository, such as `manifests/latest`.
-            action: The request in the words of an error message, such as `push a layer to`.
+            action: The request in an error message's words, such as `push a layer to`.
             **options: Options of `requests`.
 
         Raises:
@@ -100,7 +100,7 @@ class Session:
             PermissionDeniedError: 403.
             MissingError: 404.
             TransientError: All attempts failed.
-            RegistryError: Another status of 400 or above.
+            RegistryError: Another status >= 400.
         """
 
         def send() -> requests.Response:
@@ -115,7 +115,7 @@ class Session:
         return retry(self.config, send)
 
     def send(self, method: str, path: str, action: str, **options: Any) -> requests.Response:
-        """Send a request once; `path` is relative to the repository, or a URL. Raises the errors of `request`."""
+        """Send a request once; `path` is relative to the repository, or a URL. Raises the same errors as `request`."""
         description = f"{action} {self.reference.name}"
         url = urljoin(self.base_url, path)
         response = self._send(method, url, description, **options)
