@@ -1,1 +1,1 @@
-"""Training code of the bundled pipelines: LeNet-5 on scikit-learn's digits, an example of a user's code."""
+"""The bundled pipelines' training code: LeNet-5 on scikit-learn's digits, an example for user code."""

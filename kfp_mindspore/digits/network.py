@@ -1,8 +1,8 @@
-"""LeNet-5 for the 8×8 images of scikit-learn's digits.
+"""LeNet-5 for the 8×8 images in scikit-learn's digits.
 
 Changes to the network for 32×32 images: 3×3 kernels with padding instead of 5×5 without, one pooling layer instead of
 two (8×8 pixels are too small for two), ReLU and max pooling instead of scaled tanh and trainable averages, and a dense
-output layer. Six and sixteen feature maps and dense layers of 120, 84 and `classes` units are those of LeNet-5. With He
+output layer. Six and sixteen feature maps and dense layers with 120, 84 and `classes` units are LeNet-5's. With He
 initialisation the accuracy depends less on the seed than with MindSpore's default.
 """
 
@@ -12,10 +12,10 @@ from mindspore import Tensor, nn
 
 
 class LeNet5(nn.Cell):
-    """LeNet-5 for images of shape (N, 1, 8, 8), float32 in 0..1; returns logits of shape (N, classes).
+    """LeNet-5 for images with shape (N, 1, 8, 8), float32 in 0..1; returns logits with shape (N, classes).
 
     Args:
-        classes: Number of classes.
+        classes: Class count.
     """
 
     def __init__(self, classes: int = 10) -> None:

@@ -1,4 +1,4 @@
-"""Training script for LeNet-5 on digits, an example of a user's script.
+"""Training script for LeNet-5 on digits, an example for a user script.
 
 Dataset, checkpoints and output are in the directories KFP_MINDSPORE_DATASET_DIR, KFP_MINDSPORE_CHECKPOINT_DIR and
 KFP_MINDSPORE_OUTPUT_DIR, which `fit` reads. Epochs, learning rate, weight decay, label smoothing and augmentation were
@@ -41,7 +41,7 @@ def distort(images: NDArray[np.float32], generator: np.random.Generator) -> NDAr
         generator: Random generator; up to 0.15 rad, 8 %, 0.1 and half a pixel.
 
     Returns:
-        Images of the same shape.
+        Images with the same shape.
     """
     count, _, height, width = images.shape
     angle, shear = (generator.uniform(-limit, limit, count) for limit in (0.15, 0.1))
@@ -72,7 +72,7 @@ def train(epochs: int, batch_size: int, learning_rate: float, seed: int) -> FitR
         epochs: Passes over the training split.
         batch_size: Images per step.
         learning_rate: Peak learning rate.
-        seed: Seed of initial weights, shuffling and augmentation.
+        seed: Seed for initial weights, shuffling and augmentation.
     """
     from mindspore import nn
 

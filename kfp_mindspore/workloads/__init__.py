@@ -1,1 +1,1 @@
-"""Training code of the bundled workloads, one package each: a network, its training script, and what is its own."""
+"""The bundled workloads' training code, one package each: a network, its training script, and what is its own."""

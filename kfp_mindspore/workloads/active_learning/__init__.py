@@ -1,1 +1,1 @@
-"""Training code of the workload `active_learning`: a classifier of images for rounds with few labels."""
+"""Training code for the workload `active_learning`: an image classifier for rounds with few labels."""

@@ -1,4 +1,4 @@
-"""Comparison of strategies on a labelled dataset: the accuracy by number of labels, before any label is paid for.
+"""Strategies compared on a labelled dataset: the accuracy by label count, before any label is paid for.
 
 Example:
     python -m kfp_mindspore.workloads.active_learning.compare digits --rounds 3 --seeds 3
@@ -33,16 +33,16 @@ def simulate(
     epochs: int = EPOCHS,
     seed: int = 0,
 ) -> list[float]:
-    """Return the accuracy on the test split of each round's network; the first labels depend on the seed only.
+    """Return each round's network accuracy on the test split; the first labels depend on the seed only.
 
     Args:
         dataset: A labelled dataset with one input.
         strategy: See `kfp_mindspore.evaluation.select_samples`.
-        first: Number of labels of the first network, selected at random.
-        count: Number of labels added by each round.
-        rounds: Number of selections.
+        first: Label count for the first network, selected at random.
+        count: Labels added by each round.
+        rounds: Selection count.
         epochs: Passes over the labelled samples, in each round.
-        seed: Seed of the first labels, the networks and random selection.
+        seed: The first labels' seed, the networks and random selection.
 
     Returns:
         rounds + 1 accuracies, 0 to 1.

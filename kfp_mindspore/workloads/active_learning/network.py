@@ -1,4 +1,4 @@
-"""The network of the workload: two hidden layers, small enough to train on a few dozen labels."""
+"""The workload's network: two hidden layers, small enough to train on a few dozen labels."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from mindspore import Tensor, nn
 
 
 class Classifier(nn.Cell):
-    """Two hidden layers for flattened features; returns logits of shape (N, classes).
+    """Two hidden layers for flattened features; returns logits with shape (N, classes).
 
     Args:
-        features: Number of features of a sample.
-        classes: Number of classes.
-        hidden: Width of the hidden layers.
+        features: Features per sample.
+        classes: Class count.
+        hidden: The hidden layers' width.
     """
 
     def __init__(self, features: int, classes: int, hidden: int = 64) -> None:

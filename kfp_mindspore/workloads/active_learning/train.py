@@ -1,4 +1,4 @@
-"""Training script of one round: the split `train` holds the labelled samples.
+"""Training script for one round: the split `train` holds the labelled samples.
 
 Example:
     python -m kfp_mindspore.workloads.active_learning.train --epochs 60
@@ -30,9 +30,9 @@ def train(data: Any, arguments: dict[str, int], *, epochs: int = EPOCHS, seed: i
 
     Args:
         data: Samples in a form that `fit` accepts.
-        arguments: Arguments of the network.
+        arguments: Network arguments.
         epochs: Passes over the labelled samples.
-        seed: Seed of initial weights and shuffling.
+        seed: Seed for initial weights and shuffling.
 
     Returns:
         The network, set for inference.

@@ -1,1 +1,1 @@
-"""The workload `connect4`: a player of connect-4 that learns by self-play, after AlphaZero."""
+"""The workload `connect4`: a connect-4 player that learns by self-play, after AlphaZero."""

@@ -1,4 +1,4 @@
-"""The gate of the pipeline: games of an exported player against a random and a one-ply player."""
+"""The pipeline's gate: games by an exported player against a random and a one-ply player."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 def play_arena(runner: ModelRunner, games: int = 100, simulations: int = 32, seed: int = 0) -> dict[str, float]:
-    """Return the fractions of games won, half of them as the first player; a draw is no win.
+    """Return the fractions of games won, half as the first player; a draw is no win.
 
     Args:
         runner: The exported `Player`.
-        games: Number of games against each opponent.
-        simulations: Simulations of the search for each move.
-        seed: Seed of the opponents.
+        games: Games against each opponent.
+        simulations: The search's simulations for each move.
+        seed: Opponent seed.
 
     Returns:
-        `win_rate`, the lowest of the served move; then for each opponent that of the served move, of the most probable
-        column (`policy`), and of a search with the network's policy and value (`search`).
+        `win_rate`, the served move's lowest rate; then for each opponent the rates for the served move, the most
+        probable column (`policy`), and a search with the network's policy and value (`search`).
     """
 
     def predict(positions: Positions) -> dict[str, NDArray[Any]]:

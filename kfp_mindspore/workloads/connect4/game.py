@@ -1,6 +1,6 @@
-"""The rules of connect-4, for many games at once.
+"""Connect-4 rules, for many games at once.
 
-A position is two bitboards of 7 bits a column, the lowest for the bottom row, the highest always 0, see
+A position is two bitboards with 7 bits per column, the lowest for the bottom row, the highest always 0, see
 http://blog.gamesolver.org/solving-connect-four/06-bitboard/.
 """
 
@@ -20,19 +20,19 @@ _COLUMN_BITS = np.uint64(ROWS + 1)
 _BOTTOM = _ONE << (np.arange(COLUMNS, dtype=np.uint64) * _COLUMN_BITS)
 _TOP = _BOTTOM << np.uint64(ROWS - 1)
 _FULL = np.bitwise_or.reduce(_BOTTOM * np.uint64((1 << ROWS) - 1))
-# Distance of neighbours: vertical, horizontal, both diagonals.
+# Distance between neighbours: vertical, horizontal, both diagonals.
 _STEPS = tuple(np.uint64(step) for step in (1, ROWS + 1, ROWS, ROWS + 2))
-# Bit of each cell of a board whose first row is the top.
+# Each cell's bit on a board whose first row is the top.
 _CELLS = _BOTTOM << np.arange(ROWS, dtype=np.uint64)[::-1, None]
 
 
 @dataclass(frozen=True)
 class Positions:
-    """Positions of N games.
+    """Positions in N games.
 
     Args:
-        own: Stones of the player to move, uint64 of shape (N,).
-        filled: Stones of both players, uint64 of shape (N,).
+        own: The player's stones to move, uint64 with shape (N,).
+        filled: Both players' stones, uint64 with shape (N,).
     """
 
     own: NDArray[np.uint64]
@@ -45,14 +45,14 @@ class Positions:
 
     @classmethod
     def from_boards(cls, boards: NDArray[Any]) -> Positions:
-        """Return the positions of boards, see `to_boards`."""
+        """Return board positions, see `to_boards`."""
         return cls(
             np.where(boards > 0, _CELLS, np.uint64(0)).sum((1, 2), np.uint64),
             np.where(boards != 0, _CELLS, np.uint64(0)).sum((1, 2), np.uint64),
         )
 
     def to_boards(self) -> NDArray[np.float32]:
-        """Return boards of shape (N, 6, 7), the top row first: 1 the player to move, -1 the opponent, 0 empty."""
+        """Return boards with shape (N, 6, 7), the top row first: 1 the player to move, -1 the opponent, 0 empty."""
         own = (self.own[:, None, None] & _CELLS) != 0
         filled = (self.filled[:, None, None] & _CELLS) != 0
         boards: NDArray[np.float32] = 2 * own.astype(np.float32) - filled
@@ -65,7 +65,7 @@ class Positions:
         return Positions(self.own[chosen], self.filled[chosen])
 
     def play(self, columns: NDArray[Any]) -> Positions:
-        """Return the positions after one stone in the given column, 0 to 6, of each game."""
+        """Return the positions after one stone in the given column, 0 to 6, in each game."""
         return Positions(self.own ^ self.filled, self.filled | (self.filled + _BOTTOM[columns]))
 
     def switch(self) -> Positions:
@@ -78,7 +78,7 @@ class Positions:
         return legal
 
     def list_wins(self) -> NDArray[np.bool_]:
-        """Return which columns connect four stones of the player to move, shape (N, 7)."""
+        """Return which columns connect four stones for the player to move, shape (N, 7)."""
         cells = (self.filled[:, None] + _BOTTOM) & ~self.filled[:, None]
         return has_four(self.own[:, None] | cells) & self.list_legal()
 
@@ -87,7 +87,7 @@ class Positions:
         return has_four(self.own ^ self.filled)
 
     def is_drawn(self) -> NDArray[np.bool_]:
-        """Return which boards are full without four connected stones of the opponent, shape (N,)."""
+        """Return which boards are full without four connected stones by the opponent, shape (N,)."""
         is_full: NDArray[np.bool_] = self.filled == _FULL
         return is_full & ~self.is_lost()
 

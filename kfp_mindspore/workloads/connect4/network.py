@@ -1,4 +1,4 @@
-"""The network of policy and value, and the player that is served."""
+"""The policy and value network, and the player that is served."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROWS, COLUMNS = 6, 7
 
 
 def list_lines() -> NDArray[np.float32]:
-    """Return the 69 lines of four cells, float32 of shape (42, 69): 1 for each cell of a line."""
+    """Return the 69 four-cell lines, float32 with shape (42, 69): 1 for each cell in a line."""
     lines = []
     for row in range(ROWS):
         for column in range(COLUMNS):
@@ -25,13 +25,13 @@ def list_lines() -> NDArray[np.float32]:
 
 
 class Network(nn.Cell):
-    """Policy and value of boards of shape (N, 6, 7), top row first: 1 the player to move, -1 the opponent, 0 empty.
+    """Policy and value for boards with shape (N, 6, 7), top row first: 1 the player to move, -1 the opponent, 0 empty.
 
-    The first layer gets the stones, and of each line of four cells how many stones a player has in it, if the other
-    has none.
+    The first layer gets the stones, and for each four-cell line how many stones a player has in it, if the other has
+    none.
 
     Args:
-        hidden: Width of the hidden layers.
+        hidden: The hidden layers' width.
     """
 
     def __init__(self, hidden: int = 128) -> None:
@@ -43,7 +43,7 @@ class Network(nn.Cell):
         self.value = nn.SequentialCell(nn.Dense(hidden, hidden // 2), nn.ReLU(), nn.Dense(hidden // 2, 1), nn.Tanh())
 
     def construct(self, board: Tensor) -> dict[str, Tensor]:
-        """Return the scores of the columns, (N, 7), and the value for the player to move, -1 to 1, (N,)."""
+        """Return the columns' scores, (N, 7), and the value for the player to move, -1 to 1, (N,)."""
         own = ops.reshape(ops.relu(board), (-1, ROWS * COLUMNS))
         other = ops.reshape(ops.relu(-board), (-1, ROWS * COLUMNS))
         mine, theirs = ops.matmul(own, self.lines), ops.matmul(other, self.lines)
@@ -55,13 +55,13 @@ class Network(nn.Cell):
 
 
 class Player(Network):
-    """The network with the move of a player, a legal column in each position of a game that is not over.
+    """The network with a player's move, a legal column in each position in an unfinished game.
 
     The move is the most probable column; a column that wins comes first, one after which the opponent can win at once
     comes last.
 
     Args:
-        hidden: Width of the hidden layers.
+        hidden: The hidden layers' width.
     """
 
     def __init__(self, hidden: int = 128) -> None:
@@ -69,7 +69,7 @@ class Player(Network):
         self.columns = Tensor(np.eye(COLUMNS, dtype=np.float32)[:, None])
 
     def construct(self, board: Tensor) -> dict[str, Tensor]:
-        """Return the move, int32 (N,), the probabilities of the legal columns, (N, 7), and the value, (N,)."""
+        """Return the move, int32 (N,), the legal columns' probabilities, (N, 7), and the value, (N,)."""
         outputs = super().construct(board)
         after, legal = self.drop(board)
         replies, _ = self.drop(ops.reshape(-after, (-1, ROWS, COLUMNS)))
@@ -87,6 +87,6 @@ class Player(Network):
         return ops.expand_dims(board, 1) + ops.expand_dims(cells, 1) * self.columns, ops.sum(cells, 1)
 
     def has_four(self, boards: Tensor) -> Tensor:
-        """Return which boards have four connected stones of the player to move: 1 or 0, (N, 7)."""
+        """Return which boards have four connected stones for the player to move: 1 or 0, (N, 7)."""
         counts = ops.matmul(ops.reshape(boards, (-1, ROWS * COLUMNS)), self.lines)
         return ops.reshape(ops.relu(ops.amax(counts, 1) - 3), (-1, COLUMNS))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kfp_mindspore.workloads.connect4.search import Evaluate
     from numpy.typing import NDArray
 
-    # Positions of games that are not over to a column for each.
+    # From positions in unfinished games to a column for each.
     Player = Callable[[Positions], NDArray[np.int64]]
 
 
@@ -42,10 +42,10 @@ def search_player(evaluate: Evaluate, simulations: int) -> Player:
 
 
 def play_match(player: Player, opponent: Player, games: int) -> NDArray[np.int64]:
-    """Play games, half of which `player` begins: the first ones.
+    """Play games, and let `player` begin the first half.
 
     Returns:
-        Result of each game for `player`: 1 won, 0 drawn, -1 lost.
+        Each game's result for `player`: 1 won, 0 drawn, -1 lost.
 
     Raises:
         ValueError: A player chose a full column.
@@ -69,6 +69,6 @@ def play_match(player: Player, opponent: Player, games: int) -> NDArray[np.int64
 
 
 def _draw(columns: NDArray[np.bool_], random: np.random.Generator) -> NDArray[np.int64]:
-    """Draw one of the columns that are true, shape (N, 7), for each position."""
+    """Draw one column among those that are true, shape (N, 7), for each position."""
     drawn: NDArray[np.int64] = (columns * random.uniform(0.5, 1, columns.shape)).argmax(1)
     return drawn

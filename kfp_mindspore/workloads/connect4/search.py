@@ -1,7 +1,7 @@
 """Monte Carlo tree search with the network's policy and value, for many games at once.
 
-PUCT as in AlphaZero (https://arxiv.org/abs/1712.01815). Each simulation adds a position to the tree of each game, and
-the network evaluates the new positions of all games as one batch.
+PUCT as in AlphaZero (https://arxiv.org/abs/1712.01815). Each simulation adds a position to each game's tree, and the
+network evaluates all games' new positions as one batch.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from kfp_mindspore.workloads.connect4.game import COLUMNS, Positions
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    # Boards (N, 6, 7) to the probabilities of the columns (N, 7) and the values for the player to move, -1 to 1, (N,).
+    # Boards (N, 6, 7) to the columns' probabilities (N, 7) and the values for the player to move, -1 to 1, (N,).
     Evaluate = Callable[[NDArray[np.float32]], tuple[NDArray[np.float32], NDArray[np.float32]]]
 
 EXPLORATION = 1.5
-# Fraction of the noise in the priors of the root, and its concentration: of the Dirichlet distribution.
+# The noise's fraction in the root's priors, and the Dirichlet distribution's concentration.
 NOISE, CONCENTRATION = 0.25, 1.0
 
 
 class Trees:
-    """One search tree for each of G games.
+    """One search tree per game, for G games.
 
     Attributes:
-        visits: Number of visits by game, position and column, shape (G, simulations + 1, 7); position 0 is the root.
+        visits: Visit count by game, position and column, shape (G, simulations + 1, 7); position 0 is the root.
 
     Args:
-        positions: The roots, positions of games that are not over.
+        positions: The roots, positions in unfinished games.
         evaluate: The network.
-        simulations: Number of simulations that memory is allocated for.
+        simulations: Simulations that memory is allocated for.
     """
 
     def __init__(self, positions: Positions, evaluate: Evaluate, simulations: int) -> None:
@@ -49,16 +49,16 @@ class Trees:
         self._add(positions)
 
     def add_noise(self, random: np.random.Generator) -> None:
-        """Mix Dirichlet noise into the priors of the roots."""
+        """Mix Dirichlet noise into the roots' priors."""
         prior = self._prior[:, 0]
         noise = random.gamma(CONCENTRATION, size=prior.shape) * (prior > 0)
         self._prior[:, 0] = (1 - NOISE) * prior + NOISE * noise / noise.sum(1, keepdims=True)
 
     def simulate(self) -> None:
-        """Descend from each root to a new position or the end of a game, and add its value to the columns on the path.
+        """Descend from each root to a new position or a game's end, and add its value to the columns on the path.
 
-        The last position of each path is stored as a node in any case, so that all batches have the same size. A game
-        that is over keeps its first node.
+        Each path's last position is stored as a node in any case, so that all batches have the same size. A game that
+        is over keeps its first node.
         """
         path = []
         games, node = self._games, np.zeros(len(self._games), np.int64)
@@ -74,7 +74,7 @@ class Trees:
         self._child[self._games, leaf, last] = np.where(child > 0, child, self._nodes)
         values = self._add(Positions(self._own[self._games, leaf], self._filled[self._games, leaf]).play(last))
         for games, node, column in reversed(path):
-            # The value of a position is that of its player to move: the opponent of the one before.
+            # A position's value is for its player to move: the opponent of the player before.
             values[games] *= -1
             self._total[games, node, column] += values[games]
             self.visits[games, node, column] += 1
@@ -105,10 +105,10 @@ def search(
     """Return how often each column was visited, shape (N, 7).
 
     Args:
-        positions: Positions of games that are not over.
+        positions: Positions in unfinished games.
         evaluate: The network.
         simulations: Simulations for each position.
-        noise: Generator of the noise that self-play adds at the root; None for none.
+        noise: Generator for the noise that self-play adds at the root; None without noise.
     """
     trees = Trees(positions, evaluate, simulations)
     if noise is not None:

@@ -1,4 +1,4 @@
-"""Games of the network against itself: a search chooses the moves, and its visits and the results are the targets."""
+"""Games by the network against itself: a search chooses the moves, and its visits and the results are the targets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CELLS = ROWS * COLUMNS
-# A sample is a row: the board, the fraction of the visits of each column, and the result for the player to move.
+# A sample is a row: the board, each column's visit fraction, and the result for the player to move.
 WIDTH = CELLS + COLUMNS + 1
 # With fewer stones the columns are drawn by their visits; afterwards the most visited one is played.
 _DRAWN_MOVES = 12
@@ -24,9 +24,9 @@ class SelfPlay:
     """Games in progress; a finished one is replaced by a new one.
 
     Args:
-        games: Number of games played at once.
-        simulations: Simulations of the search for each move.
-        seed: Seed of the noise and of the choice of the columns, one number or several.
+        games: Games played at once.
+        simulations: The search's simulations for each move.
+        seed: Seed for the noise and for choosing columns, one number or several.
     """
 
     def __init__(self, games: int, simulations: int, seed: int | Sequence[int]) -> None:
@@ -37,14 +37,14 @@ class SelfPlay:
         self._moves = np.zeros(games, np.int64)
 
     def play(self, evaluate: Evaluate, moves: int) -> NDArray[np.float32]:
-        """Play moves of each game.
+        """Play moves in each game.
 
         Args:
             evaluate: The network.
-            moves: Number of moves of each game.
+            moves: Moves per game.
 
         Returns:
-            The samples of the games that were finished, shape (N, WIDTH).
+            The samples from finished games, shape (N, WIDTH).
         """
         finished = [np.zeros((0, WIDTH), np.float32)]
         games = np.arange(len(self._moves))
@@ -60,12 +60,12 @@ class SelfPlay:
         return np.concatenate(finished)
 
     def _finish(self) -> list[NDArray[np.float32]]:
-        """Start new games in place of the finished ones, and return the samples of these."""
+        """Start new games in place of the finished ones, and return the finished games' samples."""
         lost = self._positions.is_lost()
         finished = []
         for game in np.flatnonzero(lost | self._positions.is_drawn()):
             samples = self._samples[game, : self._moves[game]].copy()
-            # The player of the last move has won: 1, -1, 1, … from the last sample back.
+            # The player who moved last has won: 1, -1, 1, … from the last sample back.
             samples[::-1, -1] = lost[game] * (1 - 2 * (np.arange(len(samples)) % 2))
             finished.append(samples)
             self._positions.own[game] = self._positions.filled[game] = 0
@@ -81,5 +81,5 @@ def mirror(samples: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def split(samples: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """Return the boards, (N, 6, 7), the policies, (N, 7), and the values, (N,), of samples."""
+    """Return the boards, (N, 6, 7), the policies, (N, 7), and the values, (N,), from samples."""
     return samples[:, :CELLS].reshape(-1, ROWS, COLUMNS), samples[:, CELLS:-1], samples[:, -1]

@@ -1,7 +1,7 @@
-"""Train the network by self-play. The pipeline runs this script as an MSJob of several workers.
+"""Train the network by self-play. The pipeline runs this script as an MSJob with several workers.
 
-Before each epoch every worker plays its share of the games with the newest weights; the samples of all workers replace
-the oldest ones that `fit` trains on.
+Before each epoch every worker plays its share in the games with the newest weights; all workers' samples replace the
+oldest ones that `fit` trains on.
 """
 
 import argparse
@@ -20,19 +20,19 @@ from numpy.typing import NDArray
 
 
 class Replay(Callback):
-    """The newest samples of self-play. `fit` does not copy the arrays: it trains on what is written to them.
+    """The newest self-play samples. `fit` does not copy the arrays: it trains on what is written to them.
 
     Args:
         network: The network that plays.
-        options: The options of the script.
-        worker: Rank and number of workers.
+        options: The script options.
+        worker: Rank and world size.
     """
 
     def __init__(self, network: Network, options: argparse.Namespace, worker: WorkerInfo) -> None:
         super().__init__()
         self.network, self.worker, self.moves = network, worker, options.moves
         self.games = SelfPlay(options.games // worker.size, options.simulations, (options.seed, worker.rank))
-        # A round has at most so many samples: whole games, of which the first moves were played in earlier rounds.
+        # A round has at most so many samples: whole games, whose first moves were played in earlier rounds.
         self.rows = options.games // worker.size * (self.moves + ROWS * COLUMNS)
         self.boards = np.zeros((options.samples, ROWS, COLUMNS), np.float32)
         self.policies = np.zeros((options.samples, COLUMNS), np.float32)
@@ -40,7 +40,7 @@ class Replay(Callback):
         self.written = 0
 
     def on_train_begin(self, run_context: RunContext) -> None:
-        """Fill the arrays, with the weights of the checkpoint after a restart."""
+        """Fill the arrays, with the checkpoint's weights after a restart."""
         while self.written < len(self.values):
             self.play()
 
@@ -56,15 +56,15 @@ class Replay(Callback):
         self.written += len(samples)
 
     def evaluate(self, boards: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the probabilities of the columns and the values of boards."""
+        """Return column probabilities and board values."""
         outputs = self.network(Tensor(boards))
         return ops.softmax(outputs["policy"], 1).asnumpy(), outputs["value"].asnumpy()
 
     def gather(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the samples of all workers."""
+        """Return all workers' samples."""
         if self.worker.size == 1:
             return samples
-        # AllGather needs as many rows of each worker; a sample has a policy, so rows of zeros are none.
+        # AllGather needs as many rows from each worker; a sample has a policy, so zero rows are no samples.
         rows = np.zeros((self.rows, samples.shape[1]), np.float32)
         rows[: len(samples)] = samples
         gathered = ops.AllGather()(Tensor(rows)).asnumpy()
@@ -105,7 +105,7 @@ def main() -> None:
         ),
     )
     if worker.is_writer:
-        # Export compares the graph with the network on positions of self-play.
+        # Export compares the graph with the network on self-play positions.
         write_dataset(
             Path(os.environ.get("KFP_MINDSPORE_OUTPUT_DIR", "output"), "dataset"),
             name="connect4",

@@ -1,1 +1,1 @@
-"""Training code of the workload `language_model`: a small causal transformer over characters."""
+"""Training code for the workload `language_model`: a small causal transformer over characters."""

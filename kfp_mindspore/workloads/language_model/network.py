@@ -12,8 +12,8 @@ class Block(nn.Cell):
     """Causal self-attention and a feed-forward layer, each added to its input.
 
     Args:
-        width: Size of a position's vector.
-        heads: Number of attention heads; a divisor of `width`.
+        width: A position's vector size.
+        heads: How many attention heads; must divide `width`.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -27,7 +27,7 @@ class Block(nn.Cell):
         )
 
     def construct(self, vectors: Tensor, mask: Tensor) -> Tensor:
-        """Return vectors (N, L, width); `mask` (N, 1, L, L) is added to the scores of the attention."""
+        """Return vectors (N, L, width); `mask` (N, 1, L, L) is added to the attention's scores."""
         _, length, width = vectors.shape
         parts = self.projection(self.norm(vectors)).reshape(-1, length, 3 * self.heads, width // self.heads)
         query, key, value = ops.split(parts.swapaxes(1, 2), self.heads, axis=1)
@@ -38,18 +38,18 @@ class Block(nn.Cell):
 
 
 class Network(nn.Cell):
-    """A causal transformer: scores of the character that follows each position, from the characters up to it.
+    """A causal transformer: scores for the character that follows each position, from the characters up to it.
 
-    A convolution over the last characters in front of the attention replaces embeddings of positions, so padding in
-    front of a text does not change its scores.
+    A convolution over the last characters before the attention replaces position embeddings, so padding in front of a
+    text does not change its scores.
 
     Args:
-        size: Number of ids; id 0 is padding.
-        length: Number of ids of a text.
-        width: Size of a position's vector.
-        heads: Number of attention heads.
-        blocks: Number of blocks.
-        window: Characters of the convolution.
+        size: Id count; id 0 is padding.
+        length: Ids per text.
+        width: A position's vector size.
+        heads: How many attention heads.
+        blocks: Block count.
+        window: Characters in the convolution.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Training code of the workload `tabular`: classes or numbers from rows of numbers."""
+"""Training code for the workload `tabular`: classes or numbers from number rows."""

@@ -5,13 +5,13 @@ from mindspore import Tensor, nn
 
 
 class Network(nn.Cell):
-    """One hidden layer over features of any shape (N, …); returns scores or numbers of shape (N, outputs).
+    """One hidden layer over features with any shape (N, …); returns scores or numbers with shape (N, outputs).
 
     Args:
-        inputs: Number of values in one sample.
-        outputs: Number of classes, or of numbers to predict; a single number has the shape (N,).
-        hidden: Width of the hidden layer.
-        mean: Mean of the numbers to predict: the layers compute how many deviations they are from it.
+        inputs: Values in one sample.
+        outputs: How many classes, or numbers to predict; a single number has the shape (N,).
+        hidden: The hidden layer's width.
+        mean: The predicted numbers' mean: the layers compute how many deviations they are from it.
         std: Their standard deviation.
     """
 

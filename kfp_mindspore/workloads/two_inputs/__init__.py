@@ -1,1 +1,1 @@
-"""Training code of the workload `two_inputs`: a classifier of samples with two inputs."""
+"""Training code for the workload `two_inputs`: a classifier for samples with two inputs."""

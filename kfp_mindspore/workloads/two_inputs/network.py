@@ -4,15 +4,15 @@ from mindspore import Tensor, nn, ops
 
 
 class Network(nn.Cell):
-    """A layer for each input, joined by a third one; returns scores of shape (N, classes).
+    """A layer for each input, joined by a third one; returns scores with shape (N, classes).
 
-    The parameters of `construct` have the names of the dataset's inputs; requests have the same names.
+    `construct`'s parameters have the dataset's input names; requests have the same names.
 
     Args:
-        size: Number of values in the input `size`.
-        shape: Number of values in the input `shape`.
-        classes: Number of classes.
-        hidden: Width of the layers.
+        size: Values in the input `size`.
+        shape: Values in the input `shape`.
+        classes: Class count.
+        hidden: Layer width.
     """
 
     def __init__(self, size: int, shape: int, classes: int, hidden: int = 16) -> None:

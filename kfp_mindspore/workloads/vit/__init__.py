@@ -1,1 +1,1 @@
-"""Training code of the workload `vit`: a Vision Transformer for small images."""
+"""Training code for the workload `vit`: a Vision Transformer for small images."""

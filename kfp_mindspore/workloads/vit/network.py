@@ -8,11 +8,11 @@ from mindspore.common.initializer import Normal, initializer
 
 
 class Attention(nn.Cell):
-    """Multi-head self-attention over tokens of shape (N, T, width).
+    """Multi-head self-attention over tokens with shape (N, T, width).
 
     Args:
-        width: Width of a token, a multiple of `heads`.
-        heads: Number of heads.
+        width: Token width, divisible by `heads`.
+        heads: Head count.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -32,7 +32,7 @@ class Attention(nn.Cell):
 
 
 class Block(nn.Cell):
-    """One layer of the encoder: attention and a two-layer network, each after a LayerNorm and added to its input."""
+    """One encoder layer: attention and a two-layer network, each after a LayerNorm and added to its input."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -45,24 +45,24 @@ class Block(nn.Cell):
         )
 
     def construct(self, tokens: Tensor) -> Tensor:
-        """Return the tokens of the next layer."""
+        """Return the next layer's tokens."""
         tokens = tokens + self.attention(tokens)
         return tokens + self.dense(tokens)
 
 
 class Network(nn.Cell):
-    """Patches of an image as tokens, an encoder, and the class by the mean of its outputs.
+    """An image's patches as tokens, an encoder, and the class by the mean over its outputs.
 
-    Three convolutions of stride 2 embed overlapping patches: on little data they learn faster than one projection of
+    Three convolutions with stride 2 embed overlapping patches: on little data they learn faster than one projection on
     separate patches (Xiao et al., 2021, arXiv:2106.14881).
 
     Args:
-        size: Height and width of the images.
-        classes: Number of classes.
-        channels: Number of channels of the images.
-        width: Width of a token.
-        depth: Number of layers.
-        heads: Number of heads of each layer.
+        size: Image height and width.
+        classes: Class count.
+        channels: Channels per image.
+        width: Token width.
+        depth: Layer count.
+        heads: Heads per layer.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Network(nn.Cell):
         self.classifier = nn.Dense(width, classes)
 
     def construct(self, image: Tensor) -> Tensor:
-        """Return the scores of images of shape (N, channels, size, size), shape (N, classes)."""
+        """Return the scores for images with shape (N, channels, size, size), shape (N, classes)."""
         patches = self.embed(image)  # (N, width, rows, columns)
         tokens = patches.reshape(-1, self.width, self.count).swapaxes(1, 2) + self.positions
         return self.classifier(self.norm(self.encoder(tokens)).mean(axis=1))

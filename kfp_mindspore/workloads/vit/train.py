@@ -17,7 +17,7 @@ from mindspore import nn
 
 
 def augment(images: npt.NDArray[np.float32], generator: np.random.Generator) -> npt.NDArray[np.float32]:
-    """Mirror half of the images of a batch of shape (N, C, H, W)."""
+    """Mirror half the images in a batch with shape (N, C, H, W)."""
     mirrored = generator.random(len(images)) < 0.5
     images[mirrored] = images[mirrored, :, :, ::-1]
     return images

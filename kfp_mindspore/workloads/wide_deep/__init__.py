@@ -1,1 +1,1 @@
-"""Training code of the workload `wide_deep`: a recommender over ids of users and movies and their genres."""
+"""Training code for the workload `wide_deep`: a recommender over user and movie ids and genres."""

@@ -5,17 +5,17 @@ from mindspore.common.initializer import Normal
 
 
 class Network(nn.Cell):
-    """Wide & Deep: the sum of a linear model of ids and of a network over their embeddings.
+    """Wide & Deep: a linear model on ids plus a network on their embeddings.
 
     Source: Cheng et al.: Wide & Deep Learning for Recommender Systems, https://arxiv.org/abs/1606.07792
 
     Args:
-        users: Number of indexes of users; 0 is an unknown user.
-        movies: Number of indexes of movies; 0 is an unknown movie.
-        genres: Number of ids of genres; 0 is padding.
-        width: Width of the embeddings.
-        hidden: Width of the hidden layer.
-        dropout: Probability to drop an activation of the hidden layer.
+        users: User index count; 0 is an unknown user.
+        movies: Movie index count; 0 is an unknown movie.
+        genres: Genre id count; 0 is padding.
+        width: Embedding width.
+        hidden: The hidden layer's width.
+        dropout: Probability to drop an activation in the hidden layer.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Network(nn.Cell):
         )
 
     def construct(self, user: Tensor, movie: Tensor, genres: Tensor) -> Tensor:
-        """Return the probabilities of no and yes, (N, 2), for indexes (N,) and padded ids of genres (N, L)."""
+        """Return the probabilities for no and yes, (N, 2), for indexes (N,) and padded genre ids (N, L)."""
         wide = _look_up(self.wide, user, movie, genres)
         deep = _look_up(self.embeddings, user, movie, genres)
         liked = ops.sigmoid(ops.cat(wide, axis=1).sum(axis=1, keepdims=True) + self.deep(ops.cat(deep, axis=1)))
@@ -41,7 +41,7 @@ class Network(nn.Cell):
 
 
 def _look_up(tables: nn.CellList, user: Tensor, movie: Tensor, genres: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the rows of the user, the movie, and the mean row of the genres, each (N, width)."""
+    """Return the user's rows, the movie, and the genres' mean row, each (N, width)."""
     users, movies, names = tables
     known = (genres > 0).astype("float32").expand_dims(-1)
     mean = (names(genres) * known).sum(axis=1) / ops.clamp(known.sum(axis=1), min=1)

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 
 def forget_ids(inputs: dict[str, NDArray[np.int32]], generator: np.random.Generator) -> dict[str, NDArray[np.int32]]:
-    """Replace some ids of a batch by 0, the index of unknown ids, which no sample of the training split has.
+    """Replace some ids in a batch by 0, the index for unknown ids, which no sample in the training split has.
 
-    Most users and many movies of the test split are unknown.
+    Most users and many movies in the test split are unknown.
     """
     changed = dict(inputs)
     for name, probability in {"user": 0.3, "movie": 0.1}.items():
@@ -29,7 +29,7 @@ def forget_ids(inputs: dict[str, NDArray[np.int32]], generator: np.random.Genera
 
 
 def compute_loss(probabilities: Tensor, liked: Tensor) -> Tensor:
-    """Return the mean negative log probability of the truth."""
+    """Return the truth's mean negative log probability."""
     return ops.nll_loss(ops.log(probabilities + 1e-7), liked)
 
 
@@ -44,14 +44,14 @@ def main() -> None:
     options = parser.parse_args()
 
     dataset = Dataset.open(os.environ.get("KFP_MINDSPORE_DATASET_DIR", "data"))
-    # The preprocessing of the dataset maps ids to indexes below these sizes.
+    # The dataset's preprocessing maps ids to indexes below these sizes.
     steps = build_pipeline(dataset.preprocessing).pre
     sizes = {step.column: step.size for step in steps if isinstance(step, Vocabulary | Tokenize)}
     arguments = {"users": sizes["user"], "movies": sizes["movie"], "genres": sizes["genres"]}
 
     set_seed(options.seed)
     network = Network(**arguments)
-    # The weight decay is large, 1 % a step: the rows of rare ids stay near 0, and the validation selects the epoch.
+    # The weight decay is large, 1 % a step: rare ids' rows stay near 0, and the validation selects the epoch.
     fit(
         network,
         dataset,
