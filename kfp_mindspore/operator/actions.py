@@ -36,8 +36,8 @@ class Delete:
     Attributes:
         resource: Its resource.
         name: Its name.
-        uid: Precondition: another object of that name stays.
-        grace_seconds: Of a pod: seconds between SIGTERM and SIGKILL; None for the pod's own.
+        uid: Precondition: another object with that name stays.
+        grace_seconds: For a pod: seconds between SIGTERM and SIGKILL; None for the pod's own.
     """
 
     resource: Resource
@@ -52,7 +52,7 @@ class Assign:
 
     Attributes:
         name: The pod's name.
-        uid: Precondition: another pod of that name stays as it is.
+        uid: Precondition: another pod with that name stays as it is.
         metadata: Its labels and annotations, as a merge patch.
     """
 
@@ -63,7 +63,7 @@ class Assign:
 
 @dataclass(frozen=True)
 class EmitEvent:
-    """Emit a Kubernetes event of the job.
+    """Emit a Kubernetes event on the job.
 
     Attributes:
         type: `Normal` or `Warning`.
@@ -78,7 +78,7 @@ class EmitEvent:
 
 @dataclass(frozen=True)
 class RequeueAt:
-    """Reconcile the job again at this time at the latest; of several the earliest holds."""
+    """Reconcile the job again no later than at this time; the earliest wins."""
 
     time: datetime.datetime
 

@@ -1,4 +1,4 @@
-"""Workers that reconcile one job at a time, by the contract of `kfp_mindspore.operator.reconcile`."""
+"""Workers that reconcile one job at a time, under `kfp_mindspore.operator.reconcile`'s contract."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Controller:
     Args:
         client: The client.
         store: The observed state.
-        queue: Keys of the jobs to reconcile.
+        queue: The jobs' keys to reconcile.
         recorder: Writes events.
         metrics: Counters.
         options: The operator's options.
@@ -190,7 +190,7 @@ class Controller:
                 action.resource, action.name, key.namespace, uid=action.uid, grace_seconds=action.grace_seconds
             )
         except (NotFoundError, ConflictError):
-            # Gone, or another object of that name.
+            # Gone, or another object with that name.
             deleted = {}
         if action.resource == MSJOBS:
             self._store.drop_job(key, action.uid)
@@ -209,7 +209,7 @@ class Controller:
         try:
             patched = await self._client.patch(PODS, action.name, key.namespace, patch)
         except (NotFoundError, ConflictError):
-            # Gone, or another pod of that name.
+            # Gone, or another pod with that name.
             self._store.drop(PODS, key, action.name, action.uid)
         except _REFUSALS as error:
             self._logger.warning("%s", error.message, extra={"job": str(key)})
@@ -237,7 +237,7 @@ class Controller:
             await self._fetch(key, resource, name)
 
     def _report(self, key: Key, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        """Count and log a change of the job's state."""
+        """Count and log a job state change."""
         old, new = before.get("state"), after.get("state")
         if old == new and before.get("attempt") == after.get("attempt"):
             return
@@ -255,7 +255,7 @@ class Controller:
 
 
 def _view_refusal(error: ValidationError | ForbiddenError, resource: Resource) -> Refusal:
-    """Return the view of a refusal: quotas, webhooks and missing accounts may change, a pod's template does not."""
+    """Return a refusal's view: quotas, webhooks and missing accounts may change, a pod's template does not."""
     if isinstance(error, ForbiddenError):
         is_permanent = error.cause == "pod-security"
         return Refusal(error.message, _REASONS.get(error.cause, FORBIDDEN), resource == PODS and is_permanent)

@@ -1,12 +1,12 @@
-"""The number of workers of an elastic job on a cluster. Pure.
+"""An elastic job's worker count on a cluster. Pure.
 
 - **Shrink**: a gang that starts lacks members which the scheduler or a quota refuses. When they still do after
   graceSeconds, it starts again with the workers that have a node, at least minReplicas. A member other than a worker
   that has no node counts as a missing worker, whose node it gets.
 - **Grow**: a gang that has run with fewer workers than requested for ten times graceSeconds gets a probe for each
   missing member: a pod with the member's resources and constraints that does nothing. When all probes have a node, or
-  graceSeconds after the first has one, the gang starts again with as many more workers. The delay bounds the cost of a
-  growth that fails, and the pending probes make an autoscaler add nodes.
+  graceSeconds after the first has one, the gang starts again with as many more workers. The delay bounds what a failed
+  growth costs, and the pending probes make an autoscaler add nodes.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from kfp_mindspore.operator.observed import PROBE, PodView
 from kfp_mindspore.operator.options import Options
 from kfp_mindspore.operator.pods import build_pod, list_members
 
-# Of graceSeconds: the least time that a gang runs before it probes for capacity.
+# Multiple of graceSeconds that a gang runs before it probes for capacity.
 _STABLE_GRACES = 10
-# Fields of a container that a node is chosen by; the others could keep a probe from starting, or start work.
+# Container fields that decide the node; the others could keep a probe from starting, or start work.
 _PROBE_FIELDS = ("name", "image", "imagePullPolicy", "resources", "ports", "securityContext")
 
 
@@ -39,7 +39,7 @@ class Scaling(NamedTuple):
     """A decision.
 
     Attributes:
-        workers: The number of workers that the gang should have.
+        workers: How many workers the gang should have.
         due: When to decide again at the latest; None for no time.
         reason: Why the number changes, in a sentence; empty for no change.
     """
@@ -50,7 +50,7 @@ class Scaling(NamedTuple):
 
 
 def get_workers(job: MSJob, stored: int | None) -> int:
-    """Return the number of workers of the present attempt.
+    """Return the present attempt's worker count.
 
     Args:
         job: A valid job.
@@ -63,13 +63,13 @@ def get_workers(job: MSJob, stored: int | None) -> int:
 def decide_shrink(
     job: MSJob, members: Sequence[Member], pods: Mapping[str, PodView], workers: int, now: datetime.datetime
 ) -> Scaling:
-    """Decide the number of workers of a gang that starts.
+    """Decide how many workers a starting gang has.
 
     Args:
         job: A valid job.
         members: Its members.
         pods: The present attempt's pods by name.
-        workers: Number of workers of the present attempt.
+        workers: The present attempt's worker count.
         now: The present time.
     """
     created = [pod.created for pod in pods.values() if pod.created is not None]
@@ -88,13 +88,13 @@ def decide_shrink(
 def decide_growth(
     job: MSJob, missing: Sequence[Member], probes: Iterable[PodView], workers: int, now: datetime.datetime
 ) -> Scaling:
-    """Decide the number of workers of a gang that runs.
+    """Decide how many workers a running gang has.
 
     Args:
         job: A valid job.
         missing: The members that it lacks, from `list_missing`.
         probes: Its probes.
-        workers: Number of workers of the present attempt.
+        workers: The present attempt's worker count.
         now: The present time.
     """
     times = {probe.name: probe.scheduled_at for probe in probes if probe.scheduled_at is not None}
@@ -106,18 +106,18 @@ def decide_growth(
         return Scaling(workers, settled)
     more = [member for member in found if member.replica_type == WORKER]
     if len(found) - len(more) < sum(member.replica_type != WORKER for member in missing):
-        # A gang of one worker has no scheduler: it cannot grow without a node for one.
+        # A gang with one worker has no scheduler: it cannot grow without a node for one.
         return Scaling(workers)
     decided = decide_workers(job, current=workers, available=workers + len(more))
     return Scaling(decided, None, f"there are nodes for {decided - workers} more")
 
 
 def list_missing(job: MSJob, members: Iterable[Member], host: str, port: int) -> list[Member]:
-    """Return the members that a gang lacks, compared to one with the requested number of workers.
+    """Return the members that a gang lacks, compared to a gang with the requested worker count.
 
     Args:
         job: A valid job.
-        members: The members of the present attempt.
+        members: The present attempt's members.
         host: The Service's cluster IP.
         port: The scheduler's port.
     """
@@ -136,21 +136,21 @@ def get_probe_time(job: MSJob, running_since: datetime.datetime) -> datetime.dat
 
 
 def name_probe(job: MSJob, member: Member) -> str:
-    """Return the name of the probe for a member."""
+    """Return the probe name for a member."""
     return f"{job.name}-{PROBE}-{member.replica_type.lower()}-{member.index}"
 
 
 def build_probe(job: MSJob, member: Member, *, attempt: int, restarts: int, options: Options) -> dict[str, Any]:
-    """Return the manifest of a probe: a pod that a node is chosen for as for a member, and that ends at once.
+    """Return a probe's manifest: a pod that a node is chosen for as for a member, and that ends at once.
 
     Args:
         job: Its job.
         member: The member.
-        attempt: The number of the gang.
+        attempt: The gang's number.
         restarts: The job's counted restarts.
         options: The operator's options.
     """
-    # Without a PodGroup: a probe is not part of the gang.
+    # Without a PodGroup: a probe does not belong to the gang.
     ungrouped = dataclasses.replace(options, gang_scheduler="none", scheduler_name="")
     pod = build_pod(job, member, workers=0, host="", attempt=attempt, restarts=restarts, options=ungrouped)
     metadata, spec = pod["metadata"], pod["spec"]

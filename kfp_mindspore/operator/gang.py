@@ -1,4 +1,4 @@
-"""The gang of one attempt: a job's members with the addresses that they need. Pure."""
+"""One attempt's gang: a job's members with the addresses that they need. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kfp_mindspore.operator.reconcile_state import ReconcileState
 
 @dataclass(frozen=True)
 class Gang:
-    """The members of the present attempt.
+    """The present attempt's members.
 
     Attributes:
         job: The job, whose spec is valid.
-        workers: Number of workers.
+        workers: Worker count.
         port: The scheduler's port.
         is_standalone: Whether the gang is one plain process.
         host: The Service's cluster IP; empty before, and for a standalone job.
@@ -35,7 +35,7 @@ class Gang:
 
 
 def form_gang(state: ReconcileState, job: MSJob, workers: int) -> Gang:
-    """Return the gang with a number of workers, and record the number in the status."""
+    """Return the gang with a given worker count, and record the count in the status."""
     state.status.target_workers = None if workers == get_requested_workers(job) else workers
     standalone = is_standalone(job, workers)
     host = state.service.cluster_ip if state.service and not standalone else ""

@@ -20,7 +20,7 @@ _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 async def serve_health(
     host: str, port: int, *, healthy: Check, ready: Check, metrics: Callable[[], bytes]
 ) -> AsyncIterator[int]:
-    """Serve probes and metrics for the duration of a block; yields the port.
+    """Serve probes and metrics while the block runs; yields the port.
 
     Args:
         host: The address to listen on.

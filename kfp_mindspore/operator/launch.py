@@ -1,4 +1,4 @@
-"""The launch of a gang: the objects that the present attempt needs, in their order. Pure."""
+"""A gang's launch: the objects that the present attempt needs, in their order. Pure."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ from kfp_mindspore.operator.spares import (
 )
 from kfp_mindspore.operator.status import count_replicas
 
-# No watch reports the deletion of objects without the job's label.
+# No watch reports when objects without the job's label are deleted.
 _RETRY_SECONDS = 15
 _SPARE_RETRY_SECONDS = 60
 SCALED_DOWN = "JobScaledDown"
-# Restarts of gangs that have nothing to save: a member has failed, or they have not started.
+# Restarts for gangs that have nothing to save: a member has failed, or they have not started.
 _WITHOUT_SAVING = frozenset({"JobRestarting", SCALED_DOWN})
 
 
 def launch(state: ReconcileState, gang: Gang) -> None:
-    """Delete the objects of earlier attempts, then create those of the present one."""
+    """Delete earlier attempts' objects, then create the present attempt's."""
     current = get_current(state, gang)
     if not state.status.has(RUNNING):
         count_replicas(state.status, gang.job, gang.members, {})
@@ -130,7 +130,7 @@ def _add_members(state: ReconcileState, gang: Gang, missing: Sequence[Member]) -
 
 
 def _release_spares(state: ReconcileState, current: Mapping[str, PodView]) -> None:
-    """Delete the spares of a gang that starts which it cannot use, or whose nodes its members need."""
+    """Delete spares that a starting gang cannot use, or whose nodes its members need."""
     is_blocked = any(pod.is_unschedulable for pod in current.values())
     for pod in state.spares:
         if is_blocked or not is_usable(pod):
@@ -138,7 +138,7 @@ def _release_spares(state: ReconcileState, current: Mapping[str, PodView]) -> No
 
 
 def _add_spares(state: ReconcileState, gang: Gang) -> None:
-    """Create the spares of a gang that runs, once it has had time to import MindSpore itself."""
+    """Create a running gang's spares, once it has had time to import MindSpore itself."""
     wanted = gang.job.warm_spares or 0
     is_whole = not list_missing(gang.job, gang.members, gang.host, gang.port)
     spares = [pod for pod in state.spares if not pod.deleting]
@@ -243,7 +243,7 @@ def _ensure_endpoint_slice(state: ReconcileState, gang: Gang, scheduler: PodView
 
 
 def _probe(state: ReconcileState, gang: Gang) -> None:
-    """Create the probes of an elastic job that runs with fewer workers than requested, and delete others."""
+    """Create probes for an elastic job that runs with fewer workers than requested, and delete others."""
     missing = list_missing(gang.job, gang.members, gang.host, gang.port)
     running = state.status.get_condition(RUNNING)
     due = get_probe_time(gang.job, (running and running.last_transition_time) or state.now)

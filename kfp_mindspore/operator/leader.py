@@ -29,8 +29,8 @@ class Leader:
 
     Attributes:
         client: The client.
-        namespace: Namespace of the Lease.
-        identity: Unique name of the candidate.
+        namespace: The Lease's namespace.
+        identity: The candidate's unique name.
         lease_seconds: Seconds without renewal after which another candidate takes over.
         renew_seconds: Seconds without a successful renewal after which the leader ends.
         retry_seconds: Seconds between two tries.
@@ -129,7 +129,7 @@ class Leader:
             self._lease = None
             return
         if self._lease is None or _read_version(found) != _read_version(self._lease):
-            # Expiry is measured by this machine's clock only: clocks of two machines differ.
+            # Expiry is measured by this machine's clock only: two machines' clocks differ.
             self._seen = time.monotonic()
         self._lease = found
 

@@ -23,7 +23,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message and, of a job, job, state, reason and attempt."""
+    """One JSON object per line: time, level, logger, message and, for a job, job, state, reason and attempt."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line."""

@@ -16,7 +16,7 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class Metrics:
-    """The operator's metrics, in a registry of their own."""
+    """The operator's metrics, in their own registry."""
 
     def __init__(self) -> None:
         from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector
@@ -51,7 +51,7 @@ class Metrics:
         self.requests.labels(verb, str(code)).inc()
 
     def track_states(self, states: Counter[str]) -> None:
-        """Report the number of jobs by state from a store."""
+        """Report the job count by state from a store."""
         for state in _STATES:
             self._jobs.labels(state).set_function(lambda state=state: states[state])  # type: ignore[misc]
 

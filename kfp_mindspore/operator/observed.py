@@ -1,4 +1,4 @@
-"""Views of observed objects, with the fields that decisions need: small, frozen, comparable."""
+"""Views on observed objects, with the fields that decisions need: small, frozen, comparable."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ RESTARTS_ANNOTATION = "mindspore.gitee.com/restarts"
 WORKERS_ANNOTATION = "mindspore.gitee.com/workers"
 HOST_ANNOTATION = "mindspore.gitee.com/scheduler-host"
 
-# The replica type of pods that probe for capacity.
+# The replica type for pods that probe for capacity.
 PROBE = "probe"
-# The replica type of warm spares before they become members.
+# The replica type for warm spares before they become members.
 SPARE = "spare"
 KILLED = 137
 NODE_LOST = "NodeLost"
@@ -53,7 +53,7 @@ _RETRIED_WAITS = {
     "CreateContainerError": CONTAINER,
 }
 _UNSCHEDULABLE = frozenset({UNSCHEDULABLE, NO_NODE_FITS, UNBOUND_VOLUME})
-# Kubernetes 1.34's scheduler has no field for it: a claim without a volume, such as one of a missing storage class.
+# Kubernetes 1.34's scheduler has no field for it: a claim without a volume, such as one with a missing storage class.
 _NO_VOLUME = "unbound immediate PersistentVolumeClaims"
 _DISRUPTIONS = {
     "PreemptionByScheduler": "Preempted",
@@ -67,12 +67,12 @@ _KUBELET_REASONS = {"Evicted": "Evicted", "Preempting": "Preempted", "Terminated
 
 @dataclass(frozen=True, slots=True)
 class ObjectView:
-    """Identity of an object.
+    """An object's identity.
 
     Attributes:
         name: Its name.
         uid: Its uid.
-        owner: The uid of its controller; empty without one.
+        owner: Its controller's uid; empty without one.
         deleting: Whether it has a deletionTimestamp.
     """
 
@@ -87,24 +87,24 @@ class PodView(ObjectView):
     """A pod.
 
     Attributes:
-        member: Name of the member that it is by its labels: its own, except of a warm spare that became a member.
+        member: Member name by its labels: its own, except for a warm spare that became a member.
         phase: `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
-        attempt: Number of its job's attempt, from 0.
+        attempt: Its job's attempt, from 0.
         restarts: Its job's counted restarts when it was created.
-        workers: Its job's number of workers when it was created; None without the annotation.
+        workers: Its job's worker count when it was created; None without the annotation.
         host: The scheduler's address that it was created with; empty for none.
-        exit_code: Of its training container; None before it has terminated.
+        exit_code: Its training container's exit code; None before it has terminated.
         reason: As in `kfp_mindspore.msjob.restart.ContainerTermination`; set before its end when the pod is
             being disrupted.
-        message: Details of the reason.
-        finish_time: Time of termination or disruption.
+        message: The reason's details.
+        finish_time: When it was terminated or disrupted.
         log: Its last lines, oldest first, from the termination message.
         waiting: Why it does not start, such as `ImagePullBackOff: no/such:image`; None otherwise.
         lost: Whether its node no longer reports.
         stopped: Whether all its containers have terminated; the kubelet reports it before the phase.
-        addresses: Its IP addresses, of a scheduler or spare only.
-        created: Time of its creation.
-        scheduled_at: Since when it has a node; of a probe only, None before.
+        addresses: Its IP addresses, for a scheduler or spare only.
+        created: Creation time.
+        scheduled_at: Since when it has a node; for a probe only, None before.
     """
 
     member: str = ""
@@ -146,7 +146,7 @@ class ServiceView(ObjectView):
 
 @dataclass(frozen=True, slots=True)
 class EndpointSliceView(ObjectView):
-    """An EndpointSlice: its identity, and pod uid, address and port of its endpoint (empty and None for none)."""
+    """An EndpointSlice: its identity, and its endpoint's pod uid, address and port (empty and None without one)."""
 
     pod: str = ""
     address: str = ""
@@ -155,7 +155,7 @@ class EndpointSliceView(ObjectView):
 
 @dataclass(frozen=True, slots=True)
 class PodGroupView(ObjectView):
-    """A gang scheduler's PodGroup: its identity, minimum of members and phase."""
+    """A gang scheduler's PodGroup: its identity, minimum member count and phase."""
 
     minimum: int | None = None
     phase: str = ""
@@ -163,7 +163,7 @@ class PodGroupView(ObjectView):
 
 @dataclass(frozen=True)
 class Refusal:
-    """The API server's refusal to create an object of a job.
+    """The API server's refusal to create a job's object.
 
     Attributes:
         message: Its message.
@@ -178,17 +178,17 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Observed:
-    """The input of one decision.
+    """Input to one decision.
 
     Attributes:
         job: The MSJob's document; None when there is none.
         pods: The pods with the job's label, or with a name that the job needs.
         services: The Services, likewise.
         endpoint_slices: The EndpointSlices, likewise.
-        pod_group: The PodGroup of the job's name, if there is one.
+        pod_group: The PodGroup with the job's name, if there is one.
         refusal: The last refusal to create one of the job's objects; None when there was none.
-        connected_at: Since when the API server reports changes of jobs; None while it does not.
-        progress: The last progress read from the log of worker 0; None before.
+        connected_at: Since when the API server reports job changes; None while it does not.
+        progress: The last progress read from worker 0's log; None before.
     """
 
     job: Mapping[str, Any] | None
@@ -202,7 +202,7 @@ class Observed:
 
 
 def view_pod(pod: Mapping[str, Any]) -> PodView:
-    """Return the view of a pod."""
+    """Return a pod's view."""
     metadata = pod["metadata"]
     annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
     status = pod.get("status") or {}
@@ -237,7 +237,7 @@ def view_pod(pod: Mapping[str, Any]) -> PodView:
 
 
 def view_service(service: Mapping[str, Any]) -> ServiceView:
-    """Return the view of a Service."""
+    """Return a Service's view."""
     metadata, spec = service["metadata"], service.get("spec") or {}
     ports = spec.get("ports") or []
     return ServiceView(
@@ -248,7 +248,7 @@ def view_service(service: Mapping[str, Any]) -> ServiceView:
 
 
 def view_endpoint_slice(document: Mapping[str, Any]) -> EndpointSliceView:
-    """Return the view of an EndpointSlice with its first endpoint; a job's has no others."""
+    """Return an EndpointSlice's view with its first endpoint; a job's has no others."""
     metadata = document["metadata"]
     endpoint: Mapping[str, Any] = next(iter(document.get("endpoints") or ()), {})
     ports = document.get("ports") or []
@@ -261,7 +261,7 @@ def view_endpoint_slice(document: Mapping[str, Any]) -> EndpointSliceView:
 
 
 def view_pod_group(group: Mapping[str, Any]) -> PodGroupView:
-    """Return the view of a PodGroup of Volcano or scheduler-plugins."""
+    """Return the view of a Volcano or scheduler-plugins PodGroup."""
     metadata = group["metadata"]
     return PodGroupView(
         **_read_identity(metadata),
@@ -285,7 +285,7 @@ _End = tuple[int, str, str, "datetime.datetime | None", "tuple[str, ...]"]
 
 
 def _get_end(status: Mapping[str, Any], phase: str) -> _End | None:
-    """Return exit code, reason, message, time and last lines of a terminated pod, or None before."""
+    """Return a terminated pod's exit code, reason, message, time and last lines, or None before."""
     containers = status.get("containerStatuses") or []
     main: Mapping[str, Any] = next((item for item in containers if item.get("name") == CONTAINER_NAME), {})
     if terminated := (main.get("state") or {}).get("terminated"):
@@ -357,10 +357,10 @@ def _get_waiting(status: Mapping[str, Any]) -> Waiting | None:
 
 
 def _read_unschedulable(message: str) -> Waiting:
-    """Return the reasons of the scheduler without numbers of nodes, which change with each of its attempts."""
+    """Return the scheduler's reasons without node counts, which change with each attempt."""
     reasons, _, preemption = message.partition(" preemption: ")
     text = re.sub(r"^\d+/\d+ nodes are available: ", "", reasons).partition(". ")[0].rstrip(".")
-    # Of Kubernetes 1.34: the removal of all other pods would not help on any node.
+    # Kubernetes 1.34's message: removing all other pods would not help on any node.
     is_permanent = "not helpful" in preemption and "No preemption victims" not in preemption
     reason = UNBOUND_VOLUME if _NO_VOLUME in text else NO_NODE_FITS if is_permanent else UNSCHEDULABLE
     head = "Unschedulable: no node fits" if is_permanent else "Unschedulable"

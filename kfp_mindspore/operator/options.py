@@ -1,4 +1,4 @@
-"""Options of the operator."""
+"""Operator options."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Options:
     """The operator's options, the same for all jobs.
 
     Attributes:
-        manager: The value of `runPolicy.managedBy` for this operator; also the default of jobs without one.
+        manager: The `runPolicy.managedBy` value for this operator; also the default for jobs without one.
         istio_sidecar: Whether Istio may inject its sidecar into job pods. Off by default: a sidecar blocks traffic
             between members before it is ready, and mutual TLS breaks traffic by pod IP.
-        gang_scheduler: `none`, `volcano` or `scheduler-plugins`: admits all pods of a job, or none.
+        gang_scheduler: `none`, `volcano` or `scheduler-plugins`: admits all pods in a job, or none.
         scheduler_name: The pods' schedulerName with a gang scheduler; empty for its default.
         pod_security: `restricted` adds what that Pod Security level requires to templates; `none` adds nothing.
-        failure_grace_seconds: Seconds between SIGTERM and SIGKILL for the peers of a failed member.
-        log_lines: How many of a failed member's last lines are kept in the status.
+        failure_grace_seconds: Seconds between SIGTERM and SIGKILL for a failed member's peers.
+        log_lines: How many last lines from a failed member are kept in the status.
     """
 
     manager: str = MANAGER

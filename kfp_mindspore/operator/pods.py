@@ -1,6 +1,6 @@
-"""Manifests of a job's pods. Pure.
+"""Job pod manifests. Pure.
 
-Several processes a pod: `msrun` in the template's command reads MS_SCHED_HOST, MS_SCHED_PORT and MS_NODE_ID of the pod
+Several processes per pod: `msrun` in the template's command reads the pod's MS_SCHED_HOST, MS_SCHED_PORT and MS_NODE_ID
 as `--master_addr`, `--master_port` and `--node_rank`, and sets MS_* for the processes that it starts.
 """
 
@@ -32,14 +32,14 @@ _LOST_NODE_SECONDS = 30
 def build_pod(
     job: MSJob, member: Member, *, workers: int, host: str, attempt: int, restarts: int, options: Options
 ) -> dict[str, Any]:
-    """Return the manifest of a member's pod.
+    """Return the manifest for a member's pod.
 
     Args:
         job: Its job, as read from the API server (with a uid).
-        member: The member, of a topology whose scheduler binds `OWN_ADDRESS`.
-        workers: Number of workers of the gang.
-        host: The scheduler's address; empty for a job of one worker.
-        attempt: The number of the gang.
+        member: The member, in a topology whose scheduler binds `OWN_ADDRESS`.
+        workers: The gang's worker count.
+        host: The scheduler's address; empty for a job with one worker.
+        attempt: The gang's number.
         restarts: The job's counted restarts.
         options: The operator's options.
     """
@@ -51,7 +51,7 @@ def build_pod(
         **make_launch_annotations(workers=workers, host=host, restarts=restarts),
     }
     spec: dict[str, Any] = template["spec"]
-    # A member cannot rejoin a running MindSpore cluster: restarts are of the whole gang.
+    # A member cannot rejoin a running MindSpore cluster: the whole gang restarts.
     spec["restartPolicy"] = "Never"
     add_tolerations(spec)
     if not options.istio_sidecar:
@@ -66,7 +66,7 @@ def build_pod(
             if member.replica_type == WORKER and member.index == 0:
                 # The operator reads the progress from the log.
                 container["env"].append({"name": PROGRESS_VARIABLE, "value": "-"})
-            # The pod's status then has the last lines of a failure.
+            # The pod's status then has a failure's last lines.
             container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
         if uses_worker_template(job, member):
             _drop_devices(container)
@@ -100,7 +100,7 @@ def list_members(job: MSJob, host: str, port: int, workers: int | None = None) -
         job: A valid job.
         host: The Service's cluster IP.
         port: The scheduler's port.
-        workers: Number of workers of the gang; default the requested number.
+        workers: The gang's worker count; default the requested count.
     """
     return build_topology(job, Endpoints(host, port, OWN_ADDRESS), workers).members
 
@@ -121,9 +121,9 @@ def merge_env(member: Mapping[str, str], template: list[dict[str, Any]]) -> list
     """Return a container's variables: the member's first, so that the template's can refer to them.
 
     Args:
-        member: The member's variables. Those of a topology replace the template's, of others the template's value is
-            used; with none, all of the template's stay.
-        template: The template's list of EnvVars.
+        member: The member's variables. Topology variables replace the template's, for others the template's value is
+            used; with none, all the template's stay.
+        template: The template's EnvVars.
     """
     own = {item.get("name") for item in template} - set(VARIABLES)
     env = [
@@ -137,7 +137,7 @@ def merge_env(member: Mapping[str, str], template: list[dict[str, Any]]) -> list
 
 
 def list_replaced_env(job: MSJob, members: tuple[Member, ...]) -> list[str]:
-    """Return a sentence for each variable of a template that differs from the member's, and is replaced.
+    """Return a sentence for each template variable that differs from the member's, and is replaced.
 
     Args:
         job: The job.
@@ -162,7 +162,7 @@ def list_replaced_env(job: MSJob, members: tuple[Member, ...]) -> list[str]:
 
 
 def get_memory_limit(member: Member) -> str:
-    """Return the memory limit of a member's training container, a quantity; empty without one."""
+    """Return a member training container's memory limit, a quantity; empty without one."""
     for container in (member.spec.template or {}).get("spec", {}).get("containers") or []:
         if container.get("name") == CONTAINER_NAME:
             return str(((container.get("resources") or {}).get("limits") or {}).get("memory") or "")
@@ -170,7 +170,7 @@ def get_memory_limit(member: Member) -> str:
 
 
 def get_requests(job: MSJob, member: Member) -> dict[str, str]:
-    """Return the resource requests of a member's pod.
+    """Return a member pod's resource requests.
 
     Args:
         job: Its job.
@@ -189,12 +189,12 @@ def get_requests(job: MSJob, member: Member) -> dict[str, str]:
 
 
 def uses_worker_template(job: MSJob, member: Member) -> bool:
-    """Return whether a member is a scheduler without a template of its own."""
+    """Return whether a member is a scheduler without its own template."""
     return member.replica_type == SCHEDULER and SCHEDULER not in job.ms_replica_specs
 
 
 def add_affinity(job: MSJob, spec: dict[str, Any], topology_key: str) -> None:
-    """Require nodes with the same label value for all pods of a job, in addition to the template's affinity."""
+    """Require nodes with the same label value for all pods in a job, in addition to the template's affinity."""
     affinity = spec["affinity"] = dict(spec.get("affinity") or {})
     near = affinity["podAffinity"] = dict(affinity.get("podAffinity") or {})
     term = {"topologyKey": topology_key, "labelSelector": {"matchLabels": {JOB_LABEL: job.name}}}

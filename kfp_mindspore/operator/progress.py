@@ -1,4 +1,4 @@
-"""Progress of running jobs, read from the last lines of worker 0's log at a bounded rate."""
+"""Running jobs' progress, read from worker 0's last log lines at a bounded rate."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kfp_mindspore.msjob.names import CONTAINER_NAME, RUNNING
 from kfp_mindspore.msjob.progress import read_last_progress
 from kfp_mindspore.operator.store import Key, Store
 
-# Between two reads of one job's log. `fit` reports every 10 seconds.
+# Between two reads from one job's log. `fit` reports every 10 seconds.
 _INTERVAL_SECONDS = 15.0
-# Between two reads of any job's log: at most ten reads and ten writes of a status a second.
+# Between two reads from any job's log: at most ten reads and ten status writes per second.
 _PAUSE_SECONDS = 0.1
 _TIMEOUT_SECONDS = 5.0
 _QUERY = {"container": CONTAINER_NAME, "sinceSeconds": 30, "tailLines": 200, "limitBytes": 1 << 18}
@@ -25,12 +25,12 @@ _logger = logging.getLogger(__name__)
 
 
 class ProgressReader:
-    """Reads the progress of all running jobs, one job after the other.
+    """Reads all running jobs' progress, one job after the other.
 
     Args:
         client: The client.
-        store: The observed state, which the progress becomes part of.
-        enqueue: Called with the key of a job whose progress has changed.
+        store: The observed state, to which the progress is added.
+        enqueue: Called with the job key when a job's progress has changed.
     """
 
     def __init__(self, client: AsyncClient, store: Store, enqueue: Callable[[Key], None]):
@@ -45,7 +45,7 @@ class ProgressReader:
         while True:
             begun = time.monotonic()
             running = set(self._store.list_in_state(RUNNING))
-            # Of a job that has finished since, the last report remains to be read.
+            # For a job that has finished since, the last report remains to be read.
             for key in sorted(running | before):
                 await self.read(key)
                 await asyncio.sleep(_PAUSE_SECONDS)
@@ -53,7 +53,7 @@ class ProgressReader:
             await asyncio.sleep(max(_PAUSE_SECONDS, _INTERVAL_SECONDS - (time.monotonic() - begun)))
 
     async def read(self, key: Key) -> None:
-        """Read the progress of one job; a log that cannot be read changes nothing."""
+        """Read one job's progress; a log that cannot be read changes nothing."""
         pod = self._store.get_pod_name(key, f"{key.name}-worker-0")
         request = Request("get", "pods/log", pod, key.namespace)
         try:

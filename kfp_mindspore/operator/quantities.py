@@ -16,7 +16,7 @@ _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d{1,2})|([numkM
 
 
 def parse_quantity(value: Any) -> Fraction | None:
-    """Return the value of a quantity, or None for an invalid one."""
+    """Return a quantity's value, or None for an invalid one."""
     match = _QUANTITY.fullmatch(str(value)) if isinstance(value, (str, int, float)) else None
     if match is None:
         return None
@@ -30,7 +30,7 @@ def format_quantity(number: Fraction) -> str:
 
 
 def sum_resources(resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the sum of each resource; invalid quantities count as 0, as the API server refuses them anyway."""
+    """Return each resource's sum; invalid quantities count as 0, as the API server refuses them anyway."""
     sums: dict[str, Fraction] = {}
     for item in resources:
         for name, value in item.items():
@@ -39,7 +39,7 @@ def sum_resources(resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def max_resources(resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the largest amount of each resource."""
+    """Return each resource's largest amount."""
     largest: dict[str, Fraction] = {}
     for item in resources:
         for name, value in item.items():

@@ -1,4 +1,4 @@
-"""Decisions of the controller: observed state → actions and status. Pure.
+"""The controller's decisions: observed state → actions and status. Pure.
 
 The contract with the caller that applies them:
 
@@ -12,8 +12,8 @@ The contract with the caller that applies them:
 4. A create whose name is taken adds the object that holds the name to the observation.
 
 A gang is launched in this order: PodGroup, Service (its cluster IP is the members' MS_SCHED_HOST), then all pods, once
-no pod and no endpoint of an earlier attempt is left. When the scheduler pod has an address, an EndpointSlice is created
-for it. Until all members have run, a missing pod is created; after that, it was deleted.
+no pod and no endpoint from an earlier attempt is left. When the scheduler pod has an address, an EndpointSlice is
+created for it. Until all members have run, a missing pod is created; after that, it was deleted.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _is_past_deadline(state: ReconcileState, seconds: int | None) -> bool:
 
 
 def _decide(state: ReconcileState, gang: Gang) -> Gang:
-    """Finish, restart or scale the job as its pods require; return the gang of the next attempt."""
+    """Finish, restart or scale the job as its pods require; return the next attempt's gang."""
     current = get_current(state, gang)
     sizes = {pod.workers for pod in current.values() if pod.workers is not None} - {gang.workers}
     if sizes:
@@ -178,7 +178,7 @@ def _decide(state: ReconcileState, gang: Gang) -> Gang:
     pod = current.get(decision.termination.name)
     log = pod.log[-state.options.log_lines :] if pod is not None else ()
     failure = describe_failure(decision.termination, log, state.attempt)
-    # The exit of a peer is no first failure; the lost member may be on a node that no longer reports.
+    # A peer's exit is no first failure; the lost member may be on a node that no longer reports.
     state.status.failure = None if failure.exit_code == PEER_LOST_EXIT_CODE else failure
     if failure.reason == "OOMKilled":
         # The last line was printed before and is not the cause.
@@ -195,7 +195,7 @@ def _decide(state: ReconcileState, gang: Gang) -> Gang:
 
 
 def _scale(state: ReconcileState, gang: Gang, current: Mapping[str, PodView]) -> Gang:
-    """Change the number of workers of an elastic job."""
+    """Change an elastic job's worker count."""
     if state.status.has(RUNNING):
         missing = list_missing(gang.job, gang.members, gang.host, gang.port)
         scaling = decide_growth(gang.job, missing, state.probes, gang.workers, state.now)
@@ -220,7 +220,7 @@ def _restart(state: ReconcileState, reason: str, message: str, *, counted: bool)
 def _suspend(state: ReconcileState, gang: Gang) -> None:
     if not state.status.has(SUSPENDED):
         if state.status.start_time is not None or get_current(state, gang):
-            # Pods of this gang must not count as those of the gang after the suspension.
+            # This gang's pods must not count as pods in the gang after the suspension.
             state.attempt += 1
         state.set_condition(SUSPENDED, "JobSuspended", f"MSJob {state.name} is suspended")
     state.status.start_time = None

@@ -1,4 +1,4 @@
-"""State of one reconciliation: the observed objects of a job, and the status and actions decided so far."""
+"""One reconciliation's state: a job's observed objects, and the status and actions decided so far."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kfp_mindspore.operator.resources import get_pod_groups
 from kfp_mindspore.operator.services import get_service_name, is_stale_endpoint
 from kfp_mindspore.operator.status import finish_replica_counts, read_status, set_condition
 
-# Two intervals of a client that renews a lease.
+# Two renewal intervals.
 _RENEWAL_GRACE = datetime.timedelta(seconds=40)
 # Failures after which the peers have nothing to save.
 LEASE_EXPIRED = "LeaseExpired"
@@ -26,7 +26,7 @@ _ENDED_AT_ONCE = frozenset({"JobFailed", "BackoffLimitExceeded", START_ERROR})
 
 
 class ReconcileState:
-    """The state of one pass over a job.
+    """State during one pass over a job.
 
     Args:
         document: The job's document.
@@ -59,7 +59,7 @@ class ReconcileState:
         ]
         self.attempt = max([self.status.attempt or 0, *(pod.attempt for pod in self.pods)])
         self.restarts = max([self.status.restarts or 0, *(pod.restarts for pod in self.pods)])
-        # Probes of an elastic job are no members of its gang.
+        # An elastic job's probes are not members of its gang.
         self.probes = tuple(
             pod for pod in self.pods if pod.attempt == self.attempt and pod.name.startswith(f"{self.name}-{PROBE}-")
         )
@@ -76,7 +76,7 @@ class ReconcileState:
     def delete(self, resource: Resource | None, view: ObjectView | None, grace_seconds: int | None = None) -> None:
         """Delete an object that the job owns, unless it is being deleted.
 
-        A pod whose node no longer reports is removed at once: its kubelet cannot confirm the end of its processes.
+        A pod whose node no longer reports is removed at once: its kubelet cannot confirm that its processes ended.
         """
         if resource is None or view is None or view.owner != self.uid:
             return
@@ -91,7 +91,7 @@ class ReconcileState:
         self.emit("Warning" if condition in (FAILED, RESTARTING) else "Normal", reason, message)
 
     def emit(self, kind: Literal["Normal", "Warning"], reason: str, message: str) -> None:
-        """Emit an event of the job."""
+        """Emit an event on the job."""
         self.actions.append(EmitEvent(kind, reason, message))
 
     def is_lease_expired(self) -> bool:
@@ -99,7 +99,7 @@ class ReconcileState:
         end = parse_lease(self.lease)
         if end is None:
             return False
-        # After an outage of the API server, its client needs time to renew it.
+        # After an API server outage, its client needs time to renew it.
         due = max(end, (self.observed.connected_at or self.now) + _RENEWAL_GRACE)
         if self.now < due:
             self.actions.append(RequeueAt(due))
@@ -109,9 +109,9 @@ class ReconcileState:
         return True
 
     def clean_up(self) -> None:
-        """Delete the objects of a finished job by its cleanPodPolicy, and the job after its TTL."""
+        """Delete a finished job's objects by its cleanPodPolicy, and the job after its TTL."""
         raw = read_policy(self.document)
-        # The policy of an invalid job may have any value.
+        # An invalid job's policy may have any value.
         policy = raw.get("cleanPodPolicy") if raw.get("cleanPodPolicy") in CLEAN_POD_POLICIES else "Running"
         failed = self.status.get_condition(FAILED)
         reason = failed.reason if failed is not None and failed.status == "True" else ""
@@ -136,7 +136,7 @@ class ReconcileState:
 
 
 def read_policy(job: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the run policy of a job that may be invalid."""
+    """Return a job's run policy; the job may be invalid."""
     spec = job.get("spec")
     policy = spec.get("runPolicy") if isinstance(spec, Mapping) else None
     return policy if isinstance(policy, Mapping) else {}

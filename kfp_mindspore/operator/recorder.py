@@ -1,4 +1,4 @@
-"""Kubernetes events of jobs, written in the background; repeated events increase the count of the first."""
+"""Kubernetes events on jobs, written in the background; repeated events increase the first event's count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The resources of gang schedulers."""
+"""Gang scheduler resources."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ _POD_GROUPS: dict[GangScheduler, Resource] = {
 
 
 def get_pod_groups(gang_scheduler: GangScheduler) -> Resource | None:
-    """Return the PodGroup resource of a gang scheduler, or None without one."""
+    """Return a gang scheduler's PodGroup resource, or None without one."""
     return _POD_GROUPS.get(gang_scheduler)

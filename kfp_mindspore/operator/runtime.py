@@ -39,18 +39,18 @@ _RETRY_TIMEOUT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of an operator process.
+    """An operator process's settings.
 
     Attributes:
         kubeconfig: A kubeconfig file; empty for `$KUBECONFIG`, `~/.kube/config` or, in a pod, its service account.
-        context: A context of the kubeconfig; empty for its current one.
-        namespaces: Namespaces of its jobs; empty for all.
+        context: A kubeconfig context; empty for the current one.
+        namespaces: Its jobs' namespaces; empty for all.
         options: The same for all jobs.
         workers: How many jobs are reconciled concurrently.
-        host: The address of its HTTP port.
+        host: Its HTTP port's address.
         port: Its HTTP port; 0 for a free one.
         leader_elect: Whether it works only while it holds the Lease.
-        lease_namespace: Namespace of the Lease; empty for its own namespace.
+        lease_namespace: The Lease's namespace; empty for its own namespace.
     """
 
     kubeconfig: str = ""

@@ -1,22 +1,22 @@
-"""Security contexts of job pods, for namespaces of the restricted Pod Security level. Pure."""
+"""Job pod security contexts, for namespaces with the restricted Pod Security level. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-# The first user of most distributions and of Jupyter images; HwHiAiUser of Ascend's drivers, as a rule.
+# The first user in most distributions and Jupyter images; HwHiAiUser in Ascend's drivers, as a rule.
 USER = 1000
 
 
 def restrict_pod(spec: dict[str, Any]) -> None:
-    """Add the fields that the restricted level requires to a pod's spec; those of the template stay as they are.
+    """Add the fields that the restricted level requires to a pod's spec; the template's fields stay as they are.
 
-    A template that runs as root, by `runAsUser: 0`, `runAsNonRoot: false` or `privileged: true` of its pod or of a
-    container, gets none of them: they would break it, and a restricted namespace refuses it anyway.
+    A template that runs as root, by `runAsUser: 0`, `runAsNonRoot: false` or `privileged: true` on its pod or a
+    container, gets no such fields: they would break it, and a restricted namespace refuses it anyway.
 
     Args:
-        spec: The spec of the pod to create, which is changed.
+        spec: The pod spec to create, which is changed.
     """
     # Training code calls no Kubernetes API as a rule.
     spec.setdefault("automountServiceAccountToken", False)
@@ -29,7 +29,7 @@ def restrict_pod(spec: dict[str, Any]) -> None:
         # Without a user, the image's, which is root for most images, would be refused by the kubelet.
         "runAsUser": USER,
         "fsGroup": pod.get("runAsUser", USER),
-        # Otherwise the kubelet changes the group of each file of a claim before each start.
+        # Otherwise the kubelet changes each file's group in a claim before each start.
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
         **pod,

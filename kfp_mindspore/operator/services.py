@@ -1,4 +1,4 @@
-"""Manifests of a job's Service, EndpointSlice and PodGroup. Pure."""
+"""Manifests for a job's Service, EndpointSlice and PodGroup. Pure."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from kfp_mindspore.operator.resources import get_pod_groups
 
 
 def get_service_name(job_name: str) -> str:
-    """Return the name of a job's Service, which equals that of its scheduler pod."""
+    """Return a job's Service name, which equals its scheduler pod's name."""
     return f"{job_name}-scheduler-0"
 
 
 def build_service(job: MSJob, port: int) -> dict[str, Any]:
-    """Return the manifest of the Service of a job's scheduler.
+    """Return the Service manifest for a job's scheduler.
 
     The members need the cluster IP, not the name, since MindSpore accepts no host names. It has no selector: with one,
     Kubernetes' controllers write two objects for each Service, twice, whose default rate limits allow ten jobs a
@@ -49,7 +49,7 @@ def build_service(job: MSJob, port: int) -> dict[str, Any]:
 
 
 def get_address(scheduler: PodView, cluster_ip: str) -> str:
-    """Return the scheduler pod's address in the IP family of its Service; empty while it has none."""
+    """Return the scheduler pod's address in its Service's IP family; empty while it has none."""
     family = ip_address(cluster_ip).version
     return next((address for address in scheduler.addresses if ip_address(address).version == family), "")
 
@@ -57,14 +57,14 @@ def get_address(scheduler: PodView, cluster_ip: str) -> str:
 def is_stale_endpoint(
     endpoint: EndpointSliceView, pods: Iterable[PodView], cluster_ip: str = "", port: int | None = None
 ) -> bool:
-    """Return whether an EndpointSlice has the address of no live scheduler: another pod may soon have that address.
+    """Return whether an EndpointSlice does not have a live scheduler's address: another pod may soon have that address.
 
-    The endpoint of a terminating scheduler is kept, since its gang may be saving; that of a terminated one is stale.
+    A terminating scheduler's endpoint is kept, since its gang may be saving; a terminated scheduler's is stale.
 
     Args:
         endpoint: The EndpointSlice.
-        pods: All pods of the job.
-        cluster_ip: Of its Service; empty to check the pod only.
+        pods: All the job's pods.
+        cluster_ip: Its Service's address; empty to check the pod only.
         port: The port the scheduler listens on.
     """
     scheduler = next((pod for pod in pods if pod.uid == endpoint.pod), None)
@@ -74,7 +74,7 @@ def is_stale_endpoint(
 
 
 def build_endpoint_slice(job: MSJob, scheduler: PodView, address: str, port: int) -> dict[str, Any]:
-    """Return the manifest of the EndpointSlice of a job's Service.
+    """Return the EndpointSlice manifest for a job's Service.
 
     The endpoint is always ready, since the members connect to the scheduler before its pod is ready.
 
@@ -111,7 +111,7 @@ def build_endpoint_slice(job: MSJob, scheduler: PodView, address: str, port: int
 
 
 def build_pod_group(job: MSJob, members: Sequence[Member], options: Options) -> dict[str, Any]:
-    """Return the manifest of a job's PodGroup.
+    """Return a job's PodGroup manifest.
 
     Args:
         job: The job, as read from the API server (with a uid).
@@ -150,8 +150,8 @@ def build_pod_group(job: MSJob, members: Sequence[Member], options: Options) -> 
 def _compute_min_resources(job: MSJob, members: Sequence[Member], options: Options) -> dict[str, Any]:
     """Return the members' total requests; empty for scheduler-plugins."""
     if options.gang_scheduler == "scheduler-plugins":
-        # coscheduling 0.32: pods refused by minResources are retried only at the next flush of the unschedulable queue
-        # (5 minutes), pods refused for want of a node as soon as resources are released.
+        # coscheduling 0.32: pods refused by minResources are retried only when the unschedulable queue is next flushed
+        # (5 minutes), pods refused for lack of a node as soon as resources are released.
         return {}
     return sum_resources(get_requests(job, member) for member in members)
 
@@ -159,14 +159,14 @@ def _compute_min_resources(job: MSJob, members: Sequence[Member], options: Optio
 def get_min_members(job: MSJob, members: int) -> int:
     """Return the PodGroup's minMember: `schedulingPolicy.minAvailable`, at most and by default all members.
 
-    An elastic job needs minReplicas of its workers only.
+    An elastic job needs only minReplicas workers.
     """
     optional = get_requested_workers(job) - get_minimum_workers(job)
     return min(_get_scheduling_policy(job).min_available or max(1, members - optional), members)
 
 
 def is_admitted(group: PodGroupView, options: Options) -> bool:
-    """Return whether pods may be created: Volcano refuses pods of groups that it has not put in a queue."""
+    """Return whether pods may be created: Volcano refuses pods in groups that it has not put in a queue."""
     return options.gang_scheduler != "volcano" or group.phase not in ("", "Pending")
 
 

@@ -1,7 +1,7 @@
-"""Warm spares of a job on a cluster: pods that have imported MindSpore and become members at the next restart. Pure.
+"""A job's warm spares on a cluster: pods that have imported MindSpore and become members at the next restart. Pure.
 
-The environment of a running pod is fixed, but a volume with its annotations is not: a spare waits for an annotation
-with the variables of the topology. Its labels then name the member that it has become.
+A running pod's environment is fixed, but a volume with its annotations is not: a spare waits for an annotation with the
+topology variables. Its labels then name the member that it has become.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kfp_mindspore.operator.pods import (
 from kfp_mindspore.operator.services import get_address
 from kfp_mindspore.settings import PROGRESS_VARIABLE
 
-# Seconds after the start of a gang, whose own imports spares would delay on the same node.
+# Seconds after a gang starts, whose own imports spares would delay on the same node.
 SPARE_DELAY_SECONDS = 20
 _ANNOTATION = "mindspore.gitee.com/assignment"
 _VOLUME = "kfp-mindspore-spare"
@@ -40,7 +40,7 @@ _PROBES = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
 
 
 def name_spare(job: MSJob, attempt: int, number: int) -> str:
-    """Return the name of a spare: its number within the attempt in which it is created."""
+    """Return a spare's name: its number within the attempt in which it is created."""
     return f"{job.name}-{SPARE}-{attempt}-{number}"
 
 
@@ -72,7 +72,7 @@ def is_usable(pod: PodView) -> bool:
 
 
 def describe_spares(pods: Iterable[PodView], wanted: int) -> str:
-    """Return the number of usable spares of all, and what keeps others from running.
+    """Return how many spares are usable, and what keeps others from running.
 
     Args:
         pods: The spares.
@@ -90,13 +90,13 @@ def describe_spares(pods: Iterable[PodView], wanted: int) -> str:
 def build_spare(
     job: MSJob, worker: Member, number: int, *, attempt: int, restarts: int, options: Options
 ) -> dict[str, Any]:
-    """Return the manifest of a spare: a worker's pod that waits for its assignment.
+    """Return a spare's manifest: a worker's pod that waits for its assignment.
 
     Args:
         job: Its job, for which `explain_no_spares` returns nothing.
         worker: A worker.
         number: Its number within the attempt.
-        attempt: The number of the gang that runs.
+        attempt: The running gang's number.
         restarts: The job's counted restarts.
         options: The operator's options.
     """
@@ -115,7 +115,7 @@ def build_spare(
         if container["name"] != CONTAINER_NAME:
             continue
         python, *words = _get_command_line(container)
-        # Arguments of the container: the kubelet expands $(VARIABLES) of the template in them.
+        # Container arguments: the kubelet expands the template's $(VARIABLES) in them.
         flags = list(itertools.takewhile("-u".__eq__, words))
         container["command"] = [python, *flags, "-m", _MODULE, "--assignment", f"{_DIRECTORY}/assignment"]
         container["args"] = words[len(flags) :]
@@ -130,14 +130,14 @@ def can_take(job: MSJob, member: Member) -> bool:
 
 
 def build_assignment(spare: PodView, member: Member, *, workers: int, host: str, attempt: int, restarts: int) -> Assign:
-    """Return the patch of a spare that makes it a member.
+    """Return the patch that makes a spare a member.
 
     Args:
         spare: A usable spare.
         member: The member.
-        workers: Number of workers of the gang.
-        host: The scheduler's address; empty for a job of one worker.
-        attempt: The number of the gang.
+        workers: The gang's worker count.
+        host: The scheduler's address; empty for a job with one worker.
+        attempt: The gang's number.
         restarts: The job's counted restarts.
     """
     environment = {

@@ -75,7 +75,7 @@ def count_replicas(status: DetailedStatus, job: MSJob, members: Iterable[Member]
 
 
 def finish_replica_counts(status: DetailedStatus, *, succeeded: bool) -> None:
-    """Set the active counts of a finished job to 0; of a successful job they count as succeeded, as in kubeflow."""
+    """Set a finished job's active counts to 0; for a successful job they count as succeeded, as in kubeflow."""
     for count in (status.replica_statuses or {}).values():
         if succeeded:
             count.succeeded = (count.succeeded or 0) + (count.active or 0)
@@ -83,5 +83,5 @@ def finish_replica_counts(status: DetailedStatus, *, succeeded: bool) -> None:
 
 
 def describe_failure(ending: ContainerTermination, log: tuple[str, ...], attempt: int) -> Failure:
-    """Return the failure of a member for the status."""
+    """Return a member's failure for the status."""
     return Failure(ending.name, ending.exit_code, ending.reason, describe(ending), list(log), attempt)

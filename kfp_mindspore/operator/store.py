@@ -1,4 +1,4 @@
-"""The last observed state of the API server, a few kilobytes a job: jobs as JSON, other objects as views."""
+"""The API server's last observed state, a few kilobytes per job: jobs as JSON, other objects as views."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _VIEWS: dict[Resource, Callable[[Mapping[str, Any]], View]] = {
     ENDPOINT_SLICES: view_endpoint_slice,
 }
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-# UIDs of deleted objects, to ignore a create response that arrives after the DELETED event.
+# Deleted objects' UIDs, to ignore a create response that arrives after the DELETED event.
 _KEPT_UIDS = 20_000
 
 
 class Key(NamedTuple):
-    """Namespace and name of a job."""
+    """A job's namespace and name."""
 
     namespace: str
     name: str
@@ -51,26 +51,26 @@ class Key(NamedTuple):
 
 
 class Child(NamedTuple):
-    """A view of an object, and its resourceVersion."""
+    """An object's view, and its resourceVersion."""
 
     view: View
     version: int
 
 
 class Entry:
-    """The observed state of one job.
+    """One job's observed state.
 
     Attributes:
-        job: Its document as JSON, a tenth of the memory of Python's objects, without resourceVersion and lease; empty
-            when there is none.
-        lease: The value of its lease annotation; None without.
+        job: Its document as JSON, a tenth the memory that Python objects take, without resourceVersion and lease; empty
+            without a job.
+        lease: Its lease annotation's value; None without.
         uid: Its uid.
         generation: Its generation.
         version: Its resourceVersion.
         state: Its state, for metrics.
         children: Its pods, Service, EndpointSlice and PodGroup, by resource and name.
         foreign: Objects without the job's label that have a name which the job needs, by resource and name.
-        refusal: The last refusal to create one of its objects in this generation; None when there was none.
+        refusal: The last refusal to create one of its objects in this generation; None without one.
         progress: The last progress read from its log; None before.
     """
 
@@ -94,7 +94,7 @@ class Store:
     """Jobs by key; no object is ever replaced by an older version.
 
     The response to a write is stored at once, so that the operator's own writes are known before the watch reports
-    them; an event of the same resourceVersion then changes nothing.
+    them; an event with the same resourceVersion then changes nothing.
     """
 
     entries: dict[Key, Entry] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class Store:
         return None if is_known else key
 
     def drop_job(self, key: Key, uid: str) -> Key | None:
-        """Drop a deleted job, if it is still the one of this uid; return its key."""
+        """Drop a deleted job, if it still has this uid; return its key."""
         self._mark_deleted(uid)
         entry = self.entries.get(key)
         if entry is None or not entry.job or entry.uid != uid:
@@ -158,16 +158,16 @@ class Store:
 
     @staticmethod
     def resolve_job(resource: Resource, document: Mapping[str, Any]) -> Key | None:
-        """Return the key of the job that an object's labels name, or None."""
+        """Return the job key that an object's labels name, or None."""
         metadata = document["metadata"]
         job = (metadata.get("labels") or {}).get(JOB_LABEL)
         if not job and resource not in _VIEWS:
-            # A PodGroup has the name of its job.
+            # A PodGroup has its job's name.
             job = metadata["name"]
         return Key(metadata["namespace"], job) if job else None
 
     def mark_deleting(self, resource: Resource, key: Key, name: str, uid: str, version: int) -> None:
-        """Record the deletionTimestamp of an object, from the response to its deletion."""
+        """Record an object's deletionTimestamp, from the response to its deletion."""
         entry = self.entries.get(key)
         child = entry.children.get((resource, name)) if entry else None
         if entry is not None and child is not None and child.view.uid == uid and child.version < version:
@@ -180,7 +180,7 @@ class Store:
             entry.foreign[(resource, name)] = _view(resource, document)
 
     def list_foreign(self, key: Key) -> list[tuple[Resource, str]]:
-        """Return resource and name of a job's foreign objects, whose deletion no watch reports."""
+        """Return resource and name for a job's foreign objects, whose deletion no watch reports."""
         entry = self.entries.get(key)
         return list(entry.foreign) if entry else []
 
@@ -190,7 +190,7 @@ class Store:
             entry.foreign.pop((resource, name), None)
 
     def drop(self, resource: Resource, key: Key, name: str, uid: str) -> Key | None:
-        """Drop a deleted object, if it is still the one of this uid; return its job's key."""
+        """Drop a deleted object, if it still has this uid; return its job's key."""
         self._mark_deleted(uid)
         entry = self.entries.get(key)
         child = entry.children.get((resource, name)) if entry else None
@@ -218,18 +218,18 @@ class Store:
         return True
 
     def get_pod_name(self, key: Key, member: str) -> str:
-        """Return the name of a member's newest pod, which may have been a warm spare."""
+        """Return a member's newest pod name, which may have been a warm spare."""
         entry = self.entries.get(key)
         views = [child.view for child in entry.children.values()] if entry else []
         pods = [view for view in views if isinstance(view, PodView) and view.member == member]
         return max(pods, key=lambda pod: pod.attempt).name if pods else member
 
     def list_in_state(self, state: str) -> list[Key]:
-        """Return the keys of the jobs in a state."""
+        """Return the jobs' keys in a state."""
         return [key for key, entry in self.entries.items() if entry.state == state]
 
     def observe(self, key: Key) -> tuple[Observed, int]:
-        """Return the observed state of a job, and its resourceVersion."""
+        """Return a job's observed state, and its resourceVersion."""
         entry = self.entries.get(key)
         if entry is None or not entry.job:
             return Observed(None), 0
@@ -249,13 +249,13 @@ class Store:
         )
 
     def list_jobs(self, namespace: str = "") -> Iterator[tuple[Key, str, int]]:
-        """Yield key, uid and resourceVersion of each job in a namespace, or in all."""
+        """Yield key, uid and resourceVersion for each job in a namespace, or in all."""
         for key, entry in list(self.entries.items()):
             if entry.job and namespace in ("", key.namespace):
                 yield key, entry.uid, entry.version
 
     def list_children(self, resource: Resource, namespace: str = "") -> Iterator[tuple[Key, str, str, int]]:
-        """Yield job, name, uid and resourceVersion of each object of a resource in a namespace, or in all."""
+        """Yield job, name, uid and resourceVersion for each object in a resource in a namespace, or in all."""
         for key, entry in list(self.entries.items()):
             if namespace in ("", key.namespace):
                 for (found, name), child in list(entry.children.items()):
@@ -284,7 +284,7 @@ def _view(resource: Resource, document: Mapping[str, Any]) -> View:
 
 
 def _pack(document: Mapping[str, Any]) -> tuple[bytes, str | None]:
-    """Return a job as JSON without lease, resourceVersion, managedFields and kubectl's copy of it; and its lease."""
+    """Return a job as JSON without lease, resourceVersion, managedFields and kubectl's copy; and its lease."""
     metadata = {
         name: value for name, value in document["metadata"].items() if name not in ("managedFields", "resourceVersion")
     }

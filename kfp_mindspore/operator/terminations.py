@@ -1,4 +1,4 @@
-"""Terminations of members, as input of the restart table. Pure."""
+"""Member terminations, as input to the restart table. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LATEST = datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
 def list_terminations(
     members: Sequence[Member], pods: Mapping[str, PodView], *, launched: bool, host: str
 ) -> list[ContainerTermination]:
-    """Return the members' terminations; of several failures only the first counts, the others as running.
+    """Return the members' terminations; among several failures only the first counts, the others as running.
 
     A lost peer (exit code 75) is never the first while there is another failure. One failure causes the others, whose
     exit codes mean nothing. So an operator that was down meanwhile decides like
@@ -31,7 +31,7 @@ def list_terminations(
     """
     endings = [_get_termination(member, pods.get(member.name), launched=launched, host=host) for member in members]
     if any(ending.exit_code == PEER_LOST_EXIT_CODE for ending in endings):
-        # The peers of a member on a lost node have ended before its toleration did.
+        # A member's peers on a lost node have ended before its toleration did.
         endings = [
             dataclasses.replace(ending, exit_code=KILLED, reason=NODE_LOST, message="its node no longer reports")
             if ending.exit_code is None and (pod := pods.get(ending.name)) and pod.lost

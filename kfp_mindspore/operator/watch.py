@@ -24,7 +24,7 @@ Notify = Callable[[Key], None]
 
 @dataclass
 class Watcher:
-    """A watch of one resource in one namespace, or in all.
+    """A watch on one resource in one namespace, or in all.
 
     Attributes:
         client: The client.
@@ -32,7 +32,7 @@ class Watcher:
         resource: The resource.
         namespace: Empty for all.
         selector: A label selector; empty for all objects.
-        notify: Called with the key of each job whose state has changed.
+        notify: Called with the job key whenever a job's state has changed.
         synced: Set when the first list is in the store.
     """
 
@@ -46,7 +46,7 @@ class Watcher:
     _listed: set[str] | None = None
 
     async def run(self) -> None:
-        """List and watch until cancelled, through restarts of the API server.
+        """List and watch until cancelled, through API server restarts.
 
         Raises:
             KfpMindSporeError: The first list failed: the operator may not read this resource, or it does not exist.

@@ -1,4 +1,4 @@
-"""A deduplicating queue of jobs with delays: each key waits at most once and has at most one worker."""
+"""A deduplicating job queue with delays: each key waits at most once and has at most one worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONGEST_RETRY_SECONDS = 60.0
 
 
 class WorkQueue:
-    """A queue of keys for one event loop.
+    """A key queue for one event loop.
 
     A key that is added while it waits is not added again; one that is added while a worker has it comes back when that
     worker is done.
@@ -50,7 +50,7 @@ class WorkQueue:
             self._wakeup.set()
 
     def add_later(self, key: Key, seconds: float) -> None:
-        """Add a key after a delay; of several the earliest holds."""
+        """Add a key after a delay; the earliest wins."""
         loop = asyncio.get_running_loop()
         time = loop.time() + max(0.0, seconds)
         timer = self._timers.get(key)
@@ -72,7 +72,7 @@ class WorkQueue:
         self._failures.pop(key, None)
 
     def forget(self, key: Key) -> None:
-        """Drop the timer and failures of a key whose job is gone."""
+        """Drop a key's timer and failures once its job is gone."""
         self._failures.pop(key, None)
         if (timer := self._timers.pop(key, None)) is not None:
             timer.cancel()

@@ -1,4 +1,4 @@
-"""Installation of the operator, with the manifests of config/operator/base."""
+"""Operator installation, with the manifests of config/operator/base."""
 
 from __future__ import annotations
 

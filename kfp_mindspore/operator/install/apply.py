@@ -1,4 +1,4 @@
-"""Installation by server-side apply: fields of other managers stay."""
+"""Installation by server-side apply: other managers' fields stay."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ESTABLISH_SECONDS = 60.0
 def apply_objects(
     objects: Sequence[Mapping[str, Any]], *, kubeconfig: str | None = None, context: str | None = None
 ) -> Iterator[str]:
-    """Apply objects in order, and yield the name of each once applied.
+    """Apply objects in order, and yield each name once applied.
 
     Args:
         objects: Manifests; definitions before their custom resources.
         kubeconfig: A kubeconfig file; None for `$KUBECONFIG` or `~/.kube/config`.
-        context: Context of the kubeconfig; None for the current one.
+        context: The kubeconfig's context; None for the current one.
 
     Raises:
         WaitTimeoutError: The API server does not establish a definition.

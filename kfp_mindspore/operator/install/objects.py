@@ -1,4 +1,4 @@
-"""The manifests of an installation: those of config/operator/base, changed by options."""
+"""An installation's manifests: config/operator/base, changed by options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kfp_mindspore.operator.resources import get_pod_groups
 
 Document = dict[str, Any]
 _MANIFESTS = Path(__file__).parent / "manifests"
-# In the order of their application; the definition is generated.
+# In application order; the definition is generated.
 _FILES = ("namespace", "operator-roles", "tenant-roles", "deployment", "service", "network-policy")
 
 
@@ -33,14 +33,14 @@ def build_objects(options: InstallOptions) -> list[Document]:
 
 
 def list_gang_rules(options: InstallOptions) -> list[Document]:
-    """Return the operator's rules for the PodGroups of a gang scheduler."""
+    """Return the operator's rules for a gang scheduler's PodGroups."""
     groups = get_pod_groups(options.gang_scheduler)
     verbs = ["get", "list", "watch", "create", "delete"]
     return [{"apiGroups": [groups.group], "resources": [groups.plural], "verbs": verbs}] if groups else []
 
 
 def dump_documents(documents: list[Document]) -> str:
-    """Return documents as one stream of YAML."""
+    """Return documents as one YAML stream."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -51,7 +51,7 @@ def dump_documents(documents: list[Document]) -> str:
 
 
 def load_documents(file: Path) -> list[Document]:
-    """Return the documents of a YAML file."""
+    """Return a YAML file's documents."""
     import yaml
 
     return list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
@@ -80,7 +80,7 @@ def _set_deployment(spec: Document, options: InstallOptions) -> None:
 
 
 def _restrict(document: Document, namespace: str) -> Document:
-    """Return the Role or RoleBinding of one namespace for a ClusterRole or ClusterRoleBinding."""
+    """Return one namespace's Role or RoleBinding for a ClusterRole or ClusterRoleBinding."""
     metadata = document["metadata"]
     restricted = {**document, "kind": document["kind"].removeprefix("Cluster")}
     restricted["metadata"] = {"name": metadata["name"], "namespace": namespace, "labels": metadata["labels"]}

@@ -1,4 +1,4 @@
-"""Options of an installation, and its fixed names."""
+"""Installation options, and its fixed names."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ NAMESPACE = "msjob-system"
 
 @dataclass(frozen=True)
 class InstallOptions:
-    """Options of an installation.
+    """Installation options.
 
     Attributes:
         image: The operator's image, by digest when it matters.
-        namespace: Namespace of the operator.
-        watched: Namespaces of its jobs; empty for all.
+        namespace: Operator namespace.
+        watched: Its jobs' namespaces; empty for all.
         gang_scheduler: `none`, `volcano` or `scheduler-plugins`.
         istio_sidecar: Whether Istio may inject its sidecar into job pods.
         pod_security: `restricted` adds what that Pod Security level requires to job pods; `none` adds nothing.
-        replicas: Number of operator pods; one of them is the leader.
+        replicas: Operator pod count; one pod is the leader.
     """
 
     image: str = PLACEHOLDER_OPERATOR_IMAGE
