@@ -1,1 +1,1 @@
-"""The Kubernetes client of this package: objects as JSON, server-side apply, watches, logs."""
+"""This package's Kubernetes client: objects as JSON, server-side apply, watches, logs."""

@@ -1,4 +1,4 @@
-"""The asynchronous client of the Kubernetes API: objects as JSON types, so that no field is dropped."""
+"""Asynchronous Kubernetes API client: objects as JSON types, so that no field is dropped."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _PAGE = 500
 
 
 class AsyncClient(Transport):
-    """A client of one API server, for one event loop; connects on first use. `close` it.
+    """A client for one API server, for one event loop; connects on first use. `close` it.
 
     Requests are retried on 429, 502, 503, 504 and broken connections where repeating is safe. A server that has never
-    responded is not retried, since its address is probably wrong, unless it is that of a pod's own cluster.
+    responded is not retried, since its address is probably wrong, unless it belongs to a pod's own cluster.
 
-    Methods raise the errors of `kfp_mindspore.kube.errors`, or NotFoundError, AlreadyExistsError and ValidationError
-    of `kfp_mindspore.errors`.
+    Methods raise the errors in `kfp_mindspore.kube.errors`, or NotFoundError, AlreadyExistsError and ValidationError
+    from `kfp_mindspore.errors`.
 
     Args:
         kubeconfig: See `load_config`.
         context: See `load_config`.
-        field_manager: Owner of the fields that it writes.
+        field_manager: Owner name for the fields that it writes.
         retry_timeout: Seconds for which a server that has responded before is retried.
         count_response: Called with verb and HTTP status after each request (0 for no response).
     """
@@ -59,7 +59,7 @@ class AsyncClient(Transport):
         return document
 
     async def list(self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = "") -> Documents:
-        """Return the objects of a collection, read page by page.
+        """Return a collection's objects, read page by page.
 
         Args:
             resource: Their kind.
@@ -78,7 +78,7 @@ class AsyncClient(Transport):
     async def list_pages(
         self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = "", limit: int = _PAGE
     ) -> AsyncIterator[tuple[Documents, str]]:
-        """Yield the objects of a collection by page, each with the list's resourceVersion; see `list`.
+        """Yield a collection's objects by page, each with the list's resourceVersion; see `list`.
 
         Raises:
             ExpiredError: The list's version expired between two pages.
@@ -109,8 +109,8 @@ class AsyncClient(Transport):
             resource: Its kind.
             document: The object.
             namespace: Its namespace.
-            subresource: Such as `binding`, of the object that the document names.
-            manager: Field manager; default that of the client.
+            subresource: Such as `binding`, on the object that the document names.
+            manager: Field manager; default the client's.
             strict: Refuse fields that the server does not know, as `kubectl create` does.
             dry_run: Validate and default the object without storing it.
         """
@@ -126,7 +126,7 @@ class AsyncClient(Transport):
         return created
 
     async def update(self, resource: Resource, document: Mapping[str, Any], *, subresource: str = "") -> Document:
-        """Replace an object, if its resourceVersion is still that of the document; ConflictError otherwise."""
+        """Replace an object, if its resourceVersion still equals the document's; ConflictError otherwise."""
         metadata = document["metadata"]
         namespace = metadata.get("namespace") or ""
         request = Request("update", _join(resource.full_name, subresource), metadata["name"], namespace)
@@ -155,11 +155,11 @@ class AsyncClient(Transport):
     async def apply(
         self, document: Mapping[str, Any], *, manager: str = "", force: bool = True, dry_run: bool = False
     ) -> Document:
-        """Apply an object of any kind by server-side apply: fields of other managers stay.
+        """Apply an object by server-side apply, whatever its kind: other managers' fields stay.
 
         Args:
             document: The object, with apiVersion, kind and name.
-            manager: Field manager; default that of the client.
+            manager: Field manager; default the client's.
             force: Take over conflicting fields from other managers.
             dry_run: Validate the object without storing it.
         """
@@ -195,8 +195,9 @@ class AsyncClient(Transport):
             resource: Its kind.
             name: Its name.
             namespace: Its namespace.
-            propagation: Deletion of its dependents: `Background`, `Foreground` (the owner is deleted last) or `Orphan`.
-            grace_seconds: Of a pod: seconds between SIGTERM and SIGKILL.
+            propagation: How its dependents are deleted: `Background`, `Foreground` (the owner is deleted last) or
+                `Orphan`.
+            grace_seconds: For a pod: seconds between SIGTERM and SIGKILL.
             uid: Precondition: ConflictError if the object has another uid.
         """
         options: Document = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
@@ -209,7 +210,7 @@ class AsyncClient(Transport):
         return deleted
 
     async def resolve_resource(self, api_version: str, kind: str) -> Resource:
-        """Return the resource of a kind, by API discovery.
+        """Return a kind's resource, by API discovery.
 
         Raises:
             NotInstalledError: The server does not know it.

@@ -1,4 +1,4 @@
-"""The synchronous client: a facade over `AsyncClient`, whose event loop runs in a thread of its own."""
+"""The synchronous client: a facade over `AsyncClient`, whose event loop runs in its own thread."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CancellationToken:
 
     @contextlib.contextmanager
     def guard(self, future: Future[Any]) -> Iterator[None]:
-        """Cancel a future with the token for the duration of a block."""
+        """Cancel a future with the token while the block runs."""
         with self._lock:
             self._futures.add(future)
             if self._is_cancelled:
@@ -59,13 +59,13 @@ class CancellationToken:
 
 
 class Cluster:
-    """A synchronous client of one API server, for any number of threads; connects on first use.
+    """A synchronous client for one API server and any number of threads; connects on first use.
 
-    Arguments, results and errors of its methods are those of `AsyncClient`.
+    Its methods have the same arguments, results and errors as `AsyncClient`'s.
 
     Args:
-        kubeconfig: Its kubeconfig; default KUBECONFIG, then ~/.kube/config, then the service account of the pod.
-        context: Context of the kubeconfig; default the current one.
+        kubeconfig: Its kubeconfig; default KUBECONFIG, then ~/.kube/config, then the pod's service account.
+        context: The kubeconfig's context; default the current one.
         retry_timeout: Seconds for which an API server that has responded before is retried.
     """
 
@@ -82,7 +82,7 @@ class Cluster:
 
     @property
     def namespace(self) -> str:
-        """The namespace of the context, or of the pod."""
+        """The context namespace, or the pod's."""
         return self._run(self._client.get_config()).namespace
 
     def get(self, resource: Resource, name: str, namespace: str = "", *, subresource: str = "") -> Document:
@@ -90,7 +90,7 @@ class Cluster:
         return self._run(self._client.get(resource, name, namespace, subresource=subresource))
 
     def list(self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = "") -> Documents:
-        """Return the objects of a collection."""
+        """Return a collection's objects."""
         return self._run(self._client.list(resource, namespace, labels=labels, fields=fields))
 
     def create(
@@ -149,7 +149,7 @@ class Cluster:
         timeout: float | None = None,
         token: CancellationToken | None = None,
     ) -> Iterator[Mapping[str, Document]]:
-        """Yield the objects of a collection by name: the present state, and again after each change.
+        """Yield a collection's objects by name: the present state, and again after each change.
 
         Args:
             resource: Their kind.
@@ -177,7 +177,7 @@ class Cluster:
             yield from lines
 
     def resolve_resource(self, api_version: str, kind: str) -> Resource:
-        """Return the resource of a kind, by API discovery."""
+        """Return a kind's resource, by API discovery."""
         return self._run(self._client.resolve_resource(api_version, kind))
 
     def request(
@@ -239,7 +239,7 @@ class _Steps(Generic[T]):
 
 @functools.cache
 def _start_loop() -> asyncio.AbstractEventLoop:
-    """Start the event loop of all clusters of this process, in a daemon thread."""
+    """Start the event loop for all clusters in this process, in a daemon thread."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="kubernetes client", daemon=True).start()
     return loop

@@ -1,4 +1,4 @@
-"""Address and credentials of a cluster: from a kubeconfig, or from the service account of the pod."""
+"""Cluster address and credentials: from a kubeconfig, or from the pod's service account."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _HINT = "Set --kubeconfig or KUBECONFIG. Jobs and services need no cluster with 
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """Address and credentials of a cluster.
+    """Cluster address and credentials.
 
     Attributes:
-        server: URL of the API server.
-        namespace: Namespace of the context or the pod; `default` where none is given.
+        server: The API server's URL.
+        namespace: The context's or the pod's namespace; `default` where none is given.
         source: Where it was read from, for error messages.
         get_authorization: Returns the present Authorization header; empty with client certificates.
-        ca_file: Certificate authority of the server; None for those of the system.
+        ca_file: The server's certificate authority; None for the system's.
         cert_file: Client certificate.
         key_file: Its private key.
         verify: Whether to verify the server's certificate.
-        server_name: Host name in the server's certificate; None for that of the URL.
+        server_name: Host name in the server's certificate; None for the URL's.
         is_given: Whether Kubernetes itself gave the address, so that an unreachable server is worth a retry.
     """
 
@@ -74,7 +74,7 @@ def load_config(kubeconfig: str | os.PathLike[str] | None = None, context: str |
 
     Args:
         kubeconfig: The file, or several with a path separator between them; default KUBECONFIG, then ~/.kube/config.
-        context: Name of a context; default the current one.
+        context: Context name; default the current one.
 
     Raises:
         ConfigurationError: None was found, or it cannot be used.
@@ -91,7 +91,7 @@ def load_config(kubeconfig: str | os.PathLike[str] | None = None, context: str |
 
 
 def _load_service_account() -> ClusterConfig:
-    """Read the service account without the kubernetes package, whose import takes 0.5 s of CPU and 50 MB."""
+    """Read the service account without the kubernetes package, whose import takes 0.5 s CPU time and 50 MB."""
     source = "the pod's service account"
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
@@ -141,7 +141,7 @@ def _load_kubeconfig(file: str, context: str | None) -> ClusterConfig:
             )
         config.load_kube_config(file, context, client_configuration=loaded)
         selected = merged["contexts"].get_with_name(context or merged["current-context"])["context"]
-        # Failures of plugins are only logged, and requests would be anonymous.
+        # Plugin failures are only logged, and requests would be anonymous.
         if failures and not loaded.api_key and not loaded.cert_file:
             raise ConfigurationError(
                 f"kubeconfig {file}: its credentials cannot be had: {'; '.join(failures)}", hint="Log in again."

@@ -1,4 +1,4 @@
-"""Errors of the Kubernetes API, with the request that failed and the next step."""
+"""Kubernetes API errors, with the request that failed and the next step."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class WebhookDeniedError(ValidationError):
 
 
 class NotInstalledError(UserError, RuntimeError):
-    """The API server does not serve this kind of object."""
+    """The API server does not serve this object kind."""
 
 
 class ApiError(KfpMindSporeError, RuntimeError):
-    """An error response without a class of its own.
+    """An error response without its own class.
 
     Args:
         message: The request and the server's message.
@@ -87,7 +87,7 @@ class ExpiredError(ApiError):
 
 @dataclass(frozen=True)
 class Request:
-    """A request, in the terms of RBAC rules.
+    """A request, in RBAC rule terms.
 
     Attributes:
         verb: Such as `create`, `list` or `get`.
@@ -108,7 +108,7 @@ class Request:
 
 
 def read_status(body: bytes) -> dict[str, Any]:
-    """Return the Status object of a response; of any other response, its beginning as the message."""
+    """Return a response's Status object; for any other response, its beginning as the message."""
     try:
         document = json.loads(body)
     except ValueError:
@@ -183,7 +183,7 @@ def _explain_missing(request: Request, status: Mapping[str, Any], message: str) 
 
 
 def _list_causes(status: Mapping[str, Any], message: str) -> list[str]:
-    """Return one sentence a field; the API server repeats causes that several of its checks find."""
+    """Return one sentence per field; the API server repeats causes that several checks find."""
     causes = (status.get("details") or {}).get("causes") or []
     sentences = [f"{cause.get('field')}: {cause.get('message')}" for cause in causes if cause.get("field")]
     return list(dict.fromkeys(sentences)) or [message]

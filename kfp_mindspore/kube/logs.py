@@ -1,4 +1,4 @@
-"""Logs of a pod's container: complete, the last lines, or followed line by line without gaps or repeats."""
+"""Container logs: complete, the last lines, or followed line by line without gaps or repeats."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ async def read_log(
 
     Args:
         client: The client.
-        pod: Name of the pod.
+        pod: Pod name.
         namespace: Its namespace.
-        container: Name of the container; may be empty if there is only one.
-        last: How many of its last lines; default all.
-        previous: Whether to return the log of the container before its last restart.
+        container: Container name; may be empty if there is only one.
+        last: Its last lines' how many; default all.
+        previous: Whether to return the container log before its last restart.
 
     Raises:
         NotFoundError: There is no such pod.
@@ -56,10 +56,10 @@ async def follow_log(
 
     Args:
         client: The client.
-        pod: Name of the pod.
+        pod: Pod name.
         namespace: Its namespace.
-        container: Name of the container; may be empty if there is only one.
-        uid: The pod's uid; a later pod of the same name is not followed.
+        container: Container name; may be empty if there is only one.
+        uid: The pod's uid; a later pod with the same name is not followed.
     """
     backoff = Backoff(client.retry_timeout)
     position = _LogPosition()
@@ -81,7 +81,7 @@ async def follow_log(
             await backoff.wait(str(error))
         except transport_errors() as error:
             await backoff.wait(f"cannot {request}: {client.describe(error)}")
-        # Restarts of the kubelet and the API server end streams too.
+        # Kubelet and API server restarts end streams too.
         if not await _is_running(client, pod, namespace, container, uid):
             return
         position.rewind()
@@ -100,14 +100,14 @@ class _LogPosition:
         return f"{self._newest[0]}Z" if self._newest[0] else ""
 
     def rewind(self) -> None:
-        """Skip the lines of the newest timestamp that the next stream repeats."""
+        """Skip the lines with the newest timestamp that the next stream repeats."""
         self._skip = self._seen
 
     def advance(self, line: bytes) -> str | None:
         """Return a line without its timestamp, or None if it was read before."""
         match = _TIMESTAMPED.fullmatch(line)
         if match is None:
-            # An error message of the kubelet about a log that it cannot read.
+            # A kubelet error message about a log that it cannot read.
             return line.decode(errors="replace")
         timestamp = (match[1].decode(), (match[2] or b"").decode().ljust(9, "0"))
         if timestamp < self._newest:

@@ -1,4 +1,4 @@
-"""Validation of names."""
+"""Name validation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 
 
 def list_namespace_errors(field: str, *namespaces: object) -> list[str]:
-    """Return a sentence for each invalid name of a namespace.
+    """Return a sentence for each invalid namespace name.
 
     Args:
         field: The field or flag, for the message.
@@ -20,7 +20,7 @@ def list_namespace_errors(field: str, *namespaces: object) -> list[str]:
 
 
 def list_name_errors(field: str, *names: object) -> list[str]:
-    """Return a sentence for each invalid name of an object, such as a Secret or claim.
+    """Return a sentence for each invalid object name, such as a Secret or claim.
 
     Args:
         field: The field or flag, for the message.

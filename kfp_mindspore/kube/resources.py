@@ -12,7 +12,7 @@ class Resource:
 
     Attributes:
         group: API group; empty for the core group.
-        version: Version of the group.
+        version: The group's version.
         plural: Name in paths, such as `pods`.
         kind: Name in manifests, such as `Pod`.
         namespaced: Whether its objects belong to namespaces.
@@ -35,10 +35,10 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def get_path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Return the path of an object, or with no name of the collection.
+        """Return an object's path, or without a name the collection's.
 
         Args:
-            namespace: Its namespace; empty for a kind without, and for the collection of all namespaces.
+            namespace: Its namespace; empty for a kind without, and for the collection over all namespaces.
             name: Its name.
             subresource: Such as `status`, `scale` or `log`.
         """

@@ -47,8 +47,8 @@ class Transport:
     Args:
         kubeconfig: See `load_config`.
         context: See `load_config`.
-        retry_timeout: Seconds for which a server that has responded before is retried, and in a pod any server: the
-            network of a pod, such as an Istio sidecar, may start after its containers.
+        retry_timeout: Seconds for which a server that has responded before is retried, and in a pod any server: a pod's
+            network, such as an Istio sidecar, may start after its containers.
         count_response: Called with verb and HTTP status after each request (0 for no response).
     """
 
@@ -83,7 +83,7 @@ class Transport:
                 # Exec plugins may take seconds.
                 config = await asyncio.to_thread(load_config, self._kubeconfig, self._context)
                 if config != self._config:
-                    # Requests under way continue on the connections of the old session.
+                    # Requests under way continue on the old session's connections.
                     self._sessions.append(_create_session(config))
                 if self._config is None:
                     self._has_responded = config.is_given
@@ -99,7 +99,7 @@ class Transport:
         body: Any = None,
         content_type: str = JSON,
     ) -> Any:
-        """Send a request and return the JSON response, or the text of any other.
+        """Send a request and return the JSON response, or any other response's text.
 
         Args:
             request: Verb and object, for error messages.
@@ -107,10 +107,11 @@ class Transport:
             path: Path at the server.
             query: Query parameters; None and empty ones are left out.
             body: JSON types to send.
-            content_type: Media type of the body.
+            content_type: The body's media type.
 
         Raises:
-            KfpMindSporeError: One of `kfp_mindspore.kube.errors`, NotFoundError, AlreadyExistsError or ValidationError.
+            KfpMindSporeError: An error in `kfp_mindspore.kube.errors`, NotFoundError, AlreadyExistsError or
+                ValidationError.
         """
         response, content = await self._send(request, method, path, query, body, content_type)
         return json.loads(content) if response.content_type == JSON else content.decode(errors="replace")
@@ -130,7 +131,7 @@ class Transport:
             request: Verb and object, for error messages.
             path: Path at the server.
             query: Query parameters.
-            read_timeout: Seconds of silence until reading raises; None for no limit.
+            read_timeout: Silent seconds until reading raises; None for no limit.
         """
         response, _ = await self._send(request, "GET", path, query, None, JSON, stream=True, read_timeout=read_timeout)
         try:
@@ -155,7 +156,7 @@ class Transport:
         stream: bool = False,
         read_timeout: float | None = _READ_SECONDS,
     ) -> tuple[aiohttp.ClientResponse, bytes]:
-        """Return a response of status 2xx and its body, after retries where they are safe."""
+        """Return a response with status 2xx and its body, after retries where they are safe."""
         try:
             import aiohttp
         except ImportError:
@@ -238,14 +239,14 @@ class Transport:
 
 
 def transport_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of connections that cannot be made, or break."""
+    """Return the exceptions for connections that cannot be made, or break."""
     import aiohttp
 
     return (aiohttp.ClientError, OSError, asyncio.TimeoutError)
 
 
 async def _read_lines(response: aiohttp.ClientResponse) -> AsyncIterator[Lines]:
-    """Yield the complete lines of each chunk; the last line may lack its end.
+    """Yield each chunk's complete lines; the last line may lack its end.
 
     Raises:
         ValueError: A line is longer than 64 MiB.

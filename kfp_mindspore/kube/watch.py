@@ -1,4 +1,4 @@
-"""List-and-watch of a collection, resumed after broken connections and expired resource versions."""
+"""A collection's list-and-watch, resumed after broken connections and expired resource versions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HEALTHY_SECONDS = 5.0
 
 
 class WatchEvent(NamedTuple):
-    """A change of a collection.
+    """A collection change.
 
     Attributes:
         type: `LIST`: the ADDED events up to the next SYNCED are the whole collection. `SYNCED`: the list is complete;
@@ -46,7 +46,7 @@ async def watch_events(
 
     Args:
         client: The client.
-        resource: Kind of the objects.
+        resource: The objects' kind.
         namespace: Their namespace; empty for all.
         labels: Label selector.
         fields: Field selector.
@@ -94,7 +94,7 @@ async def watch_events(
 async def watch_collection(
     client: AsyncClient, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
 ) -> AsyncGenerator[Mapping[str, Document], None]:
-    """Yield the objects of a collection by name: the present state, and again after each change; see `watch_events`."""
+    """Yield a collection's objects by name: the present state, and again after each change; see `watch_events`."""
     objects: dict[str, Document] = {}
     is_synced = False
     async for kind, item in watch_events(client, resource, namespace, labels=labels, fields=fields):
@@ -115,7 +115,7 @@ async def watch_collection(
 async def _read_events(
     client: AsyncClient, resource: Resource, namespace: str, labels: str, fields: str, version: str
 ) -> AsyncIterator[tuple[Any, Document]]:
-    """Yield the events of one watch until the server ends it."""
+    """Yield one watch's events until the server ends it."""
     query = {
         "watch": "true",
         "allowWatchBookmarks": "true",
