@@ -1,4 +1,4 @@
-"""Patches of third-party libraries. Each module names the version it is for and the upstream fault.
+"""Patches for third-party libraries. Each module names the version it is for and the upstream fault.
 
-A test of each fault runs the unpatched library: it fails when a new version has fixed the fault, and the patch can go.
+A test for each fault runs the unpatched library: it fails when a new version has fixed the fault, and the patch can go.
 """

@@ -1,7 +1,7 @@
-"""Decryption of MindIR files to bytes.
+"""Decryption from MindIR files to bytes.
 
-For MindSpore 2.9, whose public API decrypts a MindIR only into a loaded graph (`mindspore.load`), so metadata of an
-encrypted file could not be read. The function below is the one that `mindspore.load_checkpoint` calls.
+For MindSpore 2.9, whose public API decrypts a MindIR only into a loaded graph (`mindspore.load`), so an encrypted
+file's metadata could not be read. The function below is what `mindspore.load_checkpoint` calls.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def decrypt_file(file: Path, key: bytes, mode: str) -> bytes | None:
-    """Return the plain content of a file, or None when the key or the content is wrong.
+    """Return a file's plain content, or None when the key or the content is wrong.
 
     Args:
         file: The encrypted file.

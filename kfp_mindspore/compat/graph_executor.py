@@ -1,8 +1,8 @@
-"""Calls of a compiled MindIR graph without GraphCell's overhead.
+"""Calls to a compiled MindIR graph without GraphCell's overhead.
 
-For MindSpore 2.9: GraphCell computes the compilation key of its arguments in Python in every call, which takes as long
-as the execution of a small network. The key depends on dtypes and shapes only, so further calls of a shape go to the
-graph executor directly. Without that executor, in another version, every call goes through GraphCell.
+For MindSpore 2.9: GraphCell computes its arguments' compilation key in Python in every call, which takes as long as a
+small network's execution. The key depends on dtypes and shapes only, so further calls with a shape go to the graph
+executor directly. Without that executor, in another version, every call goes through GraphCell.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class CompiledGraph:
-    """A loaded MindIR, for one thread and inputs of constant dtypes.
+    """A loaded MindIR, for one thread and inputs with constant dtypes.
 
     Args:
-        loaded: The result of `mindspore.load`.
+        loaded: `mindspore.load`'s result.
     """
 
     def __init__(self, loaded: Any) -> None:
@@ -59,8 +59,8 @@ class CompiledGraph:
     def renew(self) -> None:
         """Discard the compiled graphs.
 
-        After an error of a kernel every later call raises too. The old cell is freed before the next compilation:
-        freeing it later corrupts values of the new one.
+        After a kernel error every later call raises too. The old cell is freed before the next compilation: freeing it
+        later corrupts the new one's values.
         """
         self._phases.clear()
         self._cell = None
@@ -68,7 +68,7 @@ class CompiledGraph:
 
 
 def flatten_outputs(outputs: Any) -> list[NDArray[Any]]:
-    """Return the outputs of a network, a tensor or nested tuples of tensors, as a flat list of arrays."""
+    """Return a network's outputs, a tensor or nested tuples of tensors, as a flat list of arrays."""
     if isinstance(outputs, tuple | list):
         return [array for output in outputs for array in flatten_outputs(output)]
     array: NDArray[Any] = outputs.asnumpy()

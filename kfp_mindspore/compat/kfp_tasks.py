@@ -1,4 +1,4 @@
-"""Hooks around the tasks of a local run: kfp.local 2.17 has no callbacks for starts, ends and cache hits of tasks."""
+"""Hooks around a local run's tasks: kfp.local 2.17 has no callbacks for task starts, ends and cache hits."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def install(on_task: Callable[[Any, Any, Execute], tuple[dict[str, Any], Any]], 
 def install_cache(
     on_key: Callable[[Any], None], is_valid: Callable[[str], bool], on_store: Callable[[str, Callable[[], None]], None]
 ) -> None:
-    """Wrap the cache of kfp.local, whose key lacks the content of files; entries with a user's own key are excepted.
+    """Wrap kfp.local's cache, whose key lacks file contents; entries with a user's own key are excepted.
 
     Args:
-        on_key: Called with the command and the arguments of a task before its entry is looked up.
+        on_key: Called with the command and a task's arguments before its entry is looked up.
         is_valid: Called with a key; returns whether the entry may be used.
         on_store: Called as `on_store(key, put)` instead of `put`, which writes the entry.
     """
@@ -68,7 +68,7 @@ def install_cache(
 
 
 def make_arguments(task: Any, store: Any) -> Mapping[str, Any]:
-    """Return the arguments of a task whose outputs came from the cache.
+    """Return the arguments for a task whose outputs came from the cache.
 
     Args:
         task: Its PipelineTaskSpec.

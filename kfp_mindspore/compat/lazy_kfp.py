@@ -1,8 +1,8 @@
-"""Import of kfp 2.17 without its API client.
+"""Importing kfp 2.17 without its API client.
 
-`import kfp` imports `kfp.client` and with it the kubernetes and kfp_server_api packages: 1.1 s of the 1.4 s that the
-import takes, in every local run. With `_KFP_RUNTIME=true`, which KFP's executor sets in a step, kfp skips its
-subpackages; here they are imported on first use instead.
+`import kfp` imports `kfp.client` and with it the kubernetes and kfp_server_api packages: 1.1 s out of 1.4 s import
+time, in every local run. With `_KFP_RUNTIME=true`, which KFP's executor sets in a step, kfp skips its subpackages; here
+they are imported on first use instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LAZY = {"Client": "kfp.client", "client": "kfp.client", "components": "kfp.comp
 
 
 def attach_stub(name: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return `__getattr__`, `__dir__` and `__all__` of a package with a stub file, whose modules import kfp.
+    """Return `__getattr__`, `__dir__` and `__all__` for a package with a stub file, whose modules import kfp.
 
     A missing kfp is raised as MissingExtraError, which is also an ImportError.
 

@@ -1,9 +1,9 @@
-"""The instruction set of oneDNN, which computes MindSpore's operators on CPUs.
+"""oneDNN's instruction set, which computes MindSpore's operators on CPUs.
 
-For the oneDNN 3.x of MindSpore 2.9: on a CPU with AVX-512 it computes convolutions of plain NCHW tensors, MindSpore's
+For oneDNN 3.x in MindSpore 2.9: on a CPU with AVX-512 it computes convolutions on plain NCHW tensors, MindSpore's
 layout, by `jit_uni_ncsp:conv+ref:any`, which reorders each tensor by unoptimised reference code. Limited to AVX2 it
-selects `gemm:jit`, which was 5 times faster for LeNet-5 and 40 times for a ResNet-18 (docs/performance.md), while
-dense layers lose about a quarter. `ONEDNN_VERBOSE=1` prints the selected implementation.
+selects `gemm:jit`, which was 5 times faster for LeNet-5 and 40 times for a ResNet-18 (docs/performance.md), while dense
+layers lose about a quarter. `ONEDNN_VERBOSE=1` prints the selected implementation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def avoid_slow_convolutions(environment: MutableMapping[str, str] | None = None,
 
     Args:
         environment: Default `os.environ`.
-        cpu_info: File with the features of the CPU.
+        cpu_info: File with the CPU's features.
 
     Returns:
         Whether the limit was set.
@@ -44,5 +44,5 @@ def avoid_slow_convolutions(environment: MutableMapping[str, str] | None = None,
 
 
 def has_convolutions(operators: Iterable[str]) -> bool:
-    """Return whether a graph computes convolutions, by the names of its operators."""
+    """Return whether a graph computes convolutions, by its operators' names."""
     return any("conv" in operator.lower() for operator in operators)

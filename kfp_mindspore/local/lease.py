@@ -74,7 +74,7 @@ class Lease:
 
 
 def is_lease_held(path: Path | str) -> bool:
-    """Return whether the holder of a lease is alive.
+    """Return whether a lease's holder is alive.
 
     Not by filelock, which creates a missing file and its directory, and whose exclusive lock two checks at a time would
     take for the holder's.

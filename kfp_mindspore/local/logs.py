@@ -9,7 +9,7 @@ _BLOCK_BYTES = 1 << 16
 
 
 def read_last_lines(path: Path | str, count: int) -> list[str]:
-    """Return the last lines of a log that are not empty, oldest first.
+    """Return a log's last non-empty lines, oldest first.
 
     Args:
         path: The file; a missing one has no lines.
@@ -21,7 +21,7 @@ def read_last_lines(path: Path | str, count: int) -> list[str]:
         with Path(path).open("rb") as file:
             position = file.seek(0, os.SEEK_END)
             data = b""
-            # The first piece may be the rest of a line.
+            # The first piece may be a line's rest.
             while position > 0 and sum(map(bool, data.split(b"\n")[1:])) < count:
                 size = min(_BLOCK_BYTES, position)
                 position = file.seek(position - size)
@@ -59,7 +59,7 @@ class LogReader:
                 status = os.fstat(file.fileno())
                 identity = (status.st_dev, status.st_ino)
                 if self._file not in (None, identity) or status.st_size < self._position:
-                    # The rest of a truncated line counts as a line.
+                    # A truncated line's rest counts as a line.
                     self._position, self._rest = 0, self._rest and self._rest + b"\n"
                 self._file = identity
                 file.seek(self._position)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-# Between the kernel's kill and the exit of a process that has to free its memory.
+# Between the kernel's kill and the exit when a process has to free its memory.
 _RECENT_SECONDS = 5.0
 
 
 class OomKills:
-    """The kernel's number of OOM kills, of which a killed process has no other sign than SIGKILL.
+    """The kernel's OOM kill count; a killed process itself shows only SIGKILL.
 
     The number includes kills in every control group. Kernels before 4.13 and other systems do not count them.
     """

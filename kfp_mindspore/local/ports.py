@@ -1,4 +1,4 @@
-"""Ports of this machine."""
+"""This machine's ports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 
 
 def is_port_free(port: int) -> bool:
-    """Return whether a server could listen on a port now, on any address of this machine."""
+    """Return whether a server could listen on a port now, on any address on this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As servers do: connections in TIME_WAIT do not occupy a port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -45,10 +45,10 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity | None:
-        """Return the identity of a running process, or None."""
+        """Return a running process's identity, or None."""
         try:
-            # On Linux relative to the boot, which a step of the wall clock does not change; psutil adds the boot time
-            # that it read last, so it is read first.
+            # On Linux relative to the boot, which a wall clock step does not change; psutil adds the boot time that it
+            # read last, so it is read first.
             boot_time = psutil.boot_time() if _LINUX else 0.0
             process = psutil.Process(pid)
             if process.status() == psutil.STATUS_ZOMBIE:
@@ -98,7 +98,7 @@ class ProcessIdentity:
 
 
 def read_cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process and its descendants, ended children included; 0 when it is gone."""
+    """Return the CPU time that a process and its descendants used, ended children included; 0 when it is gone."""
     try:
         process = psutil.Process(pid)
         own = process.cpu_times()
@@ -155,8 +155,8 @@ def spawn_child(
         env: The whole environment; default this process's.
         log: File that gets its output and errors, appended.
         own_session: Whether it also leads a session. Linux's autogroup scheduling divides a busy machine's cores among
-            sessions first, so that several workers in one session would get the share of one; but `kill_session`
-            of this process does not find the orphans of such a child.
+            sessions first, so that several workers in one session would get one session's share; but `kill_session` on
+            this process does not find the orphans of such a child.
         stdin: Its standard input, as for subprocess.Popen.
 
     Raises:
@@ -194,7 +194,7 @@ def die_with_parent(parent: int) -> None:
     For children that were started without `spawn_child`. Only on Linux is a later death noticed.
 
     Args:
-        parent: Process number of the expected parent.
+        parent: The expected parent's process number.
     """
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -203,16 +203,16 @@ def die_with_parent(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of its orphaned descendants, so that `kill_descendants` finds them (Linux)."""
+    """Make this process its orphaned descendants' parent, so that `kill_descendants` finds them (Linux)."""
     if _libc is not None:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def reap_orphans(keep: Sequence[int] = ()) -> None:
-    """Collect the exit codes of adopted orphans that ended.
+    """Collect exit codes from adopted orphans that ended.
 
     Args:
-        keep: Pids of children whose exit codes are collected elsewhere.
+        keep: Child pids whose exit codes are collected elsewhere.
     """
     for child in psutil.Process().children():
         if child.pid not in keep and _is_zombie(child):
@@ -222,7 +222,7 @@ def reap_orphans(keep: Sequence[int] = ()) -> None:
 
 def kill_group(group: int, number: int = signal.SIGKILL) -> None:
     """Send a signal to a process group; nothing happens when it has no members."""
-    # macOS: EPERM for a group of zombies.
+    # macOS: EPERM for a zombie group.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
@@ -236,7 +236,7 @@ def terminate_group(pid: int, grace_seconds: float) -> bool:
     """Terminate a process group: SIGTERM, and SIGKILL after the grace period.
 
     Args:
-        pid: The group: process number of its leader.
+        pid: The group: its leader's process number.
         grace_seconds: Seconds between SIGTERM and SIGKILL; 0 kills at once.
 
     Returns:
@@ -265,14 +265,14 @@ def terminate_groups(pids: Sequence[int], grace_seconds: float) -> bool:
 
 
 def kill_descendants(pid: int | None = None, *, keep: Collection[int] = ()) -> list[int]:
-    """Kill all descendants of a process, of any process group and session.
+    """Kill all descendants of a process, in any process group and session.
 
     Args:
         pid: The ancestor, which is not killed; default this process.
         keep: Descendants that are not killed.
 
     Returns:
-        The numbers of the processes that were killed.
+        The killed processes' numbers.
     """
 
     def list_pids() -> list[int]:
@@ -282,13 +282,13 @@ def kill_descendants(pid: int | None = None, *, keep: Collection[int] = ()) -> l
 
 
 def kill_session(leader: ProcessIdentity) -> list[int]:
-    """Kill the members of a dead process's session.
+    """Kill the members in a dead process's session.
 
     Args:
-        leader: Identity of the session's leader. When another process reuses its number, nothing is killed.
+        leader: The session leader's identity. When another process reuses its number, nothing is killed.
 
     Returns:
-        The numbers of the processes that were killed.
+        The killed processes' numbers.
     """
     if leader.is_alive():
         raise ValueError(f"process {leader.pid} is alive: end it first")
@@ -324,10 +324,10 @@ def _list_children(pid: int | None) -> list[psutil.Process]:
 
 
 def _list_members(get_id: Callable[[int], int], ids: Collection[int]) -> list[int]:
-    """Return the processes, without zombies, of process groups (`os.getpgid`) or sessions (`os.getsid`)."""
+    """Return the processes, without zombies, in process groups (`os.getpgid`) or sessions (`os.getsid`)."""
     members = []
     for pid in psutil.pids():
-        # PermissionError: macOS, of a process in another session.
+        # PermissionError: macOS, for a process in another session.
         with contextlib.suppress(ProcessLookupError, PermissionError, psutil.NoSuchProcess):
             if get_id(pid) in ids and not _is_zombie(psutil.Process(pid)):
                 members.append(pid)

@@ -1,8 +1,8 @@
-"""Files that the processes of a run's step have opened for reading: modules, configuration, data.
+"""Files that the processes in a run's step have opened for reading: modules, configuration, data.
 
-Each Python process below a run imports `recorder/sitecustomize.py`, which appends the paths. Files of the standard
-library and of site-packages are left out. Not recorded: files that native code or other programs open, and processes
-that ignore PYTHONPATH (`python -I`, `-E`, `-S`).
+Each Python process below a run imports `recorder/sitecustomize.py`, which appends the paths. Files in the standard
+library and site-packages are not recorded. Not recorded either: files that native code or other programs open, and
+processes that ignore PYTHONPATH (`python -I`, `-E`, `-S`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _RECORDER = str(Path(__file__).with_name("recorder"))
 
 
 def add_recorder(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment whose Python processes record, if it names a directory of records.
+    """Return an environment whose Python processes record, if it names a record directory.
 
     Args:
-        environment: Its `KFP_MINDSPORE_READS` is the directory of records, `KFP_MINDSPORE_STEP` the name of the step.
+        environment: Its `KFP_MINDSPORE_READS` is the record directory, `KFP_MINDSPORE_STEP` the step name.
     """
     changed = dict(environment)
     paths = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
@@ -30,11 +30,11 @@ def add_recorder(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def list_reads(directory: Path, step: str) -> list[Path]:
-    """Return the recorded files of a step that still exist, sorted.
+    """Return a step's recorded files that still exist, sorted.
 
     Args:
-        directory: The directory of records.
-        step: Name of the step.
+        directory: The record directory.
+        step: Step name.
     """
     try:
         lines = (directory / step).read_bytes().splitlines()

@@ -1,4 +1,4 @@
-"""A state directory: what clients and the supervisor of one job or service share, each file written whole."""
+"""A state directory: what clients and one job's or service's supervisor share, each file written whole."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RESERVE_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class StateDirectory:
-    """A directory with the state of a supervisor.
+    """A directory with a supervisor's state.
 
     Attributes:
         path: The directory; it may not exist.
@@ -38,7 +38,7 @@ class StateDirectory:
             yield
 
     def read(self, name: str) -> Any:
-        """Return the content of a JSON file.
+        """Return a JSON file's content.
 
         Raises:
             UserError: It is missing or damaged.
@@ -71,7 +71,7 @@ class StateDirectory:
         self.write("supervisor.json", identity.to_dict())
 
     def remove(self) -> None:
-        """Remove the directory: by a rename, so that no reader sees a part of it."""
+        """Remove the directory: by a rename, so that no reader sees it half-removed."""
         retired = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex[:8]}.old")
         with contextlib.suppress(FileNotFoundError):
             self.path.rename(retired)

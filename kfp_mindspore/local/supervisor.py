@@ -1,4 +1,4 @@
-"""The supervisor: a detached process that owns the child processes of one job or one version of a service.
+"""The supervisor: a detached process that owns the child processes for one job or one service version.
 
 It is single-threaded, since on Linux children die with the thread that started them. What it does with its children is
 its subclass's policy: `kfp_mindspore.msjob` restarts gangs, `kfp_mindspore.inference` restarts a server.
@@ -28,7 +28,7 @@ from kfp_mindspore.local.process import (
     terminate_groups,
 )
 
-# Seconds that a supervisor may take beyond the grace period of its children before it is killed.
+# Seconds that a supervisor may take beyond its children's grace period before it is killed.
 _END_SECONDS = 6.0
 
 
@@ -36,7 +36,7 @@ class Supervisor(ABC):
     """Calls `step` until nothing is left to do.
 
     Args:
-        lease: File of the lease that the children must not outlive; empty for none.
+        lease: Lease file that the children must not outlive; empty without one.
     """
 
     def __init__(self, lease: str = "") -> None:
@@ -59,7 +59,7 @@ class Supervisor(ABC):
         return bool(self._lease) and not is_lease_held(self._lease)
 
     def run(self) -> None:
-        """Supervise until `step` returns None; a signal or the exit of a child ends a pause early."""
+        """Supervise until `step` returns None; a signal or a child's exit ends a pause early."""
         reader, writer = os.pipe()
         for descriptor in (reader, writer):
             os.set_blocking(descriptor, False)
@@ -85,7 +85,7 @@ class Supervisor(ABC):
         own_session: bool = False,
         stdin: int = subprocess.DEVNULL,
     ) -> subprocess.Popen[bytes]:
-        """Start a child; the arguments are those of `spawn_child`.
+        """Start a child; the arguments are `spawn_child`'s.
 
         Raises:
             OSError: It could not be started.
@@ -98,7 +98,7 @@ class Supervisor(ABC):
 
         Args:
             grace_seconds: Seconds between SIGTERM and SIGKILL; 0 kills at once.
-            keep: Process numbers of children that are not terminated.
+            keep: Child process numbers that are not terminated.
         """
         ended = [child for child in self._children if child.pid not in keep]
         terminate_groups([child.pid for child in ended if child.poll() is None], grace_seconds)
@@ -143,7 +143,7 @@ def end_supervisor(supervisor: ProcessIdentity, grace_seconds: float) -> None:
 
 
 def kill_leader(leader: ProcessIdentity) -> None:
-    """Kill a process that leads a session, and what is left of the session."""
+    """Kill a process that leads a session, and what is left in the session."""
     if leader.send(signal.SIGKILL):
         leader.wait(_END_SECONDS)
     if not leader.is_alive():

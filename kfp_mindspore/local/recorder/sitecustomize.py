@@ -1,4 +1,4 @@
-"""Recorder of the files that the processes of a step open for reading.
+"""Recorder for the files that a step's processes open for reading.
 
 Python imports it at start-up from PYTHONPATH, see `kfp_mindspore.local.reads`. Paths are appended when a file is
 opened, not at exit: a worker that is killed or calls `os._exit` runs no exit handlers. It imports the standard library
@@ -29,7 +29,7 @@ def _record(target: str) -> None:
         flags = arguments[2]
         if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR):
             return
-        # An exception of a hook would make the user's open() fail.
+        # An exception in a hook would make the user's open() fail.
         with contextlib.suppress(OSError, ValueError):
             path = os.path.abspath(os.fsdecode(arguments[0]))  # noqa: PTH100
             if path in seen or path.startswith(_SYSTEM) or any(part in path for part in _INSTALLED):
