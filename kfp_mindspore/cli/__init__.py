@@ -1,1 +1,1 @@
-"""The command `kfp-mindspore`: a module for each group of its commands, and what they print."""
+"""The command `kfp-mindspore`: a module for each command group, and what they print."""

@@ -1,4 +1,4 @@
-"""The classes of all commands and groups below `kfp-mindspore`."""
+"""The classes for all commands and groups below `kfp-mindspore`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kfp_mindspore.cli.output import PairType
 
 
 class StrictCommand(click.Command):
-    """A command that refuses a repeated option of one value, and a repeated key of `KEY=VALUE` options."""
+    """A command that refuses a repeated single-value option, and a repeated key in `KEY=VALUE` options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments.
 
         Raises:
-            click.UsageError: An option of one value or a key is repeated; click would keep the last value.
+            click.UsageError: A single-value option or a key is repeated; click would keep the last value.
         """
         if not ctx.resilient_parsing:
             values, _, order = self.make_parser(ctx).parse_args(list(args))
@@ -29,13 +29,13 @@ class StrictCommand(click.Command):
 
 
 class StrictGroup(click.Group):
-    """A group of such commands."""
+    """A group with such commands."""
 
     command_class = StrictCommand
 
 
 def _list_single_values(values: Mapping[str, Any], order: Sequence[click.Parameter]) -> Iterator[str]:
-    """Yield each given single-value option, and each given key of the other options, as often as given."""
+    """Yield each given single-value option, and each given key in the other options, as often as given."""
     for parameter in order:
         if isinstance(parameter, click.Option) and not parameter.multiple and not parameter.is_flag:
             yield " / ".join(parameter.opts)

@@ -1,6 +1,6 @@
-"""Completion of names in the shell: services, jobs and runs of this machine, and packaged pipelines.
+"""Name completion in the shell: services, jobs and runs on this machine, and packaged pipelines.
 
-Names are read from the directories of local state: a request to a cluster would delay each press of the key.
+Names are read from the local state directories: a request to a cluster would delay each key press.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 
 def complete_pipelines(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the pipelines of this package, or have the shell complete a file."""
+    """Return the pipelines in this package, or have the shell complete a file."""
     from kfp_mindspore.runs.sources import list_pipelines
 
     return _make_items(list_pipelines(), incomplete) or [CompletionItem(incomplete, type="file")]
 
 
 def _list_state(kind: str, ctx: click.Context) -> list[str]:
-    """Return the names of a kind in the home directory; none when the command line selects a cluster."""
+    """Return a kind's names in the home directory; none when the command line selects a cluster."""
     given = ctx.params
     if (given.get("backend") or get_backend_name()) != LOCAL or given.get("context") or given.get("kubeconfig"):
         return []

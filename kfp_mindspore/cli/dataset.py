@@ -28,12 +28,12 @@ class _Names(click.ParamType[Any]):
     name = "NAME,…"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the names of a list that is separated by commas."""
+        """Return the names in a comma-separated list."""
         return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
 def _add_names_option(name: str, *, help: str) -> Callable[[Command], Command]:
-    """Add an option of names, which may be repeated; passed as one list, None if it is not given."""
+    """Add a name option, which may be repeated; passed as one list, None if it is not given."""
 
     def join(context: click.Context, parameter: click.Parameter, values: tuple[list[str], ...]) -> list[str] | None:
         return [name for names in values for name in names] if values else None

@@ -1,4 +1,4 @@
-"""Flags on the command line of the current command."""
+"""Flags on the current command's command line."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import click
 
 
 def list_given(parameters: Collection[str]) -> list[str]:
-    """Return the flags of the current command that were given on its command line, out of these parameters.
+    """Return the current command's flags that were given on its command line, among these parameters.
 
     Args:
-        parameters: Names of parameters of the command's function.
+        parameters: Parameter names in the command's function.
     """
     context = click.get_current_context()
     return [

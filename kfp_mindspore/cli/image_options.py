@@ -1,4 +1,4 @@
-"""Options of `kfp-mindspore image`: registries and builders."""
+"""Options for `kfp-mindspore image`: registries and builders."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ _OWNERS = {
 
 
 def add_registry_options(command: Command) -> Command:
-    """Add the options of a RegistryConfig, passed to the command as `registry`."""
+    """Add a RegistryConfig's options, passed to the command as `registry`."""
 
     @wraps(command)
     def wrapper(**values: Any) -> Any:
@@ -104,7 +104,7 @@ def add_registry_options(command: Command) -> Command:
 
 
 def add_builder_options(default: str) -> Callable[[Command], Command]:
-    """Add the options of a builder, passed to the command as `builder`.
+    """Add a builder's options, passed to the command as `builder`.
 
     Args:
         default: The default builder.
@@ -140,7 +140,7 @@ def _add_options(command: Callable[..., Any], options: Mapping[str, Any]) -> Cal
 
 
 def _check_owners(builder: str) -> None:
-    """Refuse options of another builder.
+    """Refuse another builder's options.
 
     Raises:
         UserError: There is one.

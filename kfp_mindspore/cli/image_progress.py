@@ -1,4 +1,4 @@
-"""Progress of a build on the command line: a bar per layer on a terminal, plain lines elsewhere."""
+"""Build progress on the command line: a bar per layer on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

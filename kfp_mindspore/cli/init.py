@@ -14,13 +14,13 @@ from kfp_mindspore.cli.command import StrictCommand
 from kfp_mindspore.cli.output import add_json_option, print_json
 from kfp_mindspore.errors import AlreadyExistsError, UserError
 
-# The slug is the name of the service: a DNS label with room for the suffixes of its Kubernetes objects.
+# The slug is the service name: a DNS label with room for its Kubernetes objects' suffixes.
 _MAXIMUM_NAME = 40
 _NAME = re.compile(r"[A-Za-z](?:[A-Za-z0-9_-]*[A-Za-z0-9])?")
 _TEMPLATES = Path(__file__).with_name("templates") / "project"
 _HIDDEN = ("gitignore",)
 _WORKLOADS = "kfp_mindspore.workloads"
-# Named data sets of the extra `workloads`.
+# Named data sets in the extra `workloads`.
 _WORKLOAD_SETS = {"movielens", "new_testament"}
 # A new Git repository counts as empty.
 _IGNORED = {".git"}
@@ -28,17 +28,17 @@ _IGNORED = {".git"}
 
 @dataclass(frozen=True)
 class Template:
-    """What a project is made of.
+    """The parts for a project.
 
     Args:
-        workload: Package in `kfp_mindspore.workloads`: its network.py and train.py become the project's. Options of
-            train.py are --epochs, --learning-rate and --seed.
-        dataset: Name of a data set.
+        workload: Package in `kfp_mindspore.workloads`: its network.py and train.py become the project's. train.py's
+            options are --epochs, --learning-rate and --seed.
+        dataset: A data set's name.
         data_options: Further arguments of load_dataset, Python text without a comma at its end.
-        epochs: Default of the pipeline's parameter.
-        learning_rate: Default of the pipeline's parameter.
-        metric: Metric of the gate.
-        threshold: Threshold of the metric.
+        epochs: Default for the pipeline's parameter.
+        learning_rate: Default for the pipeline's parameter.
+        metric: Gate metric.
+        threshold: The metric's threshold.
     """
 
     workload: str
@@ -50,7 +50,7 @@ class Template:
     threshold: float = 0.9
 
 
-# Fields of scikit-learn's breast cancer dataset for a network of two inputs.
+# Fields in scikit-learn's breast cancer dataset for a network with two inputs.
 _TWO_INPUTS = """inputs={
     "size": ["mean radius", "mean perimeter", "mean area", "worst radius", "worst perimeter", "worst area"],
     "shape": ["mean texture", "mean concavity", "mean symmetry", "worst concavity", "worst symmetry"],
@@ -97,10 +97,10 @@ def write_project(directory: Path, template: str = "classification") -> list[str
 
     Args:
         directory: The directory; the pipeline and the service are named after it.
-        template: Key of `TEMPLATES`.
+        template: Key in `TEMPLATES`.
 
     Returns:
-        Sorted names of the files.
+        Sorted file names.
 
     Raises:
         UserError: The name is no valid service name, or the directory cannot be written.
@@ -132,11 +132,11 @@ def write_project(directory: Path, template: str = "classification") -> list[str
 
 
 def render_project(name: str, template: str = "classification") -> dict[str, str]:
-    """Return the content of each file of a project by name.
+    """Return each project file's content by name.
 
     Args:
-        name: Name of the project; in lower case, with hyphens for underscores, the name of the service.
-        template: Key of `TEMPLATES`.
+        name: Project name; in lower case, with hyphens for underscores, the service name.
+        template: Key in `TEMPLATES`.
 
     Raises:
         UserError: The name is no valid service name.
@@ -153,7 +153,7 @@ def render_project(name: str, template: str = "classification") -> dict[str, str
         loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
     )
     chosen = TEMPLATES[template]
-    # What the image of a cluster needs.
+    # What a cluster needs' image.
     extras = "all,workloads" if chosen.dataset in _WORKLOAD_SETS else "all"
     values = {
         "extras": extras,
@@ -170,7 +170,7 @@ def render_project(name: str, template: str = "classification") -> dict[str, str
 
 
 def _read_module(workload: str, file: str) -> str:
-    """Return a module of a workload as a module of a project, where `network` is a module beside it."""
+    """Return a workload's module as a project's module, where `network` is a module beside it."""
     text = (resources.files(_WORKLOADS) / workload / file).read_text(encoding="utf-8")
     imported = re.search(rf"^from {_WORKLOADS}\.{workload}\.(network import .*\n)", text, re.MULTILINE)
     if imported is None:

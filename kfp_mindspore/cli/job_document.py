@@ -1,4 +1,4 @@
-"""The job of `kfp-mindspore job submit`: from a file, or from options and a command."""
+"""The job for `kfp-mindspore job submit`: from a file, or from options and a command."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refuse_description(words: tuple[str, ...]) -> None:
         words: The present command's arguments.
 
     Raises:
-        UserError: One was given; the message names all of them.
+        UserError: One was given; the message names them all.
     """
     if given := list_given(_DESCRIPTION):
         found = f"the file {words[0]}" if words else "no --name"
@@ -77,7 +77,7 @@ def read_text(path: Path) -> str:
 
 
 def set_namespace(document: MSJob, given: str | None, default: str) -> None:
-    """Set the namespace of a job: its own, or the client's.
+    """Set a job's namespace: its own, or the client's.
 
     Raises:
         UserError: The file and --namespace name different ones.
@@ -92,7 +92,7 @@ def set_namespace(document: MSJob, given: str | None, default: str) -> None:
 
 
 def fill_images(document: MSJob, image: str) -> None:
-    """Set the image of containers without one."""
+    """Set the image on containers without one."""
     from kfp_mindspore.msjob.build import has_image
 
     for spec in document.ms_replica_specs.values():

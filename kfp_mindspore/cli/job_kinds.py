@@ -1,4 +1,4 @@
-"""Jobs of other kinds: `kfp-mindspore job convert`, and `--kind` of `job submit`."""
+"""Other job kinds: `kfp-mindspore job convert`, and `--kind` of `job submit`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kfp_mindspore.errors import UserError
 if TYPE_CHECKING:
     from kfp_mindspore.msjob import MSJob, MSJobClient
 
-# Of kfp_mindspore.msjob.kinds, whose import would delay every command.
+# From kfp_mindspore.msjob.kinds, whose import would delay every command.
 KINDS = ("MPIJob", "TrainJob", "AscendJob", "volcano", "legacy", "first-generation")
 
 
@@ -45,7 +45,7 @@ def convert(file: Path, to: str | None, output: Path | None, as_json: bool) -> N
     text = read_text(file)
     conversion = convert_file(text, source=name, to=to)
     is_unchanged = to is None and not conversion.changes
-    # Comments and the order of keys survive only without changes.
+    # Comments and key order survive only without changes.
     result = text if is_unchanged else yaml.safe_dump_all(conversion.documents, sort_keys=False)
     if output is not None:
         write_text(output, result)

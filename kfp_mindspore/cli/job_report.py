@@ -1,4 +1,4 @@
-"""Human-readable output of `kfp-mindspore job`."""
+"""Human-readable output for `kfp-mindspore job`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def get_state(job: MSJob) -> str:
 
 
 def print_jobs(jobs: Sequence[MSJob]) -> None:
-    """Print a table of jobs."""
+    """Print a job table."""
     rows = [
         {
             "name": job.name,
@@ -40,7 +40,7 @@ def print_jobs(jobs: Sequence[MSJob]) -> None:
 
 
 def print_job(job: MSJob, pods: Sequence[Pod], backend: JobBackend) -> None:
-    """Print a job: state, conditions, reason of waiting, first failure and pods."""
+    """Print a job: state, conditions, waiting reason, first failure and pods."""
     from kfp_mindspore.msjob.elastic import get_restart_limit
 
     click.echo(f"{job.name}: {get_state(job)}")
@@ -123,7 +123,7 @@ class WaitingReport:
         self._reported: Waiting | None = None
 
     def __call__(self, job: MSJob) -> None:
-        """Print the reason of waiting, if it is a new one."""
+        """Print the waiting reason, if it is a new one."""
         from kfp_mindspore.msjob.status import read_waiting
 
         waiting = read_waiting(job.status)
@@ -145,7 +145,7 @@ def _describe_pod(pod: Pod) -> dict[str, Any]:
         "node": pod.node,
         "exit": pod.exit_code,
         "reason": pod.reason,
-        # A message of several lines is an excerpt of the log.
+        # A message with several lines is a log excerpt.
         "message": pod.message if pod.message and "\n" not in pod.message and pod.exit_code is None else None,
     }
 

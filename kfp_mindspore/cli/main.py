@@ -20,7 +20,7 @@ from kfp_mindspore.errors import KfpMindSporeError, UserError
 from kfp_mindspore.files import get_home
 from kfp_mindspore.settings import DEBUG_VARIABLE, HOME_VARIABLE, is_debug
 
-# Summaries of the subcommands, so that `kfp-mindspore --help` imports none of them.
+# Subcommand summaries, so that `kfp-mindspore --help` imports none of them.
 COMMANDS = {
     "demo": "Train, export, gate, serve and query LeNet on digits, on this machine.",
     "init": "Create a runnable project.",
@@ -40,10 +40,10 @@ _UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
 
 class LazyGroup(click.Group):
-    """A group with a table of summaries that imports `kfp_mindspore.cli.<name>` on use."""
+    """A group with a summary table that imports `kfp_mindspore.cli.<name>` on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the subcommands."""
+        """Return the subcommand names."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -119,14 +119,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
             click.echo(hint, err=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt) as error:
-        # click raises Abort from the KeyboardInterrupt, whose message names the files of an interrupted run.
+        # click raises Abort from the KeyboardInterrupt, whose message names an interrupted run's files.
         details = str(error.__cause__ or error)
         if as_json:
             return _print_json_error("Interrupted", INTERRUPTED_EXIT_CODE, "Interrupted.", details)
         click.echo(f"\nInterrupted.\n{details}".rstrip(), err=True)
         return INTERRUPTED_EXIT_CODE
     except BrokenPipeError:
-        # The reader of a pipe (`… | head`) has closed it; without the redirect, the flush at exit fails again.
+        # A pipe's reader (`… | head`) has closed it; without the redirect, the flush at exit fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except OSError as error:
@@ -164,7 +164,7 @@ def _is_json(words: Sequence[str]) -> bool:
 
 
 def _print_json_error(kind: str, exit_code: int, message: str, hint: str = "", log: Sequence[str] = ()) -> int:
-    """Print an error as one line of JSON on standard error, and return the exit code."""
+    """Print an error as one JSON line on standard error, and return the exit code."""
     fields = {"type": kind, "message": message, "hint": hint, "log": [*log], "exit_code": exit_code}
     click.echo(json.dumps({"error": fields}), err=True)
     return exit_code

@@ -33,7 +33,7 @@ class _Batch(click.ParamType[Any]):
     name = "free|N"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return `free`, or the number of rows as an integer."""
+        """Return `free`, or the row count as an integer."""
         if value == "free" or isinstance(value, int):
             return value
         if str(value).isdigit() and int(value) > 0:
@@ -95,7 +95,7 @@ def export(
     The exported graph is reloaded and compared with the network; the bundle is written only if the outputs agree. It
     is encrypted if a key is given by file or in MINDSPORE_MODEL_KEY.
     """
-    # MindSpore logs the call stacks of a network that does not compile as errors; its message is in the exception.
+    # MindSpore logs call stacks as errors for a network that does not compile; its message is in the exception.
     os.environ.setdefault(LOG_LEVEL_VARIABLE, "4")
     from kfp_mindspore.mindir import export_mindir
 
@@ -178,7 +178,7 @@ def inspect(path: Path, key_file: Path | None, as_json: bool) -> None:
 @_add_key_option("File with the key of an encrypted model, for --outputs")
 @add_json_option
 def verify(path: Path, outputs: bool, tolerance: float, key_file: Path | None, as_json: bool) -> None:
-    """Verify the digests of a bundle and, with --outputs, the outputs of its graph."""
+    """Verify the digests of a bundle and, with --outputs, its graph's outputs."""
     from kfp_mindspore.mindir import verify_bundle
 
     result = verify_bundle(path, outputs=outputs, tolerance=tolerance, key=_read_key(key_file))

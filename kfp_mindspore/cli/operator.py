@@ -1,4 +1,4 @@
-"""`kfp-mindspore operator`: the controller of MSJobs on Kubernetes."""
+"""`kfp-mindspore operator`: the MSJob controller on Kubernetes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kfp_mindspore.operator.install.options import NAME, NAMESPACE
 from kfp_mindspore.operator.options import GANG_SCHEDULERS, POD_SECURITY, GangScheduler, PodSecurity
 from kfp_mindspore.settings import PLACEHOLDER_OPERATOR_IMAGE
 
-# Options of the operator, which --definition-only does not install.
+# Operator options, which --definition-only does not install.
 _OPERATOR_OPTIONS = (
     "image",
     "operator_namespace",

@@ -14,7 +14,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class PairType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A parameter type `KEY=VALUE`, converted to a pair of strings.
+    """A parameter type `KEY=VALUE`, converted to a string pair.
 
     Args:
         has_unique_keys: Whether a repeated key is refused.
@@ -51,12 +51,12 @@ def add_backend_option(command: Command) -> Command:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print an object as one line of JSON."""
+    """Print an object as one JSON line."""
     click.echo(json.dumps(value, sort_keys=True))
 
 
 def print_json_list(items: Sequence[Mapping[str, Any]]) -> None:
-    """Print a list as one line of JSON, `{"items": […]}`, the shape of every list."""
+    """Print a list as one JSON line, `{"items": […]}`, every list's shape."""
     print_json({"items": items})
 
 

@@ -1,4 +1,4 @@
-"""`kfp-mindspore pipeline`: list, compile and upload pipelines; the group of all commands on pipelines."""
+"""`kfp-mindspore pipeline`: list, compile and upload pipelines; the group for all commands on pipelines."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Examples:
 @add_server_options
 @add_json_option
 def list_(what: str, name: str, limit: int, server: Server, as_json: bool) -> None:
-    """List the pipelines of this package, or the pipelines, versions, runs or schedules of a server."""
+    """List the pipelines in this package, or the pipelines, versions, runs or schedules of a server."""
     if (what == "versions") != bool(name):
         raise UserError("list: --pipeline and versions must be given together")
     rows, columns = _list_packaged() if what == "packaged" else _list_remote(server, what, name, limit)

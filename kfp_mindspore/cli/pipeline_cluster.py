@@ -1,4 +1,4 @@
-"""`kfp-mindspore pipeline setup|check`: what the steps of a run need on a cluster."""
+"""`kfp-mindspore pipeline setup|check`: what a run need's steps on a cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFAULT_ACCOUNT = "pipeline-runner"
 
 
 def add_account_options(command: Command) -> Command:
-    """Add the options of a run's account, its namespaces and the cluster."""
+    """Add the options for a run's account, its namespaces and the cluster."""
     file = click.Path(path_type=Path)
     options = (
         click.option("-n", "--namespace", required=True, help="Namespace of the runs."),
@@ -136,7 +136,7 @@ def setup(
 def _build_secrets(
     cluster: Cluster, namespace: str, name: str, places: tuple[str, ...], endpoint: str
 ) -> list[dict[str, Any]]:
-    """Return the Secrets of the service account of services, with the credentials of the artifact store."""
+    """Return the Secrets for the services' service account, with the artifact store's credentials."""
     from kfp_mindspore.inference.store_account import build_secret
     from kfp_mindspore.stores.config import read_model_store
 
@@ -218,7 +218,7 @@ def check(
 
 
 def _check_storage(spec: dict[str, Any] | None, text: str) -> list[CheckResult]:
-    """Check how the jobs of a pipeline hand over their data; nothing for a pipeline without jobs."""
+    """Check how a pipeline's jobs hand over their data; nothing for a pipeline without jobs."""
     from kfp_mindspore.runs.preflight import CheckResult, list_capabilities
     from kfp_mindspore.steps.storage_spec import list_storage_errors
 

@@ -1,4 +1,4 @@
-"""Options that several `kfp-mindspore pipeline` commands share: the source, the server and the cluster of its runs."""
+"""Options that several `kfp-mindspore pipeline` commands share: the source, the server and its runs' cluster."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 SOURCE = "NAME|FILE.py[:FUNCTION]|FILE.yaml"
-# An unreachable API server delays a poll of the run by this many seconds.
+# An unreachable API server delays a run poll by this many seconds.
 _CLUSTER_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Server:
-    """The values of the server options.
+    """Server option values.
 
     Args:
-        host: URL of the server; may be empty.
-        namespace: Namespace of the user on a multi-user server.
+        host: Server URL; may be empty.
+        namespace: User namespace on a multi-user server.
         token: Bearer token.
         token_file: File with a service account's token.
         cookie: Session cookie.
-        ca_file: Certificate authority of the server.
-        kubeconfig: Kubeconfig of the runs' cluster.
-        context: Context of the kubeconfig.
+        ca_file: The server's certificate authority.
+        kubeconfig: Kubeconfig for the runs' cluster.
+        context: The kubeconfig's context.
     """
 
     host: str
@@ -49,7 +49,7 @@ class Server:
     context: str | None
 
     def connect(self) -> RemoteClient:
-        """Return a client of the server.
+        """Return a client for the server.
 
         Raises:
             UserError: The host is missing or not a URL.
@@ -68,7 +68,7 @@ class Server:
         )
 
     def prepare(self, source: str, image: str) -> tuple[RemoteClient, str]:
-        """Compile a pipeline, then connect: errors of the pipeline are reported without a server."""
+        """Compile a pipeline, then connect: pipeline errors are reported without a server."""
         from kfp_mindspore.runs.package import check_package
         from kfp_mindspore.runs.server import check_host
         from kfp_mindspore.runs.sources import check_source, compile_text
@@ -108,7 +108,7 @@ def add_source(command: Command) -> Command:
 
 
 def add_server_options(command: Command) -> Command:
-    """Add the options of a server, passed to the command as `server`."""
+    """Add a server's options, passed to the command as `server`."""
 
     @functools.wraps(command)
     def wrapped(*arguments: Any, **options: Any) -> Any:
@@ -151,7 +151,7 @@ def add_server_options(command: Command) -> Command:
 
 
 def add_parameters(command: Command) -> Command:
-    """Add the option of pipeline arguments, passed to the command as `parameters`."""
+    """Add the option for pipeline arguments, passed to the command as `parameters`."""
     from kfp_mindspore.cli.output import PairType
 
     return click.option(
@@ -160,7 +160,7 @@ def add_parameters(command: Command) -> Command:
 
 
 def add_run_options(command: Command) -> Command:
-    """Add the options of a run and of a schedule."""
+    """Add the options for a run and a schedule."""
     for option in reversed(
         (
             add_parameters,

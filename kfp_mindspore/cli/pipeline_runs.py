@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kfp_mindspore.runs.records import RemoteRun
     from kfp_mindspore.runs.result import RunResult
 
-# Fields of `RunResult.to_dict` that a run on a server has.
+# `RunResult.to_dict` fields that a run on a server has.
 _RESULT_FIELDS = (
     *("state", "metric", "value", "samples", "prediction", "label", "url", "max_abs_diff"),
     *("gates", "seconds", "notes", "error"),
@@ -199,13 +199,13 @@ def schedule(
 @add_server_options
 @add_json_option
 def unschedule(schedule_id: str, server: Server, as_json: bool) -> None:
-    """Delete a schedule with the Workflows of its runs: runs in progress end unfinished; their records stay."""
+    """Delete a schedule with its runs' Workflows: runs in progress end unfinished; their records stay."""
     server.connect().delete_schedule(schedule_id)
     _report(schedule_id, "deleted", as_json)
 
 
 def _print_result(result: RunResult, document: dict[str, Any], as_json: bool) -> RunResult:
-    """Print the result of a finished run, as JSON within its document, and return it."""
+    """Print a finished run's result, as JSON within its document, and return it."""
     if as_json:
         print_json({**document, "result": {name: result.to_dict()[name] for name in _RESULT_FIELDS}})
         return result
@@ -218,7 +218,7 @@ def _print_result(result: RunResult, document: dict[str, Any], as_json: bool) ->
 
 
 def _make_printer(as_json: bool) -> Callable[[RemoteRun], None]:
-    """Return a function that prints each state of a run and of its steps once."""
+    """Return a function that prints each run state and step state once."""
     printed: set[str] = set()
 
     def show(run: RemoteRun) -> None:

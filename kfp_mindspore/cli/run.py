@@ -80,7 +80,7 @@ def run_and_show(
 
 
 def print_summary(result: RunResult) -> None:
-    """Print the result of a local run, its time and the path of its report."""
+    """Print a local run's result, its time and its report's path."""
     console = print_result(result)
     console.print(f"{result.seconds:.1f} s total, {result.overhead_seconds:.1f} s of it start-up, imports and waiting.")
     for note in result.notes:

@@ -47,7 +47,7 @@ def list_(limit: int, as_json: bool) -> None:
 @click.argument("run_id", default="", shell_complete=complete_runs)
 @click.option("--print", "only_print", is_flag=True, help="Print the path of the report instead of opening it.")
 def open_(run_id: str, only_print: bool) -> None:
-    """Open the report of a run in the browser; by default of the newest one."""
+    """Open a run's report in the browser; by default of the newest one."""
     run = get_run(run_id)
     if run.report is None:
         raise UserError(f"run {run.id}: has no report, it is {run.state}", hint=f"Its logs: {run.directory / 'logs'}")

@@ -196,7 +196,7 @@ def logs(name: str, follow: bool, lines: int | None, namespace: str | None, back
 )
 @add_json_option
 def runtime(image: str | None, namespace: str | None, name: str | None, auto_select: bool, as_json: bool) -> None:
-    """Write the manifest of the serving runtime, with which KServe serves model bundles."""
+    """Write the serving runtime's manifest, with which KServe serves model bundles."""
     from kfp_mindspore.inference.runtime import RUNTIME_NAME, build_serving_runtime, render_serving_runtime
     from kfp_mindspore.settings import PLACEHOLDER_SERVER_IMAGE
 

@@ -1,4 +1,4 @@
-"""The options that select a backend of jobs, and their client."""
+"""The options that select a job backend, and their client."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Target:
-    """The values of `--backend`, `--namespace`, `--context` and `--kubeconfig`.
+    """`--backend`, `--namespace`, `--context` and `--kubeconfig` values.
 
     Attributes:
         backend: `local`, `kubernetes`, or None for the environment's.
-        namespace: Namespace of the jobs; None for the backend's.
-        context: Context of the kubeconfig.
+        namespace: Job namespace; None for the backend's.
+        context: The kubeconfig's context.
         kubeconfig: The kubeconfig.
     """
 
