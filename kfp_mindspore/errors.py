@@ -1,6 +1,6 @@
-"""Exceptions of all packages.
+"""Exceptions for all packages.
 
-`exit_code` is the exit code of the command line: 2 for a user's mistake, 1 for a failure, 3 for a gate that is not met.
+`exit_code` is the command line's exit code: 2 for a user's mistake, 1 for a failure, 3 for a gate that is not met.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ class KfpMindSporeError(Exception):
 
     Args:
         message: Found, expected and the place (field, file or step).
-        hint: The next step to take; printed on a line of its own.
-        log: Last lines of the log of the failed process, oldest first.
+        hint: The next step to take; printed on its own line.
+        log: The failed process's last log lines, oldest first.
     """
 
     exit_code = 1
@@ -65,7 +65,7 @@ class AlreadyExistsError(UserError, RuntimeError):
 
 
 class MissingExtraError(UserError, ImportError):
-    """A library of an extra is not installed; in a pod the hint names the build of its image.
+    """A library from an extra is not installed; in a pod the hint names its image's build.
 
     Args:
         library: The import name, such as `mindspore`.
@@ -83,7 +83,7 @@ class MissingExtraError(UserError, ImportError):
 
 
 class CorruptBundleError(UserError):
-    """A file of a bundle, checkpoint or dataset has another size or digest than described."""
+    """A file in a bundle, checkpoint or dataset has another size or digest than described."""
 
 
 class ProcessFailedError(KfpMindSporeError):
@@ -95,6 +95,6 @@ class WaitTimeoutError(KfpMindSporeError, TimeoutError):
 
 
 class GateNotMetError(KfpMindSporeError):
-    """The model did not pass the gate of the pipeline."""
+    """The model did not pass the pipeline's gate."""
 
     exit_code = 3

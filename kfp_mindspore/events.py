@@ -1,8 +1,8 @@
-"""Progress events: one JSON object per line, appended by every process of a run to one file.
+"""Progress events: one JSON object per line, appended by every process in a run to one file.
 
-A run sets `KFP_MINDSPORE_EVENTS` (the file) and, for each step, `KFP_MINDSPORE_STEP` (its name). Without the first,
-as in a pod, nothing is written. Kinds: `begin` and `end` (a span of work; `end` has `seconds`), `progress` (such as
-epoch, epochs, step, steps, loss) and `gate` (metric, value, threshold, passed).
+A run sets `KFP_MINDSPORE_EVENTS` (the file) and, for each step, `KFP_MINDSPORE_STEP` (its name). Without the first, as
+in a pod, nothing is written. Kinds: `begin` and `end` (a work span; `end` has `seconds`), `progress` (such as epoch,
+epochs, step, steps, loss) and `gate` (metric, value, threshold, passed).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def emit(kind: str, name: str, **fields: Any) -> None:
         return
     event = {
         "time": time.time(),
-        # Named as in KFP; `step` is a field of training events.
+        # Named as in KFP; `step` is a field in training events.
         "task": os.environ.get(STEP_VARIABLE, ""),
         "pid": os.getpid(),
         "kind": kind,
@@ -47,9 +47,9 @@ def emit(kind: str, name: str, **fields: Any) -> None:
 
 @contextlib.contextmanager
 def span(name: str) -> Iterator[None]:
-    """Record the duration of the block.
+    """Record the block's duration.
 
-    Imports belong before the block: a run reports the time outside of the outermost spans as its overhead.
+    Imports belong before the block: a run reports the time outside the outermost spans as its overhead.
     """
     emit("begin", name)
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Atomic writes of files and directories, digests, and the directory of local state."""
+"""Atomic writes of files and directories, digests, and the local state directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 
 
 def get_home() -> Path:
-    """Return the directory of local state: jobs, services, runs and the cache.
+    """Return the local state directory: jobs, services, runs and the cache.
 
     Returns:
         `$KFP_MINDSPORE_HOME`, or `~/.kfp-mindspore`. It may not exist yet.
@@ -52,7 +52,7 @@ def read_secret_file(path: Path, kind: str, limit: int) -> bytes:
         with path.open("rb") as stream:
             status = os.fstat(stream.fileno())
             if stat.S_ISREG(status.st_mode) and status.st_mode & _OPEN_TO_OTHERS:
-                # No error: the default mode of a mounted Kubernetes secret.
+                # No error: a mounted Kubernetes secret's default mode.
                 _logger.warning(
                     "%s: %s: its mode is %04o: others than its owner can read or change it; "
                     "chmod 600, or in Kubernetes mount the secret with defaultMode: 0440",
@@ -138,12 +138,12 @@ def replace_directory(path: Path) -> Iterator[Path]:
 
 
 def digest_bytes(data: bytes) -> str:
-    """Return the sha256 of bytes, in hexadecimal."""
+    """Return the bytes' sha256, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def digest_file(path: Path) -> str:
-    """Return the sha256 of a file's content, in hexadecimal."""
+    """Return a file's sha256, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -171,7 +171,7 @@ def digest_tree(path: Path, pattern: str = "*") -> str:
 
 
 def read_boot_id() -> str:
-    """Return the ID of the running kernel, which all containers of a node share; the host's name where it has none."""
+    """Return the running kernel's ID, which all containers on a node share; the host's name where it has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

@@ -1,6 +1,6 @@
 """Environment variables and constants that several packages share, each defined once.
 
-Variables of one package only, such as the model server's flags, are defined in that package.
+Variables used by one package only, such as the model server's flags, are defined in that package.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from pathlib import Path
 BACKEND_VARIABLE = "KFP_MINDSPORE_BACKEND"
 LOCAL = "local"
 KUBERNETES = "kubernetes"
-# Of services: another word for `kubernetes`.
+# For services: another word for `kubernetes`.
 KSERVE = "kserve"
 
-# Image with this package: of pipeline steps and of the pods of jobs.
+# Image with this package: for pipeline steps and job pods.
 IMAGE_VARIABLE = "KFP_MINDSPORE_IMAGE"
 SERVER_IMAGE_VARIABLE = "KFP_MINDSPORE_SERVER_IMAGE"
 
 # `.invalid` is a reserved top-level domain: no registry serves these images, so a missing --image fails by name.
-# kfp.local requires `python` in the name of an image that it runs without a container.
+# kfp.local requires `python` in the image name that it runs without a container.
 PLACEHOLDER_PREFIX = "kfp-mindspore.invalid/"
 PLACEHOLDER_IMAGE = f"{PLACEHOLDER_PREFIX}python:placeholder"
 PLACEHOLDER_OPERATOR_IMAGE = f"{PLACEHOLDER_PREFIX}operator:placeholder"
 PLACEHOLDER_SERVER_IMAGE = f"{PLACEHOLDER_PREFIX}server:placeholder"
 
-# The training contract: directories of a training process.
+# The training contract: a training process's directories.
 DATASET_VARIABLE = "KFP_MINDSPORE_DATASET_DIR"
 CHECKPOINT_VARIABLE = "KFP_MINDSPORE_CHECKPOINT_DIR"
 OUTPUT_VARIABLE = "KFP_MINDSPORE_OUTPUT_DIR"
@@ -36,31 +36,31 @@ OUTPUT_VARIABLE = "KFP_MINDSPORE_OUTPUT_DIR"
 HOME_VARIABLE = "KFP_MINDSPORE_HOME"
 LEASE_VARIABLE = "KFP_MINDSPORE_LEASE"
 
-# Progress events of a run.
+# A run's progress events.
 EVENTS_VARIABLE = "KFP_MINDSPORE_EVENTS"
 STEP_VARIABLE = "KFP_MINDSPORE_STEP"
 
-# Progress of `fit` for the backend of its job: a file, or `-` for lines with the prefix below on standard error.
+# `fit` progress for its job's backend: a file, or `-` for lines with the prefix below on standard error.
 PROGRESS_VARIABLE = "KFP_MINDSPORE_PROGRESS"
 PROGRESS_PREFIX = "KFP_MINDSPORE_PROGRESS "
 
-# Digest of the code that a local run executes; part of the cache key of its steps.
+# Digest over the code that a local run executes; part of its steps' cache key.
 CODE_DIGEST_VARIABLE = "KFP_MINDSPORE_CODE_DIGEST"
-# Directory of the records of the files that the steps of a local run open.
+# Directory with records about the files that a local run's steps open.
 READS_VARIABLE = "KFP_MINDSPORE_READS"
-# TMPDIR of the process that started a local run: of services that outlive the run; empty for none.
+# TMPDIR in the process that started a local run, for services that outlive the run; empty without one.
 CALLER_TMPDIR_VARIABLE = "KFP_MINDSPORE_CALLER_TMPDIR"
-# Options of a task's MSJob, set by the task setters of `kfp_mindspore.dsl`.
+# A task's MSJob options, set by the task setters in `kfp_mindspore.dsl`.
 JOB_OPTIONS_VARIABLE = "KFP_MINDSPORE_MSJOB_OPTIONS"
-# Digest of what a pipeline sets on the task of a launcher; part of the cache key of its step.
+# Digest over what a pipeline sets on a launcher's task; part of its step's cache key.
 TASK_CONFIG_DIGEST_VARIABLE = "KFP_MINDSPORE_TASK_CONFIG_DIGEST"
 DEBUG_VARIABLE = "KFP_MINDSPORE_DEBUG"
 
 MODEL_KEY_VARIABLE = "MINDSPORE_MODEL_KEY"
-# Bearer token of requests to services whose server has --token_file.
+# Bearer token for requests to services whose server has --token_file.
 SERVICE_TOKEN_VARIABLE = "KFP_MINDSPORE_SERVICE_TOKEN"
 
-# MindSpore's dynamic cluster, read by `mindspore.communication.init`. The node ID of a worker is its rank.
+# MindSpore's dynamic cluster, read by `mindspore.communication.init`. A worker's node ID is its rank.
 ROLE_VARIABLE = "MS_ROLE"
 SCHEDULER_ROLE = "MS_SCHED"
 WORKER_ROLE = "MS_WORKER"
@@ -70,41 +70,41 @@ SCHEDULER_PORT_VARIABLE = "MS_SCHED_PORT"
 WORKER_COUNT_VARIABLE = "MS_WORKER_NUM"
 NODE_ID_VARIABLE = "MS_NODE_ID"
 SERVER_COUNT_VARIABLE = "MS_SERVER_NUM"
-# Time-out of every collective in seconds, not a failure detector: a busy peer that exceeds it fails all workers.
+# Timeout for every collective in seconds, not a failure detector: a busy peer that exceeds it fails all workers.
 # MindSpore's own default is 30.
 NODE_TIMEOUT_VARIABLE = "MS_NODE_TIMEOUT"
-# Defaults of a topology, which a template may replace. The intervals in seconds, by default 3 and 5, are those of the
-# messages to the scheduler: init() waits for several.
+# Topology defaults, which a template may replace. The intervals in seconds, by default 3 and 5, apply to the messages
+# to the scheduler: init() waits for several.
 TOPOLOGY_DEFAULTS = {
     NODE_TIMEOUT_VARIABLE: "300",
     "MS_RETRY_INTERVAL_LOWER": "1",
     "MS_RETRY_INTERVAL_UPPER": "1",
 }
-# Number of workers that an elastic job requested; fewer run as long as capacity is missing.
+# Workers that an elastic job requested; fewer run as long as capacity is missing.
 REQUESTED_WORKERS_VARIABLE = "KFP_MINDSPORE_REQUESTED_WORKERS"
-# Numbers of the cores that a local worker binds itself to, separated by commas.
+# Core numbers that a local worker binds itself to, separated by commas.
 CORES_VARIABLE = "KFP_MINDSPORE_CORES"
 
-# Exit codes of a training process. A restart after the first is not counted if the process received SIGTERM.
+# A training process's exit codes. A restart after the first is not counted if the process received SIGTERM.
 TERMINATED_EXIT_CODE = 143  # SIGTERM; a checkpoint was written after the current step
 PEER_LOST_EXIT_CODE = 75  # EX_TEMPFAIL: a collective failed, so another worker is lost
-HANG_EXIT_CODE = 76  # no step was completed for the time of HANG_SECONDS_VARIABLE
+HANG_EXIT_CODE = 76  # no step was completed within HANG_SECONDS_VARIABLE
 
 # Seconds without a completed step until a training process writes its stacks and exits; 0 disables it.
 HANG_SECONDS_VARIABLE = "KFP_MINDSPORE_HANG_SECONDS"
 DEFAULT_HANG_SECONDS = 600.0
 # File that a training process writes each second while it lives: {"rank", "step", "time", "in_step", "ended"}.
 HEARTBEAT_VARIABLE = "KFP_MINDSPORE_HEARTBEAT_FILE"
-# Of HANG_SECONDS, before the first step: it waits for the other workers, for the data and for the compiler.
+# Multiple of HANG_SECONDS, before the first step: it waits for the other workers, for the data and for the compiler.
 FIRST_STEP_FACTOR = 3.0
-# A training process writes the stacks of its threads to standard error.
+# A training process writes its threads' stacks to standard error.
 STACKS_SIGNAL = signal.SIGUSR2
 
 # Read by MindSpore when it is imported: the least severity it logs (3: errors), and where a failed compile dumps to.
 LOG_LEVEL_VARIABLE = "GLOG_v"
 COMPILER_DUMP_VARIABLE = "MS_OM_PATH"
 
-# Set to `true` by KFP's executor in the process of a step.
+# Set to `true` by KFP's executor in a step's process.
 KFP_RUNTIME_VARIABLE = "_KFP_RUNTIME"
 
 # Mounted into every pod with a service account token.
@@ -122,7 +122,7 @@ def get_image(image: str = "") -> str:
 
 
 def get_namespace() -> str | None:
-    """Return the namespace of this pod; None outside a cluster."""
+    """Return this pod's namespace; None outside a cluster."""
     try:
         return (SERVICE_ACCOUNT_DIR / "namespace").read_text(encoding="utf-8").strip() or None
     except OSError:

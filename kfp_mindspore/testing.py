@@ -1,4 +1,4 @@
-"""pytest fixtures for tests of components: `pytest_plugins = ["kfp_mindspore.testing"]`."""
+"""pytest fixtures for component tests: `pytest_plugins = ["kfp_mindspore.testing"]`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ export_mindir(f"{root}/model/checkpoint", f"{root}/bundle", dataset_dir=f"{root}
 
 @dataclass(frozen=True)
 class Lifecycle:
-    """Outputs of a short digits lifecycle; read-only.
+    """Outputs from a short digits lifecycle; read-only.
 
     Args:
         dataset: The dataset directory.
-        model: Output directory of the training job after three epochs: `checkpoint/` and metrics.jsonl.
+        model: The training job's output directory after three epochs: `checkpoint/` and metrics.jsonl.
         bundle: The model bundle.
     """
 
@@ -64,12 +64,12 @@ def lifecycle(tmp_path_factory: pytest.TempPathFactory) -> Lifecycle:
 
 @dataclass(frozen=True)
 class StepOutputs:
-    """Outputs of a step, as a run reads them.
+    """A step's outputs, as a run reads them.
 
     Args:
         parameters: Output parameters by name.
         artifacts: Output artifacts by name, each with `uri` and `metadata`.
-        log: Standard output and error of the step.
+        log: The step's standard output and error.
     """
 
     parameters: Mapping[str, Any]
@@ -79,16 +79,16 @@ class StepOutputs:
 
 @pytest.fixture
 def local_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Local state of one test, under a lease that terminates the processes that the test started."""
+    """One test's local state, under a lease that terminates the processes that the test started."""
     from kfp_mindspore.local.lease import Lease
 
     home = tmp_path / "home"
     monkeypatch.setenv("KFP_MINDSPORE_HOME", str(home))
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "local")
     monkeypatch.delenv("KFP_MINDSPORE_EVENTS", raising=False)
-    # kfp 2.17 replaces print while a task runs; tasks of a ParallelFor, which are threads, leave it replaced.
+    # kfp 2.17 replaces print while a task runs; ParallelFor tasks, which are threads, leave it replaced.
     monkeypatch.setattr(builtins, "print", builtins.print)
-    # Jobs start `python`: the interpreter of the tests.
+    # Jobs start `python`: the tests' interpreter.
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     with Lease.hold(tmp_path / "lease") as lease:
         for name, value in lease.environment.items():
@@ -141,7 +141,7 @@ def make_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
     Args:
         factory: The session's `tmp_path_factory`.
-        name: Name of the directory.
+        name: Directory name.
         make: Fills the directory, which exists and is empty.
     """
     base = factory.getbasetemp()
