@@ -22,8 +22,8 @@ from harness import build_parser, build_target, compute_ratios, print_result, ru
 
 from kfp_mindspore import training
 from kfp_mindspore.data import load_dataset, read_samples
-from kfp_mindspore.digits.network import LeNet5
 from kfp_mindspore.formats.dataset import Dataset
+from kfp_mindspore.workloads.digits.network import LeNet5
 from kfp_mindspore.workloads.vit.network import Network as VisionTransformer
 
 import mindspore  # isort: skip

@@ -19,7 +19,7 @@ _MAKE_LIFECYCLE = """
 import sys
 from kfp_mindspore.data import load_dataset
 from kfp_mindspore.mindir import export_mindir
-from kfp_mindspore.digits.train import main
+from kfp_mindspore.workloads.digits.train import main
 
 root = sys.argv[1]
 load_dataset("digits", f"{root}/dataset")

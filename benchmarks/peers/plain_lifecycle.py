@@ -35,7 +35,7 @@ def train(directory: Path) -> None:
     os.environ["KFP_MINDSPORE_CHECKPOINT_DIR"] = str(directory / "checkpoints")
     os.environ["KFP_MINDSPORE_OUTPUT_DIR"] = str(directory / "output")
     sys.argv = ["train"]
-    runpy.run_module("kfp_mindspore.digits.train", run_name="__main__")
+    runpy.run_module("kfp_mindspore.workloads.digits.train", run_name="__main__")
 
 
 def export(directory: Path) -> None:

@@ -54,7 +54,7 @@ MOVED = {
     "multi-user": "not-run/#istio",
 }
 # Heading to module and dataclass of options.
-OPTIONS = {"Jobs": ("kfp_mindspore.steps.options", "JobOptions")}
+OPTIONS = {"Jobs": ("kfp_mindspore.steps.launch.options", "JobOptions")}
 POD_TEMPLATE = "https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-template-v1/"
 
 

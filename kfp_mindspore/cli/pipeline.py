@@ -90,7 +90,7 @@ def compile_(source: str, output: Path, image: str, as_json: bool) -> None:
     from kfp_mindspore.runs.image import list_placeholders
     from kfp_mindspore.runs.sources import compile_text
     from kfp_mindspore.runs.spec import get_pipeline_name, list_steps, parse_spec
-    from kfp_mindspore.steps.storage_spec import check_pipeline
+    from kfp_mindspore.steps.handover.storage_spec import check_pipeline
 
     if output.suffix not in (".yaml", ".yml"):
         raise UserError(f"output: must end in .yaml or .yml, as Kubeflow Pipelines requires, got {output}")

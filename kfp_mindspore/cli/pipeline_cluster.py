@@ -220,7 +220,7 @@ def check(
 def _check_storage(spec: dict[str, Any] | None, text: str) -> list[CheckResult]:
     """Check how a pipeline's jobs hand over their data; nothing for a pipeline without jobs."""
     from kfp_mindspore.runs.preflight import CheckResult, list_capabilities
-    from kfp_mindspore.steps.storage_spec import list_storage_errors
+    from kfp_mindspore.steps.handover.storage_spec import list_storage_errors
 
     if spec is None or "training" not in list_capabilities(spec):
         return []

@@ -72,7 +72,7 @@ class Server:
         from kfp_mindspore.runs.package import check_package
         from kfp_mindspore.runs.server import check_host
         from kfp_mindspore.runs.sources import check_source, compile_text
-        from kfp_mindspore.steps.storage_spec import check_pipeline
+        from kfp_mindspore.steps.handover.storage_spec import check_pipeline
 
         check_source(source)
         check_host(self.host)

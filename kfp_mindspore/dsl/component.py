@@ -13,8 +13,8 @@ from kfp_mindspore.dsl.storage import check_storage
 from kfp_mindspore.dsl.task import check_choice, check_count
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.settings import IMAGE_VARIABLE, PLACEHOLDER_IMAGE
-from kfp_mindspore.steps.options import JobOptions
-from kfp_mindspore.steps.task_config import PARAMETER
+from kfp_mindspore.steps.handover.task_config import PARAMETER
+from kfp_mindspore.steps.launch.options import JobOptions
 
 if TYPE_CHECKING:
     from kfp.dsl.python_component import PythonComponent
@@ -184,7 +184,7 @@ def _build_component(
 _FOOTER = """
 
 
-from kfp_mindspore.steps.function import launch_function
+from kfp_mindspore.steps.launch.function import launch_function
 
 {name} = launch_function({name}, {options!r})
 """

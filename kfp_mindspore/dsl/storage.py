@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.dsl.task import check_text, is_channel, update_options
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.steps.storage_spec import parse_storage
+from kfp_mindspore.steps.handover.storage_spec import parse_storage
 
 if TYPE_CHECKING:
     from kfp.dsl import PipelineTask

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
-from kfp_mindspore.steps.options import JobOptions, refer_to_input
+from kfp_mindspore.steps.launch.options import JobOptions, refer_to_input
 
 if TYPE_CHECKING:
     from kfp.dsl import PipelineTask

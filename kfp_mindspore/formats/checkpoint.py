@@ -31,6 +31,8 @@ OPTIMIZER_FILE = "optimizer.ckpt"
 _NAME = re.compile(r"(\d{5,})-(\d+)")
 _LEFTOVER = re.compile(r"\.(\d{5,}-\d+)\..*\.(tmp|old)")
 _logger = logging.getLogger(__name__)
+# Checkpoints name the module of their network.
+_MOVED_MODULES = {"kfp_mindspore.workloads.digits.network": "kfp_mindspore.workloads.digits.network"}
 
 
 @dataclass(frozen=True)
@@ -229,6 +231,12 @@ def remove_leftovers(root: Path | str) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
+def _resolve_factory(factory: str) -> str:
+    """Return where a stored factory is today."""
+    module, separator, name = factory.partition(":")
+    return f"{_MOVED_MODULES.get(module, module)}{separator}{name}"
+
+
 def _parse_description(path: Path, raw: Any) -> Checkpoint:
     with naming_fields(path / DESCRIPTION, "a checkpoint's description"):
         return Checkpoint(
@@ -236,7 +244,7 @@ def _parse_description(path: Path, raw: Any) -> Checkpoint:
             epoch=int(raw["epoch"]),
             step=int(raw["step"]),
             seed=int(raw["seed"]),
-            network=NetworkSpec(str(raw["network"]["factory"]), dict(raw["network"]["arguments"])),
+            network=NetworkSpec(_resolve_factory(str(raw["network"]["factory"])), dict(raw["network"]["arguments"])),
             metrics={str(name): float(value) for name, value in raw["metrics"].items()},
             training=dict(raw.get("training", {})),
             files=parse_entries(raw["files"]),

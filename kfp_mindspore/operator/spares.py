@@ -34,7 +34,7 @@ SPARE_DELAY_SECONDS = 20
 _ANNOTATION = "mindspore.gitee.com/assignment"
 _VOLUME = "kfp-mindspore-spare"
 _DIRECTORY = "/var/run/kfp-mindspore"
-_MODULE = "kfp_mindspore.training.spare"
+_MODULE = "kfp_mindspore.podside.spare"
 # They would act on a process that waits.
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
 

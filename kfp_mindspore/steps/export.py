@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kfp_mindspore.steps.arguments import to_metadata
+from kfp_mindspore.steps.launch.arguments import to_metadata
 
 if TYPE_CHECKING:
     from kfp import dsl

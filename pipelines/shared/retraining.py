@@ -46,7 +46,7 @@ def retrain(
     dataset = load_dataset(name=data).set_caching_options(False).outputs["dataset"]
     training = train_msjob(
         dataset=dataset,
-        command=["python", "-m", "kfp_mindspore.digits.train"],
+        command=["python", "-m", "kfp_mindspore.workloads.digits.train"],
         hyperparameters={"epochs": epochs, "batch_size": batch_size, "seed": seed},
         workers=workers,
         namespace=namespace,

@@ -24,7 +24,7 @@ from kfp_mindspore.msjob.crd import build_crd
 from kfp_mindspore.msjob.lease import format_lease
 from kfp_mindspore.msjob.names import LEASE_ANNOTATION, MSJOBS
 from kfp_mindspore.operator.install.apply import apply_objects
-from kfp_mindspore.steps.step_pod import RUN_LABEL
+from kfp_mindspore.steps.handover.step_pod import RUN_LABEL
 from tests.cluster.infrastructure.api_server import ControlPlane
 from tests.support.object_store import BUCKET, ObjectStore, start_object_store
 from tests.support.operators import SECONDS, Jobs, OperatorProcess, wait_for

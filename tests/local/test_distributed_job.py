@@ -69,7 +69,7 @@ def test_two_ranks_of_mpirun_allreduce(tmp_path: Path) -> None:
     script = tmp_path / "allreduce.py"
     script.write_text(ALLREDUCE)
     words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2"]
-    entrypoint = [sys.executable, "-m", "kfp_mindspore.msjob.entrypoint", "--"]
+    entrypoint = [sys.executable, "-m", "kfp_mindspore.podside.launchers", "--"]
     environment = {**os.environ, "GLOG_v": "4", "MS_SCHED_PORT": str(list_free_ports(1)[0])}
     done = subprocess.run(
         [*words, *entrypoint, sys.executable, str(script)],

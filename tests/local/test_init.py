@@ -84,7 +84,7 @@ def test_network_is_replaced_in_less_than_ten_lines(project: Path, home: Path, t
         project,
         {
             "network.py": {
-                text: 'from kfp_mindspore.digits.network import LeNet5 as Network\n\n__all__ = ["Network"]\n'
+                text: 'from kfp_mindspore.workloads.digits.network import LeNet5 as Network\n\n__all__ = ["Network"]\n'
             },
             "train.py": {
                 '{"inputs": features.size, "outputs": len(dataset.labels)}': '{"classes": len(dataset.labels)}'

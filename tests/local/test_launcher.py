@@ -10,7 +10,7 @@ import pytest
 
 from kfp_mindspore.errors import AlreadyExistsError, ProcessFailedError
 from kfp_mindspore.msjob import MSJobClient, build_msjob
-from kfp_mindspore.steps.train import run_training
+from kfp_mindspore.steps.launch.train import run_training
 
 WRITE = "import os, pathlib; pathlib.Path(os.environ['KFP_MINDSPORE_OUTPUT_DIR'], 'out').write_text('{}')"
 SLEEP = "import time; time.sleep(600)"

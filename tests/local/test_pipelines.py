@@ -45,7 +45,7 @@ def test_batch_prediction_covers_each_sample_once(local_home: Path, lifecycle: L
 def test_sources_are_built_before_training(local_home: Path) -> None:
     arguments = {
         "files": {"train.py": "print('trained')\n"},
-        "command": [sys.executable, "-m", "kfp_mindspore.digits.train"],
+        "command": [sys.executable, "-m", "kfp_mindspore.workloads.digits.train"],
         "epochs": 2,
         "threshold": 0.5,
     }

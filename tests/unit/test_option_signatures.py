@@ -13,7 +13,7 @@ import pytest
 
 from kfp_mindspore.dsl import set_run_policy
 from kfp_mindspore.options import option
-from kfp_mindspore.steps.options import JobOptions
+from kfp_mindspore.steps.launch.options import JobOptions
 from tests.support.option_signatures import CLIENT, COMPONENT, SETTER, Signature
 
 SIGNATURES = [

@@ -34,7 +34,7 @@ def select_samples(
         labelled: Number of samples in the split `train` afterwards.
         remaining: Number of samples in the split `pool` afterwards.
     """
-    from kfp_mindspore.steps.selection import select_from_pool
+    from kfp_mindspore.steps.evaluation.selection import select_from_pool
 
     return select_from_pool(bundle, dataset, selected, strategy=strategy, count=count, seed=seed)
 

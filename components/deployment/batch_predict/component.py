@@ -29,7 +29,7 @@ def batch_predict(
     Returns:
         samples: Number of samples in the shard.
     """
-    from kfp_mindspore.steps.predict import predict_batch
+    from kfp_mindspore.steps.deployment.predict import predict_batch
 
     return (predict_batch(bundle, dataset, predictions, split=split, shard=shard),)
 

@@ -31,7 +31,7 @@ def deploy_graph(
     Returns:
         url: HTTP URL of the graph; empty in a local run.
     """
-    from kfp_mindspore.steps.graph import deploy_service_graph
+    from kfp_mindspore.steps.deployment.graph import deploy_service_graph
 
     url = deploy_service_graph(
         graph_name, services, router=router, weights=weights, namespace=namespace, wait_seconds=wait_seconds

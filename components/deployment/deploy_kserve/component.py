@@ -88,7 +88,7 @@ def deploy_kserve(
         prediction: Prediction of one sample of the smoke test: class, number or ids; empty without one.
         label: The true value of that sample; empty if unknown.
     """
-    from kfp_mindspore.steps.deploy import deploy_model
+    from kfp_mindspore.steps.deployment.deploy import deploy_model
 
     return deploy_model(
         bundle,

@@ -37,7 +37,7 @@ def register_model(
         version_id: ID of the version.
         version: Name of the version.
     """
-    from kfp_mindspore.steps.register import register_bundle
+    from kfp_mindspore.steps.deployment.register import register_bundle
 
     return register_bundle(
         bundle,

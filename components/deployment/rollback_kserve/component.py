@@ -28,7 +28,7 @@ def rollback_kserve(
         model: Directory or URI of the model that serves.
         version: Number of the version that serves.
     """
-    from kfp_mindspore.steps.deploy import rollback_service
+    from kfp_mindspore.steps.deployment.deploy import rollback_service
 
     return rollback_service(service_name, namespace=namespace, version=version, wait_seconds=wait_seconds)
 

@@ -32,7 +32,7 @@ def smoke_test(
         max_abs_diff: Largest absolute difference over all samples and both protocols.
         samples: Number of samples sent by each protocol.
     """
-    from kfp_mindspore.steps.deploy import smoke_test_service
+    from kfp_mindspore.steps.deployment.deploy import smoke_test_service
 
     return smoke_test_service(bundle, url, model_name, sample_count=sample_count, tolerance=tolerance)
 

@@ -63,7 +63,7 @@ def compare_models(
         low: Lower bound of the improvement's interval.
         high: Upper bound of the interval.
     """
-    from kfp_mindspore.steps.compare import compare_with_baseline
+    from kfp_mindspore.steps.evaluation.compare import compare_with_baseline
 
     return compare_with_baseline(
         candidate,

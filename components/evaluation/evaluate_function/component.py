@@ -35,7 +35,7 @@ def evaluate_function(
         value: Its value.
         passed: Whether the value reaches the threshold.
     """
-    from kfp_mindspore.steps.evaluate import evaluate_by_function
+    from kfp_mindspore.steps.evaluation.evaluate import evaluate_by_function
 
     return evaluate_by_function(
         bundle, metrics, function=function, arguments=arguments, threshold=threshold, lower_is_better=lower_is_better

@@ -39,7 +39,7 @@ def evaluate_mindir(
         passed: Whether the value reaches the threshold.
         samples: Number of samples evaluated.
     """
-    from kfp_mindspore.steps.evaluate import evaluate_model
+    from kfp_mindspore.steps.evaluation.evaluate import evaluate_model
 
     return evaluate_model(bundle, dataset, metrics, confusion, report, metric=metric, threshold=threshold, split=split)
 

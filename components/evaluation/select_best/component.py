@@ -32,7 +32,7 @@ def select_best(
         index: Index of the best model in the loop, from 0.
         value: Its metric.
     """
-    from kfp_mindspore.steps.best import select_best_model
+    from kfp_mindspore.steps.evaluation.best import select_best_model
 
     return select_best_model(models, best, metrics or models, metric=metric, direction=direction)
 

@@ -18,7 +18,7 @@ def example_pipeline(rates: List[float] = [0.001, 0.01, 0.1]):
     with dsl.ParallelFor(rates) as rate:
         training = train_msjob(
             dataset=data.outputs["dataset"],
-            command=["python", "-m", "kfp_mindspore.digits.train"],
+            command=["python", "-m", "kfp_mindspore.workloads.digits.train"],
             hyperparameters={"epochs": 5, "learning_rate": rate},
         )
         bundle = export_mindir(model=training.outputs["model"], dataset=data.outputs["dataset"])

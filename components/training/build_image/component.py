@@ -65,7 +65,7 @@ def build_image(
         tag: The tag that it has beside its digest.
         built: Whether it was built now; false when the registry had it.
     """
-    from kfp_mindspore.steps.build import build_step_image
+    from kfp_mindspore.steps.launch.build import build_step_image
 
     result = build_step_image(
         destination,

@@ -9,5 +9,7 @@ def example_pipeline():
     from kfp_mindspore.components import export_mindir, load_dataset, train_msjob
 
     data = load_dataset(name="digits")
-    training = train_msjob(dataset=data.outputs["dataset"], command=["python", "-m", "kfp_mindspore.digits.train"])
+    training = train_msjob(
+        dataset=data.outputs["dataset"], command=["python", "-m", "kfp_mindspore.workloads.digits.train"]
+    )
     export_mindir(model=training.outputs["model"], dataset=data.outputs["dataset"], batch=8)

@@ -14,7 +14,7 @@ def stop_msjobs(namespace: str = ""):
     Args:
         namespace: Namespace of the jobs; default the step's.
     """
-    from kfp_mindspore.steps.stop import stop_jobs
+    from kfp_mindspore.steps.launch.stop import stop_jobs
 
     stop_jobs(namespace)
 

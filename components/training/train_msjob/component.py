@@ -67,7 +67,7 @@ def train_msjob(
         storage: Hand-over of data to the pods on a cluster: `artifacts`, `workspace` or `claim:NAME/PATH`.
         task_config: Filled in by KFP: resources, environment, volumes and scheduling of the task, for the job's pods.
     """
-    from kfp_mindspore.steps.train import train_model
+    from kfp_mindspore.steps.launch.train import train_model
 
     train_model(
         model,

@@ -15,7 +15,7 @@ def example_pipeline(epochs: int = 5):
     data = load_dataset(name="digits")
     train_msjob(
         dataset=data.outputs["dataset"],
-        command=["python", "-m", "kfp_mindspore.digits.train"],
+        command=["python", "-m", "kfp_mindspore.workloads.digits.train"],
         hyperparameters={"epochs": epochs, "seed": 1},
         workers=2,
     )

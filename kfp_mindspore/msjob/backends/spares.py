@@ -22,7 +22,7 @@ from kfp_mindspore.msjob.topology import VARIABLES
 from kfp_mindspore.settings import ROLE_VARIABLE, SCHEDULER_ROLE, TOPOLOGY_DEFAULTS
 
 _IMPORT_PREFIXES = ("ASCEND", "DEVICE_", "GLOG_", "LD_", "MS_", "OMP_", "PYTHON")
-_MODULE = "kfp_mindspore.training.spare"
+_MODULE = "kfp_mindspore.podside.spare"
 _PACKAGE_ROOT = str(Path(kfp_mindspore.__file__).absolute().parent.parent)
 
 

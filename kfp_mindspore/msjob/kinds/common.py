@@ -22,7 +22,7 @@ from kfp_mindspore.settings import (
 )
 
 Manifest = dict[str, Any]
-_ENTRYPOINT = ["-m", "kfp_mindspore.msjob.entrypoint", "--"]
+_ENTRYPOINT = ["-m", "kfp_mindspore.podside.launchers", "--"]
 _PYTHON = re.compile(r"(.*/)?python[0-9.]*")
 _DEVICES = ("nvidia.com/", "amd.com/", "huawei.com/")
 _SPECS = "spec.msReplicaSpecs"

@@ -11,7 +11,6 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from kfp_mindspore.msjob.entrypoint import DEFAULT_SCHEDULER_PORT
 from kfp_mindspore.msjob.kinds.common import (
     Fields,
     JobKind,
@@ -40,7 +39,7 @@ from kfp_mindspore.msjob.kinds.common import (
 from kfp_mindspore.msjob.names import WORKER
 from kfp_mindspore.msjob.spec import JobManifest
 from kfp_mindspore.msjob.topology import get_scheduler_port
-from kfp_mindspore.settings import SCHEDULER_HOST_VARIABLE, SCHEDULER_PORT_VARIABLE
+from kfp_mindspore.settings import LAUNCHER_SCHEDULER_PORT, SCHEDULER_HOST_VARIABLE, SCHEDULER_PORT_VARIABLE
 
 _NAME = "MPIJob"
 _LAUNCHER = "Launcher"
@@ -90,7 +89,7 @@ def export(job: JobManifest, notes: Notes) -> list[Manifest]:
     launcher_container = copy.deepcopy({name: container[name] for name in _LAUNCHER_FIELDS if name in container})
     variables = {
         SCHEDULER_HOST_VARIABLE: f"{job.name}-worker-0.{job.name}",
-        SCHEDULER_PORT_VARIABLE: str(get_scheduler_port(job, DEFAULT_SCHEDULER_PORT)),
+        SCHEDULER_PORT_VARIABLE: str(get_scheduler_port(job, LAUNCHER_SCHEDULER_PORT)),
     }
     set_variables(launcher_container, variables, path, notes)
     names = ["PATH", *(item["name"] for item in launcher_container["env"])]

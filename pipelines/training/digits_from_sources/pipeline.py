@@ -26,7 +26,7 @@ def digits_from_sources(
     """Build an image of training sources and run the digits lifecycle with it.
 
     The network is imported by the export step too: it is one of the base image, such as
-    `kfp_mindspore.digits.network:LeNet5`. A local run needs no destination and builds nothing: its jobs run
+    `kfp_mindspore.workloads.digits.network:LeNet5`. A local run needs no destination and builds nothing: its jobs run
     the command on this machine.
 
     Args:

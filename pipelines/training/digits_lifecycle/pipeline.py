@@ -38,7 +38,7 @@ def digits_lifecycle(
     dataset = load_dataset(name="digits").outputs["dataset"]
     training = train_msjob(
         dataset=dataset,
-        command=["python", "-m", "kfp_mindspore.digits.train"],
+        command=["python", "-m", "kfp_mindspore.workloads.digits.train"],
         hyperparameters={"epochs": epochs, "batch_size": batch_size, "seed": seed},
         workers=workers,
         namespace=namespace,

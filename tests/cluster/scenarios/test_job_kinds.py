@@ -42,7 +42,7 @@ class KindCase:
     def build(self, image: str) -> MSJob:
         """Return a job of two workers."""
         load_dataset("digits", self.volume / "data")
-        command = ["python", "-m", "kfp_mindspore.digits.train", "--epochs", str(EPOCHS)]
+        command = ["python", "-m", "kfp_mindspore.workloads.digits.train", "--epochs", str(EPOCHS)]
         env = {DATASET_VARIABLE: "/mnt/data", OUTPUT_VARIABLE: "/mnt/out"}
         job = build_msjob("digits", command=command, image=image, workers=2, namespace=self.namespace, env=env)
         template = job.ms_replica_specs["Worker"].template

@@ -11,7 +11,7 @@ from tests.cluster.scenarios.test_training import TRAINING_SECONDS, Training
 from tests.support.node_jobs import NodeJobs
 from tests.support.operators import wait_for
 
-_TRAIN = "python -m kfp_mindspore.digits.train --epochs 100000"
+_TRAIN = "python -m kfp_mindspore.workloads.digits.train --epochs 100000"
 
 
 @pytest.mark.mindspore

@@ -29,7 +29,7 @@ def test_training_on_two_workers_loses_no_epoch(
     step = run.create(
         TRAIN,
         {"dataset": f"s3://{BUCKET}/artifacts/load/dataset"},
-        command=["python", "-m", "kfp_mindspore.digits.train"],
+        command=["python", "-m", "kfp_mindspore.workloads.digits.train"],
         hyperparameters={"epochs": EPOCHS},
         workers=2,
     )

@@ -22,7 +22,7 @@ from tests.support.operators import wait_for
 EPOCHS = 10
 # MindSpore starts in seconds; three processes on two busy cores need longer.
 TRAINING_SECONDS = 400.0
-_TRAIN = f"python -m kfp_mindspore.digits.train --epochs {EPOCHS}"
+_TRAIN = f"python -m kfp_mindspore.workloads.digits.train --epochs {EPOCHS}"
 
 
 class Training(NodeJob):

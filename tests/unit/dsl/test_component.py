@@ -7,7 +7,7 @@ from kfp import dsl
 from kfp_mindspore.dsl import msjob_component
 from kfp_mindspore.errors import UserError, ValidationError
 from kfp_mindspore.settings import PLACEHOLDER_IMAGE
-from kfp_mindspore.steps.options import JobOptions
+from kfp_mindspore.steps.launch.options import JobOptions
 
 
 @msjob_component

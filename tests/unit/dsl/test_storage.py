@@ -10,7 +10,7 @@ from kfp import compiler, dsl
 from kfp_mindspore.components import train_msjob
 from kfp_mindspore.dsl import msjob_component, set_storage
 from kfp_mindspore.errors import ValidationError
-from kfp_mindspore.steps.storage_spec import check_pipeline, list_storage_errors
+from kfp_mindspore.steps.handover.storage_spec import check_pipeline, list_storage_errors
 
 WORKSPACE = dsl.PipelineConfig(workspace=dsl.WorkspaceConfig(size="1Gi"))
 COMMAND = ["python", "train.py"]

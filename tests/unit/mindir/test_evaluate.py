@@ -17,8 +17,8 @@ from kfp_mindspore.formats.checkpoint import NetworkSpec, write_checkpoint
 from kfp_mindspore.formats.dataset import Column, write_dataset
 from kfp_mindspore.mindir import evaluate_bundle, export_mindir, verify_bundle
 from kfp_mindspore.mindir.evaluate import predict_task, summarize
-from kfp_mindspore.steps.predict import predict_batch
-from kfp_mindspore.steps.reports import render_evaluation
+from kfp_mindspore.steps.deployment.predict import predict_batch
+from kfp_mindspore.steps.evaluation.reports import render_evaluation
 from kfp_mindspore.testing import make_once
 from kfp_mindspore.transform import DecodeImage, Resize
 from tests.support.data_sources import write_source

@@ -30,7 +30,7 @@ DEFINITIONS = {
 POLICIES = ("suspended", "managed-by", "schedule-timeout", "elastic", "topology-key")
 JOB = (Path(__file__).parents[2] / "golden" / "kinds" / "job.yaml").read_text()
 COMMAND = ["python", "train.py"]
-ENTRYPOINT = ["python", "-m", "kfp_mindspore.msjob.entrypoint", "--"]
+ENTRYPOINT = ["python", "-m", "kfp_mindspore.podside.launchers", "--"]
 
 
 def get_variables(container: dict[str, Any]) -> dict[str, Any]:

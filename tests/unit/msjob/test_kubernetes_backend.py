@@ -412,8 +412,8 @@ def test_unreachable_server(tmp_path: Path, town: Town) -> None:
 def test_pipeline_step_launches_its_job_on_the_cluster(
     town: Town, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from kfp_mindspore.steps.job import launch_job
-    from kfp_mindspore.steps.options import JobOptions
+    from kfp_mindspore.steps.launch.job import launch_job
+    from kfp_mindspore.steps.launch.options import JobOptions
 
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
     monkeypatch.setenv("KUBECONFIG", str(town.client.backend.kubeconfig))  # type: ignore[attr-defined]
@@ -449,8 +449,8 @@ def test_pipeline_step_launches_its_job_on_the_cluster(
 def test_sigterm_deletes_the_job_unless_the_pod_is_deleted(
     pod: dict[str, Any] | None, methods: list[str], town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kfp_mindspore.steps.job import launch_job
-    from kfp_mindspore.steps.options import JobOptions
+    from kfp_mindspore.steps.launch.job import launch_job
+    from kfp_mindspore.steps.launch.options import JobOptions
 
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
     monkeypatch.setenv("KUBECONFIG", str(town.client.backend.kubeconfig))  # type: ignore[attr-defined]
@@ -481,7 +481,7 @@ def test_sigterm_deletes_the_job_unless_the_pod_is_deleted(
 def test_job_is_owned_by_the_workflow_of_the_step(
     is_readable: bool, town: Town, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from kfp_mindspore.steps.step_pod import StepPod, read_step_pod
+    from kfp_mindspore.steps.handover.step_pod import StepPod, read_step_pod
 
     workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "w"}
     owners = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "b"}, {**workflow, "controller": True}]
@@ -517,8 +517,8 @@ def test_job_is_owned_by_the_workflow_of_the_step(
 def test_image_of_the_workers(
     image: str, variable: str, has_step_image: bool, expected: str, town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kfp_mindspore.steps.job import launch_job
-    from kfp_mindspore.steps.options import JobOptions
+    from kfp_mindspore.steps.launch.job import launch_job
+    from kfp_mindspore.steps.launch.options import JobOptions
 
     monkeypatch.setenv("KFP_MINDSPORE_BACKEND", "kubernetes")
     monkeypatch.setenv("KUBECONFIG", str(town.client.backend.kubeconfig))  # type: ignore[attr-defined]

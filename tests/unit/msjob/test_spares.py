@@ -14,7 +14,7 @@ from kfp_mindspore.msjob.backends.spares import get_import_environment
 
 PROGRAM = """
 import sys
-from kfp_mindspore.training import spare
+from kfp_mindspore.podside import spare
 spare._MODULES = ()
 spare.main(sys.argv[1:])
 """

@@ -64,7 +64,7 @@ def test_spare_runs_the_template_behind_its_own_module() -> None:
     pod = cluster.pods["digits-spare-0-0"]
     container = get_container(pod)
     file = "/var/run/kfp-mindspore/assignment"
-    assert container["command"] == ["python3", "-u", "-m", "kfp_mindspore.training.spare", "--assignment", file]
+    assert container["command"] == ["python3", "-u", "-m", "kfp_mindspore.podside.spare", "--assignment", file]
     assert container["args"] == ["train.py", "$(LR)", "-u"]
     names = {item["name"] for item in container["env"]}
     assert {"LR", "MS_NODE_TIMEOUT"} <= names

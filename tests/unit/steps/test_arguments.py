@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.steps.arguments import parse_numbers, to_argument, to_arguments
+from kfp_mindspore.steps.launch.arguments import parse_numbers, to_argument, to_arguments
 
 
 @pytest.mark.parametrize(

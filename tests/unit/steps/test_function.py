@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.steps import function as function_module
-from kfp_mindspore.steps.function import launch_function
-from kfp_mindspore.steps.options import JobOptions
+from kfp_mindspore.steps.launch import function as function_module
+from kfp_mindspore.steps.launch.function import launch_function
+from kfp_mindspore.steps.launch.options import JobOptions
 
 
 def work(value: int) -> int:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_mindspore.steps.job_name import make_job_name
+from kfp_mindspore.steps.handover.job_name import make_job_name
 
 RUN = "s3://bucket/artifacts/digits/6f1de2bb-7d5e-4d0c-9a51-1f6a5e0f6f11"
 TASK = "0b6f5a9e-52f0-4a0c-8f37-90a7b4a6b1aa"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
-from kfp_mindspore.steps.options import JobOptions
+from kfp_mindspore.steps.launch.options import JobOptions
 
 TEXTS = st.dictionaries(st.text(min_size=1), st.text())
 OPTIONS = st.builds(

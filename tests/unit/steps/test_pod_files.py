@@ -17,10 +17,11 @@ from kfp import dsl
 
 from kfp_mindspore.errors import KfpMindSporeError, ProcessFailedError, UserError
 from kfp_mindspore.settings import BACKEND_VARIABLE
-from kfp_mindspore.steps import function, storage, train
-from kfp_mindspore.steps.job import LaunchedJob
-from kfp_mindspore.steps.options import JobOptions
-from kfp_mindspore.steps.pod_patch import PodPatch
+from kfp_mindspore.steps.handover import storage
+from kfp_mindspore.steps.handover.pod_patch import PodPatch
+from kfp_mindspore.steps.launch import function, train
+from kfp_mindspore.steps.launch.job import LaunchedJob
+from kfp_mindspore.steps.launch.options import JobOptions
 from tests.support.fake_api_server import FakeApiServer
 from tests.support.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore, start_object_store
 

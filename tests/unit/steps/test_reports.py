@@ -9,8 +9,8 @@ import pytest
 from kfp_mindspore.evaluation import build_predictions
 from kfp_mindspore.formats.dataset import Column, Dataset
 from kfp_mindspore.mindir.evaluate import Evaluation, summarize
-from kfp_mindspore.steps.plots import build_plot
-from kfp_mindspore.steps.reports import render_evaluation
+from kfp_mindspore.steps.evaluation.plots import build_plot
+from kfp_mindspore.steps.evaluation.reports import render_evaluation
 
 GENERATOR = np.random.default_rng(0)
 LABELS = ("<cat>", "dog", "owl")

@@ -10,9 +10,9 @@ import pytest
 
 from kfp_mindspore.errors import ProcessFailedError, UserError, ValidationError
 from kfp_mindspore.kube.cluster import Cluster
-from kfp_mindspore.steps.pod_patch import PodPatch
-from kfp_mindspore.steps.storage import JobStorage, get_root_uri, plan_storage
-from kfp_mindspore.steps.storage_spec import StorageSpec, parse_storage
+from kfp_mindspore.steps.handover.pod_patch import PodPatch
+from kfp_mindspore.steps.handover.storage import JobStorage, get_root_uri, plan_storage
+from kfp_mindspore.steps.handover.storage_spec import StorageSpec, parse_storage
 from tests.support.fake_api_server import FakeApiServer
 
 ROOT = "s3://bucket/artifacts/run/train/uuid"
@@ -86,7 +86,7 @@ def test_artifacts_are_read_from_an_empty_directory(cluster: Cluster) -> None:
     assert storage.outputs == {"model/": "/kfp-mindspore/outputs/model"}
     assert storage.checkpoint_dir == "/kfp-mindspore/checkpoints"
     assert storage.wrap(["python", "train.py"]) == [
-        *("python", "-m", "kfp_mindspore.steps.artifact_entrypoint"),
+        *("python", "-m", "kfp_mindspore.podside.artifacts"),
         *("--download", DATASET, "/kfp-mindspore/inputs/0/dataset"),
         *("--upload", "/kfp-mindspore/outputs/model", f"{ROOT}/model", "--mkdir", "/kfp-mindspore/outputs/model/"),
         *("--checkpoints", "/kfp-mindspore/checkpoints", f"{ROOT}/msjob-checkpoints"),

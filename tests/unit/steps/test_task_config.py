@@ -6,8 +6,8 @@ import pytest
 from kfp import dsl
 
 from kfp_mindspore.settings import IMAGE_VARIABLE, JOB_OPTIONS_VARIABLE
-from kfp_mindspore.steps.pod_patch import PodPatch
-from kfp_mindspore.steps.task_config import read_task_config
+from kfp_mindspore.steps.handover.pod_patch import PodPatch
+from kfp_mindspore.steps.handover.task_config import read_task_config
 
 SECRET = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "key"}}}
 VOLUME = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}

@@ -18,8 +18,8 @@ import numpy as np
 
 from kfp_mindspore import training
 from kfp_mindspore.data import read_samples
-from kfp_mindspore.digits.network import LeNet5
 from kfp_mindspore.formats.dataset import Dataset
+from kfp_mindspore.workloads.digits.network import LeNet5
 
 import mindspore as ms  # isort: skip
 from mindspore import nn  # isort: skip

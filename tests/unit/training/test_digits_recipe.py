@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from kfp_mindspore.digits import train
+from kfp_mindspore.workloads.digits import train
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_distortion_of_zero_is_the_identity(images: np.ndarray) -> None:
 
 def test_help_imports_neither_kfp_nor_mindspore() -> None:
     code = (
-        "import sys; from kfp_mindspore.digits import train\n"
+        "import sys; from kfp_mindspore.workloads.digits import train\n"
         "try: train.main(['--help'])\n"
         "except SystemExit: print([name for name in ('kfp', 'mindspore', 'sklearn') if name in sys.modules])"
     )

@@ -95,7 +95,7 @@ def test_arguments_become_a_service(backend, bundle, capsys, arguments, expected
 
 def test_model_below_its_gate_is_neither_deployed_nor_registered(backend, bundle, monkeypatch) -> None:
     """Model below its gate is neither deployed nor registered."""
-    from kfp_mindspore.steps import register
+    from kfp_mindspore.steps.deployment import register
 
     # The registration itself is tested with register_model.
     registration = mock.create_autospec(register.register_bundle)

@@ -19,7 +19,7 @@ def test_arguments_are_passed_and_the_digest_returned(tmp_path, monkeypatch) -> 
     """Arguments are passed and the digest returned."""
     # An autospec refuses arguments that the real function does not have.
     from kfp_mindspore.images.result import BuildResult
-    from kfp_mindspore.steps import build as image_step
+    from kfp_mindspore.steps.launch import build as image_step
 
     build = mock.create_autospec(
         image_step.build_step_image, return_value=BuildResult(REFERENCE, "tag", True, 10, 1, 2, 5, 0.1)
@@ -71,8 +71,8 @@ def test_settings_of_the_task_reach_the_build_pod(monkeypatch) -> None:
 def test_build_of_a_run_is_owned_by_its_workflow(monkeypatch) -> None:
     """Build of a run is owned by its workflow."""
     from kfp_mindspore.images.builders import cluster
-    from kfp_mindspore.steps import build
-    from kfp_mindspore.steps.step_pod import StepPod
+    from kfp_mindspore.steps.handover.step_pod import StepPod
+    from kfp_mindspore.steps.launch import build
 
     workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "1"}
     builder = mock.create_autospec(cluster.ClusterBuilder, side_effect=InterruptedError)

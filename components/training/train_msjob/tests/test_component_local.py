@@ -66,7 +66,7 @@ def test_digits_are_trained(run_component, lifecycle) -> None:
     outputs = run_component(
         train_msjob,
         {"dataset": (dsl.Dataset, lifecycle.dataset)},
-        command=["python", "-m", "kfp_mindspore.digits.train"],
+        command=["python", "-m", "kfp_mindspore.workloads.digits.train"],
         hyperparameters={"epochs": 1},
     )
     assert (Path(outputs.artifacts["model"]["uri"]) / "checkpoint" / "checkpoint.json").is_file()

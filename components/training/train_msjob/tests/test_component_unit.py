@@ -72,7 +72,7 @@ def test_arguments_become_a_job_and_outputs_are_described(local_home, lifecycle,
 def test_task_setters_take_precedence_over_parameters(local_home, tmp_path, monkeypatch) -> None:
     """Task setters take precedence over parameters."""
     from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
-    from kfp_mindspore.steps.options import JobOptions
+    from kfp_mindspore.steps.launch.options import JobOptions
 
     options = JobOptions(
         workers=3,

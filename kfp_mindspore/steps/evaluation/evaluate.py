@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore import events
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.steps.arguments import parse_numbers
+from kfp_mindspore.steps.launch.arguments import parse_numbers
 
 if TYPE_CHECKING:
     from kfp import dsl
@@ -49,7 +49,7 @@ def evaluate_model(
     from kfp_mindspore.evaluation.summaries import compute_class_scores
     from kfp_mindspore.formats.dataset import Dataset
     from kfp_mindspore.mindir import evaluate_bundle
-    from kfp_mindspore.steps.reports import render_evaluation
+    from kfp_mindspore.steps.evaluation.reports import render_evaluation
 
     opened = Dataset.open(dataset.path)
     check_threshold(metric, threshold, task=opened.task)

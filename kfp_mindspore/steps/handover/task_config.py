@@ -11,7 +11,7 @@ from kfp_mindspore.settings import (
     JOB_OPTIONS_VARIABLE,
     TASK_CONFIG_DIGEST_VARIABLE,
 )
-from kfp_mindspore.steps.pod_patch import PodPatch
+from kfp_mindspore.steps.handover.pod_patch import PodPatch
 
 # Name of the parameter that `@msjob_component` adds.
 PARAMETER = "task_config"

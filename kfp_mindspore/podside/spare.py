@@ -1,7 +1,7 @@
 """A warm spare: a process that imports MindSpore first, and then becomes a job member.
 
-    python -m kfp_mindspore.training.spare
-    python -m kfp_mindspore.training.spare --assignment FILE SCRIPT …
+    python -m kfp_mindspore.podside.spare
+    python -m kfp_mindspore.podside.spare --assignment FILE SCRIPT …
 
 Locally it waits for one JSON line on standard input: `argv` (a Python command line without the interpreter), `cwd`,
 `environment` and `log` (a file that gets its output). It exits when the input ends without a line. In a pod it waits

@@ -1,4 +1,4 @@
-"""Entry point of a worker under another launcher: `python -m kfp_mindspore.msjob.entrypoint -- python train.py`.
+"""Entry point of a worker under another launcher: `python -m kfp_mindspore.podside.launchers -- python train.py`.
 
 It reads the rank and world size that the launcher sets, sets MindSpore's MS_* variables and executes the command.
 MindSpore requires the scheduler's IP address, so names are resolved here. Without MS_ROLE, rank 0 also starts the
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.settings import (
+    LAUNCHER_SCHEDULER_PORT,
     NODE_ID_VARIABLE,
     ROLE_VARIABLE,
     SCHEDULER_HOST_VARIABLE,
@@ -28,8 +29,6 @@ from kfp_mindspore.settings import (
     WORKER_ROLE,
 )
 
-# The default of msrun; sshd of the MPI operator's images listens on 2222.
-DEFAULT_SCHEDULER_PORT = 8118
 # Open MPI; MPICH and Intel MPI (Hydra); the torch policy of Kubeflow Trainer; the PyTorch convention; Volcano's env
 # plugin; indexed Jobs.
 _RANKS = (
@@ -88,7 +87,7 @@ def read_rendezvous(environ: Mapping[str, str]) -> Rendezvous:
         )
     port = _read(environ, _PORTS)
     return Rendezvous(
-        role, rank or 0, size, host, DEFAULT_SCHEDULER_PORT if port is None else port, _read(environ, _LOCAL_RANKS)
+        role, rank or 0, size, host, LAUNCHER_SCHEDULER_PORT if port is None else port, _read(environ, _LOCAL_RANKS)
     )
 
 
@@ -173,7 +172,7 @@ def main(arguments: Sequence[str]) -> int:
     command = list(arguments[1:])
     if arguments[:1] != ["--"] or not command:
         raise UserError(
-            "expected a command after --", hint="python -m kfp_mindspore.msjob.entrypoint -- python train.py"
+            "expected a command after --", hint="python -m kfp_mindspore.podside.launchers -- python train.py"
         )
     found = read_rendezvous(os.environ)
     environment = dict(os.environ)

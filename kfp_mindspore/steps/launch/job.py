@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailedError
 from kfp_mindspore.settings import KUBERNETES, PLACEHOLDER_IMAGE, get_backend_name, get_image
-from kfp_mindspore.steps.job_name import make_job_name
-from kfp_mindspore.steps.options import JobOptions
-from kfp_mindspore.steps.pod_patch import PodPatch, patch_template
-from kfp_mindspore.steps.step_pod import RUN_LABEL, StepPod, read_step_pod
+from kfp_mindspore.steps.handover.job_name import make_job_name
+from kfp_mindspore.steps.handover.pod_patch import PodPatch, patch_template
+from kfp_mindspore.steps.handover.step_pod import RUN_LABEL, StepPod, read_step_pod
+from kfp_mindspore.steps.launch.options import JobOptions
 
 if TYPE_CHECKING:
     from kfp_mindspore.msjob import MSJob, MSJobClient

@@ -16,7 +16,7 @@ ARTIFACTS, WORKSPACE, CLAIM = "artifacts", "workspace", "claim"
 # KFP's own mount path and placeholder of the workspace.
 WORKSPACE_DIR, _WORKSPACE_PLACEHOLDER = "/kfp-workspace", "{{$.workspace_path}}"
 _CLAIM_PATTERN = re.compile(r"claim:(?P<claim>[a-z0-9]([a-z0-9.-]*[a-z0-9])?)(/(?P<path>[^/$][^$]*))?")
-_LAUNCHERS = ("kfp_mindspore.steps.train", "kfp_mindspore.steps.function")
+_LAUNCHERS = ("kfp_mindspore.steps.launch.train", "kfp_mindspore.steps.launch.function")
 _DECORATOR_OPTIONS = re.compile(r"^\w+ = launch_function\(\w+, (?P<options>'.*')\)$", re.MULTILINE)
 
 

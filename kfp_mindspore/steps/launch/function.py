@@ -11,11 +11,11 @@ from typing import Any
 
 from kfp_mindspore.errors import ProcessFailedError
 from kfp_mindspore.settings import CHECKPOINT_VARIABLE, DATASET_VARIABLE, OUTPUT_VARIABLE, get_namespace
-from kfp_mindspore.steps.executor_input import read_executor_input
-from kfp_mindspore.steps.function_files import open_function_files
-from kfp_mindspore.steps.job import launch_job
-from kfp_mindspore.steps.options import JobOptions
-from kfp_mindspore.steps.task_config import PARAMETER, is_task_config, read_task_config
+from kfp_mindspore.steps.handover.executor_input import read_executor_input
+from kfp_mindspore.steps.handover.function_files import open_function_files
+from kfp_mindspore.steps.handover.task_config import PARAMETER, is_task_config, read_task_config
+from kfp_mindspore.steps.launch.job import launch_job
+from kfp_mindspore.steps.launch.options import JobOptions
 
 
 def launch_function(function: Callable[..., Any], options: str) -> Callable[..., Any]:
@@ -54,7 +54,7 @@ def _run_function(function: Callable[..., Any], options: JobOptions, arguments: 
         if path:
             directories[variable] = path
     command = [
-        *("python", "-m", "kfp_mindspore.steps.function_entrypoint"),
+        *("python", "-m", "kfp_mindspore.podside.functions"),
         *("--source", _escape(Path(function.__globals__["__file__"]).read_text())),
         *("--function", function.__name__),
         *("--executor-input", _escape(json.dumps(files.executor_input, sort_keys=True))),

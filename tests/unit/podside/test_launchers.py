@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.errors import UserError
-from kfp_mindspore.msjob.entrypoint import Rendezvous, build_environment, read_rendezvous, resolve_address
+from kfp_mindspore.podside.launchers import Rendezvous, build_environment, read_rendezvous, resolve_address
 from kfp_mindspore.settings import TOPOLOGY_DEFAULTS
 from tests.support.jobs import eventually, is_alive
 
-MODULE = "kfp_mindspore.msjob.entrypoint"
+MODULE = "kfp_mindspore.podside.launchers"
 # Writes the MS_* of a process into the directory of its argument.
 RECORD = """
 import json, os, sys

@@ -18,7 +18,7 @@ def stop_jobs(namespace: str = "") -> int:
     """
     from kfp_mindspore.msjob import MSJobClient
     from kfp_mindspore.msjob.backends.kubernetes import KubernetesBackend
-    from kfp_mindspore.steps.step_pod import read_step_pod
+    from kfp_mindspore.steps.handover.step_pod import read_step_pod
 
     client = MSJobClient(namespace=namespace or None)
     if not isinstance(client.backend, KubernetesBackend):

@@ -1,4 +1,4 @@
-"""Entrypoint of a job's pods that hand over data by artifacts: `python -m kfp_mindspore.steps.artifact_entrypoint`.
+"""Entrypoint of a job's pods that hand over data by artifacts: `python -m kfp_mindspore.podside.artifacts`.
 
 It downloads the inputs, restores the checkpoints, runs the command as a subprocess and uploads its checkpoints and
 outputs. Only worker 0 uploads. The image of the job needs kfp_mindspore and fsspec's implementation for the store
@@ -20,12 +20,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+from kfp_mindspore.podside.artifact_mirror import ArtifactMirror, restore
 from kfp_mindspore.settings import (
     NODE_ID_VARIABLE,
     ROLE_VARIABLE,
     WORKER_ROLE,
 )
-from kfp_mindspore.steps.artifact_mirror import ArtifactMirror, restore
 from kfp_mindspore.stores.artifact_store import SECRET_PREFIX, STORES_VARIABLE, ArtifactStore, StoreError
 
 METRICS_FILE = "metrics.jsonl"
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m kfp_mindspore.steps.artifact_entrypoint", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m kfp_mindspore.podside.artifacts", description=__doc__)
     parser.add_argument("--download", nargs=2, action="append", default=[], metavar=("URI", "PATH"))
     parser.add_argument("--upload", nargs=2, action="append", default=[], metavar=("PATH", "URI"))
     parser.add_argument("--mkdir", action="append", default=[], metavar="PATH", help="a directory for the command")

@@ -12,17 +12,24 @@ from kfp_mindspore.errors import KfpMindSporeError, NotFoundError, ProcessFailed
 from kfp_mindspore.kube.errors import ForbiddenError
 from kfp_mindspore.kube.resources import PERSISTENT_VOLUME_CLAIMS
 from kfp_mindspore.settings import get_namespace
-from kfp_mindspore.steps.job_name import make_job_name
-from kfp_mindspore.steps.pod_patch import PodPatch
-from kfp_mindspore.steps.step_pod import read_step_pod
-from kfp_mindspore.steps.storage_spec import ARTIFACTS, CLAIM, WORKSPACE, WORKSPACE_DIR, StorageSpec, parse_storage
+from kfp_mindspore.steps.handover.job_name import make_job_name
+from kfp_mindspore.steps.handover.pod_patch import PodPatch
+from kfp_mindspore.steps.handover.step_pod import read_step_pod
+from kfp_mindspore.steps.handover.storage_spec import (
+    ARTIFACTS,
+    CLAIM,
+    WORKSPACE,
+    WORKSPACE_DIR,
+    StorageSpec,
+    parse_storage,
+)
 from kfp_mindspore.stores import config as store_config
 from kfp_mindspore.stores.artifact_store import ArtifactStore, StoreError
 
 if TYPE_CHECKING:
     from kfp_mindspore.kube.cluster import Cluster
 
-ENTRYPOINT = "kfp_mindspore.steps.artifact_entrypoint"
+ENTRYPOINT = "kfp_mindspore.podside.artifacts"
 
 # Below the output root of the step, beside its artifacts: the same URI for each retry, and no part of an artifact.
 CHECKPOINT_FOLDER = "msjob-checkpoints"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.errors import MissingExtraError
-from kfp_mindspore.steps.plots import Plot, build_plot
+from kfp_mindspore.steps.evaluation.plots import Plot, build_plot
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,7 +42,7 @@ def render_evaluation(evaluation: Evaluation, threshold: float | None, columns: 
     metric = get_metric(evaluation.metric)
     matrix = compute_confusion(predictions).tolist() if evaluation.task == "classification" else []
     environment = Environment(
-        loader=PackageLoader("kfp_mindspore.steps", "templates"), autoescape=True, undefined=StrictUndefined
+        loader=PackageLoader("kfp_mindspore.steps.evaluation", "templates"), autoescape=True, undefined=StrictUndefined
     )
     environment.filters["fraction"] = lambda value: "-" if math.isnan(value) else f"{value:.3f}"
     return environment.get_template("evaluation.html.j2").render(

@@ -1,4 +1,4 @@
-"""Entrypoint of a worker of an `@msjob_component`: `python -m kfp_mindspore.steps.function_entrypoint`.
+"""Entrypoint of a worker of an `@msjob_component`: `python -m kfp_mindspore.podside.functions`.
 
 It imports the step's source and runs the function by kfp's executor, with the step's inputs and outputs.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the function in a worker; run MindSpore's scheduler in the scheduler of a distributed job."""
-    parser = argparse.ArgumentParser(prog="python -m kfp_mindspore.steps.function_entrypoint", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m kfp_mindspore.podside.functions", description=__doc__)
     parser.add_argument("--source", required=True, help="source of the step's module")
     parser.add_argument("--function", required=True, help="name of the function in it")
     parser.add_argument("--executor-input", required=True, help="KFP's ExecutorInput as JSON")

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from kfp_mindspore.errors import ProcessFailedError, ValidationError
 from kfp_mindspore.formats.checkpoint import Checkpoint
 from kfp_mindspore.settings import OUTPUT_VARIABLE, get_namespace
-from kfp_mindspore.steps.arguments import parse_numbers, to_argument, to_arguments, to_metadata
-from kfp_mindspore.steps.job import launch_job
-from kfp_mindspore.steps.options import JobOptions
-from kfp_mindspore.steps.pod_patch import PodPatch
-from kfp_mindspore.steps.task_config import read_task_config
-from kfp_mindspore.steps.training_files import open_training_files
+from kfp_mindspore.steps.handover.pod_patch import PodPatch
+from kfp_mindspore.steps.handover.task_config import read_task_config
+from kfp_mindspore.steps.handover.training_files import open_training_files
+from kfp_mindspore.steps.launch.arguments import parse_numbers, to_argument, to_arguments, to_metadata
+from kfp_mindspore.steps.launch.job import launch_job
+from kfp_mindspore.steps.launch.options import JobOptions
 
 if TYPE_CHECKING:
     from kfp import dsl

@@ -16,8 +16,8 @@ from typing import Any
 from kfp_mindspore.errors import UserError
 from kfp_mindspore.options import option
 from kfp_mindspore.settings import JOB_OPTIONS_VARIABLE
-from kfp_mindspore.steps.arguments import to_argument
-from kfp_mindspore.steps.executor_input import read_executor_input
+from kfp_mindspore.steps.handover.executor_input import read_executor_input
+from kfp_mindspore.steps.launch.arguments import to_argument
 
 
 @dataclass(frozen=True)

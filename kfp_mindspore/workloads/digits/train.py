@@ -5,7 +5,7 @@ KFP_MINDSPORE_OUTPUT_DIR, which `fit` reads. Epochs, learning rate, weight decay
 tuned on the validation split.
 
 Example:
-    python -m kfp_mindspore.digits.train --epochs 30
+    python -m kfp_mindspore.workloads.digits.train --epochs 30
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-
 from kfp_mindspore import training
 from kfp_mindspore.formats.dataset import Dataset
 from kfp_mindspore.settings import DATASET_VARIABLE
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from kfp_mindspore.training.loop import FitResult
+    from numpy.typing import NDArray
 
 EPOCHS = 30
 BATCH_SIZE = 32
@@ -74,9 +72,8 @@ def train(epochs: int, batch_size: int, learning_rate: float, seed: int) -> FitR
         learning_rate: Peak learning rate.
         seed: Seed for initial weights, shuffling and augmentation.
     """
+    from kfp_mindspore.workloads.digits.network import LeNet5
     from mindspore import nn
-
-    from kfp_mindspore.digits.network import LeNet5
 
     dataset = Dataset.open(os.environ[DATASET_VARIABLE])
     training.set_seed(seed)

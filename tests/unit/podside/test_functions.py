@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from kfp_mindspore.steps import function_entrypoint
-from kfp_mindspore.steps.function import copy_outputs, launch_function
+from kfp_mindspore.podside import functions
+from kfp_mindspore.steps.launch.function import copy_outputs, launch_function
 
 SOURCE = """
 from typing import NamedTuple
@@ -18,7 +18,7 @@ def work(value: int, note: Output[Model]) -> NamedTuple("Outputs", [("twice", in
     note.metadata["kind"] = "note"
     return 2 * value, "done"
 
-from kfp_mindspore.steps.function import launch_function
+from kfp_mindspore.steps.launch.function import launch_function
 
 work = launch_function(work, '{"workers": 2}')
 """
@@ -42,7 +42,7 @@ def _make_input(root: Path) -> dict[str, Any]:
 
 
 def _run(executor_input: dict[str, Any]) -> None:
-    function_entrypoint.main(["--source", SOURCE, "--function", "work", "--executor-input", json.dumps(executor_input)])
+    functions.main(["--source", SOURCE, "--function", "work", "--executor-input", json.dumps(executor_input)])
 
 
 def test_worker_0_writes_the_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,9 @@ from kfp_mindspore.settings import (
     OUTPUT_VARIABLE,
     get_backend_name,
 )
-from kfp_mindspore.steps.pod_patch import PodPatch
-from kfp_mindspore.steps.storage import JobStorage, open_storage
-from kfp_mindspore.steps.storage_spec import parse_storage
+from kfp_mindspore.steps.handover.pod_patch import PodPatch
+from kfp_mindspore.steps.handover.storage import JobStorage, open_storage
+from kfp_mindspore.steps.handover.storage_spec import parse_storage
 from kfp_mindspore.stores.artifact_store import StoreError, join_uri
 
 CHECKPOINT_FOLDER = "checkpoint"

@@ -149,7 +149,7 @@ def deploy_model(
         verdict += f"; {report.samples} samples tested, largest difference {report.max_abs_diff:g}{details}"
     print(f"{service_name}: {verdict}", flush=True)
     if registry:
-        from kfp_mindspore.steps.register import register_bundle
+        from kfp_mindspore.steps.deployment.register import register_bundle
 
         register_bundle(bundle, service_name, registry=registry, service_account_name=service_account)
     prediction, label = (report.prediction, report.label) if report is not None else ("", "")

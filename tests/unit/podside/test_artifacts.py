@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kfp_mindspore.formats.checkpoint import DESCRIPTION, Checkpoint, name_checkpoint
-from kfp_mindspore.steps.artifact_entrypoint import PERMANENT_EXIT_CODE, RETRYABLE_EXIT_CODE
+from kfp_mindspore.podside.artifacts import PERMANENT_EXIT_CODE, RETRYABLE_EXIT_CODE
 from kfp_mindspore.stores.artifact_store import STORES_VARIABLE, ArtifactStore, Store, dump_stores
 from tests.support.object_store import (
     ACCESS_KEY,
@@ -82,7 +82,7 @@ class Pod:
         }
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "kfp_mindspore.steps.artifact_entrypoint"),
+                *(sys.executable, "-m", "kfp_mindspore.podside.artifacts"),
                 *("--download", options.get("dataset", f"s3://{BUCKET}/data")),
                 options.get("shared", str(directory / "dataset")),
                 *(("--shared",) if "shared" in options else ()),
@@ -403,7 +403,7 @@ def test_a_failed_download_is_one_sentence(
 
 def test_the_entrypoint_imports_neither_kfp_nor_numpy() -> None:
     code = (
-        "import sys, kfp_mindspore.steps.artifact_entrypoint; "
+        "import sys, kfp_mindspore.podside.artifacts; "
         "print([name for name in ('kfp', 'mindspore', 'numpy', 'aiohttp', 'fsspec') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,0 +1,1 @@
+"""Steps that deploy, register, test and query models."""

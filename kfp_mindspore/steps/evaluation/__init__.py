@@ -1,0 +1,1 @@
+"""Steps that evaluate, compare and select models and samples."""

@@ -1,0 +1,1 @@
+"""Hand-over of data between a launcher step and the pods of its job."""

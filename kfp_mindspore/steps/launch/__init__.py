@@ -1,0 +1,1 @@
+"""Steps that launch a job or an image build."""
