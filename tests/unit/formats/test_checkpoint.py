@@ -176,3 +176,9 @@ def test_only_temporary_directories_of_killed_writers_are_removed(tmp_path: Path
     checkpoint.remove_leftovers(tmp_path)
     assert list_names(tmp_path) == [".mine.tmp", "00001-10", "notes"]
     checkpoint.remove_leftovers(tmp_path / "nowhere")
+
+
+def test_network_of_moved_module_is_resolved(tmp_path: Path) -> None:
+    write(tmp_path / "00001-000001", network=NetworkSpec("kfp_mindspore.digits.network:LeNet5", {}))
+    opened = Checkpoint.open(tmp_path / "00001-000001")
+    assert opened.network.factory == "kfp_mindspore.workloads.digits.network:LeNet5"
