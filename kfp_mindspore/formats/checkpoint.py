@@ -32,7 +32,7 @@ _NAME = re.compile(r"(\d{5,})-(\d+)")
 _LEFTOVER = re.compile(r"\.(\d{5,}-\d+)\..*\.(tmp|old)")
 _logger = logging.getLogger(__name__)
 # Checkpoints name the module of their network.
-_MOVED_MODULES = {"kfp_mindspore.workloads.digits.network": "kfp_mindspore.workloads.digits.network"}
+_MOVED_MODULES = {"kfp_mindspore.digits.network": "kfp_mindspore.workloads.digits.network"}
 
 
 @dataclass(frozen=True)
