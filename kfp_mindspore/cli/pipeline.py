@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -13,11 +11,8 @@ from kfp_mindspore.cli.command import StrictGroup
 from kfp_mindspore.cli.output import add_json_option, print_json, print_json_list, print_table
 from kfp_mindspore.cli.pipeline_cluster import check, setup
 from kfp_mindspore.cli.pipeline_options import Server, add_server_options, add_source
-from kfp_mindspore.cli.pipeline_runs import delete, get, run, schedule, terminate, unschedule
+from kfp_mindspore.cli.pipeline_runs import get, run, schedule, terminate
 from kfp_mindspore.errors import UserError
-
-_LISTINGS = ("packaged", "uploaded", "versions", "runs", "schedules")
-Listing = tuple[list[dict[str, Any]], list[str]]
 
 
 @click.group(cls=StrictGroup, epilog="Example: kfp-mindspore pipeline compile digits_lifecycle -o pipeline.yaml")
@@ -25,53 +20,21 @@ def pipeline() -> None:
     """List, compile and check pipelines; run them on Kubeflow Pipelines."""
 
 
-for _command in (setup, check, run, get, terminate, delete, schedule, unschedule):
+for _command in (setup, check, run, get, terminate, schedule):
     pipeline.add_command(_command)
 
 
-@pipeline.command(
-    "list",
-    epilog="""\b
-Examples:
-  kfp-mindspore pipeline list
-  kfp-mindspore pipeline list runs --host http://127.0.0.1:8888
-  kfp-mindspore pipeline list versions --pipeline my-project""",
-)
-@click.argument(
-    "what", type=click.Choice(["packaged", "uploaded", "versions", "runs", "schedules"]), default="packaged"
-)
-@click.option("--pipeline", "name", default="", help="Name of the pipeline, for versions.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Newest entries of a server.")
-@add_server_options
+@pipeline.command("list", epilog="Example: kfp-mindspore pipeline list")
 @add_json_option
-def list_(what: str, name: str, limit: int, server: Server, as_json: bool) -> None:
-    """List the pipelines in this package, or the pipelines, versions, runs or schedules of a server."""
-    if (what == "versions") != bool(name):
-        raise UserError("list: --pipeline and versions must be given together")
-    rows, columns = _list_packaged() if what == "packaged" else _list_remote(server, what, name, limit)
-    if as_json:
-        print_json_list(rows)
-    else:
-        print_table(rows, columns)
-
-
-def _list_packaged() -> Listing:
+def list_(as_json: bool) -> None:
+    """List this package's pipelines; `kfp pipeline list` and `kfp run list` show a server's."""
     from kfp_mindspore.runs.sources import list_pipelines
 
     rows = [{"name": name, "description": description} for name, description in list_pipelines().items()]
-    return rows, ["name", "description"]
-
-
-def _list_remote(server: Server, what: str, name: str, limit: int) -> Listing:
-    client = server.connect()
-    listings: dict[str, tuple[Callable[[], Sequence[Any]], list[str]]] = {
-        "uploaded": (lambda: client.list_pipelines(limit), ["name", "pipeline_id", "url"]),
-        "versions": (lambda: client.list_versions(name, limit), ["version", "version_id", "url"]),
-        "runs": (lambda: client.list_runs(limit), ["name", "state", "created", "run_id"]),
-        "schedules": (lambda: client.list_schedules(limit), ["name", "when", "is_enabled", "schedule_id"]),
-    }
-    read, columns = listings[what]
-    return [dataclasses.asdict(item) for item in read()], columns
+    if as_json:
+        print_json_list(rows)
+    else:
+        print_table(rows, ["name", "description"])
 
 
 @pipeline.command(

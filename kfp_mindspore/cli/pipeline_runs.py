@@ -1,4 +1,4 @@
-"""`kfp-mindspore pipeline run|get|terminate|delete|schedule|unschedule`: runs on a Kubeflow Pipelines server."""
+"""`kfp-mindspore pipeline run|get|terminate|schedule`: runs on a Kubeflow Pipelines server."""
 
 from __future__ import annotations
 
@@ -124,17 +124,10 @@ def get(run_id: str, wait: bool, timeout: float | None, server: Server, as_json:
 def terminate(run_id: str, server: Server, as_json: bool) -> None:
     """Terminate a run; Kubeflow Pipelines reports it as FAILED."""
     server.connect().terminate(run_id)
-    _report(run_id, "terminated", as_json)
-
-
-@click.command(cls=StrictCommand, epilog="Example: kfp-mindspore pipeline delete 6f2c… --host http://127.0.0.1:8888")
-@click.argument("run_id")
-@add_server_options
-@add_json_option
-def delete(run_id: str, server: Server, as_json: bool) -> None:
-    """Delete a run with its Workflow and the jobs that it owns; artifacts and services stay."""
-    server.connect().delete(run_id)
-    _report(run_id, "deleted", as_json)
+    if as_json:
+        print_json({"id": run_id, "action": "terminated"})
+    else:
+        click.echo(f"{run_id} terminated")
 
 
 @click.command(
@@ -192,18 +185,6 @@ def schedule(
         click.echo(f"{created.name}: {created.when}\n{created.url}")
 
 
-@click.command(
-    cls=StrictCommand, epilog="Example: kfp-mindspore pipeline unschedule 6f2c… --host http://127.0.0.1:8888"
-)
-@click.argument("schedule_id")
-@add_server_options
-@add_json_option
-def unschedule(schedule_id: str, server: Server, as_json: bool) -> None:
-    """Delete a schedule with its runs' Workflows: runs in progress end unfinished; their records stay."""
-    server.connect().delete_schedule(schedule_id)
-    _report(schedule_id, "deleted", as_json)
-
-
 def _print_result(result: RunResult, document: dict[str, Any], as_json: bool) -> RunResult:
     """Print a finished run's result, as JSON within its document, and return it."""
     if as_json:
@@ -232,10 +213,3 @@ def _make_printer(as_json: bool) -> Callable[[RemoteRun], None]:
 
 def _print_obstacle(text: str) -> None:
     click.echo(f"Waiting: {text}", err=True)
-
-
-def _report(identifier: str, action: str, as_json: bool) -> None:
-    if as_json:
-        print_json({"id": identifier, "action": action})
-    else:
-        click.echo(f"{identifier} {action}")

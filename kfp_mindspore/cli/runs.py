@@ -22,7 +22,7 @@ def runs() -> None:
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Number of newest runs.")
 @add_json_option
 def list_(limit: int, as_json: bool) -> None:
-    """List the newest local runs; `pipeline list runs` lists those of a server."""
+    """List the newest local runs; `kfp run list` shows those of a server."""
     stored = list_runs()
     found = stored[:limit]
     if as_json:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kfp_mindspore.compat.lazy_kfp import import_kfp
-from kfp_mindspore.errors import NotFoundError, UserError
+from kfp_mindspore.errors import UserError
 from kfp_mindspore.runs.package import check_package, disable_caching, write_package
 from kfp_mindspore.runs.records import (
     RemoteRun,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from kfp_mindspore.kube.cluster import Cluster
 
 CONNECT_SECONDS = 10.0
-_PAGE = 100
 # Enumeration value in KFP's filters.
 _EQUALS = 1
 
@@ -238,15 +237,6 @@ class RemoteClient:
             )
             return describe_schedule(self.host, created)
 
-    def delete_schedule(self, schedule_id: str) -> None:
-        """Delete a recurring run with its Workflows: runs in progress end unfinished; the records of all runs stay.
-
-        Raises:
-            KfpMindSporeError: The server is unreachable, or the schedule does not exist.
-        """
-        with explain_errors(self.host, "delete the schedule"):
-            self._client.delete_recurring_run(schedule_id)
-
     def terminate(self, run_id: str) -> None:
         """Terminate a run, which then ends FAILED; its exit tasks run.
 
@@ -255,43 +245,6 @@ class RemoteClient:
         """
         with explain_errors(self.host, "terminate the run"):
             self._client.terminate_run(run_id)
-
-    def delete(self, run_id: str) -> None:
-        """Delete a run with its Workflow and the objects that it owns, such as MSJobs; artifacts stay.
-
-        Raises:
-            KfpMindSporeError: The server is unreachable, or the run does not exist.
-        """
-        with explain_errors(self.host, "delete the run"):
-            self._client.delete_run(run_id)
-
-    def list_pipelines(self, limit: int = _PAGE) -> list[UploadedPipeline]:
-        """Return the pipelines on the server, newest first."""
-        found = self._list_pages("pipelines", limit, namespace=self.namespace or None)
-        return [describe_pipeline(self.host, item) for item in found]
-
-    def list_versions(self, name: str, limit: int = _PAGE) -> list[UploadedPipeline]:
-        """Return the versions of a pipeline, newest first.
-
-        Raises:
-            NotFoundError: The server has no pipeline of this name.
-        """
-        with explain_errors(self.host, "list pipelines"):
-            pipeline_id = self._get_pipeline_id(name)
-        if pipeline_id is None:
-            raise NotFoundError(f"{name}: {self.host} has no such pipeline")
-        found = self._list_pages("pipeline_versions", limit, pipeline_id=pipeline_id)
-        return [describe_version(self.host, name, item) for item in found]
-
-    def list_runs(self, limit: int = _PAGE) -> list[RemoteRun]:
-        """Return the runs on the server, newest first."""
-        runs = self._list_pages("runs", limit, namespace=self.namespace or None)
-        return [describe_run(self.host, run) for run in runs]
-
-    def list_schedules(self, limit: int = _PAGE) -> list[Schedule]:
-        """Return the recurring runs on the server, newest first."""
-        found = self._list_pages("recurring_runs", limit, namespace=self.namespace or None)
-        return [describe_schedule(self.host, item) for item in found]
 
     def wait(
         self,
@@ -372,21 +325,6 @@ class RemoteClient:
         # Task details do not name the pod of a step: with several failed steps, a log cannot be assigned to one.
         log = next(filter(None, logs), ()) if len(run.failed_steps) == 1 else ()
         return [FailedStep(name, log=log) for name in run.failed_steps]
-
-    def _list_pages(self, kind: str, limit: int, **options: Any) -> list[Any]:
-        call = getattr(self._client, f"list_{kind}")
-        found: list[Any] = []
-        token = ""
-        with explain_errors(self.host, f"list {kind.replace('_', ' ')}"):
-            while len(found) < limit:
-                page = call(
-                    page_token=token, page_size=min(_PAGE, limit - len(found)), sort_by="created_at desc", **options
-                )
-                found += getattr(page, kind) or []
-                token = page.next_page_token or ""
-                if not token:
-                    break
-        return found
 
     def _get_pipeline_id(self, name: str) -> str | None:
         # kfp.Client.get_pipeline_id has no namespace argument.

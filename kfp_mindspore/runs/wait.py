@@ -89,5 +89,5 @@ class _Monitor:
         if self._missing > 1:
             raise ProcessFailedError(
                 f"run {run.name}: its Workflow was deleted; the server reports it as {run.state} forever",
-                hint=f"Delete it: kfp-mindspore pipeline delete {run.run_id}",
+                hint=f"Delete it: kfp run delete {run.run_id}",
             )

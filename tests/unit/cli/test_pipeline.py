@@ -253,53 +253,48 @@ def test_run_with_unmet_gate_ends_with_3_and_its_result(
     assert (value["state"], value["result"]["state"], value["result"]["value"]) == ("SUCCEEDED", "refused", 0.931)
 
 
-def test_runs_are_listed_terminated_and_deleted(
-    project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_is_terminated(project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
     host = ["--host", pipelines_server.url]
     pipelines_server.states[:] = ["RUNNING"]
     assert run(["pipeline", "run", "my-project/pipeline.py", "--image", IMAGE, "--name", "one", *host]) == 0
-    capsys.readouterr()
-    assert run(["pipeline", "list", "runs", *host, "--json"]) == 0
-    assert [row["run_id"] for row in json.loads(capsys.readouterr().out)["items"]] == ["r0"]
     assert run(["pipeline", "terminate", "r0", *host]) == 0
     assert run(["pipeline", "get", "r0", *host]) == 0
-    assert run(["pipeline", "delete", "r0", *host, "--json"]) == 0
+    assert run(["pipeline", "terminate", "r0", *host, "--json"]) == 0
     *_, last = capsys.readouterr().out.splitlines()
-    assert json.loads(last) == {"id": "r0", "action": "deleted"}
-    assert run(["pipeline", "list", "runs", *host]) == 0
-    assert capsys.readouterr().out.split() == ["NAME", "STATE", "CREATED", "RUN_ID"]
-    assert run(["pipeline", "delete", "r0", *host]) == 1
-    assert "delete the run: HTTP 404" in capsys.readouterr().err
+    assert json.loads(last) == {"id": "r0", "action": "terminated"}
+    assert run(["pipeline", "terminate", "r1", *host]) == 1
+    assert "terminate the run: HTTP 404" in capsys.readouterr().err
 
 
-def test_pipelines_and_versions_are_listed(
-    project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_documented_commands_of_kfp_list_and_delete(project: Path, pipelines_server: Any) -> None:
+    from click.testing import CliRunner
+    from kfp.cli.cli import cli
+
     host = ["--host", pipelines_server.url]
-    for name in ("a", "b"):
-        assert run(["pipeline", "upload", "digits_lifecycle", "--image", IMAGE, "--name", name, *host]) == 0
-    capsys.readouterr()
-    assert run(["pipeline", "list", "uploaded", *host, "--json"]) == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)["items"]] == ["b", "a"]
-    assert run(["pipeline", "list", "versions", "--pipeline", "b", *host, "--json"]) == 0
-    assert [row["version_id"] for row in json.loads(capsys.readouterr().out)["items"]] == ["v1"]
-    assert run(["pipeline", "list", "versions", *host]) == 2
-    assert "--pipeline and versions must be given together" in capsys.readouterr().err
+    source = ["my-project/pipeline.py", "--image", IMAGE, "--name", "one", *host]
+    for command in ("upload", "run", "schedule"):
+        assert run(["pipeline", command, *source, *(["--every", "60"] if command == "schedule" else [])]) == 0
+    page = (ROOT / "docs/kubeflow.md").read_text()
+    documented = re.findall(r"^\| `kfp (\S+) (\S+?)( ID)?` \|", page, re.MULTILINE)
+    identifiers = {"pipeline": "p0", "run": "r0", "recurring-run": "s0"}
+    for group, command, identifier in documented:
+        arguments = [identifiers[group]] if identifier else []
+        options = ["--endpoint", pipelines_server.url, "--output", "json"]
+        done = CliRunner().invoke(cli, [*options, group, command, *arguments], input="y\n", obj={})
+        assert done.exit_code == 0, (group, command, done.output)
+    assert [f"{group} {command}" for group, command, _ in documented] == [
+        *("pipeline list", "pipeline list-versions", "run list", "run delete"),
+        *("recurring-run list", "recurring-run delete"),
+    ]
+    assert (pipelines_server.runs, pipelines_server.schedules) == ({}, {})
 
 
-def test_schedule_is_created_and_deleted(
-    project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_schedule_is_created(project: Path, pipelines_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
     host = ["--host", pipelines_server.url]
     command = ["pipeline", "schedule", "my-project/pipeline.py", "--image", IMAGE, "--name", "nightly", *host]
     assert run([*command, "--cron", "0 3 * * *", "-p", "epochs=3"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "nightly: 0 0 3 * * *"
     assert pipelines_server.schedules["s0"].runtime_config.parameters == {"epochs": 3}
-    assert run(["pipeline", "list", "schedules", *host, "--json"]) == 0
-    assert [row["when"] for row in json.loads(capsys.readouterr().out)["items"]] == ["0 0 3 * * *"]
-    assert run(["pipeline", "unschedule", "s0", *host]) == 0
-    assert not pipelines_server.schedules
     assert run(command) == 2
     assert "exactly one of cron and an interval" in capsys.readouterr().err
 
@@ -346,7 +341,7 @@ def test_invalid_request_is_refused_before_any_connection(
 @pytest.mark.parametrize(
     "command",
     [
-        *("list", "compile", "upload", "run", "get", "terminate", "delete", "schedule", "unschedule"),
+        *("list", "compile", "upload", "run", "get", "terminate", "schedule"),
         *("setup", "check"),
     ],
 )

@@ -239,7 +239,7 @@ def test_deleted_workflow_ends_the_wait(server: FakeApiServer, run: RunOnCluster
         wait_for_run(poll, run, lambda *_: [], timeout=None, interval=0.001, on_obstacle=reported.append)
     assert polls == 4
     assert reported == ["train: Unschedulable: no node"]
-    assert caught.value.hint == "Delete it: kfp-mindspore pipeline delete run-1"
+    assert caught.value.hint == "Delete it: kfp run delete run-1"
 
 
 def test_unreadable_workflow_does_not_end_the_wait(server: FakeApiServer, run: RunOnCluster) -> None:
