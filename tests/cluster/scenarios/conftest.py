@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.cluster.infrastructure.packages import PodPackages
 from tests.support.kserve_cluster import KServe, run_kserve
 from tests.support.node_jobs import NodeJobs
 from tests.support.object_store import GatedProxy, ObjectStore, start_object_store
+from tests.support.operator_image import write_operator_image
 from tests.support.operators import OperatorProcess
 from tests.support.serving_cases import FIRST, SECOND
 from tests.support.step_pods import StepRunner
@@ -38,6 +40,20 @@ def shared_operator(
         OperatorProcess(own_cluster.kubeconfig, log, "-n", namespace) as operator,
     ):
         yield namespace, operator
+
+
+@pytest.fixture(scope="session")
+def operator_image(
+    own_cluster: NodeCluster, pod_packages: PodPackages, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Return the name of the operator's image on the node."""
+    name = f"kfp-mindspore.test/operator:{secrets.token_hex(4)}"
+    archive = tmp_path_factory.mktemp("image") / "operator.tar"
+    write_operator_image(name, archive, pod_packages)
+    own_cluster.import_image(archive)
+    archive.unlink()
+    yield name
+    own_cluster.remove_image(name)
 
 
 @pytest.fixture(scope="session")

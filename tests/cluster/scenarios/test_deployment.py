@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-
-import pytest
 
 from kfp_mindspore.kube.resources import PODS, Resource
 from tests.cluster.infrastructure.cluster import Cluster as NodeCluster
-from tests.cluster.infrastructure.packages import PodPackages
 from tests.support.node_jobs import CHECKPOINT_STEPS, NodeJobs
-from tests.support.operator_image import write_operator_image
 from tests.support.operators import SECONDS, wait_for
 
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
 
-@pytest.fixture(scope="module")
-def image(
-    own_cluster: NodeCluster, pod_packages: PodPackages, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    name = f"kfp-mindspore.test/operator:{secrets.token_hex(4)}"
-    archive = tmp_path_factory.mktemp("image") / "operator.tar"
-    write_operator_image(name, archive, pod_packages)
-    own_cluster.import_image(archive)
-    archive.unlink()
-    yield name
-    own_cluster.remove_image(name)
-
-
-def test_replica_takes_over_from_a_killed_leader(own_cluster: NodeCluster, image: str) -> None:
+def test_replica_takes_over_from_a_killed_leader(own_cluster: NodeCluster, operator_image: str) -> None:
     with own_cluster.make_namespace("tenant") as tenant, own_cluster.make_namespace("system") as system:
-        words = ["--image", image, "--operator-namespace", system, "--namespace", tenant]
+        words = ["--image", operator_image, "--operator-namespace", system, "--namespace", tenant]
         command = [sys.executable, "-m", "kfp_mindspore.cli.main", "operator", "install", *words]
         subprocess.run([*command, "--kubeconfig", str(own_cluster.kubeconfig)], check=True, timeout=SECONDS)
         jobs = NodeJobs(own_cluster, tenant)
